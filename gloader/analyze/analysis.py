@@ -65,6 +65,7 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
         measured_s=measured.seconds,
         base=base,
         unexplained=predictor.unexplained,
+        lags=predictor.lags,
         parts=mean_parts(base.replayed, measured.counted),
         stalls=find_stalls(
             base.work, base.machine, base.shape, seconds_of=lambda replayed: seconds_of(replayed, measured)
@@ -74,7 +75,7 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
         what_if=(),
         was_asked=bool(what_if),
     )
-    if not found.is_trusted:
+    if found.doubt:
         return found
     predictions = [predictor.predict(changes) for changes in what_if] if what_if else _useful(predictor)
     curve = _curve(predictor)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.analyze.lanes import Slice, course_of, measured_slices, middle_batches, replayed_slices
-from gloader.analyze.result import MOST_UNEXPLAINED, CurvePoint
+from gloader.analyze.result import CurvePoint
 from gloader.core.malformed import MALFORMED
 from gloader.errors import FormatError, GloaderError
 from gloader.replay.path import mean_parts
@@ -59,6 +59,7 @@ class Findings:
     measured_s: float  # of an epoch
     replayed_s: float
     unexplained: dict[str, float]  # measured over replayed, less 1, by stage; "epoch" of the whole
+    lags: float  # the share of an epoch in which nothing that was recorded is used
     refused: str  # why nothing is predicted; empty: the replay is trusted, and the rest is there
     parts: dict[str, float]  # seconds of an epoch, by what they were spent on
     stalls: dict[str, float]
@@ -144,13 +145,14 @@ def findings_of(
     """
     base = analysis.base
     epoch, indices = middle_batches(recording)
-    is_trusted = analysis.is_trusted
+    is_trusted = not analysis.doubt
     return Findings(
         run=analysis.run,
         measured_s=analysis.measured_s,
         replayed_s=base.replayed_s,
         unexplained=dict(analysis.unexplained),
-        refused="" if is_trusted else refusal(analysis),
+        lags=analysis.lags,
+        refused=analysis.doubt,
         parts=dict(analysis.parts) if is_trusted else {},
         stalls=dict(analysis.stalls) if is_trusted else {},
         floor_s=analysis.floor_s if is_trusted else None,
@@ -190,23 +192,6 @@ def bound_of(prediction: Prediction) -> str:
     epochs = sorted(prediction.replayed.epoch_s)
     parts = mean_parts(prediction.replayed, tuple(epochs[1:] or epochs))
     return max(parts, key=lambda name: parts[name])
-
-
-def refusal(analysis: Analysis) -> str:
-    """Say why nothing is predicted from a replay that is too far off. Pure."""
-    of_stages = {name: share for name, share in analysis.unexplained.items() if name != EPOCH}
-    worst = max(of_stages, key=lambda name: abs(of_stages[name]), default="")
-    stage = (
-        f"; of the stages {worst} is the furthest off, and took {_than(of_stages[worst])}" if worst else ""
-    )
-    return (
-        f"an epoch took {_than(analysis.unexplained[EPOCH])} than it does in the replay, and beyond "
-        f"{MOST_UNEXPLAINED:.0%} nothing is predicted{stage}"
-    )
-
-
-def _than(share: float) -> str:
-    return f"{abs(share):.0%} {'longer' if share > 0 else 'less'}"
 
 
 def _known(size: Callable[[Prediction], int], prediction: Prediction) -> int | None:

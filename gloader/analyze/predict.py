@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 from gloader.analyze.replan import Replanner
-from gloader.analyze.result import MOST_UNEXPLAINED, Prediction
+from gloader.analyze.result import Prediction
 from gloader.errors import ConfigError, GloaderError, ReplayError
-from gloader.replay.calibrate import calibrate, seconds_of
+from gloader.replay.calibrate import calibrate, doubt_of, seconds_of
 from gloader.replay.changes import NO_CHANGES
 from gloader.replay.costs import learn_costs
 from gloader.replay.demands import measure, work_of
@@ -19,7 +19,6 @@ from gloader.replay.recording import read_recording
 from gloader.replay.replay import replay
 from gloader.replay.what_if import changed_compute, changed_machine, changed_rates, changed_shape
 from gloader.replay.work import Machine, PipelineShape, Work
-from gloader.ssd_store.cost.strategy import IoRates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -72,12 +71,17 @@ class Predictor:
         self._stack = ExitStack()
         header = recording.header
         self._machine = Machine(cores=header.cores)
-        self._rates = IoRates(**header.rates)
+        self._rates = header.rates
         self._recorded = work_of(recording, self.measured)
         calibrated = calibrate(
-            self._recorded, self.measured, self._machine, header.shape, threads=header.torch_threads
+            self._recorded,
+            self.measured,
+            self._machine,
+            header.shape,
+            threads=header.torch_threads,
+            device=header.device,
         )
-        self.unexplained = calibrated.unexplained
+        self.unexplained, self.lags = calibrated.unexplained, calibrated.lags
         self._fit = calibrated.fit
         self.base = self._replayed("", calibrated.work, self._machine, header.shape)
 
@@ -115,18 +119,14 @@ class Predictor:
             found,
             replayed_s=found.replayed_s * self._correction,
             plan=planned.plan,
+            pack_bytes=_pack_bytes(planned),
             settings=dict(planned.settings),
         )
 
     def require_trust(self) -> None:
         """Raise ReplayError where the replay explains too little of the run to predict anything."""
-        missed = self.unexplained["epoch"]
-        if abs(missed) > MOST_UNEXPLAINED:
-            raise ReplayError(
-                f"the replay takes {self.base.replayed_s:.3g} s an epoch where the run took "
-                f"{self.measured.seconds:.3g} s: {abs(missed):.0%} that it cannot explain, and above "
-                f"{MOST_UNEXPLAINED:.0%} nothing is predicted; record the run again while the machine does nothing else"
-            )
+        if doubt := doubt_of(self.unexplained, self.lags):
+            raise ReplayError(f"{doubt}; record the run again while the machine does nothing else")
 
     def memory_bytes(self, prediction: Prediction) -> int:
         """Return the bytes of memory that the loader of a prediction plans for."""
@@ -135,9 +135,7 @@ class Predictor:
 
     def spill_bytes(self, prediction: Prediction) -> int:
         """Return the bytes of disk that packs of a prediction take at a time."""
-        del prediction
-        written = [one.written_bytes for one in self._base_plan.superbatches]
-        return 2 * max(written, default=0)
+        return prediction.pack_bytes if prediction.plan else _pack_bytes(self._base_plan)
 
     @cached_property
     def replanner(self) -> Replanner:
@@ -203,7 +201,8 @@ class Predictor:
 
     def _work_of(self, planned: Replanned, changes: Changes) -> Work:
         """Return what a plan has to do."""
-        recorded, sampling = self._recorded, 1.0
+        rates, sampling = changed_rates(self._rates, changes), 1.0
+        recorded = work_of(self.recording, self.measured, rates=rates)
         if _has_other_batches(changes):
             base = self._base_plan
             sizes = (planned.rows + planned.edges) / max(float((base.rows + base.edges).mean()), 1.0)
@@ -215,7 +214,7 @@ class Predictor:
             rows=planned.rows,
             costs=self._costs.with_slots(sum(table.cache_rows for table in planned.tables)),
             sampling=self._sample_costs.of_plan(kept_share=planned.kept_share, factor=sampling),
-            rates=changed_rates(self._rates, changes),
+            rates=rates,
         )
 
     def _replayed(self, change: str, work: Work, machine: Machine, shape: PipelineShape) -> Prediction:
@@ -233,3 +232,8 @@ class Predictor:
 def _has_other_batches(changes: Changes) -> bool:
     """Return whether batches are others than those that were recorded."""
     return not _OF_BATCHES.isdisjoint(changes.values)
+
+
+def _pack_bytes(planned: Replanned) -> int:
+    """Return the bytes of packs that lie on the disk at a time: of one that is read, and one that is written."""
+    return 2 * max((one.written_bytes for one in planned.superbatches), default=0)

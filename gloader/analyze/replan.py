@@ -27,7 +27,6 @@ from gloader.pipeline.open_ssd import open_planner, spill_shares, static_rows
 from gloader.replay.changes import NO_CHANGES
 from gloader.replay.recording import RecordedTable
 from gloader.ssd_store.cost.calibration import Calibration
-from gloader.ssd_store.cost.strategy import IoRates
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from gloader.replay.counts import SuperbatchCounts
     from gloader.replay.recording import RunHeader
     from gloader.replay.work import PipelineShape
+    from gloader.ssd_store.cost.strategy import IoRates
     from gloader.types import BatchId, IdArray
 
 
@@ -195,9 +195,9 @@ class Replanner:
         keywords = changed_keywords(base, header, changes)
         settings = base.changed(**keywords)
         settings.check()
-        recorded = IoRates(**header.rates)
+        recorded = header.rates
         rates = rates or recorded
-        dtype, order, buffers = (changes.values.get(name) for name in ("dtype", "order", "buffers"))
+        dtype, order = (changes.values.get(name) for name in ("dtype", "order"))
         prepared = " ".join(
             f"--{name} {value}" for name, value in (("dtype", dtype), ("order", order)) if value is not None
         )
@@ -211,7 +211,6 @@ class Replanner:
                 rates=None if rates == recorded else rates,
             ),
             order=None if order is None else str(order),
-            num_buffers=buffers if isinstance(buffers, int) else settings.memory.buffers,
             rates=rates,
             note=f"the dataset prepared again: gloader prepare {prepared}" if prepared else "",
         )

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gloader.analyze.recorded_load import LoadKey
-from gloader.memory.plan import idle_part
 from gloader.pipeline.measure_demand import measure_demand
 from gloader.pipeline.open_ssd import require_pack_folder
 from gloader.pipeline.open_tiers import open_ring, plan_tiers
@@ -29,7 +28,6 @@ class Case:
     keywords: dict[str, Any]  # of `gloader.Loader`, that make the change
     alteration: Alteration
     order: str | None  # in which rows lie; None: as they do
-    num_buffers: int | None  # of features; None: as many as are fastest
     rates: IoRates
     note: str  # what else makes the change, for people
 
@@ -71,17 +69,15 @@ class MemoryReplan:
             load.files(case.rates),
             load.measured.tiers,
             budget_bytes=self._header.budget_bytes if budget is None else budget,
-            num_buffers=case.num_buffers,
         )
 
     def num_buffers(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> int:
         """Return the buffers of features of a rank: those that were planned, and those that idle memory makes."""
-        if case.num_buffers is not None:
-            return case.num_buffers
-        measured = load.measured
-        max_bytes = (plan.ring_bytes + idle_part(plan.spare_bytes)) // self._header.shape.num_ranks
-        demand = self._demand(case, load)
-        return open_ring(demand, plan, measured.files, measured.tiers, max_bytes=max_bytes).num_buffers
+        files, tiers = load.measured.files, load.measured.tiers
+        ranks = self._header.shape.num_ranks
+        return open_ring(
+            self._demand(case, load), plan, case.settings, files, tiers, num_ranks=ranks
+        ).num_buffers
 
     def pack_bytes(self, plan: MemoryPlan) -> int:
         """Return the disk that packs may take: what passes over the edges leave of it; 0 where none are made."""

@@ -24,6 +24,7 @@ _AS_ASKED: Final[Mapping[str, str]] = {
     "fanout": "fanouts",
     "batch-size": "batch_size",
     "threads": "threads",
+    "buffers": "buffers",
 }
 
 

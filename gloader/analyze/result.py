@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
+
+from gloader.replay.calibrate import doubt_of
 
 if TYPE_CHECKING:
     from gloader.memory.plan import MemoryPlan
     from gloader.replay.replay import Replayed
     from gloader.replay.work import Machine, PipelineShape, Work
-
-MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay that is further off predicts nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,7 @@ class Prediction:
     machine: Machine
     shape: PipelineShape
     plan: MemoryPlan | None = None  # where the memory was shared out anew
+    pack_bytes: int = 0  # of disk at a time, likewise
     settings: dict[str, Any] = field(
         default_factory=dict
     )  # keywords of `gloader.Loader` that make the change
@@ -47,6 +48,7 @@ class Analysis:
     base: Prediction  # the run as it was
     # Measured over replayed, less 1, of the seconds of a piece of work of each stage; "epoch" of the whole.
     unexplained: dict[str, float]
+    lags: float  # the share of an epoch in which nothing that was recorded is used
     parts: dict[str, float]  # seconds of an epoch by what it was spent on; they add up to what was replayed
     stalls: dict[str, float]  # seconds in DS-Analyzer's and Stash's terms
     floor_s: float  # of an epoch: no order of the same work takes less
@@ -58,6 +60,6 @@ class Analysis:
     verified: dict[str, float] = field(default_factory=dict)  # measured stalls, of the differential runs
 
     @property
-    def is_trusted(self) -> bool:
-        """Whether the replay explains enough to predict anything."""
-        return abs(self.unexplained["epoch"]) <= MOST_UNEXPLAINED
+    def doubt(self) -> str:
+        """Say why nothing is predicted; empty where the replay is trusted."""
+        return doubt_of(self.unexplained, self.lags)

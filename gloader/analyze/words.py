@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 # Of an epoch: what is less is named in no line, and in every table.
 _LEAST_SHARE: Final = 0.005
 _LEAST_UNEXPLAINED: Final = 0.01
+_LEAST_LAGS: Final = 0.02
 _BOUNDS: Final = {
     "sample": "sampling",
     "inspect": "planning the cache",
@@ -44,7 +45,7 @@ def lines_of(findings: Findings) -> dict[str, str]:
     lines = {
         "measured": f"{format_exact_seconds(findings.measured_s)} an epoch",
         "replayed": f"{format_exact_seconds(epoch)} ({signed(epoch / findings.measured_s - 1, digits=1)}); "
-        f"unexplained: {unexplained_words(findings.unexplained)}",
+        f"unexplained: {unexplained_words(findings.unexplained)}{lag_words(findings.lags)}",
     }
     if findings.refused:
         lines["nothing predicted"] = findings.refused
@@ -79,6 +80,15 @@ def unexplained_words(unexplained: Mapping[str, float]) -> str:
     )
     return (
         ", ".join(f"{name} {share:+.0%}" for name, share in found) or f"no stage by {_LEAST_UNEXPLAINED:.0%}"
+    )
+
+
+def lag_words(lags: float) -> str:
+    """Return the share of an epoch in which nothing that was recorded is used; nothing where it is small."""
+    if lags < _LEAST_LAGS:
+        return ""
+    return (
+        f"; {lags:.0%} of it are waits for nothing that was recorded, taken to be the same whatever changes"
     )
 
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError, ReplayError
-from gloader.pipeline.open_tiers import plan_tiers, ring_buffers
+from gloader.pipeline.open_tiers import open_ring, plan_tiers
 from gloader.replay.calibrate import calibrate
-from gloader.replay.changes import parse_changes
+from gloader.replay.changes import Changes, parse_changes
 from gloader.replay.costs import learn_costs
 from gloader.replay.demands import measure, work_of
 from gloader.replay.planned_work import SampleCosts
 from gloader.replay.replay import replay
 from gloader.replay.steady import StepNeeds, num_steps, steady_work
-from gloader.replay.what_if import changed_rates
+from gloader.replay.what_if import changed_rates, changed_shape
 from gloader.replay.work import Machine, PipelineShape
 
 if TYPE_CHECKING:
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 # Of an epoch: less is lost in the noise of a machine, and no reason to change anything.
 _LEAST_GAIN: Final = 0.05
-_MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay that is further off advises nothing
 _FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
 
 
@@ -91,7 +90,7 @@ class Advisor:
             replayed = _Epoch(recording, self._load, self._plan)
         except ReplayError:
             return ""  # batches are missing: the loop left an epoch, or a rank that is not here did the work
-        if not replayed.is_trusted:
+        if replayed.doubt:
             return ""
         within = self._best(replayed, self._within())
         if within is not None:
@@ -114,7 +113,7 @@ class Advisor:
                 )
             except (BudgetError, ConfigError):
                 continue
-            seconds = replayed.seconds(plan, self._load, threads=way.settings.stages.sampler_threads)
+            seconds = replayed.seconds(plan, self._load, way)
             gain = 1 - seconds / replayed.measured_s
             if gain >= _LEAST_GAIN:
                 found.append(Advice(settings=way.keywords, words=way.words, seconds=seconds, gain=gain))
@@ -178,8 +177,15 @@ class _Epoch:
         if work.passes:
             raise ReplayError("passes over the edges are planned for a whole run")
         self._machine, self._shape = Machine(cores=header.cores), header.shape
-        found = calibrate(work, measured, self._machine, header.shape, threads=header.torch_threads)
-        self.is_trusted = abs(found.unexplained["epoch"]) <= _MOST_UNEXPLAINED
+        found = calibrate(
+            work,
+            measured,
+            self._machine,
+            header.shape,
+            threads=header.torch_threads,
+            device=header.device,
+        )
+        self.doubt = found.doubt
         self._fit = found.fit
         self.measured_s = measured.epoch_s[measured.counted[-1]]
         self._known = [batch for batch in work.batches if batch.epoch in measured.counted]
@@ -189,15 +195,14 @@ class _Epoch:
         self._correction = _correction(own, recording, work, measured)
         self._base_s = self._steady_s(own, self._shape, plan)
 
-    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, *, threads: int) -> float:
+    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Way) -> float:
         """Return the seconds of such an epoch under ``plan``."""
-        shape = replace(
-            self._shape,
-            features=plan.features,
-            num_buffers=ring_buffers(load, plan, num_ranks=self._shape.num_ranks),
-            sampler_threads=threads,
-            ahead=self._shape.ahead - self._shape.sampler_threads + threads,
+        ring = open_ring(
+            load.demand, plan, way.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
         )
+        threads = {name: value for name, value in way.keywords.items() if name == "threads"}
+        changes = Changes(values=threads | {"buffers": ring.num_buffers}, text=way.words)
+        shape = replace(changed_shape(self._shape, changes), features=plan.features)
         return self.measured_s * self._steady_s(_needs_of(plan, load), shape, plan) / self._base_s
 
     def _steady_s(self, needs: StepNeeds, shape: PipelineShape, plan: MemoryPlan) -> float:

@@ -16,6 +16,7 @@ from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.sample import beside_bytes
 from gloader.pipeline.table_rows import count_rows, distinct_rows
+from gloader.replay.work import SAMPLED_AHEAD
 from gloader.samplers import (
     HeteroGraph,
     HeteroTemporalSampler,
@@ -51,9 +52,6 @@ _LENT_TOPOLOGIES: Final = 5
 
 # Whose edge ids stay on the host while an asynchronous device has the rest: sent, waiting, and computed on.
 _ON_DEVICE: Final = BATCHES_AHEAD + 1
-
-# Sampled batches that wait for each rank's gather, beside those that are being sampled.
-_BATCHES_AHEAD: Final = 2
 
 
 def measure_demand(
@@ -116,7 +114,7 @@ def num_sampler_threads(settings: LoaderSettings, tier: DeviceTier) -> int:
 
 def in_flight(settings: LoaderSettings, tier: DeviceTier, num_ranks: int) -> int:
     """Return the sampled batches that wait to be gathered. Pure."""
-    return num_sampler_threads(settings, tier) + _BATCHES_AHEAD * num_ranks
+    return num_sampler_threads(settings, tier) + SAMPLED_AHEAD * num_ranks
 
 
 def num_batches_of(settings: LoaderSettings, order: AnyOrder, num_ranks: int) -> int | None:

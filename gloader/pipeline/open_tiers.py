@@ -100,9 +100,6 @@ def open_feature_tier(
             )
         spill_bytes = files.spill_bytes  # before a part is split off
         files = with_edge_spill(files, plan, stack)
-        # What nobody planned for stages missing rows, of two superbatches at a time, and makes further buffers for a
-        # loop that keeps batches.
-        spare = idle_part(plan.spare_bytes)
         edge_sweeps = open_sweeps(
             dataset, settings, plan.sweeps, work, folder=files.edge_spill, rates=files.rates, stack=stack
         )
@@ -113,19 +110,27 @@ def open_feature_tier(
             for number, tier in enumerate(tiers[: len(files.tables)]):
                 with filling(number) as rows:
                     tier.fill(rows)
+            # What nobody planned for stages missing rows, of two superbatches at a time.
+            staging_bytes = idle_part(plan.spare_bytes)
             ssd = open_ssd(
-                files, plan, work.topology, settings, tiers, stack, staging_bytes=spare, filling=filling
+                files,
+                plan,
+                work.topology,
+                settings,
+                tiers,
+                stack,
+                staging_bytes=staging_bytes,
+                filling=filling,
             )
         else:
             sources, tiers = _settle_in_memory(files, tiers, stack, others=others)
-        ring_bytes = (plan.ring_bytes + (0 if settings.memory.buffers else spare)) // num_ranks
         return FeatureTier(
             topology=work.topology,
             order=work.order,
             sampler=tiers[0].sampler or work.sampler,
             types=files.types,
             sources=sources,
-            ring=open_ring(demand, plan, files, tiers, max_bytes=ring_bytes),
+            ring=open_ring(demand, plan, settings, files, tiers, num_ranks=num_ranks),
             device=tiers[0].device,
             device_tiers=tiers[: len(files.tables)],
             plan=plan,
@@ -167,7 +172,6 @@ def plan_tiers(
     tiers: Sequence[DeviceTier],
     *,
     budget_bytes: int,
-    num_buffers: int | None = None,
 ) -> MemoryPlan:
     """Share the budget out; of a table that the device holds whole, only the checksums stay on the host.
 
@@ -176,7 +180,6 @@ def plan_tiers(
     demand, files, tiers : what was measured, see `MeasuredLoad`
     settings : those of the loader
     budget_bytes : of memory
-    num_buffers : of features; None: those of the settings, or as many as are fastest
 
     Raises
     ------
@@ -202,7 +205,7 @@ def plan_tiers(
         # Rows of other machines have to be put somewhere, and those of the first superbatch, which finds nothing
         # cached, hardly fit in the memory that is idle.
         must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
-        num_buffers=memory.buffers if num_buffers is None else num_buffers,
+        num_buffers=memory.buffers,
     )
 
 
@@ -268,14 +271,14 @@ def _settle_in_memory(
     return tuple(sources), (*settled, *tiers[len(settled) :])
 
 
-def ring_buffers(load: MeasuredLoad, plan: MemoryPlan, *, num_ranks: int) -> int:
-    """Return the feature buffers of each rank that ``plan`` has room for, with a part of what nobody planned for."""
-    max_bytes = (plan.ring_bytes + idle_part(plan.spare_bytes)) // num_ranks
-    return open_ring(load.demand, plan, load.files, load.tiers, max_bytes=max_bytes).num_buffers
-
-
 def open_ring(
-    demand: Demand, plan: MemoryPlan, files: TableFiles, tiers: Sequence[DeviceTier], *, max_bytes: int
+    demand: Demand,
+    plan: MemoryPlan,
+    settings: LoaderSettings,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    *,
+    num_ranks: int,
 ) -> BufferRing:
     """Return the buffers of a rank; of tables that the device brings, they only bound the batches under way.
 
@@ -285,8 +288,12 @@ def open_ring(
     ----------
     demand, files, tiers : what was measured, see `MeasuredLoad`
     plan : of the memory
-    max_bytes : of all buffers
+    settings : those of the loader; where they name no number of buffers, memory that nobody planned for makes more
+    num_ranks : ranks that this loader brings batches to
     """
+    # For a loop that keeps batches.
+    spare = 0 if settings.memory.buffers else idle_part(plan.spare_bytes)
+    max_bytes = (plan.ring_bytes + spare) // num_ranks
     tables = list(zip(demand.tables, files.stores, tiers, strict=False))
     if tables and all(tier.brings_all for *_, tier in tables):
         max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)

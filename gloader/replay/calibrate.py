@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from gloader.replay.path import lag_share
 from gloader.replay.replay import replay
 
 if TYPE_CHECKING:
@@ -22,13 +23,15 @@ if TYPE_CHECKING:
     from gloader.replay.replay import Replayed
     from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
 
+MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay that is further off predicts nothing
+# Of an epoch: where more of it is lags, which are fitted and stay as they are whatever changes, nothing is predicted.
+MOST_LAGS: Final = 0.5
 # Replays until the numbers hardly change.
 _ROUNDS: Final = 8
 _CLOSE: Final = 0.003  # of a stage's seconds
 # The disk is not taken to be further off than this from what was measured when the run began.
 _MOST_FACTOR: Final = 16.0
 _PART: Final = 0.1  # of the seconds of a stage: below it, the disk is not what they are spent on
-_FEWEST_CORES: Final = 0.2
 # Their threads compare what they read with checksums, and copy it, between reads: the disk and the core take turns for
 # the most part. Taken so, the disk is found to be as fast from run to run, whatever the model beside it does.
 _IN_TURN: Final = frozenset({"read", "stage", "sweep"})
@@ -93,6 +96,44 @@ class Calibrated:
     unexplained: dict[
         str, float
     ]  # measured over replayed, less 1, of each stage; "epoch" of the epochs that count
+    # The share of the epochs that count in which nothing that was recorded is used. Of a device, its computation does.
+    lags: float
+
+    @property
+    def doubt(self) -> str:
+        """Say why nothing is to be predicted; empty where the replay is trusted."""
+        return doubt_of(self.unexplained, self.lags)
+
+
+def doubt_of(unexplained: Mapping[str, float], lags: float) -> str:
+    """Say why nothing is to be predicted from what is unexplained of a replay; empty where it is trusted. Pure.
+
+    Parameters
+    ----------
+    unexplained, lags : as of `Calibrated`
+    """
+    if abs(unexplained["epoch"]) > MOST_UNEXPLAINED:
+        of_stages = {name: share for name, share in unexplained.items() if name != "epoch"}
+        worst = max(of_stages, key=lambda name: abs(of_stages[name]), default="")
+        stage = (
+            f"; of the stages {worst} is the furthest off, and took {_than(of_stages[worst])}"
+            if worst
+            else ""
+        )
+        return (
+            f"an epoch took {_than(unexplained['epoch'])} than it does in the replay, and beyond "
+            f"{MOST_UNEXPLAINED:.0%} nothing is predicted{stage}"
+        )
+    if lags > MOST_LAGS:
+        return (
+            f"in {lags:.0%} of an epoch no core, disk or device did anything for it that was recorded, and beyond "
+            f"{MOST_LAGS:.0%} nothing is predicted: the loop slept, or other programs had the cores"
+        )
+    return ""
+
+
+def _than(share: float) -> str:
+    return f"{abs(share):.0%} {'longer' if share > 0 else 'less'}"
 
 
 def seconds_of(replayed: Replayed, measured: Measured) -> float:
@@ -101,7 +142,13 @@ def seconds_of(replayed: Replayed, measured: Measured) -> float:
 
 
 def calibrate(
-    work: Work, measured: Measured, machine: Machine, shape: PipelineShape, *, threads: int
+    work: Work,
+    measured: Measured,
+    machine: Machine,
+    shape: PipelineShape,
+    *,
+    threads: int,
+    device: str = "cpu",
 ) -> Calibrated:
     """Return what makes the work of each stage take as long in the replay as it did. Pure.
 
@@ -111,6 +158,7 @@ def calibrate(
     measured : of the same recording
     machine, shape : on which it was recorded
     threads : that an operation of torch may use, which a computation has at most
+    device : that computes; what it takes is in no record, and what its computations are fitted by
     """
     fit = Fit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
@@ -129,7 +177,14 @@ def calibrate(
         if known.get(name, 0.0) > 0 and name in measured.stage_s
     }
     unexplained["epoch"] = measured.seconds / seconds_of(replayed, measured) - 1
-    return Calibrated(fit=fit, work=fit.apply(work), replayed=replayed, unexplained=unexplained)
+    own = () if device == "cpu" else ("compute", "transfer")
+    return Calibrated(
+        fit=fit,
+        work=fit.apply(work),
+        replayed=replayed,
+        unexplained=unexplained,
+        lags=lag_share(replayed, measured.counted, but=own),
+    )
 
 
 def stage_seconds(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, float]:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Final
 from gloader.replay.work import RESOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
+    from gloader.replay.engine import Event
     from gloader.replay.replay import Replayed
 
 # What people read, by stage. A stage's own time is what it takes alone; what it takes longer, as others want the cores
@@ -31,26 +32,15 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
     replayed : the run
     epoch : one of its epochs
     """
-    events = replayed.events
-    number = replayed.last_event[epoch]
-    begin = events[number].ended_s - replayed.epoch_s[epoch]
-    at = events[number].ended_s
     found: dict[str, float] = defaultdict(float)
-    while number >= 0 and at > begin:
-        event = events[number]
-        # Ends may lie before what they let begin: a thread that waited for a pause, for example.
-        found[START] += max(at - max(event.ended_s, begin), 0.0)
-        started = max(event.started_s, begin)
-        took = max(min(event.ended_s, at) - started, 0.0)
-        if event.ended_s > begin:
-            waited = 0.0
-            if event.limit == _CPU or event.demands.cpu_s / event.demands.cores >= event.demands.alone_s:
-                waited = min(max(event.ended_s - event.started_s - event.demands.alone_s, 0.0), took)
-            found[_NAMES.get(event.stage, event.stage)] += took - waited
-            found[CORES] += waited
-        at = min(at, started)
-        number = event.cause
-    found[START] += max(at - begin, 0.0)
+    for event, took in _path(replayed, epoch):
+        waited = 0.0
+        if event.limit == _CPU or event.demands.cpu_s / event.demands.cores >= event.demands.alone_s:
+            waited = min(max(event.ended_s - event.started_s - event.demands.alone_s, 0.0), took)
+        found[_NAMES.get(event.stage, event.stage)] += took - waited
+        found[CORES] += waited
+    # Work may have ended before what it let begin: a thread that waited for a pause, for example.
+    found[START] = replayed.epoch_s[epoch] - sum(found.values())
     return {
         name: seconds
         for name, seconds in sorted(found.items(), key=lambda part: -part[1])
@@ -65,3 +55,34 @@ def mean_parts(replayed: Replayed, epochs: tuple[int, ...]) -> dict[str, float]:
         for name, seconds in parts_of_epoch(replayed, epoch).items():
             total[name] += seconds / len(epochs)
     return dict(sorted(total.items(), key=lambda part: -part[1]))
+
+
+def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[str] = ()) -> float:
+    """Return the share of ``epochs`` that their critical paths spend on lags, in which nothing known is used. Pure.
+
+    Parameters
+    ----------
+    replayed : the run
+    epochs : of the run
+    but : stages whose lags do not count
+    """
+    lags = (
+        min(event.demands.lag_s, took)
+        for epoch in epochs
+        for event, took in _path(replayed, epoch)
+        if event.stage not in but
+    )
+    return sum(lags) / sum(replayed.epoch_s[epoch] for epoch in epochs)
+
+
+def _path(replayed: Replayed, epoch: int) -> Iterator[tuple[Event, float]]:
+    """Yield the work that the end of an epoch waited for, the last first, and the seconds of it that each took."""
+    events, number = replayed.events, replayed.last_event[epoch]
+    at = events[number].ended_s
+    begin = at - replayed.epoch_s[epoch]
+    while number >= 0 and at > begin:
+        event = events[number]
+        started = max(event.started_s, begin)
+        yield event, max(min(event.ended_s, at) - started, 0.0)
+        at = min(at, started)
+        number = event.cause

@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from gloader.errors import ConfigError
+from gloader.replay.work import SAMPLED_AHEAD
+from gloader.ssd_store.cost.read_times import MEDIUM_BYTES, SMALL_BYTES, WIDE_BYTES
 
 if TYPE_CHECKING:
     from gloader.replay.changes import Changes
     from gloader.replay.work import Demands, Machine, PipelineShape, Work
     from gloader.ssd_store.cost.strategy import IoRates
 
-_TRACES_PER_RANK: Final = (
-    2  # sampled batches that wait for each rank's gather, beside those that are being sampled
-)
-
 
 def changed_rates(rates: IoRates, changes: Changes) -> IoRates:
-    """Return the rates of a disk with ``changes``."""
+    """Return the rates of a disk with ``changes``.
+
+    A first read takes less by as much as reads at random do; dealing rows out is the processor's, and stays.
+    """
     both = changes.ratio("disk")
     random, write = both * changes.ratio("disk.random"), both * changes.ratio("disk.write")
+    in_order = rates.read_bytes_per_s * both
+
+    def reads(per_s: float, size: int) -> float:
+        # No read at random is faster than in file order; those that were measured so stay as they were.
+        return min(per_s * random, max(in_order / size, per_s * both))
+
     return replace(
         rates,
-        random_reads_per_s=rates.random_reads_per_s * random,
-        medium_reads_per_s=rates.medium_reads_per_s * random,
-        wide_reads_per_s=rates.wide_reads_per_s * random,
-        read_bytes_per_s=rates.read_bytes_per_s * both,
+        random_reads_per_s=reads(rates.random_reads_per_s, SMALL_BYTES),
+        medium_reads_per_s=reads(rates.medium_reads_per_s, MEDIUM_BYTES),
+        wide_reads_per_s=reads(rates.wide_reads_per_s, WIDE_BYTES),
+        read_bytes_per_s=in_order,
         pack_read_bytes_per_s=rates.pack_read_bytes_per_s * both,
         write_bytes_per_s=rates.write_bytes_per_s * write,
+        latency_s=rates.latency_s / random,
     )
 
 
@@ -45,14 +53,13 @@ def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
     buffers = count_of(changes, "buffers", shape.num_buffers)
     if ranks > 1 and buffers < 2:
         raise ConfigError("ranks that share a loader need two feature buffers each; ask for buffers=2")
-    # As `gloader.pipeline.measure_demand.in_flight`.
-    ahead = shape.ahead - shape.sampler_threads - _TRACES_PER_RANK * shape.num_ranks
+    more = threads - shape.sampler_threads + SAMPLED_AHEAD * (ranks - shape.num_ranks)
     return replace(
         shape,
         num_ranks=ranks,
         sampler_threads=threads,
         num_buffers=buffers,
-        ahead=max(ahead + threads + _TRACES_PER_RANK * ranks, 1),
+        ahead=max(shape.ahead + more, 1),
     )
 
 

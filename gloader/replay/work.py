@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 # everything else evenly among those who use it.
 RESOURCES: Final = ("cpu", "disk", "spill", "link", "device", "network")
 
+# Sampled batches that wait for each rank's gather, beside those that are being sampled.
+SAMPLED_AHEAD: Final = 2
+
 
 class Demands(NamedTuple):
     """What a piece of work needs of each resource, in seconds that it would have it alone.

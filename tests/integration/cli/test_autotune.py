@@ -44,8 +44,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the replay of a run of milliseconds, beside other tests, be as far off as it is."""
-    for name in ("result", "predict"):
-        monkeypatch.setattr(f"gloader.analyze.{name}.MOST_UNEXPLAINED", 10.0)
+    for name in ("MOST_UNEXPLAINED", "MOST_LAGS"):
+        monkeypatch.setattr(f"gloader.replay.calibrate.{name}", 10.0)
 
 
 @pytest.fixture

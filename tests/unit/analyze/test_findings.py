@@ -123,6 +123,21 @@ def test_a_replay_that_is_a_tenth_off_is_trusted() -> None:
     assert found_in(analysis_of_run(FASTER, slower=1.0999), slower=1.0999).is_trusted
 
 
+def test_waits_for_nothing_that_was_recorded_are_told_and_half_an_epoch_of_them_is_too_much() -> None:
+    found = found_in(analysis_of_run(FASTER, lags=0.3))
+    assert found.is_trusted
+    assert lines_of(found)["replayed"].endswith(
+        "; 30% of it are waits for nothing that was recorded, taken to be the same whatever changes"
+    )
+    assert "waits" not in lines_of(found_in(analysis_of_run(FASTER, lags=0.01)))["replayed"]
+    most = found_in(analysis_of_run(FASTER, lags=0.51))
+    assert most.refused == (
+        "in 51% of an epoch no core, disk or device did anything for it that was recorded, and beyond 50% nothing is "
+        "predicted: the loop slept, or other programs had the cores"
+    )
+    assert json.loads(json.dumps(most.to_json()))["lags"] == 0.51
+
+
 def test_where_nothing_helps_that_is_said() -> None:
     assert no_help_words(found_in(analysis_of_run(ALIKE, SLOWER))) == (
         "nothing that was tried saves 2% of an epoch (gpu=4x, cache=0.5x)"

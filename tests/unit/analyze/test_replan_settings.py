@@ -76,7 +76,8 @@ def test_what_no_loader_of_this_version_takes_is_refused() -> None:
         ("memory=2KB", {"memory_budget": 2000}),
         ("strategy=packed,threads=3", {"io_strategy": "packed", "threads": 3}),
         ("fanout=4/2,batch-size=8", {"fanouts": (4, 2), "batch_size": 8}),
-        ("disk=2x,cores=8,gpu=4x,ranks=2,network=2x,buffers=2", {}),
+        ("disk=2x,cores=8,gpu=4x,ranks=2,network=2x", {}),
+        ("buffers=2", {"buffers": 2}),
         ("dtype=int8,order=degree", {}),
     ],
 )

@@ -111,3 +111,16 @@ def test_a_run_that_waits_for_something_unknown_is_not_explained() -> None:
 
 def test_rates_are_those_of_the_header() -> None:
     assert RATES.times.seconds(4096) == 1 / 50_000
+
+
+def test_a_loop_that_sleeps_is_fitted_and_not_trusted_but_a_device_may_take_its_time() -> None:
+    work = run_of(cores=1.0)
+    slow = [replace(one, compute=Demands(cpu_s=0.02, lag_s=0.2)) for one in work.batches]
+    run, measured, found = calibrated(replace(work, batches=tuple(slow)), RAM)
+    assert abs(found.unexplained["epoch"]) < 0.02
+    assert found.lags == pytest.approx(0.2 / 0.22, rel=0.05)
+    assert "the loop slept, or other programs had the cores" in found.doubt
+    recording = recorded(run, found.work, MACHINE, RAM)
+    on_device = calibrate(work_of(recording, measured), measured, MACHINE, RAM, threads=2, device="cuda")
+    assert on_device.lags < 0.05
+    assert on_device.doubt == ""

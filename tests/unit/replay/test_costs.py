@@ -167,12 +167,22 @@ def test_larger_batches_take_as_much_more() -> None:
 
 
 def test_a_faster_disk_has_faster_rates() -> None:
-    found = changed_rates(RATES, parse_changes("disk=2x,disk.random=3x,disk.write=0.5x"))
+    rates = replace(RATES, latency_s=60e-6, dealt_bytes_per_s=1e9)
+    found = changed_rates(rates, parse_changes("disk=2x,disk.random=3x,disk.write=0.5x"))
     assert found.random_reads_per_s == 6 * RATES.random_reads_per_s
-    assert found.wide_reads_per_s == 6 * RATES.wide_reads_per_s
+    assert (found.latency_s, found.dealt_bytes_per_s) == (pytest.approx(10e-6), 1e9)
     assert found.read_bytes_per_s == 2 * RATES.read_bytes_per_s
     assert found.pack_read_bytes_per_s == 2 * RATES.pack_read_bytes_per_s
     assert found.write_bytes_per_s == RATES.write_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("per_s", "expected"), [(3_000, 24_000), (10_000, 2e9 / 65536), (20_000, 40_000), (0, 0)]
+)
+def test_no_read_at_random_becomes_faster_than_those_in_file_order(per_s: float, expected: float) -> None:
+    rates = replace(RATES, wide_reads_per_s=per_s, read_bytes_per_s=1e9)
+    found = changed_rates(rates, parse_changes("disk=2x,disk.random=4x"))
+    assert found.wide_reads_per_s == pytest.approx(expected)
 
 
 def test_more_cores_threads_ranks_and_buffers() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from replay_oracles import batches_of, superbatches_of
 
-from gloader.replay.path import CORES, mean_parts, parts_of_epoch
+from gloader.replay.path import CORES, lag_share, mean_parts, parts_of_epoch
 from gloader.replay.replay import replay
 from gloader.replay.stalls import find_stalls
 from gloader.replay.work import Demands, Machine, PipelineShape, Work
@@ -105,3 +105,12 @@ def test_ranks_that_wait_for_each_other_stall() -> None:
         )
     found = find_stalls(Work(batches=tuple(batches)), MANY, shape, seconds_of=last_epoch)
     assert found["interconnect"] == pytest.approx(10 * 0.01, rel=0.2)
+
+
+def test_the_lags_of_the_critical_path_are_a_share_of_the_epochs() -> None:
+    slept = Demands(cpu_s=0.01, lag_s=0.03)
+    found = replay(in_memory(gather=Demands(cpu_s=0.001, lag_s=0.02), compute=slept), MANY, RAM)
+    # What is gathered meanwhile lags too, and nobody waits for it.
+    assert lag_share(found, (1,)) == pytest.approx(0.75)
+    assert lag_share(found, (0, 1), but=("compute",)) == pytest.approx(0.02 / sum(found.epoch_s.values()))
+    assert lag_share(found, (1,), but=("compute",)) == 0.0
