@@ -94,6 +94,8 @@ class RunServer:
 def _run(words: list[str]) -> int:
     from gloader.cli.main import main
 
+    # Before main began to listen, and behind it, SIGTERM would kill the process, whatever a run makes of it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         status = main(words)
@@ -101,7 +103,8 @@ def _run(words: list[str]) -> int:
         status = error.code if isinstance(error.code, int) else 1
     except KeyboardInterrupt:  # before main began to listen
         status = 130
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
     left = [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader")]
     if left:
         sys.stderr.write(f"left behind: {left}\n")
@@ -114,6 +117,7 @@ def _serve(warm_up: list[str]) -> None:
     os.dup2(2, 1)
     status = _run(warm_up)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.write(answers, f"{status}\n".encode())
     for line in sys.stdin:
         # One that comes before the run has begun waits for it: it is the run's to handle, not this module's.

@@ -74,7 +74,7 @@ def test_a_run_is_tuned_measured_and_written_down(
     assert (written["fanout"], written["batch-size"], written["epochs"]) == ([5, 5], 128, 3)
     for word in filter(None, body["kept"].split(",")):
         name, _, value = word.partition("=")
-        assert str(written[{"strategy": "io-strategy"}.get(name, name)]) == value
+        assert str(written[{"strategy": "io-strategy"}.get(name, name)]) == {"0B": "0"}.get(value, value)
     # The recipe is one: a run follows it.
     out = tmp_path / "followed"
     assert main(["train", "--config", str(recipe), "--epochs", "1", "--out", str(out), "--json"]) == 0
