@@ -26,10 +26,11 @@ _RATE_OF: Final[dict[int, SizeClass]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTimes:
-    """Seconds that the device needs for a read among many, by its size: straight lines between the measured ones.
+    """Seconds that the device needs for a read among many, by its size.
 
-    Some devices take the time of a request and that of its bytes, some the longer of the two. Sizes that were not
-    measured (0) are taken to cost the request and the bytes.
+    Some devices take the time of a request and that of its bytes, some the longer of the two: between the sizes that
+    were measured, a read takes what those on either side lead to, which is right for both. Sizes that were not measured
+    (0) are taken to cost the request and the bytes.
     """
 
     small_per_s: float  # of 4 KiB, at random
@@ -40,9 +41,9 @@ class ReadTimes:
     def seconds(self, size: float) -> float:
         """Return the seconds of one read of ``size`` bytes; nothing is read in less than a page."""
         points = _points(self)
-        for (low, before), (high, after) in pairwise(points):
+        for number, (high, _) in enumerate(points[1:]):
             if size <= high:
-                return before + (after - before) * max(size - low, 0) / (high - low)
+                return _between(points, number, max(size, points[0][0]))
         return points[-1][1] * size / SEQUENTIAL_BYTES
 
     def shares(self, size: float) -> dict[SizeClass, float]:
@@ -104,3 +105,20 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
         before, last = min(max(seconds, before), before * size / last), size
         found.append((last, before))
     return tuple(found)
+
+
+def _between(points: tuple[tuple[int, float], ...], number: int, size: float) -> float:
+    """Return the seconds of a read whose size is between two points: those before and behind them, drawn on.
+
+    Where the line bends between the two, it is where both meet; it is no higher than straight from one to the other,
+    which it is where nothing was measured before them.
+    """
+    (low, before), (high, after) = points[number : number + 2]
+    straight = before + (after - before) * (size - low) / (high - low)
+    if number == 0:
+        return straight
+    earlier, earlier_s = points[number - 1]
+    # Behind the last point a read takes the time of its bytes.
+    later, later_s = points[number + 2] if number + 2 < len(points) else (2 * high, 2 * after)
+    rising, falling = (before - earlier_s) / (low - earlier), (later_s - after) / (later - high)
+    return min(straight, max(before + rising * (size - low), after - falling * (high - size)))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from gloader.ssd_store.cost.calibration import Calibration
 from gloader.ssd_store.cost.read_times import ReadTimes
 from gloader.ssd_store.cost.strategy import IoRates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # As measured on a virtual disk: bound by requests up to 8 KiB, by bytes beyond.
 DISK = ReadTimes(small_per_s=80_000, medium_per_s=38_000, wide_per_s=13_000, bytes_per_s=1.1e9)
@@ -27,6 +32,23 @@ def test_larger_reads_take_longer_and_less_for_a_byte() -> None:
         seconds = np.array([times.seconds(size) for size in sizes])
         assert (np.diff(seconds) >= -1e-12).all()
         assert (np.diff(seconds / sizes) <= 1e-15).all()
+
+
+@pytest.mark.parametrize("size", [*range(4096, 2**18 + 1, 4096), 50_000, 2**20])
+def test_sizes_between_are_right_whether_requests_and_bytes_add_up_or_the_longer_counts(size: int) -> None:
+    def known(seconds: Callable[[int], float]) -> ReadTimes:
+        small, medium, wide, order = (1 / seconds(one) for one in (4096, 16384, 65536, 2**18))
+        return ReadTimes(small_per_s=small, medium_per_s=medium, wide_per_s=wide, bytes_per_s=order * 2**18)
+
+    def longer(size: int) -> float:
+        return max(1 / 20_000, size / 400e6)  # they meet at 20 KB
+
+    def both(size: int) -> float:
+        return 1 / 20_000 + size / 400e6
+
+    assert known(longer).seconds(size) == pytest.approx(longer(size))
+    if size <= 2**18:  # what is read in file order is what bytes are taken to cost, requests and all
+        assert known(both).seconds(size) == pytest.approx(both(size))
 
 
 def test_holes_are_read_where_that_is_faster() -> None:
