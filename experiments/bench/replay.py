@@ -10,6 +10,7 @@ cross        Runs along five axes through some bases: caches of 5 to 40%, superb
              the recording of one, the others on each axis are predicted, both ways, and held against their runs.
 bottlenecks  Ten runs that are held up on purpose, each by something else: whether the analysis names it, and what
              following its best what-if gains, beside what was said.
+search       What `gloader autotune` finds from five bad starts, run, against the best of a grid that is run whole.
 defaults     Six workloads as they come, without a flag, against what `gloader autotune` makes of them.
 
 Every run is a process, or two, of its own, and is kept with its recording in the working folder: a benchmark that was
@@ -32,6 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from replay_cases import BASES, Case, Graph
 from replay_parts import bottlenecks, cross, defaults, unchanged
 from replay_runs import Workshop
+from replay_search import search
 from replay_summary import draw_scatter, markdown
 
 from gloader.bench.environment import provenance
@@ -43,6 +45,7 @@ PARTS: Final[dict[str, Callable[[argparse.Namespace, Workshop], dict[str, Any]]]
     "unchanged": lambda options, shop: unchanged(shop, only=options.only),
     "cross": lambda options, shop: cross(shop, BASES[: options.bases], only=options.only),
     "bottlenecks": lambda options, shop: bottlenecks(shop, only=options.only),
+    "search": lambda options, shop: search(shop, only=options.only),
     "defaults": lambda options, shop: defaults(shop, only=options.only),
 }
 

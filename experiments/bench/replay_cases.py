@@ -132,7 +132,7 @@ class Case:
 
 PLAIN: Final = Graph(nodes=870_000, edges=12_000_000, dim=128)
 _SAGE: Final = {"name": "graphsage", "hidden": 128}
-_NARROW: Final = {"name": "graphsage", "hidden": 32}
+NARROW_MODEL: Final = {"name": "graphsage", "hidden": 32}
 _GCN: Final = {"name": "gcn", "hidden": 128}
 _GAT: Final = {"name": "gat", "hidden": 64, "heads": 2}
 _BASE: Final = {"fanouts": [10, 10], "batch_size": 1024, "memory_budget": parse_bytes("700MB")}
@@ -182,9 +182,11 @@ def unchanged_cases() -> tuple[Case, ...]:
 # --- cross: what a recording says of another run
 
 _LABOR: Final = "labor:iterations=3"
-_CROSS_GRAPH: Final = Graph(nodes=400_000, edges=6_000_000, dim=128)
-# Faster than the disk that anything is predicted on, and slower than this machine's: a disk of known rates.
-_CROSS_DISK: Final = Disk(read_bytes_per_s=400e6, reads_per_s=20_000, write_bytes_per_s=200e6)
+SMALL_GRAPH: Final = Graph(nodes=400_000, edges=6_000_000, dim=128)
+# A disk of known rates, slower than this machine's.
+FAST_DISK: Final = Disk(read_bytes_per_s=400e6, reads_per_s=20_000, write_bytes_per_s=200e6)
+# A control group lets what was not used in a tenth of a second through at once: superbatches take several of them.
+CROSS_DISK: Final = FAST_DISK.scaled(reads=0.5, writes=0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +211,7 @@ class Point:
         """The run."""
         return Case(
             name=self.name,
-            graph=_CROSS_GRAPH,
+            graph=SMALL_GRAPH,
             loader={
                 "fanouts": [10, 10],
                 "sampler": _LABOR if self.is_labor else "neighbor",
@@ -222,7 +224,7 @@ class Point:
             },
             model={"name": "graphsage", "hidden": 16 if self.is_labor else 64},
             compute=self.compute,
-            disk=_CROSS_DISK.scaled(reads=self.disk, writes=self.disk),
+            disk=CROSS_DISK.scaled(reads=self.disk, writes=self.disk),
         )
 
     def change(self, axis: str, other: Point) -> str:
@@ -331,19 +333,16 @@ def _small(**fields: Any) -> dict[str, Any]:
     }
 
 
-_FAST: Final = Disk(read_bytes_per_s=400e6, reads_per_s=20_000, write_bytes_per_s=200e6)
-
-
 def bottlenecks() -> tuple[Bottleneck, ...]:
     """Return ten runs, each held up by something else.
 
     Budgets are no larger than they have to be where more memory would help as well as what is to be found.
     """
-    narrow_rows = replace(_CROSS_GRAPH, dim=8)
+    narrow_rows = replace(SMALL_GRAPH, dim=8)
     wide_rows = Graph(nodes=60_000, edges=1_500_000, dim=1024, train=0.3)
 
-    def case(name: str, loader: dict[str, Any], model: dict[str, Any] = _NARROW, **fields: Any) -> Case:
-        return Case(name=name, graph=fields.pop("graph", _CROSS_GRAPH), loader=loader, model=model, **fields)
+    def case(name: str, loader: dict[str, Any], model: dict[str, Any] = NARROW_MODEL, **fields: Any) -> Case:
+        return Case(name=name, graph=fields.pop("graph", SMALL_GRAPH), loader=loader, model=model, **fields)
 
     def held_to(budget: str, **fields: Any) -> dict[str, Any]:
         return _small(memory_budget=parse_bytes(budget), **fields)
@@ -353,7 +352,7 @@ def bottlenecks() -> tuple[Bottleneck, ...]:
             case=case(
                 "slow disk in order",
                 held_to("260MB", cache=0.1, io_strategy="staged", superbatch=32),
-                disk=replace(_FAST, read_bytes_per_s=100e6),
+                disk=replace(FAST_DISK, read_bytes_per_s=100e6),
             ),
             parts=("sweep",),
             remedies=("disk",),
@@ -403,7 +402,7 @@ def bottlenecks() -> tuple[Bottleneck, ...]:
                 held_to("900MB", cache=0.125, batch_size=256),
                 {"name": "graphsage", "hidden": 8},
                 graph=wide_rows,
-                disk=replace(_FAST, read_bytes_per_s=50e6),
+                disk=replace(FAST_DISK, read_bytes_per_s=50e6),
             ),
             parts=("sweep", "read"),
             remedies=("cache",),
@@ -413,14 +412,14 @@ def bottlenecks() -> tuple[Bottleneck, ...]:
             case=case(
                 "short superbatches",
                 held_to("260MB", cache=0.12, io_strategy="staged", superbatch=2),
-                disk=_FAST,
+                disk=FAST_DISK,
             ),
             parts=("sweep",),
             remedies=("superbatch",),
             why="a sweep for every two batches",
         ),
         Bottleneck(
-            case=case("one buffer", held_to("82MB"), _SAGE, disk=_FAST, epochs=2),
+            case=case("one buffer", held_to("82MB"), _SAGE, disk=FAST_DISK, epochs=2),
             parts=("read",),
             remedies=("memory", "buffers"),
             why="a budget without room for two, or for a cache",
@@ -429,7 +428,7 @@ def bottlenecks() -> tuple[Bottleneck, ...]:
             case=case(
                 "slow writes",
                 _small(cache=0.05, io_strategy="packed", superbatch=32),
-                disk=replace(_FAST, write_bytes_per_s=30e6),
+                disk=replace(FAST_DISK, write_bytes_per_s=30e6),
             ),
             parts=("sweep",),
             remedies=("disk.write", "strategy"),
@@ -439,7 +438,7 @@ def bottlenecks() -> tuple[Bottleneck, ...]:
             case=case(
                 "swept edges",
                 held_to("400MB", features="ram", topology="sweep", spill_budget="5MB"),
-                disk=replace(_FAST, read_bytes_per_s=50e6),
+                disk=replace(FAST_DISK, read_bytes_per_s=50e6),
             ),
             parts=("sweep",),
             remedies=("disk",),
@@ -464,10 +463,12 @@ def default_cases() -> tuple[Case, ...]:
 
     wide = Graph(nodes=120_000, edges=2_000_000, dim=1632, train=0.1)
     return (
-        case("all fits", _CROSS_GRAPH, "1GB", _SAGE),
+        case("all fits", SMALL_GRAPH, "1GB", _SAGE),
         case("narrow rows, tight", PLAIN, "180MB", _SAGE, batch_size=1024),
         case("wide rows, tight", wide, "300MB", _SAGE),
-        case("slow disk, tight", _CROSS_GRAPH, "120MB", _SAGE, disk=replace(_FAST, read_bytes_per_s=100e6)),
-        case("wide fan-out", _CROSS_GRAPH, "150MB", _NARROW, fanouts=[25, 20], batch_size=256),
-        case("attention", _CROSS_GRAPH, "150MB", _GAT),
+        case(
+            "slow disk, tight", SMALL_GRAPH, "120MB", _SAGE, disk=replace(FAST_DISK, read_bytes_per_s=100e6)
+        ),
+        case("wide fan-out", SMALL_GRAPH, "150MB", NARROW_MODEL, fanouts=[25, 20], batch_size=256),
+        case("attention", SMALL_GRAPH, "150MB", _GAT),
     )

@@ -26,6 +26,7 @@ UNCHANGED_AIM: Final = 0.03
 MEDIAN_AIM: Final = 0.05
 WORST_AIM: Final = 0.12
 ADVICE_AIM: Final = 0.10
+SEARCH_AIM: Final = 1.05
 DEFAULT_AIM: Final = 1.10
 _ALONE: Final = 0.1  # cores that others may use meanwhile, and a run was alone all the same
 # Of M. Okabe and K. Ito, "Color Universal Design", 2008: apart for readers who do not tell red from green. Each axis
@@ -254,6 +255,30 @@ def _bottlenecks(part: Row) -> list[str]:
     return lines
 
 
+def _search(part: Row) -> list[str]:
+    possible = [seconds for seconds in part["grid_s"].values() if seconds is not None]
+    lines = [
+        (
+            f"The grid has {len(part['grid_s'])} runs, {len(possible)} of which the memory has room for: "
+            f"{_seconds(min(possible))} ({part['best']}) to {_seconds(max(possible))}."
+        ),
+        "",
+        "| start | took | found | predicted | took then | over the best of the grid | within 5% |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for one in part["found"]:
+        if "ratio" not in one:
+            lines.append(f"| {one['name']} | {_short(one['failed'])} | | | | | |")
+            continue
+        lines.append(
+            f"| {one['name']} | {_seconds(one['start_s'])} | {one['change'] or 'the same'} "
+            f"| {_seconds(one['predicted_s'])} | {_seconds(one['tuned_s'])} | {one['ratio']:.2f} "
+            f"| {_yes(one['ratio'] <= SEARCH_AIM)} |"
+        )
+    shares = [share for one in part["found"] for share in one.get("others_shares", ())]
+    return lines + _not_alone([*part["grid_others"], *shares])
+
+
 def _defaults(part: Row) -> list[str]:
     lines = [
         "| workload | as it comes | tuned | predicted | as it comes / tuned | within 10% |",
@@ -275,6 +300,7 @@ _TABLES: Final = {
     "unchanged": _unchanged,
     "cross": _cross,
     "bottlenecks": _bottlenecks,
+    "search": _search,
     "defaults": _defaults,
 }
 
