@@ -30,7 +30,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from replay_cases import BASES, Case, Graph
+from replay_cases import Case, Graph
+from replay_grid import BASES
 from replay_parts import bottlenecks, cross, defaults, unchanged
 from replay_runs import Workshop
 from replay_search import search

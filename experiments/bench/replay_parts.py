@@ -8,18 +8,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from replay_cases import (
-    PLAIN,
-    default_cases,
-    make_graph,
-    menu_of,
-    pairs_of,
-    points_of,
-    unchanged_cases,
-)
-from replay_cases import (
-    bottlenecks as bottleneck_cases,
-)
+from replay_bottlenecks import bottlenecks as bottleneck_cases
+from replay_bottlenecks import menu_of
+from replay_cases import PLAIN, default_cases, make_graph, unchanged_cases
+from replay_grid import pairs_of, points_of
 
 from gloader import Dataset
 from gloader.analyze.autotune import keywords_of, tune
@@ -34,7 +26,9 @@ from gloader.ssd_store.cost.rates import rates_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from replay_cases import Bottleneck, Case, Pair, Point
+    from replay_bottlenecks import Bottleneck
+    from replay_cases import Case
+    from replay_grid import Pair, Point
     from replay_runs import Run, Workshop
 
     from gloader.analyze.predict import Predictor

@@ -27,7 +27,7 @@ _LOADER: Final = {
 _GRID: Final = {
     "threads": (1, 2),
     "superbatch": (8, 32, 128),
-    "cache": (0.05, 0.1, 0.2, 0.4),
+    "cache": (0.1, 0.2, 0.4),
     "io_strategy": ("direct", "staged", "packed"),
 }
 # Each is bad in a way of its own.

@@ -25,9 +25,8 @@ class Prediction:
     shape: PipelineShape
     plan: MemoryPlan | None = None  # where the memory was shared out anew
     pack_bytes: int = 0  # of disk at a time, likewise
-    settings: dict[str, Any] = field(
-        default_factory=dict
-    )  # keywords of `gloader.Loader` that make the change
+    # Keywords of `gloader.Loader` that make the change.
+    settings: dict[str, Any] = field(default_factory=dict)
     note: str = ""  # what else has to be known, for people
 
 

@@ -43,9 +43,8 @@ class Fit:
     """What was fitted: how demands become those of a replay."""
 
     cores: float  # that the computation keeps busy where nobody else wants them
-    disk: Mapping[str, float] = field(
-        default_factory=dict
-    )  # seconds of the disk over those of its rates, by stage
+    # Seconds of the disk over those of its rates, by stage.
+    disk: Mapping[str, float] = field(default_factory=dict)
     lag: Mapping[str, float] = field(default_factory=dict)  # seconds after a piece of work, by stage
 
     def of(self, stage: str, demands: Demands) -> Demands:
@@ -93,9 +92,8 @@ class Calibrated:
     fit: Fit
     work: Work  # as it is replayed
     replayed: Replayed
-    unexplained: dict[
-        str, float
-    ]  # measured over replayed, less 1, of each stage; "epoch" of the epochs that count
+    # Measured over replayed, less 1, of each stage; "epoch" of the epochs that count.
+    unexplained: dict[str, float]
     # The share of the epochs that count in which nothing that was recorded is used. Of a device, its computation does.
     lags: float
 

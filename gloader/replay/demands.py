@@ -29,12 +29,10 @@ _SWEEP_READ_BYTES: Final = 256 * 1024  # of a pass over the edges, where nobody 
 class Measured:
     """What a recording says of the run as a whole."""
 
-    epoch_s: dict[
-        int, float
-    ]  # of each epoch, from where the loop asks for its first batch to its last step's end
-    stage_s: dict[
-        str, float
-    ]  # of a piece of work of each stage, on average; "trace" of one that is sampled ahead
+    # Of each epoch, from where the loop asks for its first batch to its last step's end.
+    epoch_s: dict[int, float]
+    # Of a piece of work of each stage, on average; "trace" of one that is sampled ahead.
+    stage_s: dict[str, float]
     position_of: dict[tuple[int, int], int]  # of a batch of this rank in the stream, by epoch and index
 
     @property

@@ -85,9 +85,8 @@ class RunHeader:
     dataset: str  # its path or URL
     fingerprint: str  # of the dataset
     settings: dict[str, Any] = field(default_factory=dict)  # of the loader, as in config.yaml
-    sample_s: float = (
-        0.0  # processor seconds of sampling a batch, by which memory was shared out; 0: not known
-    )
+    # Processor seconds of sampling a batch, by which memory was shared out; 0: not known.
+    sample_s: float = 0.0
     version: int = HEADER_VERSION
 
     def to_json(self) -> dict[str, Any]:

@@ -28,22 +28,15 @@ class Replayed:
     """What became of a run."""
 
     events: tuple[Event, ...]  # in the order in which they ended
-    step_s: dict[
-        int, float
-    ]  # of each epoch: of a computation and the wait for other ranks behind it, on average
+    # Of each epoch: of a computation and the wait for other ranks behind it, on average.
+    step_s: dict[int, float]
     epoch_s: dict[int, float]  # of each epoch: from where the loop asks for its first batch to its last step
     last_event: dict[int, int]  # number of the event that ended each epoch
-    first_event: dict[int, int]  # how many events had ended when each epoch began
 
     @property
     def seconds(self) -> float:
         """Seconds of all epochs."""
         return sum(self.epoch_s.values())
-
-    def mean_seconds(self, stage: str) -> float:
-        """Return how long a piece of work of ``stage`` took on average; 0 where there was none."""
-        found = [event.ended_s - event.started_s for event in self.events if event.stage == stage]
-        return sum(found) / len(found) if found else 0.0
 
 
 def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
@@ -96,7 +89,6 @@ class _Run:
         self._step_s: dict[int, list[float]] = defaultdict(list)
         self._epoch_s: dict[int, float] = {}
         self._last_event: dict[int, int] = {}
-        self._first_event: dict[int, int] = {}
 
     def run(self) -> Replayed:
         clock, shape = self._clock, self._shape
@@ -125,7 +117,6 @@ class _Run:
             step_s={epoch: sum(steps) / len(steps) for epoch, steps in self._step_s.items()},
             epoch_s=self._epoch_s,
             last_event=self._last_event,
-            first_event=self._first_event,
         )
 
     def _sweep(self) -> Thread:
@@ -228,8 +219,6 @@ class _Run:
                 yield Job("pause", position, Demands(lag_s=batch.pause_s))
             if batch.epoch != epoch:
                 epoch, began_s = batch.epoch, clock.now_s
-                if rank == 0:
-                    self._first_event[epoch] = len(clock.events)
             yield from self._receive(rank, position)
             self._begun[rank] += 1
             self._pace[rank].open()

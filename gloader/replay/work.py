@@ -52,9 +52,8 @@ class BatchWork:
     gather: Demands = NOTHING
     transfer: Demands = NOTHING
     compute: Demands = NOTHING
-    pause_s: float = (
-        0.0  # that the loop does something else before it asks for this batch, such as an evaluation
-    )
+    # That the loop does something else before it asks for this batch, such as an evaluation.
+    pause_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +112,8 @@ class PipelineShape:
     num_buffers: int = 3  # of features, of each rank
     planned_at_once: int = 2  # superbatches whose plans exist
     waiting: int = 1  # items between two stages
-    unit: int = (
-        1  # batches that are read before the disk is superbatch 1's: those of a step that machines share
-    )
+    # Batches that are read before the disk is superbatch 1's: those of a step that machines share.
+    unit: int = 1
     num_ranks: int = 1  # whose batches are loaded here, in turn
     is_synchronous: bool = True  # ranks wait for each other at the end of each step
     is_sending: bool = False  # a thread sends batches to a device that works beside the host

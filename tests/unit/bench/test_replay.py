@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import replay
+import replay_bottlenecks
 import replay_cases
+import replay_grid
 import replay_parts
 import replay_runs
 import replay_summary
-from replay_cases import BASES, Case, Graph, Point
+from replay_cases import Case, Graph
 from replay_disk import Disk, held_back, home_of
+from replay_grid import BASES, Point
 
 from gloader.errors import ConfigError
 from gloader.replay.changes import Ratio, parse_changes
@@ -42,15 +45,15 @@ _CASE = Case(
 
 
 def test_pairs_lie_along_an_axis_through_a_base_both_ways_and_none_twice() -> None:
-    pairs = replay_cases.pairs_of(BASES[:1])
-    counts = {axis: sum(pair.axis == axis for pair in pairs) for axis in replay_cases.AXES}
+    pairs = replay_grid.pairs_of(BASES[:1])
+    counts = {axis: sum(pair.axis == axis for pair in pairs) for axis in replay_grid.AXES}
     assert counts == {"cache": 12, "superbatch": 6, "threads": 2, "disk": 6, "compute": 2}
     assert len({(pair.known, pair.asked) for pair in pairs}) == 28
     for pair in pairs:
         assert replace(pair.known, **{pair.axis: getattr(pair.asked, pair.axis)}) == pair.asked
         assert pair.known != pair.asked
-    assert len(replay_cases.points_of(pairs)) == 10
-    assert replay_cases.pairs_of(BASES[:1] * 2) == pairs
+    assert len(replay_grid.points_of(pairs)) == 10
+    assert replay_grid.pairs_of(BASES[:1] * 2) == pairs
 
 
 @pytest.mark.parametrize(
@@ -86,9 +89,9 @@ def test_a_run_of_a_point_has_its_disk_cache_and_model() -> None:
 def test_names_of_runs_differ_and_their_folders_follow_from_all_that_they_are() -> None:
     every = [
         *replay_cases.unchanged_cases(),
-        *(one.case for one in replay_cases.bottlenecks()),
+        *(one.case for one in replay_bottlenecks.bottlenecks()),
         *replay_cases.default_cases(),
-        *(point.case for point in replay_cases.points_of(replay_cases.pairs_of(BASES))),
+        *(point.case for point in replay_grid.points_of(replay_grid.pairs_of(BASES))),
     ]
     assert len({case.name for case in every}) == len(every)
     assert _CASE.key == replace(_CASE).key
@@ -102,7 +105,7 @@ def test_there_are_as_many_cases_as_the_page_promises() -> None:
     assert len(unchanged) >= 12
     assert {case.ranks for case in unchanged} == {1, 2}
     assert {case.model["name"] for case in unchanged} >= {"graphsage", "gcn", "gat"}
-    assert len(replay_cases.bottlenecks()) == 10
+    assert len(replay_bottlenecks.bottlenecks()) == 10
     assert len(replay_cases.default_cases()) == 6
 
 

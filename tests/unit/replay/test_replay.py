@@ -262,7 +262,7 @@ def test_a_computation_on_two_cores_leaves_others_their_share() -> None:
     # Alone on two cores it takes 1 s, as the gather does; together they are 3 s of work on 2 cores.
     found = replay(work, Machine(cores=2), RAM)
     assert found.seconds == pytest.approx(1 + 9 * 1.5 + 1)
-    assert found.mean_seconds("compute") == pytest.approx((9 * 1.5 + 1) / 10)
+    assert found.step_s[0] == pytest.approx((9 * 1.5 + 1) / 10)
     assert replay(work, Machine(cores=3), RAM).seconds == pytest.approx(11.0)
 
 
@@ -475,10 +475,6 @@ def test_epochs_are_counted_from_where_the_loop_asks() -> None:
     assert found.step_s == {0: 2.0, 1: 2.0}
     assert [event.started_s for event in found.events if event.stage == "pause"] == [7.0]
     assert {epoch: found.events[number].batch for epoch, number in found.last_event.items()} == {0: 2, 1: 5}
-    begins = {0: 0.0, 1: 12.0}
-    for epoch, number in found.first_event.items():
-        assert all(event.ended_s <= begins[epoch] for event in found.events[:number])
-        assert all(event.ended_s >= begins[epoch] for event in found.events[number:])
 
 
 def test_nothing_waits_at_the_border_of_an_epoch() -> None:
@@ -501,12 +497,6 @@ def test_the_last_event_of_an_epoch_is_the_loop_s_whatever_ends_with_it() -> Non
     found = ram(2, replace(RAM, num_buffers=3), epochs=2, gather=1.0, compute=1.0)
     assert [found.events[number].stage for number in found.last_event.values()] == ["compute", "compute"]
     assert [found.events[number].batch for number in found.last_event.values()] == [1, 3]
-
-
-def test_mean_seconds_are_those_of_a_stage() -> None:
-    found = ram(4, sample=1.0, compute=3.0)
-    assert (found.mean_seconds("sample"), found.mean_seconds("compute")) == (1.0, 3.0)
-    assert found.mean_seconds("sweep") == 0.0
 
 
 def test_a_transfer_that_is_none_leaves_no_event() -> None:
