@@ -61,8 +61,7 @@ def shared_times(
         while len(done[number]) < len(threads[number]):
             demands = threads[number][len(done[number])]
             needs = {at: Fraction(one) / speeds[at] for at, one in enumerate(needs_of(demands)) if one}
-            parts = [{at: seconds} for at, seconds in needs.items()] if demands.in_turn else [needs]
-            parts = [part for part in (*parts, {-1: Fraction(demands.lag_s)}) if any(part.values())]
+            parts = [part for part in (needs, {-1: Fraction(demands.lag_s)}) if any(part.values())]
             if parts:
                 under[number] = _Under(now, demands, parts)
                 return

@@ -32,9 +32,6 @@ _CLOSE: Final = 0.003  # of a stage's seconds
 # The disk is not taken to be further off than this from what was measured when the run began.
 _MOST_FACTOR: Final = 16.0
 _PART: Final = 0.1  # of the seconds of a stage: below it, the disk is not what they are spent on
-# Their threads compare what they read with checksums, and copy it, between reads: the disk and the core take turns for
-# the most part. Taken so, the disk is found to be as fast from run to run, whatever the model beside it does.
-_IN_TURN: Final = frozenset({"read", "stage", "sweep"})
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
 
 
@@ -57,7 +54,6 @@ class Fit:
             disk_s=demands.disk_s * factor,
             spill_s=demands.spill_s * factor,
             lag_s=self.lag.get(stage, 0.0),
-            in_turn=stage in _IN_TURN,
         )
 
     def apply(self, work: Work) -> Work:

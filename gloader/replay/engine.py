@@ -50,7 +50,6 @@ class Job:
         "cause",
         "demands",
         "lag_s",
-        "later",
         "left",
         "limit",
         "number",
@@ -63,8 +62,7 @@ class Job:
         self.stage = stage
         self.batch = batch
         self.demands = demands
-        self.left = 0  # resources that it uses, and has not had all of yet
-        self.later: list[tuple[int, float]] = []  # numbers and seconds of those that it uses then
+        self.left = 0  # resources that it has not had all of yet
         self.lag_s = demands.lag_s  # that is to follow
         self.limit = _LAG
         self.number = 0  # of those that were begun
@@ -180,22 +178,12 @@ class Clock:
         job.started_s, job.runner, job.cause, job.number = now_s, runner, runner.cause, self._num_begun
         self._num_begun += 1
         self._num_under_way += 1
-        job.later = [
-            (number, scaled_s)
-            for number, seconds in enumerate((demands.cpu_s, *demands[2:7]))
-            if seconds and (scaled_s := seconds / self._speeds[number]) > ROUNDING
-        ]
-        self._use(job)
-
-    def _use(self, job: Job) -> None:
-        """Let ``job`` use what it needs next: all resources at a time, or one of those that it uses in turn."""
-        count = 1 if job.demands.in_turn else len(job.later)
-        wanted, job.later = job.later[:count], job.later[count:]
-        job.left = len(wanted)
-        for number, seconds in wanted:
-            units = job.demands.cores if number == _CPU else 1.0
-            self._resources[number].begin(job, job.number, seconds, units, self.now_s)
-        if not wanted:
+        for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):
+            if seconds and (scaled_s := seconds / self._speeds[number]) > ROUNDING:
+                units = demands.cores if number == _CPU else 1.0
+                self._resources[number].begin(job, job.number, scaled_s, units, now_s)
+                job.left += 1
+        if not job.left:
             self._lag(job)
 
     def _lag(self, job: Job) -> None:
@@ -220,9 +208,7 @@ class Clock:
                     done.append(job)
         # In the order in which they began, whatever they waited for.
         for job in sorted(done, key=_NUMBER) if len(done) > 1 else done:
-            if job.later:
-                self._use(job)
-            elif job.lag_s > ROUNDING:
+            if job.lag_s > ROUNDING:
                 self._lag(job)
             else:
                 self._finish(job)

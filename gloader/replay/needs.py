@@ -105,7 +105,7 @@ def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, lis
             if seconds:
                 add(name, job, seconds / (machine.cores if name == "cpu" else 1.0))
         of_each = (needs[0] / min(job.demands.cores, machine.cores), *needs[1:])
-        alone = (sum if job.demands.in_turn else max)(of_each) + job.demands.lag_s
+        alone = max(of_each) + job.demands.lag_s
         add(job.thread, job, alone / (shape.sampler_threads if job.thread == _SAMPLERS else 1))
     return {name: list(by_reach.values()) for name, by_reach in found.items()}
 

@@ -16,8 +16,9 @@ SAMPLED_AHEAD: Final = 2
 class Demands(NamedTuple):
     """What a piece of work needs of each resource, in seconds that it would have it alone.
 
-    It uses them at the same time, and is done when it has had all of them. ``lag_s`` follows: time in which nothing is
-    used, such as hand-overs, locks and latencies that a record cannot account for.
+    It uses them at the same time, and is done when it has had all of them: while a thread compares what it read with
+    checksums, and copies it, the disk goes on with the reads that are queued. ``lag_s`` follows: time in which nothing
+    is used, such as hand-overs, locks and latencies that a record cannot account for.
     """
 
     cpu_s: float = 0.0  # processor seconds, of all of its threads
@@ -28,13 +29,11 @@ class Demands(NamedTuple):
     device_s: float = 0.0  # of the device
     network_s: float = 0.0  # of the network between machines
     lag_s: float = 0.0
-    in_turn: bool = False  # it uses one resource after another, not all at a time
 
     @property
     def alone_s(self) -> float:
         """Seconds where nobody else is at work."""
-        seconds = (self.cpu_s / self.cores, *self[2:7])
-        return (sum(seconds) if self.in_turn else max(seconds)) + self.lag_s
+        return max(self.cpu_s / self.cores, *self[2:7]) + self.lag_s
 
 
 NOTHING: Final = Demands()

@@ -51,7 +51,7 @@ def recording_of(loader: Loader, *, read_s: float, compute_s: float = 0.001) -> 
             index=index,
             trace=Demands(cpu_s=1e-4),
             sample=Demands(cpu_s=1e-4),
-            read=Demands(cpu_s=1e-4, disk_s=read_s, in_turn=True),
+            read=Demands(cpu_s=1e-4, disk_s=read_s),
             gather=Demands(cpu_s=1e-4),
             compute=Demands(cpu_s=compute_s),
         )

@@ -20,10 +20,9 @@ if TYPE_CHECKING:
 
 SECONDS = st.sampled_from([0.0, 0.0, 0.125, 0.3, 1.0, 2.5])
 DEMANDS = st.builds(
-    lambda needs, cores, in_turn: Demands(needs[0], cores, *needs[1:], in_turn=in_turn),
+    lambda needs, cores: Demands(needs[0], cores, *needs[1:]),
     st.tuples(*[SECONDS] * 7),
     st.sampled_from([0.5, 1.0, 1.0, 2.0, 3.0]),
-    st.booleans(),
 )
 THREADS = st.lists(st.lists(DEMANDS, min_size=1, max_size=5), min_size=1, max_size=5)
 SPEEDS = st.dictionaries(st.sampled_from(RESOURCES), st.sampled_from([0.25, 2.0, 3.0]))
@@ -82,7 +81,7 @@ def test_a_thread_alone_takes_what_its_demands_say(threads: list[list[Demands]],
             for name, seconds in zip(RESOURCES, needs_of(event.demands), strict=True)
         ]
         needs[0] /= min(event.demands.cores, machine.cores)
-        at += (sum(needs) if event.demands.in_turn else max(needs)) + event.demands.lag_s
+        at += max(needs) + event.demands.lag_s
         assert event.ended_s == pytest.approx(at, abs=1e-9)
 
 

@@ -32,12 +32,9 @@ LAGS = st.sampled_from([0.0, 0.0, 0.125, 0.5, 1.0, 3.0]).map(
 )
 SECONDS = st.sampled_from([0.0, 0.0, 0.01, 0.3, 1.0])
 DEMANDS = st.builds(
-    lambda needs, cores, in_turn: (
-        Demands(needs[0], cores, *needs[1:], in_turn=in_turn) if any(needs) else NOTHING
-    ),
+    lambda needs, cores: Demands(needs[0], cores, *needs[1:]) if any(needs) else NOTHING,
     st.tuples(*[SECONDS] * 7),
     st.sampled_from([0.5, 1.0, 1.0, 2.0]),
-    st.booleans(),
 )
 Run = tuple[Work, PipelineShape]
 
@@ -191,7 +188,7 @@ def test_nothing_takes_less_than_it_does_alone_nor_an_epoch_less_than_any_of_its
             for name, seconds in zip(RESOURCES, needs_of(event.demands), strict=True)
         ]
         needs[0] /= min(event.demands.cores, machine.cores)
-        alone = (sum(needs) if event.demands.in_turn else max(needs)) + event.demands.lag_s
+        alone = max(needs) + event.demands.lag_s
         assert event.ended_s - event.started_s >= alone - 1e-9
         busy[event.thread] = busy.get(event.thread, 0.0) + alone
     assert max(ends(found, "compute")) >= max(busy.values()) - 1e-9

@@ -27,7 +27,7 @@ def run_of(
             index=index,
             trace=Demands(cpu_s=0.006),
             sample=Demands(cpu_s=0.004),
-            read=Demands(cpu_s=0.002, disk_s=read_s * (1 + index % 3), in_turn=True),
+            read=Demands(cpu_s=0.002, disk_s=read_s * (1 + index % 3)),
             gather=Demands(cpu_s=0.003, lag_s=lag_s),
             compute=Demands(cpu_s=compute_s, cores=cores),
             pause_s=0.25 if epoch and not index else 0.0,

@@ -117,19 +117,6 @@ def test_the_limit_is_what_was_had_last_before_the_lag(demands: Demands, limit: 
     assert event.ended_s == demands.alone_s
 
 
-def test_resources_are_used_in_turn_by_who_says_so() -> None:
-    demands = Demands(cpu_s=1.0, disk_s=2.0, network_s=3.0, lag_s=0.5, in_turn=True)
-    (event,) = run(Machine(cores=1), work("x", demands))
-    assert (event.ended_s, event.limit) == (6.5, NETWORK)
-    # The disk is the other one's alone while the first is computed, and again as that is done with it.
-    reads = work("reads", Demands(disk_s=4.0))
-    found = run(Machine(cores=1), work("x", demands), reads)
-    assert [(e.stage, e.ended_s) for e in found] == [("reads", 6.0), ("x", 8.5)]
-    fast = Machine(cores=1, speed={"disk": math.inf})
-    assert run(fast, work("x", demands))[0].ended_s == 4.5
-    assert run(fast, work("x", Demands(disk_s=1.0, lag_s=0.5, in_turn=True)))[0].ended_s == 0.5
-
-
 def test_a_lag_follows_and_is_nobody_s() -> None:
     demands = Demands(cpu_s=1.0, lag_s=2.0)
     events = run(Machine(cores=1), work("a", demands), work("b", demands), work("c", Demands(lag_s=2.0)))

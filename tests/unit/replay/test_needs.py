@@ -38,7 +38,6 @@ def test_the_floor_of_a_single_stage_is_its_replay() -> None:
         {"sample": Demands(cpu_s=0.125)},
         {"gather": Demands(disk_s=0.5, lag_s=0.25)},
         {"gather": Demands(cpu_s=0.5, disk_s=0.5)},
-        {"gather": Demands(cpu_s=0.5, disk_s=0.5, in_turn=True)},
     ):
         work = Work(batches=batches(8, **demands))
         floor = find_floor(work, TWO_CORES, RAM)

@@ -12,8 +12,8 @@ from gloader.replay.work import NOTHING, RESOURCES, Demands, Machine, Work
 
 def test_the_fields_of_demands_are_the_resources_in_their_order() -> None:
     names = [name.removesuffix("_s") for name in Demands._fields]
-    assert [names[0], *names[2:-2]] == list(RESOURCES)
-    assert (names[1], *names[-2:]) == ("cores", "lag", "in_turn")
+    assert [names[0], *names[2:-1]] == list(RESOURCES)
+    assert (names[1], names[-1]) == ("cores", "lag")
 
 
 @pytest.mark.parametrize("name", RESOURCES)
@@ -21,12 +21,6 @@ def test_work_alone_takes_what_it_needs_most_of(name: str) -> None:
     assert Demands(**{f"{name}_s": 3.0}, lag_s=0.5).alone_s == 3.5
     assert Demands(cpu_s=8.0, cores=4.0, disk_s=1.0).alone_s == 2.0
     assert NOTHING.alone_s == 0.0
-
-
-def test_work_that_uses_resources_in_turn_takes_all_of_them() -> None:
-    demands = Demands(8.0, 4.0, 1.0, 2.0, 3.0, 4.0, 5.0, 0.5, in_turn=True)
-    assert demands.alone_s == 2.0 + 1.0 + 2.0 + 3.0 + 4.0 + 5.0 + 0.5
-    assert demands._replace(in_turn=False).alone_s == 5.5
 
 
 def test_what_is_not_named_is_as_fast_as_it_was() -> None:
