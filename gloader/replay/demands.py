@@ -197,7 +197,7 @@ def disk_demands(
     elif bytes_read:
         read = rates.read_seconds(requests or max(bytes_read / _SWEEP_READ_BYTES, 1.0), bytes_read)
     if rates.is_one_device:
-        return Demands(cpu_s=cpu_s, disk_s=read + spilled)
+        return Demands(cpu_s=cpu_s, disk_s=rates.packing_seconds(read, spilled))
     return Demands(cpu_s=cpu_s, disk_s=read, spill_s=spilled)
 
 

@@ -68,7 +68,9 @@ class IoRates:
 
     def packing_seconds(self, read_s: float, write_s: float) -> float:
         """Return the seconds of a sweep that writes what it reads, from those of either alone. Pure."""
-        return (read_s + write_s) / self.mixed_writes if self.is_one_device else max(read_s, write_s)
+        both_s = (read_s + write_s) / self.mixed_writes if self.is_one_device else 0.0
+        # Where a device does both well at once, either still takes its own time.
+        return max(read_s, write_s, both_s)
 
     def dealing_seconds(self, num_bytes: float) -> float:
         """Return the seconds for which the device waits while a sweep deals ``num_bytes`` of rows out. Pure."""

@@ -116,6 +116,10 @@ def test_packs_are_read_back_at_the_rate_of_the_spill_folder() -> None:
     assert (back.disk_s, back.spill_s) == (1.0, 0.0)
     packing = disk_demands(rates, cpu_s=0.1, requests=4000, bytes_read=1e9, bytes_written=2e8)
     assert packing.disk_s == pytest.approx(rates.read_seconds(4000, 1e9) + 1.0)
+    # Of a device that reads while it writes, the longer of both.
+    both = replace(rates, mixed_writes=2.0)
+    packing = disk_demands(both, cpu_s=0.1, requests=4000, bytes_read=1e9, bytes_written=2e8)
+    assert packing.disk_s == pytest.approx(max(rates.read_seconds(4000, 1e9), 1.0))
     apart = replace(rates, is_one_device=False)
     assert disk_demands(apart, cpu_s=0.1, bytes_read=5e8, is_pack=True) == Demands(cpu_s=0.1, spill_s=1.0)
 
