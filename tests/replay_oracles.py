@@ -36,6 +36,7 @@ class _Under:
 
     started: Fraction
     demands: Demands
+    used: Fraction  # processor seconds that everybody had used by then
     parts: list[dict[int, Fraction]] = field(
         default_factory=list
     )  # one after another, by resource; -1: the lag
@@ -53,7 +54,7 @@ def shared_times(
     Rates are finite; work that needs nothing takes no time.
     """
     speeds = [Fraction(machine.speed_of(name)) for name in RESOURCES]
-    now = Fraction(0)
+    now = used = Fraction(0)
     done: list[list[tuple[Fraction, Fraction]]] = [[] for _ in threads]
     under: dict[int, _Under] = {}
 
@@ -63,7 +64,7 @@ def shared_times(
             needs = {at: Fraction(one) / speeds[at] for at, one in enumerate(needs_of(demands)) if one}
             parts = [part for part in (needs, {-1: Fraction(demands.lag_s)}) if any(part.values())]
             if parts:
-                under[number] = _Under(now, demands, parts)
+                under[number] = _Under(now, demands, used, parts)
                 return
             done[number].append((now, now))
 
@@ -82,7 +83,9 @@ def shared_times(
 
         step = min(left / rate(one, at) for one in under.values() for at, left in one.left.items())
         now += step
+        used += step * sum((rate(one, 0) for one in under.values() if 0 in one.left), Fraction(0))
         for number, one in list(under.items()):
+            was_lag = -1 in one.left
             one.parts[0] = {
                 at: left - rate(one, at) * step
                 for at, left in one.left.items()
@@ -90,6 +93,9 @@ def shared_times(
             }
             if not one.left:
                 del one.parts[0]
+                others = used - one.used - Fraction(one.demands.cpu_s) / speeds[0]
+                if not was_lag and (held_up := Fraction(one.demands.held_up) * others):
+                    one.parts = [{-1: Fraction(one.demands.lag_s) + held_up}]
             if not one.parts:
                 del under[number]
                 done[number].append((one.started, now))

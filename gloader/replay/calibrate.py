@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gloader.replay.path import lag_share
 from gloader.replay.replay import replay
@@ -32,7 +32,26 @@ _CLOSE: Final = 0.003  # of a stage's seconds
 # The disk is not taken to be further off than this from what was measured when the run began.
 _MOST_FACTOR: Final = 16.0
 _PART: Final = 0.1  # of the seconds of a stage: below it, the disk is not what they are spent on
+# Seconds that a thread may be held up for each processor second of others, at most; what is missing beyond is a lag
+# whoever works. In runs of `experiments/bench/replay.py` it was 0.1 to 0.5, and much the same whatever was changed.
+_MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
+
+
+class Lag(NamedTuple):
+    """What follows a piece of work before its thread goes on."""
+
+    each_s: float = 0.0  # whoever works
+    held_up: float = 0.0  # seconds for each processor second that others use meanwhile
+
+    @classmethod
+    def of(cls, stage: str, seconds: float, meanwhile_s: float) -> Lag:
+        """Return that of so many seconds, while others used so many of the processor."""
+        held_up_s = min(seconds, _MOST_HELD_UP.get(stage, 0.0) * meanwhile_s)
+        return cls(seconds - held_up_s, held_up_s / meanwhile_s if held_up_s else 0.0)
+
+
+_NO_LAG: Final = Lag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,18 +61,19 @@ class Fit:
     cores: float  # that the computation keeps busy where nobody else wants them
     # Seconds of the disk over those of its rates, by stage.
     disk: Mapping[str, float] = field(default_factory=dict)
-    lag: Mapping[str, float] = field(default_factory=dict)  # seconds after a piece of work, by stage
+    lag: Mapping[str, Lag] = field(default_factory=dict)  # by stage
 
     def of(self, stage: str, demands: Demands) -> Demands:
         """Return the demands of a piece of work of ``stage`` as they are replayed."""
         if not demands.alone_s:
             return demands
-        factor = self.disk.get(stage, 1.0)
+        factor, lag = self.disk.get(stage, 1.0), self.lag.get(stage, _NO_LAG)
         return demands._replace(
             cores=self.cores if stage == "compute" else 1.0,
             disk_s=demands.disk_s * factor,
             spill_s=demands.spill_s * factor,
-            lag_s=self.lag.get(stage, 0.0),
+            lag_s=lag.each_s,
+            held_up=lag.held_up,
         )
 
     def apply(self, work: Work) -> Work:
@@ -156,22 +176,22 @@ def calibrate(
     """
     fit = Fit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
+    own = () if device == "cpu" else ("compute", "transfer")
     replayed = replay(fit.apply(work), machine, shape)
     for _ in range(_ROUNDS):
-        known = stage_seconds(replayed, work, measured.counted)
-        better = _better(fit, known, measured, has_disk, threads=threads)
+        known = _means(replayed, work, measured.counted)
+        better = _better(fit, known, measured, has_disk, own, threads=threads)
         if _is_close(known, measured) or better == fit:
             break
         fit = better
         replayed = replay(fit.apply(work), machine, shape)
-    known = stage_seconds(replayed, work, measured.counted)
+    known = _means(replayed, work, measured.counted)
     unexplained: dict[str, float] = {
-        name: measured.stage_s[name] / known[name] - 1
+        name: measured.stage_s[name] / known[name].seconds - 1
         for name in _STAGES
-        if known.get(name, 0.0) > 0 and name in measured.stage_s
+        if name in known and known[name].seconds > 0 and name in measured.stage_s
     }
     unexplained["epoch"] = measured.seconds / seconds_of(replayed, measured) - 1
-    own = () if device == "cpu" else ("compute", "transfer")
     return Calibrated(
         fit=fit,
         work=fit.apply(work),
@@ -181,7 +201,14 @@ def calibrate(
     )
 
 
-def stage_seconds(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, float]:
+class _Mean(NamedTuple):
+    """A piece of work of a stage, on average."""
+
+    seconds: float = 0.0
+    meanwhile_s: float = 0.0  # processor seconds that others used while it was at work
+
+
+def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, _Mean]:
     """Return how long a piece of work of each stage took on average, where it had anything to do. Pure.
 
     Parameters
@@ -190,43 +217,56 @@ def stage_seconds(replayed: Replayed, work: Work, counted: Collection[int]) -> d
     work : that was replayed
     counted : epochs whose work counts, where a stage worked for any of them
     """
-    of_counted: dict[str, list[float]] = defaultdict(list)
-    of_all: dict[str, list[float]] = defaultdict(list)
+    of_counted: dict[str, list[_Mean]] = defaultdict(list)
+    of_all: dict[str, list[_Mean]] = defaultdict(list)
     for event in replayed.events:
         if event.demands.alone_s:
-            of_all[event.stage].append(event.ended_s - event.started_s)
+            one = _Mean(event.ended_s - event.started_s, event.meanwhile_s)
+            of_all[event.stage].append(one)
             if work.batches[event.batch].epoch in counted:
-                of_counted[event.stage].append(event.ended_s - event.started_s)
-    means = {name: fmean(of_counted.get(name) or found) for name, found in of_all.items()}
+                of_counted[event.stage].append(one)
+    means = {
+        name: _Mean(*map(fmean, zip(*(of_counted.get(name) or found), strict=True)))
+        for name, found in of_all.items()
+    }
     # Ranks add up their gradients within the step: it is not over before all have come that far.
-    return means | {"compute": fmean(replayed.step_s[epoch] for epoch in counted)}
+    step_s = fmean(replayed.step_s[epoch] for epoch in counted)
+    return means | {"compute": means.get("compute", _Mean())._replace(seconds=step_s)}
 
 
 def _better(
-    fit: Fit, known: Mapping[str, float], measured: Measured, has_disk: set[str], *, threads: int
+    fit: Fit,
+    known: Mapping[str, _Mean],
+    measured: Measured,
+    has_disk: Collection[str],
+    own: Collection[str],
+    *,
+    threads: int,
 ) -> Fit:
-    """Return the fit after one more look at how long work took."""
-    disk, lag, cores = dict(fit.disk), dict(fit.lag), fit.cores
+    """Return the fit after one more look at how long work took; the time of ``own`` stages is a device's."""
+    disk, lags, cores = dict(fit.disk), dict(fit.lag), fit.cores
     for name in _STAGES:
-        took, wanted = known.get(name, 0.0), measured.stage_s.get(name, 0.0)
+        took, meanwhile_s = known.get(name, _Mean())
+        wanted, lag = measured.stage_s.get(name, 0.0), lags.get(name, _NO_LAG)
         if not took or not wanted:
             continue
         # A computation that takes longer than a core would need waits for something, such as the interpreter's lock.
-        if name == "compute" and (took > wanted or cores > 1.0) and not lag.get(name):
+        if name == "compute" and (took > wanted or cores > 1.0) and lag == _NO_LAG:
             cores = min(max(cores * took / wanted, 1.0), float(threads))
         elif name in has_disk:
             before = disk.get(name, 1.0)
             disk[name] = min(max(before * wanted / took, 1 / _MOST_FACTOR), _MOST_FACTOR)
         else:
-            lag[name] = max(lag.get(name, 0.0) + wanted - took, 0.0)
-    return Fit(cores=cores, disk=disk, lag=lag)
+            lag_s = max(lag.each_s + lag.held_up * meanwhile_s + wanted - took, 0.0)
+            lags[name] = Lag(lag_s) if name in own else Lag.of(name, lag_s, meanwhile_s)
+    return Fit(cores=cores, disk=disk, lag=lags)
 
 
-def _is_close(known: Mapping[str, float], measured: Measured) -> bool:
+def _is_close(known: Mapping[str, _Mean], measured: Measured) -> bool:
     return all(
-        abs(known[name] / measured.stage_s[name] - 1) < _CLOSE
-        for name in _STAGES
-        if known.get(name) and measured.stage_s.get(name)
+        abs(one.seconds / measured.stage_s[name] - 1) < _CLOSE
+        for name, one in known.items()
+        if one.seconds and measured.stage_s.get(name)
     )
 
 

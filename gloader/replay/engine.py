@@ -40,6 +40,12 @@ class Event(NamedTuple):
     demands: Demands
     limit: int  # number of the resource that it had last, see `RESOURCES`; their count: it had none
     cause: int  # number of the event whose end let it begin; -1: none
+    meanwhile_s: float = 0.0  # processor seconds of others while it used resources
+
+    @property
+    def lag_s(self) -> float:
+        """Seconds of its lag."""
+        return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
 class Job:
@@ -49,13 +55,15 @@ class Job:
         "batch",
         "cause",
         "demands",
-        "lag_s",
+        "is_lagging",
         "left",
         "limit",
+        "meanwhile_s",
         "number",
         "runner",
         "stage",
         "started_s",
+        "used_s",
     )
 
     def __init__(self, stage: str, batch: int, demands: Demands) -> None:
@@ -63,11 +71,13 @@ class Job:
         self.batch = batch
         self.demands = demands
         self.left = 0  # resources that it has not had all of yet
-        self.lag_s = demands.lag_s  # that is to follow
+        self.is_lagging = False  # it has had all that it needs of resources
         self.limit = _LAG
         self.number = 0  # of those that were begun
         self.runner: _Runner
         self.started_s = 0.0
+        self.used_s = 0.0  # processor seconds that everybody had used by then
+        self.meanwhile_s = 0.0
         self.cause = -1
 
 
@@ -176,6 +186,7 @@ class Clock:
     def _begin(self, job: Job, runner: _Runner) -> None:
         demands, now_s = job.demands, self.now_s
         job.started_s, job.runner, job.cause, job.number = now_s, runner, runner.cause, self._num_begun
+        job.used_s = self._resources[_CPU].used_s(now_s)
         self._num_begun += 1
         self._num_under_way += 1
         for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):
@@ -184,11 +195,18 @@ class Clock:
                 self._resources[number].begin(job, job.number, scaled_s, units, now_s)
                 job.left += 1
         if not job.left:
-            self._lag(job)
+            self._lag(job, demands.lag_s)
 
-    def _lag(self, job: Job) -> None:
+    def _lag_of(self, job: Job) -> float:
+        """Return the lag of ``job``, which has all that it needs of resources: others may have held it up."""
+        demands, cores = job.demands, self._resources[_CPU]
+        own_s = demands.cpu_s / self._speeds[_CPU]
+        job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - own_s, 0.0)
+        return demands.lag_s + demands.held_up * job.meanwhile_s
+
+    def _lag(self, job: Job, lag_s: float) -> None:
         """Let the time pass that follows what ``job`` needs of resources."""
-        job.left, lag_s, job.lag_s = 1, job.lag_s, 0.0
+        job.left, job.is_lagging = 1, True
         self._resources[_LAG].begin(job, job.number, lag_s, 1.0, self.now_s)
 
     def _advance(self) -> None:
@@ -208,8 +226,8 @@ class Clock:
                     done.append(job)
         # In the order in which they began, whatever they waited for.
         for job in sorted(done, key=_NUMBER) if len(done) > 1 else done:
-            if job.lag_s > ROUNDING:
-                self._lag(job)
+            if not job.is_lagging and (lag_s := self._lag_of(job)) > ROUNDING:
+                self._lag(job, lag_s)
             else:
                 self._finish(job)
 
@@ -227,6 +245,7 @@ class Clock:
                 job.demands,
                 job.limit,
                 job.cause,
+                job.meanwhile_s,
             )
         )
         self._ready.append(runner)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gloader.replay.replay import Replayed
 
 # What people read, by stage. A stage's own time is what it takes alone; what it takes longer, as others want the cores
-# too, is apart.
+# too, or hold it up, is apart.
 _NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}
 CORES: Final = "waiting for cores"
 START: Final = "start"
@@ -67,7 +67,7 @@ def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[st
     but : stages whose lags do not count
     """
     lags = (
-        min(event.demands.lag_s, took)
+        min(event.lag_s, took)
         for epoch in epochs
         for event, took in _path(replayed, epoch)
         if event.stage not in but

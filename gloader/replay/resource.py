@@ -22,13 +22,14 @@ class Resource(Generic[T]):
     capacity : units of it, such as cores; infinite where everybody has their own
     """
 
-    __slots__ = ("_at_s", "_capacity", "_ends", "_had_s", "_rate", "_units", "due_s")
+    __slots__ = ("_at_s", "_capacity", "_ends", "_had_s", "_rate", "_units", "_used_s", "due_s")
 
     def __init__(self, capacity: float) -> None:
         self._capacity = capacity
         self._units = 0.0  # that are wanted
         self._rate = 1.0  # seconds of service in a second, for each of these
         self._had_s = 0.0  # seconds of service of one that was there all the time
+        self._used_s = 0.0  # seconds of service of all of them
         self._at_s = 0.0  # the time at which that was so
         # A heap of those who use it: what will have been had when each has enough, and how many units it wants.
         self._ends: list[tuple[float, int, float, T]] = []
@@ -45,15 +46,13 @@ class Resource(Generic[T]):
         units : that it could use at a time
         now_s : the time
         """
-        self._had_s += self._rate * (now_s - self._at_s)
-        self._at_s = now_s
+        self._advance(now_s)
         heappush(self._ends, (self._had_s + seconds / units, number, units, user))
         self._share(self._units + units)
 
     def release(self, now_s: float) -> list[T]:
         """Let those go who have had enough by ``now_s``, the next time at which any has, and return them."""
-        self._had_s += self._rate * (now_s - self._at_s)
-        self._at_s = now_s
+        self._advance(now_s)
         enough_s = self._had_s + ROUNDING * max(1.0, now_s)
         units, ends, released = self._units, self._ends, []
         while ends and ends[0][0] <= enough_s:
@@ -62,6 +61,16 @@ class Resource(Generic[T]):
             released.append(user)
         self._share(units)
         return released
+
+    def used_s(self, now_s: float) -> float:
+        """Return the seconds of service that all had by ``now_s``, the time."""
+        return self._used_s + self._units * self._rate * (now_s - self._at_s)
+
+    def _advance(self, now_s: float) -> None:
+        had_s = self._rate * (now_s - self._at_s)
+        self._had_s += had_s
+        self._used_s += self._units * had_s
+        self._at_s = now_s
 
     def _share(self, units: float) -> None:
         self._units = units

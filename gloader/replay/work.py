@@ -29,6 +29,9 @@ class Demands(NamedTuple):
     device_s: float = 0.0  # of the device
     network_s: float = 0.0  # of the network between machines
     lag_s: float = 0.0
+    # Seconds of lag, beside these, for each processor second that others use while it is at work: for the lock of the
+    # interpreter, and for caches that others have filled.
+    held_up: float = 0.0
 
     @property
     def alone_s(self) -> float:

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 SECONDS = st.sampled_from([0.0, 0.0, 0.125, 0.3, 1.0, 2.5])
 DEMANDS = st.builds(
-    lambda needs, cores: Demands(needs[0], cores, *needs[1:]),
+    lambda needs, cores, held_up: Demands(needs[0], cores, *needs[1:], held_up),
     st.tuples(*[SECONDS] * 7),
     st.sampled_from([0.5, 1.0, 1.0, 2.0, 3.0]),
+    st.sampled_from([0.0, 0.0, 0.25, 1.0]),
 )
 THREADS = st.lists(st.lists(DEMANDS, min_size=1, max_size=5), min_size=1, max_size=5)
 SPEEDS = st.dictionaries(st.sampled_from(RESOURCES), st.sampled_from([0.25, 2.0, 3.0]))

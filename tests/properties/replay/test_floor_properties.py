@@ -33,7 +33,7 @@ def demands(draw: st.DrawFn) -> Demands:
         return NOTHING
     needs = [draw(seconds()) for _ in range(6)]
     cores = draw(st.sampled_from([0.5, 1.0, 1.0, 3.0]))
-    return Demands(needs[0], cores, *needs[1:], draw(seconds()))
+    return Demands(needs[0], cores, *needs[1:], draw(seconds()), draw(st.sampled_from([0.0, 0.0, 0.5])))
 
 
 @st.composite

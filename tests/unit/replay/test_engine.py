@@ -123,6 +123,23 @@ def test_a_lag_follows_and_is_nobody_s() -> None:
     assert [(e.stage, e.ended_s) for e in events] == [("c", 2.0), ("a", 4.0), ("b", 4.0)]
 
 
+def test_work_is_held_up_for_what_others_use_while_it_is_at_work() -> None:
+    held_up = Demands(cpu_s=1.0, lag_s=0.25, held_up=0.5)
+    (alone,) = run(Machine(cores=2), work("x", held_up))
+    assert (alone.ended_s, alone.meanwhile_s, alone.lag_s) == (1.25, 0.0, 0.25)
+    others = Demands(cpu_s=8.0, cores=2.0)
+    beside = run(Machine(cores=3), work("x", held_up), work("others", others))[0]
+    assert (beside.ended_s, beside.meanwhile_s, beside.lag_s) == (2.25, 2.0, 1.25)
+    # On one core it takes longer, and others use two thirds of that.
+    shared = run(Machine(cores=1), work("x", held_up), work("others", others))[0]
+    assert (shared.ended_s, shared.meanwhile_s) == (pytest.approx(4.25), pytest.approx(2.0))
+    # Others that wait for the disk hold nobody up, nor does work that needs nothing of a resource wait for anybody.
+    reads = work("reads", Demands(disk_s=8.0))
+    assert run(Machine(cores=2), work("x", held_up), reads)[0].ended_s == 1.25
+    idle = work("x", Demands(lag_s=0.5, held_up=0.5))
+    assert run(Machine(cores=2), idle, work("others", others))[0].ended_s == 0.5
+
+
 def test_a_resource_that_is_free_takes_no_time_and_keeps_nobody() -> None:
     free = Machine(cores=1, speed={"disk": math.inf})
     assert times(free, Demands(disk_s=5.0, lag_s=1.0), Demands(disk_s=5.0, cpu_s=2.0)) == [1.0, 2.0]

@@ -66,6 +66,15 @@ def test_what_work_takes_longer_as_others_want_the_cores_is_apart() -> None:
     assert CORES not in parts_of_epoch(replay(work, MANY, RAM), 1)
 
 
+def test_time_for_which_others_hold_work_up_is_that_of_others_and_a_lag() -> None:
+    work = in_memory(sample=Demands(cpu_s=0.001), compute=Demands(cpu_s=0.01, held_up=0.5))
+    found = replay(work, MANY, RAM)
+    parts = parts_of_epoch(found, 1)
+    assert parts["compute"] == pytest.approx(20 * 0.01)
+    assert 15 * 0.0005 <= parts[CORES] * (1 + 1e-9) <= 20 * 0.0005  # the last five were sampled before
+    assert lag_share(found, (1,)) == pytest.approx(parts[CORES] / found.epoch_s[1])
+
+
 def test_parts_of_several_epochs_are_their_mean() -> None:
     found = replay(in_memory(sample=Demands(cpu_s=0.02), compute=Demands(cpu_s=0.01)), MANY, RAM)
     both = [parts_of_epoch(found, epoch) for epoch in (0, 1)]
