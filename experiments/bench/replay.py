@@ -27,6 +27,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,7 +41,7 @@ from replay_summary import draw_scatter, markdown
 from gloader.bench.environment import provenance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
 PARTS: Final[dict[str, Callable[[argparse.Namespace, Workshop], dict[str, Any]]]] = {
     "unchanged": lambda options, shop: unchanged(shop, only=options.only),
@@ -49,6 +50,8 @@ PARTS: Final[dict[str, Callable[[argparse.Namespace, Workshop], dict[str, Any]]]
     "search": lambda options, shop: search(shop, only=options.only),
     "defaults": lambda options, shop: defaults(shop, only=options.only),
 }
+
+_OWN: Final = frozenset({"trace", "errors", "explain"})  # of a run: paths of this machine, and pages of text
 
 
 def main() -> None:
@@ -124,12 +127,19 @@ def warm_up(shop: Workshop) -> None:
 
 
 def write(result: Mapping[str, Any], out: Path | None) -> None:
-    """Write what there is so far."""
+    """Write what there is so far, without paths of this machine and pages of text."""
     if out is None:
         return
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    out.write_text(json.dumps(for_the_record(result), indent=1) + "\n")
     out.with_suffix(".md").write_text(markdown(result) + "\n")
     draw_scatter(result, out.with_suffix(".png"))
+
+
+def for_the_record(value: Any) -> Any:
+    """Return ``value`` as it is kept: without what only the benchmark itself needs of a run. Pure."""
+    if isinstance(value, Mapping):
+        return {name: for_the_record(one) for name, one in value.items() if name not in _OWN}
+    return [for_the_record(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 if __name__ == "__main__":

@@ -71,6 +71,7 @@ class Disk:
             wide_reads_per_s=per_s(WIDE_BYTES),
             read_bytes_per_s=SEQUENTIAL_BYTES * per_s(SEQUENTIAL_BYTES),
             write_bytes_per_s=self.write_bytes_per_s,
+            mixed_writes=2.0,  # a control group holds back reads and writes apart
             queue_depth=_DEPTH,
             is_direct=True,
             # Otherwise rates that no SSD has would be measured again.

@@ -73,7 +73,7 @@ BASES: Final = (
     # Bound by the disk, by the model and by its sampling thread.
     Point(cache=10, superbatch=32, threads=2, disk=0.5, compute=1),
     Point(cache=40, superbatch=128, threads=1, disk=1.0, compute=1),
-    Point(cache=20, superbatch=32, threads=1, disk=1.0, compute=1, is_labor=True),
+    Point(cache=20, superbatch=32, threads=1, disk=0.5, compute=1, is_labor=True),
 )
 
 

@@ -83,7 +83,7 @@ class Workshop:
     def _made(self, case: Case, folder: Path) -> Run:
         job: dict[str, Any] = {
             "dataset": str(make_graph(self.workdir, case.graph)),
-            "loader": case.loader | {"spill_dir": str(folder)},
+            "loader": {"spill_dir": str(folder)} | case.loader,
             "model": case.model,
             "links": case.links,
             "epochs": case.epochs,

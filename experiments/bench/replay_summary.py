@@ -218,13 +218,13 @@ def _cross(part: Row) -> list[str]:
 
 def _bottlenecks(part: Row) -> list[str]:
     lines = [
-        "| held up by | most of an epoch | advised | named | took | said | took then | error | gain, said | had |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| held up by | most of an epoch | advised | named | took | said | then | error | gain said | had | error |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for one in part["found"]:
         start = f"| {one['name']}: {one['why']} |"
         if "parts" not in one:
-            lines.append(f"{start} {_short(one['failed'])} | | | | | | | | |")
+            lines.append(f"{start} {_short(one['failed'])} | | | | | | | | | |")
             continue
         top = max(one["parts"], key=one["parts"].__getitem__)
         share = one["parts"][top] / one["replayed_s"]
@@ -241,18 +241,26 @@ def _bottlenecks(part: Row) -> list[str]:
                 f"{one['error']:+.1%}",
                 f"{one['gain_said']:.0%}",
                 f"{one['gain_had']:.0%}",
+                f"{_gain_error(one):+.1%}",
             ]
         else:
-            cells += [_short(one.get("failed") or one.get("not_followed", "")), *[""] * 4]
+            cells += [_short(one.get("failed") or one.get("not_followed", "")), *[""] * 5]
         lines.append(f"{start} {' | '.join(cells)} |")
     named = [all(one["is_named"].values()) for one in part["found"] if "is_named" in one]
-    errors = [abs(one["error"]) for one in part["found"] if "error" in one]
+    known = [one for one in part["found"] if "error" in one]
     lines += ["", f"Named right: {sum(named)} of {len(part['found'])}."]
-    if errors:
+    of_gains, of_seconds = map(_gain_error, known), (one["error"] for one in known)
+    for what, found in (("Gains", of_gains), ("Seconds", of_seconds)) if known else ():
+        errors = [abs(error) for error in found]
         within = sum(error <= ADVICE_AIM for error in errors)
-        lines[-1] += f" Advice within {ADVICE_AIM:.0%}: {within} of {len(errors)}; worst {max(errors):.1%}."
+        lines[-1] += f" {what} within {ADVICE_AIM:.0%}: {within} of {len(errors)}; worst {max(errors):.1%}."
     lines += _not_alone([share for one in part["found"] for share in one.get("others_shares", ())])
     return lines
+
+
+def _gain_error(one: Row) -> float:
+    """Return by how much the gain of an advice differs from what was said. Pure."""
+    return float(one["gain_had"] / one["gain_said"] - 1)
 
 
 def _search(part: Row) -> list[str]:
