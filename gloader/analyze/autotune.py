@@ -26,6 +26,7 @@ _MOST_SUPERBATCH: Final = 512
 _THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BUFFERS: Final = ("1", "2", "3", "4", "5")
 _WAYS: Final = ("auto", "direct", "staged", "packed")
+_TOGETHER: Final = ("cache", "strategy")  # rows that are staged need memory that a cache would have
 # Of `gloader.Loader`, by knob.
 _KEYWORDS: Final = {
     "threads": "threads",
@@ -112,7 +113,12 @@ def tune(predictor: Predicts) -> Tuned:
         ways.append(needs(prediction))
         return prediction.replayed_s
 
-    searched = search(knobs, predict, floor=lambda: floor_of_mixture([ideal, *ways]).seconds)
+    searched = search(
+        knobs,
+        predict,
+        floor=lambda: floor_of_mixture([ideal, *ways]).seconds,
+        together=_TOGETHER,
+    )
     return Tuned(searched=searched, floor=floor_of_mixture(ways))
 
 

@@ -1,16 +1,17 @@
-"""The search for the settings that a replay likes best: one knob at a time, until none of them helps. Pure."""
+"""The search for the settings that a replay likes best: one knob after the other, until none of them helps. Pure."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Final
 
 from gloader.errors import BudgetError, ConfigError, ReplayError
 from gloader.replay.changes import NO_CHANGES, parse_changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from gloader.replay.changes import Changes
 
@@ -54,12 +55,14 @@ def search(
     *,
     floor: Callable[[], float],
     close: float = CLOSE,
+    together: Collection[str] = (),
 ) -> Searched:
     """Return the best that changing one knob after another finds, from no change on. Pure where its arguments are.
 
     Takes each knob in turn, tries all of its values with the best that is known of the others, and keeps the fastest; a
-    value that gains less than a five-hundredth stays away. Ends where no knob helps any more, or as soon as what is
-    found is within ``close`` of the floor. Nothing is predicted twice.
+    value that gains less than a five-hundredth stays away. Where no knob alone helps any more, those of ``together``
+    are tried in all combinations. Ends where these do not help either, or as soon as what is found is within ``close``
+    of the floor. Nothing is predicted twice.
 
     Parameters
     ----------
@@ -67,6 +70,7 @@ def search(
     predict : returns the seconds of an epoch with some changes, or raises where they are not possible
     floor : returns seconds that no changes get below, as far as is known by then
     close : of the floor
+    together : names of knobs that decide what room there is for each other
 
     Raises
     ------
@@ -81,15 +85,19 @@ def search(
     def found(*, is_at_floor: bool) -> Searched:
         return Searched(start=start, best=best, tried=tuple(walk.known.values()), is_at_floor=is_at_floor)
 
+    joint = tuple(knob for knob in knobs if knob.name in together)
+    moves = [*((knob,) for knob in knobs), *((joint,) if len(joint) > 1 else ())]
     is_better = True
     while is_better:
         is_better = False
-        for knob in knobs:
+        for turned in moves:
+            if len(turned) > 1 and is_better:
+                continue
             if seconds <= (1 + close) * floor():
                 return found(is_at_floor=True)
-            for value in (None, *knob.values):
-                others = {name: text for name, text in chosen.items() if name != knob.name}
-                wanted = others if value is None else {**others, knob.name: value}
+            for values in product(*((None, *knob.values) for knob in turned)):
+                changed = {knob.name: value for knob, value in zip(turned, values, strict=True)}
+                wanted = {name: value for name, value in (chosen | changed).items() if value is not None}
                 tried = walk.try_out(wanted)
                 if tried.seconds < (1 - _GAIN) * seconds:
                     chosen, best, seconds, is_better = wanted, tried, tried.seconds, True

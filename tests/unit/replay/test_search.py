@@ -82,6 +82,25 @@ def test_a_knob_goes_back_to_where_it_was() -> None:
     assert found.best.seconds == 6.0
 
 
+def test_knobs_that_make_room_for_each_other_are_tried_together_where_none_alone_helps() -> None:
+    cache = SearchedKnob(name="cache", values=("0B", "1GB"))
+    asked: list[str] = []
+
+    def predict(changes: Changes) -> float:
+        asked.append(changes.text)
+        if changes.values.get("strategy") == "packed" and changes.values.get("cache", 1) != 0:
+            raise BudgetError("a cache leaves no room for packs")
+        return 5.0 if "strategy=packed" in changes.text else 10.0 + (changes.values.get("cache") == 0)
+
+    assert search((cache, THREADS, WAYS), predict, floor=no_floor).best.seconds == 10.0
+    asked.clear()
+    found = search((cache, THREADS, WAYS), predict, floor=no_floor, together=("strategy", "cache"))
+    assert found.best.changes.values == {"cache": 0, "strategy": "packed"}
+    assert asked[:9] == ["", "cache=0B", "cache=1GB", *(f"threads={one}" for one in (1, 2, 4)),
+                         "strategy=direct", "strategy=packed", "cache=0B,strategy=direct"]  # fmt: skip
+    assert len(asked) == len(set(asked))
+
+
 def test_the_search_ends_close_to_the_floor() -> None:
     model = Model(
         {"threads=1": 0.0, "threads=2": -2.0, "threads=4": -2.9, "superbatch=8": 0.0, "superbatch=64": -1.0}
