@@ -38,17 +38,36 @@ _MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
 
 
+class Mean(NamedTuple):
+    """A piece of work of a stage, on average."""
+
+    seconds: float = 0.0
+    meanwhile_s: float = 0.0  # processor seconds that others used while it was at work
+    in_line: float = 0.0  # how often others were at its disk as it came
+    longest_line_s: float = 0.0  # that it may have stood in line then: as long as what they did there took
+
+
 class Lag(NamedTuple):
     """What follows a piece of work before its thread goes on."""
 
     each_s: float = 0.0  # whoever works
     held_up: float = 0.0  # seconds for each processor second that others use meanwhile
+    in_line_s: float = 0.0  # where others are at the disk as it comes
 
     @classmethod
-    def of(cls, stage: str, seconds: float, meanwhile_s: float) -> Lag:
-        """Return that of so many seconds, while others used so many of the processor."""
-        held_up_s = min(seconds, _MOST_HELD_UP.get(stage, 0.0) * meanwhile_s)
-        return cls(seconds - held_up_s, held_up_s / meanwhile_s if held_up_s else 0.0)
+    def of(cls, stage: str, seconds: float, mean: Mean) -> Lag:
+        """Return that of so many seconds in a piece of work such as ``mean``."""
+        held_up_s = min(seconds, _MOST_HELD_UP.get(stage, 0.0) * mean.meanwhile_s)
+        in_line_s = min(seconds - held_up_s, mean.in_line * mean.longest_line_s)
+        return cls(
+            each_s=seconds - held_up_s - in_line_s,
+            held_up=held_up_s / mean.meanwhile_s if held_up_s else 0.0,
+            in_line_s=in_line_s / mean.in_line if in_line_s else 0.0,
+        )
+
+    def seconds(self, mean: Mean) -> float:
+        """Return the seconds of it in a piece of work such as ``mean``."""
+        return self.each_s + self.held_up * mean.meanwhile_s + self.in_line_s * mean.in_line
 
 
 _NO_LAG: Final = Lag()
@@ -74,6 +93,7 @@ class Fit:
             spill_s=demands.spill_s * factor,
             lag_s=lag.each_s,
             held_up=lag.held_up,
+            in_line_s=lag.in_line_s,
         )
 
     def apply(self, work: Work) -> Work:
@@ -201,14 +221,7 @@ def calibrate(
     )
 
 
-class _Mean(NamedTuple):
-    """A piece of work of a stage, on average."""
-
-    seconds: float = 0.0
-    meanwhile_s: float = 0.0  # processor seconds that others used while it was at work
-
-
-def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, _Mean]:
+def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, Mean]:
     """Return how long a piece of work of each stage took on average, where it had anything to do. Pure.
 
     Parameters
@@ -217,26 +230,29 @@ def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str
     work : that was replayed
     counted : epochs whose work counts, where a stage worked for any of them
     """
-    of_counted: dict[str, list[_Mean]] = defaultdict(list)
-    of_all: dict[str, list[_Mean]] = defaultdict(list)
+    of_counted: dict[str, list[Mean]] = defaultdict(list)
+    of_all: dict[str, list[Mean]] = defaultdict(list)
     for event in replayed.events:
         if event.demands.alone_s:
-            one = _Mean(event.ended_s - event.started_s, event.meanwhile_s)
+            one = Mean(event.ended_s - event.started_s, event.meanwhile_s, event.in_line)
             of_all[event.stage].append(one)
             if work.batches[event.batch].epoch in counted:
                 of_counted[event.stage].append(one)
     means = {
-        name: _Mean(*map(fmean, zip(*(of_counted.get(name) or found), strict=True)))
+        name: Mean(*map(fmean, zip(*(of_counted.get(name) or found), strict=True)))
         for name, found in of_all.items()
     }
+    if "read" in means:
+        sweep_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
+        means["read"] = means["read"]._replace(longest_line_s=sweep_s)
     # Ranks add up their gradients within the step: it is not over before all have come that far.
     step_s = fmean(replayed.step_s[epoch] for epoch in counted)
-    return means | {"compute": means.get("compute", _Mean())._replace(seconds=step_s)}
+    return means | {"compute": means.get("compute", Mean())._replace(seconds=step_s)}
 
 
 def _better(
     fit: Fit,
-    known: Mapping[str, _Mean],
+    known: Mapping[str, Mean],
     measured: Measured,
     has_disk: Collection[str],
     own: Collection[str],
@@ -246,9 +262,8 @@ def _better(
     """Return the fit after one more look at how long work took; the time of ``own`` stages is a device's."""
     disk, lags, cores = dict(fit.disk), dict(fit.lag), fit.cores
     for name in _STAGES:
-        took, meanwhile_s = known.get(name, _Mean())
-        wanted, lag = measured.stage_s.get(name, 0.0), lags.get(name, _NO_LAG)
-        if not took or not wanted:
+        mean, wanted, lag = known.get(name, Mean()), measured.stage_s.get(name, 0.0), lags.get(name, _NO_LAG)
+        if not (took := mean.seconds) or not wanted:
             continue
         # A computation that takes longer than a core would need waits for something, such as the interpreter's lock.
         if name == "compute" and (took > wanted or cores > 1.0) and lag == _NO_LAG:
@@ -257,12 +272,12 @@ def _better(
             before = disk.get(name, 1.0)
             disk[name] = min(max(before * wanted / took, 1 / _MOST_FACTOR), _MOST_FACTOR)
         else:
-            lag_s = max(lag.each_s + lag.held_up * meanwhile_s + wanted - took, 0.0)
-            lags[name] = Lag(lag_s) if name in own else Lag.of(name, lag_s, meanwhile_s)
+            lag_s = max(lag.seconds(mean) + wanted - took, 0.0)
+            lags[name] = Lag(lag_s) if name in own else Lag.of(name, lag_s, mean)
     return Fit(cores=cores, disk=disk, lag=lags)
 
 
-def _is_close(known: Mapping[str, _Mean], measured: Measured) -> bool:
+def _is_close(known: Mapping[str, Mean], measured: Measured) -> bool:
     return all(
         abs(one.seconds / measured.stage_s[name] - 1) < _CLOSE
         for name, one in known.items()

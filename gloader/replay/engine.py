@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.replay.work import Demands, Machine
 
 _CPU: Final = 0
+_DISKS: Final = (RESOURCES.index("disk"), RESOURCES.index("spill"))
 _NUM_SHARED: Final = len(RESOURCES)
 _LAG: Final = _NUM_SHARED  # what follows the resources: it is nobody's
 _NUMBER: Final = attrgetter("number")
@@ -41,10 +42,16 @@ class Event(NamedTuple):
     limit: int  # number of the resource that it had last, see `RESOURCES`; their count: it had none
     cause: int  # number of the event whose end let it begin; -1: none
     meanwhile_s: float = 0.0  # processor seconds of others while it used resources
+    in_line: bool = False  # others were at its disk when it came
+
+    @property
+    def in_line_s(self) -> float:
+        """Seconds for which it stood in line at the disk."""
+        return self.demands.in_line_s * self.in_line
 
     @property
     def lag_s(self) -> float:
-        """Seconds of its lag."""
+        """Seconds of its lag without these."""
         return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
@@ -55,6 +62,7 @@ class Job:
         "batch",
         "cause",
         "demands",
+        "in_line",
         "is_lagging",
         "left",
         "limit",
@@ -78,6 +86,7 @@ class Job:
         self.started_s = 0.0
         self.used_s = 0.0  # processor seconds that everybody had used by then
         self.meanwhile_s = 0.0
+        self.in_line = False
         self.cause = -1
 
 
@@ -192,6 +201,7 @@ class Clock:
         for number, seconds in enumerate((demands.cpu_s, *demands[2:7])):
             if seconds and (scaled_s := seconds / self._speeds[number]) > ROUNDING:
                 units = demands.cores if number == _CPU else 1.0
+                job.in_line = job.in_line or (number in _DISKS and self._resources[number].is_in_use)
                 self._resources[number].begin(job, job.number, scaled_s, units, now_s)
                 job.left += 1
         if not job.left:
@@ -202,7 +212,7 @@ class Clock:
         demands, cores = job.demands, self._resources[_CPU]
         own_s = demands.cpu_s / self._speeds[_CPU]
         job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - own_s, 0.0)
-        return demands.lag_s + demands.held_up * job.meanwhile_s
+        return demands.lag_s + demands.held_up * job.meanwhile_s + demands.in_line_s * job.in_line
 
     def _lag(self, job: Job, lag_s: float) -> None:
         """Let the time pass that follows what ``job`` needs of resources."""
@@ -246,6 +256,7 @@ class Clock:
                 job.limit,
                 job.cause,
                 job.meanwhile_s,
+                job.in_line,
             )
         )
         self._ready.append(runner)

@@ -36,7 +36,8 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
     for event, took in _path(replayed, epoch):
         waited = 0.0
         if event.limit == _CPU or event.demands.cpu_s / event.demands.cores >= event.demands.alone_s:
-            waited = min(max(event.ended_s - event.started_s - event.demands.alone_s, 0.0), took)
+            own_s = event.demands.alone_s + event.in_line_s
+            waited = min(max(event.ended_s - event.started_s - own_s, 0.0), took)
         found[_NAMES.get(event.stage, event.stage)] += took - waited
         found[CORES] += waited
     # Work may have ended before what it let begin: a thread that waited for a pause, for example.

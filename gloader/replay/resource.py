@@ -62,6 +62,11 @@ class Resource(Generic[T]):
         self._share(units)
         return released
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether anybody uses it."""
+        return bool(self._ends)
+
     def used_s(self, now_s: float) -> float:
         """Return the seconds of service that all had by ``now_s``, the time."""
         return self._used_s + self._units * self._rate * (now_s - self._at_s)

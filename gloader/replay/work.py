@@ -32,6 +32,8 @@ class Demands(NamedTuple):
     # Seconds of lag, beside these, for each processor second that others use while it is at work: for the lock of the
     # interpreter, and for caches that others have filled.
     held_up: float = 0.0
+    # Seconds of lag, beside these, where others are at the disk as it comes: it stands in line behind their requests.
+    in_line_s: float = 0.0
 
     @property
     def alone_s(self) -> float:

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 from replay_recordings import RATES, recorded
 
-from gloader.replay.calibrate import Calibrated, Lag, calibrate, seconds_of
+from gloader.replay.calibrate import Calibrated, Lag, Mean, calibrate, seconds_of
 from gloader.replay.demands import Measured, measure, work_of
 from gloader.replay.replay import Replayed, replay
 from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
@@ -26,6 +26,8 @@ def run_of(
     compute_s: float = 0.03,
     epochs: int = 3,
     held_up: float = 0.0,
+    sweep_s: float = 0.0,
+    in_line_s: float = 0.0,
 ) -> Work:
     """Return work of epochs of 16 batches, in superbatches of 8."""
     batches = tuple(
@@ -34,7 +36,7 @@ def run_of(
             index=index,
             trace=Demands(cpu_s=0.006),
             sample=Demands(cpu_s=0.004),
-            read=Demands(cpu_s=0.002, disk_s=read_s * (1 + index % 3)),
+            read=Demands(cpu_s=0.002, disk_s=read_s * (1 + index % 3), in_line_s=in_line_s),
             gather=Demands(cpu_s=0.003, lag_s=lag_s),
             compute=Demands(cpu_s=compute_s, cores=cores, held_up=held_up),
             pause_s=0.25 if epoch and not index else 0.0,
@@ -42,7 +44,9 @@ def run_of(
         for epoch in range(epochs)
         for index in range(16)
     )
-    one = SuperbatchWork(num_batches=8, inspect=Demands(cpu_s=0.005), stage=Demands(cpu_s=0.004))
+    one = SuperbatchWork(
+        num_batches=8, inspect=Demands(cpu_s=0.005), stage=Demands(cpu_s=0.004, disk_s=sweep_s)
+    )
     return Work(batches=batches, superbatches=(one,) * (2 * epochs))
 
 
@@ -93,13 +97,30 @@ def test_a_computation_that_others_hold_up_is_held_up_less_beside_less(held_up: 
     assert left.step_s[2] == pytest.approx(0.03, rel=0.02)
 
 
+def test_reads_that_stand_in_line_behind_sweeps_do_not_where_there_is_none() -> None:
+    _, _, found = calibrated(run_of(read_s=1e-4, sweep_s=0.6, in_line_s=0.05), SSD)
+    assert found.fit.lag["read"] == Lag(0.0, 0.0, pytest.approx(0.05, rel=0.1))
+    assert abs(found.unexplained["epoch"]) < 0.02
+    quick = tuple(replace(one, stage=Demands(cpu_s=0.004)) for one in found.work.superbatches)
+    left = replay(replace(found.work, superbatches=quick), MACHINE, SSD)
+    assert left.epoch_s[2] == pytest.approx(replay(run_of(read_s=1e-4), MACHINE, SSD).epoch_s[2], rel=0.05)
+
+
 def test_what_is_missing_beyond_what_others_can_hold_up_is_a_lag_whoever_works() -> None:
-    assert Lag.of("compute", 0.0, 0.0) == Lag()
-    assert Lag.of("compute", 0.25, 1.0) == Lag(0.0, 0.25)
-    assert Lag.of("compute", 2.0, 1.0) == Lag(1.5, 0.5)
-    assert Lag.of("compute", 2.0, 0.0) == Lag(2.0, 0.0)
-    assert Lag.of("sample", 0.5, 2.0) == Lag(pytest.approx(0.2), pytest.approx(0.15))
-    assert Lag.of("gather", 0.5, 2.0) == Lag(0.5, 0.0)
+    assert Lag.of("compute", 0.0, Mean()) == Lag()
+    assert Lag.of("compute", 0.25, Mean(meanwhile_s=1.0)) == Lag(0.0, 0.25)
+    assert Lag.of("compute", 2.0, Mean(meanwhile_s=1.0)) == Lag(1.5, 0.5)
+    assert Lag.of("compute", 2.0, Mean()) == Lag(2.0)
+    assert Lag.of("sample", 0.5, Mean(meanwhile_s=2.0)) == Lag(pytest.approx(0.2), pytest.approx(0.15))
+    assert Lag.of("gather", 0.5, Mean(meanwhile_s=2.0)) == Lag(0.5)
+
+
+def test_nobody_stands_in_line_for_longer_than_a_sweep_takes() -> None:
+    beside = Mean(in_line=0.5, longest_line_s=0.2)
+    assert Lag.of("read", 0.05, beside) == Lag(0.0, 0.0, 0.1)
+    assert Lag.of("read", 0.3, beside) == Lag(pytest.approx(0.2), 0.0, pytest.approx(0.2))
+    assert Lag.of("read", 0.3, Mean(longest_line_s=0.2)) == Lag(0.3)
+    assert Lag(0.01, 0.5, 0.1).seconds(Mean(0.0, 0.2, 0.25)) == pytest.approx(0.135)
 
 
 def test_a_computation_that_waits_for_something_does_not_take_half_a_core() -> None:

@@ -140,6 +140,22 @@ def test_work_is_held_up_for_what_others_use_while_it_is_at_work() -> None:
     assert run(Machine(cores=2), idle, work("others", others))[0].ended_s == 0.5
 
 
+@pytest.mark.parametrize("disk", ["disk_s", "spill_s"])
+def test_work_stands_in_line_where_others_are_at_its_disk_as_it_comes(disk: str) -> None:
+    reads = Demands(lag_s=0.25, in_line_s=2.0)._replace(**{disk: 1.0})
+    (alone,) = run(Machine(cores=2), work("x", reads))
+    assert (alone.ended_s, alone.in_line, alone.in_line_s) == (1.25, False, 0.0)
+    sweep = Demands()._replace(**{disk: 8.0})
+    beside = run(Machine(cores=2), work("sweep", sweep), work("x", reads))[0]
+    # Half of the disk, and then the line.
+    assert (beside.ended_s, beside.in_line, beside.in_line_s, beside.lag_s) == (4.25, True, 2.0, 0.25)
+    # Whoever comes later stands behind it; work that needs other things stands nowhere.
+    first = run(Machine(cores=2), work("x", reads), work("sweep", sweep))[0]
+    assert (first.ended_s, first.in_line) == (2.25, False)
+    elsewhere = work("x", reads._replace(disk_s=0.0, spill_s=0.0, cpu_s=1.0))
+    assert run(Machine(cores=2), work("sweep", sweep), elsewhere)[0].ended_s == 1.25
+
+
 def test_a_resource_that_is_free_takes_no_time_and_keeps_nobody() -> None:
     free = Machine(cores=1, speed={"disk": math.inf})
     assert times(free, Demands(disk_s=5.0, lag_s=1.0), Demands(disk_s=5.0, cpu_s=2.0)) == [1.0, 2.0]

@@ -12,8 +12,8 @@ from gloader.replay.work import NOTHING, RESOURCES, Demands, Machine, Work
 
 def test_the_fields_of_demands_are_the_resources_in_their_order() -> None:
     names = [name.removesuffix("_s") for name in Demands._fields]
-    assert [names[0], *names[2:-2]] == list(RESOURCES)
-    assert (names[1], *names[-2:]) == ("cores", "lag", "held_up")
+    assert [names[0], *names[2:-3]] == list(RESOURCES)
+    assert (names[1], *names[-3:]) == ("cores", "lag", "held_up", "in_line")
 
 
 @pytest.mark.parametrize("name", RESOURCES)
