@@ -91,6 +91,8 @@ _FUNCTIONS = {
     "mean": lambda values: sum(values) / len(values),
     "either": lambda first, second: second if first is None else first,
     "load": _values_of,
+    "column": lambda records, key: [record[key] for record in records],
+    "sizes": lambda values: [abs(value) for value in values],
 }  # fmt: skip
 
 

@@ -103,9 +103,14 @@ def _alone(job: dict[str, Any], home: dict[str, str]) -> Run:
     if code is None:
         return {"failed": f"it was not done after {_TIMEOUT_S:.0f} s"}
     if code != 0:
-        why = errors.strip().splitlines()[-1:] or ["nothing was said"]
-        return {"failed": f"exit {code}: {why[0]}", "errors": errors[-4000:]}
+        return {"failed": f"exit {code}: {why(errors)}", "errors": errors[-4000:]}
     return summed([json.loads(output.splitlines()[-1])], job["trace"])
+
+
+def why(errors: str) -> str:
+    """Return the line of a traceback that says what happened: notes on where may stand below it. Pure."""
+    lines = errors.strip().splitlines() or ["nothing was said"]
+    return next((line for line in reversed(lines) if line.startswith("gloader.errors.")), lines[-1])
 
 
 def _together(job: dict[str, Any], home: dict[str, str], ranks: int) -> Run:

@@ -24,6 +24,9 @@ _LOADER: Final = {
     "memory_budget": parse_bytes("170MB"),
     "features": "ssd",
 }
+# A control group lets through what was not used in a tenth of a second before: of a disk that is often idle it makes
+# bursts, which are no disk's. Of this one every way to run has less than it could use.
+_DISK: Final = FAST_DISK.scaled(reads=0.5, writes=0.5)
 _GRID: Final = {
     "threads": (1, 2),
     "superbatch": (8, 32, 128),
@@ -32,11 +35,11 @@ _GRID: Final = {
 }
 # Each is bad in a way of its own.
 _STARTS: Final[dict[str, dict[str, Any]]] = {
-    "short superbatches": {"superbatch": 2, "io_strategy": "staged"},
+    "short superbatches": {"superbatch": 2, "io_strategy": "staged", "cache": 0.1},
     "hardly a cache": {"cache": 0.01, "io_strategy": "direct", "threads": 1},
     "packs that are not worth it": {"superbatch": 8, "io_strategy": "packed", "cache": 0.05},
     "long superbatches, one buffer": {"superbatch": 128, "buffers": 1, "threads": 1},
-    "a cache that leaves little else": {"cache": 0.5, "superbatch": 4, "threads": 1},
+    "a cache that leaves little else": {"cache": 0.45, "superbatch": 4, "threads": 1},
 }
 
 
@@ -55,7 +58,7 @@ def bad_starts() -> tuple[Case, ...]:
 
 
 def _case(name: str, settings: dict[str, Any]) -> Case:
-    return Case(name=name, graph=SMALL_GRAPH, loader=_LOADER | settings, model=NARROW_MODEL, disk=FAST_DISK)
+    return Case(name=name, graph=SMALL_GRAPH, loader=_LOADER | settings, model=NARROW_MODEL, disk=_DISK)
 
 
 def search(shop: Workshop, *, only: str = "") -> dict[str, Any]:

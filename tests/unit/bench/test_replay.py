@@ -308,6 +308,13 @@ def test_a_picture_has_a_point_for_each_prediction_and_needs_one(tmp_path: Path)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
+def test_why_a_run_failed_is_the_error_and_not_the_notes_below_it() -> None:
+    errors = "Traceback ...\ngloader.errors.BudgetError: too little\nin stage stage, epoch 0, batch 1\n"
+    assert replay_runs.why(errors) == "gloader.errors.BudgetError: too little"
+    assert replay_runs.why("Killed\n") == "Killed"
+    assert replay_runs.why("") == "nothing was said"
+
+
 def test_what_others_used_is_what_the_machine_used_without_any_of_the_ranks() -> None:
     rank = {"epoch_s": [2.0, 2.0], "all_cpu_s": 9.0, "own_cpu_s": 3.0, "stolen_cpu_s": 0.4, "peak_bytes": 10}
     found = replay_runs.summed([rank, rank | {"own_cpu_s": 4.0, "peak_bytes": 11}], "trace.json")
