@@ -30,9 +30,13 @@ def does_not_fit(
     planned = planning_bytes(demand, num_batches)
     packing = packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
     if planned + packing <= room and cache_bytes is not None:
+        # Who asks for a size thinks of rows, and a policy keeps something beside each.
+        share = min(
+            table.stored_row_bytes / (table.stored_row_bytes + table.slot_bytes) for table in demand.tables
+        )
         return BudgetError(
             f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
-            f"leave {format_bytes(room - planned - packing)}. Use a smaller cache or raise the budget"
+            f"leave {format_bytes(int(share * (room - planned - packing)))}. Use a smaller cache or raise the budget"
         )
     return BudgetError(
         f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
