@@ -83,8 +83,7 @@ class TunableRun:
         budget = count_of(changes, "memory", BUDGET)
         size = count_of(changes, "superbatch", _START_SIZE)
         # What is more than the run had goes to the cache.
-        cached = changes.values.get("cache", max(budget - BUDGET, 0))
-        assert isinstance(cached, int)
+        cached = count_of(changes, "cache", max(budget - BUDGET, 0))
         if LEAST + PER_BATCH * size + cached > budget:
             raise BudgetError(f"a cache of {cached} bytes does not fit")
         return self._replayed(changes, size=size, cached=cached)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.config import RECORDED_AS, LoaderSettings, loader_defaults
 from gloader.errors import ConfigError, ReplayError
-from gloader.replay.changes import Ratio
+from gloader.replay.changes import AUTO, Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,6 @@ _AS_ASKED: Final[Mapping[str, str]] = {
     "fanout": "fanouts",
     "batch-size": "batch_size",
     "threads": "threads",
-    "buffers": "buffers",
 }
 
 
@@ -73,26 +72,31 @@ def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Chang
         A change is relative to what the run had not.
     """
     values = changes.values
-    found = {keyword: values[name] for name, keyword in _AS_ASKED.items() if name in values}
+    found: dict[str, Any] = {keyword: values[name] for name, keyword in _AS_ASKED.items() if name in values}
     if "memory" in values:
         found["memory_budget"] = _scaled(values["memory"], header.budget_bytes)
+    if "buffers" in values:
+        found["buffers"] = None if values["buffers"] == AUTO else values["buffers"]
     if "superbatch" in values:
         if isinstance(values["superbatch"], Ratio) and header.shape.features != "ssd":
             raise ConfigError(
                 "the run had its features in memory and no superbatches: give a number, such as superbatch=64"
             )
-        found["superbatch"] = max(_scaled(values["superbatch"], header.superbatch), 1)
+        size = values["superbatch"]
+        found["superbatch"] = None if size == AUTO else max(_scaled(size, header.superbatch), 1)
     if "cache" in values:
         found["cache"] = _cache(values["cache"], settings, header, changes)
     return found
 
 
-def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: Changes) -> int | float:
-    """Return a host cache in bytes, or as a share of the features."""
+def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: Changes) -> int | float | None:
+    """Return a host cache in bytes, or as a share of the features; None: as the memory plan chooses."""
     if changes.values.get("policy", settings.memory.policy) == "none":
         raise ConfigError(
             "with policy=none nothing is cached: name another one beside cache=, such as policy=belady"
         )
+    if value == AUTO:
+        return None
     if not isinstance(value, Ratio):
         assert isinstance(value, int | float)  # noqa: S101 - a size or a share
         return value

@@ -48,11 +48,11 @@ _FORMS: Final[Mapping[str, str]] = {
     "network": "a factor such as 2x, or a rate such as 25Gb/s",
     "cores": "a number",
     "threads": "a number, of sampling threads",
-    "buffers": "a number, of feature buffers",
+    "buffers": "a number, of feature buffers, or auto",
     "ranks": "a number",
     "memory": "a size such as 8GB, or a factor such as 2x, of the budget",
-    "cache": "a size such as 2GB, a share of the features such as 20%, or a factor such as 2x",
-    "superbatch": "a number of batches, or a factor such as 2x",
+    "cache": "a size such as 2GB, a share of the features such as 20%, a factor such as 2x, or auto",
+    "superbatch": "a number of batches, a factor such as 2x, or auto",
     "policy": "belady, static, lru, fifo, clock, sieve, s3fifo or none",
     "strategy": "auto, direct, staged or packed",
     "dtype": "float32, float16, bfloat16 or int8",
@@ -80,7 +80,11 @@ REPLANNED: Final = frozenset(
 )
 _RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
 _COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
+_PLANNED: Final = frozenset(
+    {"buffers", "cache", "superbatch"}
+)  # what the memory plan chooses where it is AUTO
 _CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
+AUTO: Final = "auto"
 _LIMIT: Final = 1000.0  # of a factor: more is a slip of the finger
 _MOST: Final = 10_000  # of what a machine has few of: likewise
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
@@ -161,6 +165,8 @@ def _value(name: str, text: str) -> Value:
 
 
 def _read(name: str, text: str) -> Any:  # noqa: PLR0911 - a line for each form
+    if name in _PLANNED and text == AUTO:
+        return AUTO
     if name in _COUNTS:
         return _count(text, most=_MOST)
     if name == "batch-size":

@@ -78,6 +78,7 @@ def test_what_no_loader_of_this_version_takes_is_refused() -> None:
         ("fanout=4/2,batch-size=8", {"fanouts": (4, 2), "batch_size": 8}),
         ("disk=2x,cores=8,gpu=4x,ranks=2,network=2x", {}),
         ("buffers=2", {"buffers": 2}),
+        ("buffers=auto,cache=auto,S=auto", {"buffers": None, "cache": None, "superbatch": None}),
         ("dtype=int8,order=degree", {}),
     ],
 )

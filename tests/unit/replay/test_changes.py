@@ -103,8 +103,8 @@ def test_each_knob_takes_its_forms(text: str, name: str, value: Any) -> None:
             "a factor such as 2x, or a rate such as 25Gb/s",
         ),
         (["cores=", "cores=0", "cores=-1", "cores=2x", "cores=1.5", "cores=10001", "cores=1e3"], "a number"),
-        (["threads=0", f"threads={'9' * 5000}"], "a number, of sampling threads"),
-        (["buffers=none"], "a number, of feature buffers"),
+        (["threads=0", "threads=auto", f"threads={'9' * 5000}"], "a number, of sampling threads"),
+        (["buffers=none"], "a number, of feature buffers, or auto"),
         (["ranks=0"], "a number"),
         (
             ["memory=", "memory=-8GB", "memory=20%", "memory=0x", "memory=8 Gb/s"],
@@ -112,11 +112,11 @@ def test_each_knob_takes_its_forms(text: str, name: str, value: Any) -> None:
         ),
         (
             ["cache=", "cache=101%", "cache=-1%", "cache=big", "cache=2000x"],
-            "a size such as 2GB, a share of the features such as 20%, or a factor such as 2x",
+            "a size such as 2GB, a share of the features such as 20%, a factor such as 2x, or auto",
         ),
         (
             ["superbatch=0", "superbatch=8GB", "superbatch=2147483648"],
-            "a number of batches, or a factor such as 2x",
+            "a number of batches, a factor such as 2x, or auto",
         ),
         (["policy=best", "policy=", "policy=LRU"], "belady, static, lru, fifo, clock, sieve, s3fifo or none"),
         (["strategy=direct or staged", "strategy="], "auto, direct, staged or packed"),

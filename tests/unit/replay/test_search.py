@@ -101,6 +101,21 @@ def test_knobs_that_make_room_for_each_other_are_tried_together_where_none_alone
     assert len(asked) == len(set(asked))
 
 
+def test_the_search_begins_elsewhere_where_that_is_faster() -> None:
+    seconds = {"threads=1": 0.0, "threads=2": -1.0, "threads=4": 0.0, "strategy=direct": 0.0}
+    also = {"threads": "4", "strategy": "packed"}
+    model = Model(seconds | {"strategy=packed": -5.0})
+    found = search((THREADS, WAYS), model, floor=no_floor, also=also)
+    assert model.asked[:2] == ["", "threads=4,strategy=packed"]
+    assert (found.start.seconds, found.best.seconds) == (10.0, 4.0)
+    assert found.best.changes.values == {"threads": 2, "strategy": "packed"}
+    # It is tried, and left alone, where it is not; and not tried where nothing could be much better.
+    slower = search((THREADS, WAYS), Model(seconds | {"strategy=packed": 5.0}), floor=no_floor, also=also)
+    assert slower.best.changes.values == {"threads": 2}
+    assert search((THREADS, WAYS), model, floor=lambda: 9.9, also=also).best is not found.best
+    assert len(search((THREADS, WAYS), model, floor=lambda: 9.9, also=also).tried) == 1
+
+
 def test_the_search_ends_close_to_the_floor() -> None:
     model = Model(
         {"threads=1": 0.0, "threads=2": -2.0, "threads=4": -2.9, "superbatch=8": 0.0, "superbatch=64": -1.0}
