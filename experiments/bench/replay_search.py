@@ -39,7 +39,7 @@ _STARTS: Final[dict[str, dict[str, Any]]] = {
     "hardly a cache": {"cache": 0.01, "io_strategy": "direct", "threads": 1},
     "packs that are not worth it": {"superbatch": 8, "io_strategy": "packed", "cache": 0.05},
     "long superbatches, one buffer": {"superbatch": 128, "buffers": 1, "threads": 1},
-    "a cache that leaves little else": {"cache": 0.42, "superbatch": 4, "threads": 1},
+    "every miss read alone": {"superbatch": 4, "io_strategy": "direct", "cache": 0.2, "threads": 1},
 }
 
 
