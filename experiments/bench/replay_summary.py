@@ -301,7 +301,24 @@ def _defaults(part: Row) -> list[str]:
             f"{one['change'] or 'the same'} | {_seconds(one['predicted_s'])} | {one['ratio']:.2f} "
             f"| {_yes(one['ratio'] <= DEFAULT_AIM)} |"
         )
-    return lines
+    ratios = default_ratios(part)
+    within = sum(ratio <= DEFAULT_AIM for ratio in ratios.values())
+    of_medians = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+    return [
+        *lines,
+        "",
+        f"As it comes over tuned, of medians: {of_medians}. Within 10%: {within} of {len(ratios)}.",
+    ]
+
+
+def default_ratios(part: Row) -> dict[str, float]:
+    """Return by how much each workload as it comes takes longer than tuned, both medians of the rounds. Pure."""
+    known = [one for one in part["found"] if "ratio" in one]
+    return {
+        name: median(one["default_s"] for one in known if one["name"] == name)
+        / median(one["tuned_s"] for one in known if one["name"] == name)
+        for name in dict.fromkeys(one["name"] for one in known)
+    }
 
 
 _TABLES: Final = {

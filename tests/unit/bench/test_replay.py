@@ -249,7 +249,7 @@ def _result() -> dict[str, Any]:
                 "runs": {"A": {"rounds": [{"others_share": 0.02}, {"failed": "no"}]}},
             },
             "bottlenecks": {"found": [held_up, wrong, {"name": "lost", "why": "?", "failed": "no"}]},
-            "defaults": {"found": [tuned, {"name": "loose", "failed": "no"}]},
+            "defaults": {"found": [tuned, {"name": "loose", "failed": "no"}, tuned | {"default_s": 3.2}]},
         },
     }
 
@@ -268,6 +268,7 @@ def test_a_page_has_the_figures_of_each_part_and_holds_them_against_the_aims() -
         "| one core: a disk of 1 B/s | sweep 75% | disk=4x | no | 4.1 s | no cores |  |  |  |  |  |",
         "Named right: 1 of 3. Gains within 10%: 1 of 1; worst 5.6%. Seconds within 10%: 1 of 1; worst 10.0%.",
         "| tight | 3.3 s | 3 s with cache=1 | 3.1 s | 1.10 | yes |",
+        "As it comes over tuned, of medians: tight 1.08. Within 10%: 1 of 1.",
     ):
         assert line in page.splitlines()
 
