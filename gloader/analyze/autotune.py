@@ -27,12 +27,6 @@ _MOST_SUPERBATCH: Final = 512
 _THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BUFFERS: Final = ("1", "2", "3", "4", "5")
 _WAYS: Final = ("auto", "direct", "staged", "packed")
-_PLANNED: Final = (
-    "superbatch",
-    "cache",
-    "strategy",
-    "buffers",
-)  # by the memory plan, where nobody asks for them
 _TOGETHER: Final = ("cache", "strategy")  # rows that are staged need memory that a cache would have
 # Of `gloader.Loader`, by knob.
 _KEYWORDS: Final = {
@@ -80,11 +74,7 @@ def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
 
 def keywords_of(changes: Changes) -> dict[str, Any]:
     """Return the keywords of `gloader.Loader` that make changes of the knobs of `knobs_of`. Pure."""
-    values = {
-        name: None if value == AUTO and name != "strategy" else value
-        for name, value in changes.values.items()
-    }
-    return {_KEYWORDS[name]: value for name, value in values.items()}
+    return {_KEYWORDS[name]: value for name, value in changes.values.items()}
 
 
 def tune(predictor: Predicts) -> Tuned:
@@ -129,9 +119,8 @@ def tune(predictor: Predicts) -> Tuned:
         predict,
         floor=lambda: floor_of_mixture([ideal, *ways]).seconds,
         together=_TOGETHER,
-        also={}
-        if header.shape.features == "ram"
-        else {knob.name: AUTO for knob in knobs if knob.name in _PLANNED},
+        # What the memory plan chooses where nobody asks.
+        also={knob.name: AUTO for knob in knobs if knob.name != "threads"},
     )
     return Tuned(searched=searched, floor=floor_of_mixture(ways))
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.config import RECORDED_AS, LoaderSettings, loader_defaults
 from gloader.errors import ConfigError, ReplayError
-from gloader.replay.changes import AUTO, Ratio
+from gloader.replay.changes import Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,7 @@ _AS_ASKED: Final[Mapping[str, str]] = {
     "fanout": "fanouts",
     "batch-size": "batch_size",
     "threads": "threads",
+    "buffers": "buffers",
 }
 
 
@@ -75,15 +76,13 @@ def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Chang
     found: dict[str, Any] = {keyword: values[name] for name, keyword in _AS_ASKED.items() if name in values}
     if "memory" in values:
         found["memory_budget"] = _scaled(values["memory"], header.budget_bytes)
-    if "buffers" in values:
-        found["buffers"] = None if values["buffers"] == AUTO else values["buffers"]
     if "superbatch" in values:
         if isinstance(values["superbatch"], Ratio) and header.shape.features != "ssd":
             raise ConfigError(
                 "the run had its features in memory and no superbatches: give a number, such as superbatch=64"
             )
         size = values["superbatch"]
-        found["superbatch"] = None if size == AUTO else max(_scaled(size, header.superbatch), 1)
+        found["superbatch"] = None if size is None else max(_scaled(size, header.superbatch), 1)
     if "cache" in values:
         found["cache"] = _cache(values["cache"], settings, header, changes)
     return found
@@ -95,7 +94,7 @@ def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: C
         raise ConfigError(
             "with policy=none nothing is cached: name another one beside cache=, such as policy=belady"
         )
-    if value == AUTO:
+    if value is None:
         return None
     if not isinstance(value, Ratio):
         assert isinstance(value, int | float)  # noqa: S101 - a size or a share

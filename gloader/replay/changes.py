@@ -80,11 +80,10 @@ REPLANNED: Final = frozenset(
 )
 _RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
 _COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
-_PLANNED: Final = frozenset(
-    {"buffers", "cache", "superbatch"}
-)  # what the memory plan chooses where it is AUTO
-_CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
 AUTO: Final = "auto"
+# The memory plan chooses these where they are AUTO, which is None, as of `gloader.Loader`.
+_PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})
+_CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
 _LIMIT: Final = 1000.0  # of a factor: more is a slip of the finger
 _MOST: Final = 10_000  # of what a machine has few of: likewise
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
@@ -99,7 +98,7 @@ class Ratio:
     factor: float
 
 
-Value: TypeAlias = "Ratio | int | float | str | tuple[int, ...]"
+Value: TypeAlias = "Ratio | int | float | str | tuple[int, ...] | None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +165,7 @@ def _value(name: str, text: str) -> Value:
 
 def _read(name: str, text: str) -> Any:  # noqa: PLR0911 - a line for each form
     if name in _PLANNED and text == AUTO:
-        return AUTO
+        return None
     if name in _COUNTS:
         return _count(text, most=_MOST)
     if name == "batch-size":
