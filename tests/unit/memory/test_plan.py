@@ -1,5 +1,7 @@
 """How a memory budget is shared out."""
 
+import re
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from typing import Any
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 
 from gloader.cache.reuse import ReuseProfile
+from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError, ConfigError
 from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.part_bytes import table_planning_bytes, topology_share
@@ -148,6 +151,18 @@ def test_a_budget_that_is_too_small_says_needed_and_allowed(
     with pytest.raises(BudgetError, match=r"MB|GB") as caught:
         plan_memory(_demand(**changes), **settings)  # type: ignore[arg-type]
     assert "budget" in str(caught.value)
+
+
+def test_a_cache_that_does_not_fit_is_told_of_one_that_does() -> None:
+    demand = _demand(slot_bytes=64)  # an eighth of a row
+    with pytest.raises(BudgetError) as caught:
+        plan_memory(demand, budget_bytes=300 * MB, cache_bytes=290 * MB, features="ssd")
+    said = re.search(r"leave ([\d.]+ MB)", str(caught.value))
+    assert said is not None
+    for share, fits in ((0.98, True), (1.02, False)):
+        cache_bytes = int(share * parse_bytes(said[1]))
+        with nullcontext() if fits else pytest.raises(BudgetError):
+            plan_memory(demand, budget_bytes=300 * MB, cache_bytes=cache_bytes, features="ssd")
 
 
 def test_a_topology_that_was_asked_into_most_of_the_budget_is_told_of() -> None:
