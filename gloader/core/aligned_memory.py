@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -56,3 +56,17 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) 
     if touch:
         memory[::_PAGE_BYTES] = 0
     return memory
+
+
+def plain_array(values: NDArray[Any], dtype: np.dtype[Any] | type[np.generic] | None = None) -> NDArray[Any]:
+    """Return an array that kernels take as they are: contiguous, aligned and writable; the same where it is so. Pure.
+
+    What is mapped from the middle of a file lies at any address, and may be read-only: numba would compile each kernel
+    once more for it.
+
+    Parameters
+    ----------
+    values : of at least one dimension
+    dtype : to convert to; None: as it is
+    """
+    return np.require(values, dtype, ["C", "A", "W", "E"])

@@ -11,6 +11,7 @@ from gloader.convert.csc.csc_kernels import expand_rows
 from gloader.convert.readers.file_edges import check_offsets
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
 from gloader.convert.source import EdgeChunk
+from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -178,8 +179,8 @@ class ArrayFeatures:
     def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
         """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
         for start in range(0, self.num_rows, max_rows):
-            yield np.ascontiguousarray(self.rows[start : start + max_rows])
+            yield plain_array(self.rows[start : start + max_rows])
 
 
 def _float_part(weight: NDArray[np.generic] | None, part: slice) -> NDArray[np.float32] | None:
-    return None if weight is None else np.ascontiguousarray(weight[part], np.float32)
+    return None if weight is None else plain_array(weight[part], np.float32)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def to_seconds(values: NDArray[Any], *, first: int, where: str) -> IdArray:
         _refuse(values, ~((np.abs(values) <= _LARGEST_FLOAT) & (np.floor(values) == values)), first, where)
     if values.dtype == np.uint64:
         _refuse(values, values > np.uint64(2**63 - 1), first, where)
-    return np.ascontiguousarray(values, np.int64)
+    return plain_array(values, np.int64)
 
 
 def _refuse(values: NDArray[Any], is_bad: NDArray[np.bool_], first: int, where: str) -> None:
@@ -128,6 +129,37 @@ class ArrayTimes:
             nonlocal done
             done += count
             return flat[done - count : done]
+
+        yield take
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickedTimes:
+    """The times of an array by number."""
+
+    values: NDArray[Any]  # (M,)
+    numbers: NDArray[np.integer]  # (E,)
+    where: str
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array."""
+        return self.values.dtype
+
+    @property
+    def num_times(self) -> int:
+        """E."""
+        return self.numbers.size
+
+    @contextmanager
+    def taking(self) -> Iterator[Callable[[int], NDArray[Any]]]:
+        """Return what takes the next so many times."""
+        done = 0
+
+        def take(count: int) -> NDArray[Any]:
+            nonlocal done
+            done += count
+            return self.values[self.numbers[done - count : done]]
 
         yield take
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.source import Splits
+from gloader.core.aligned_memory import plain_array
 from gloader.core.units import format_bytes
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import BudgetError, GraphError, ShapeError, SourceError
@@ -58,7 +59,7 @@ def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
             raise GraphError(
                 f"{where}: entry {first + int(bad[0])} is {values[bad[0]]}; ids must be below 2**63"
             )
-    return np.ascontiguousarray(values, np.int64)
+    return plain_array(values, np.int64)
 
 
 def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> None:
@@ -105,7 +106,7 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
         _refuse_labels(values, (np.floor(values) != values) | (np.abs(values) > 2**53), where)
     # Compared before they are converted: 2**64 - 1 would become -1.
     _refuse_labels(values, (values < -1) | (values >= MAX_CLASSES), where)
-    return np.ascontiguousarray(values, np.int64)
+    return plain_array(values, np.int64)
 
 
 # The end of a sentence that misses labels.

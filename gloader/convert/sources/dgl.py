@@ -5,21 +5,19 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import contextmanager
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.hetero_source import HeteroSource
-from gloader.convert.readers.arrays import ArrayCscEdges, ArrayFeatures
-from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.arrays import ArrayCscEdges
+from gloader.convert.readers.dgl_file import DglFile
 from gloader.convert.readers.edge_names import USUAL_NAMES
-from gloader.convert.readers.node_arrays import count_classes, random_splits
-from gloader.convert.source import Source
-from gloader.convert.sources.dgl_hetero import dgl_edge_columns, dgl_edge_data, hetero_source
+from gloader.convert.readers.node_arrays import require_node_memory
+from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
+from gloader.convert.sources.dgl_hetero import hetero_source
+from gloader.convert.sources.dgl_homogeneous import DglArrays, arrays_source, stored_arrays
 from gloader.core.malformed import MALFORMED
 from gloader.errors import GraphError, MissingDependencyError, SourceError
 from gloader.samplers import CscGraph
@@ -33,9 +31,8 @@ if TYPE_CHECKING:
     from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
     from gloader.convert.readers.edge_names import EdgeNames
+    from gloader.convert.source import Source
 
-# The first bytes of every file of dgl.save_graphs.
-_MAGIC = (0xDD2E4FF046B4A13F).to_bytes(8, "little")
 _INT32_MAX = 2**31 - 1
 
 
@@ -74,36 +71,43 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
     """Open a saved graph with node data feat, label and masks, and perhaps edge data weight, feat and edge_time.
 
     A graph of several types may have features in any of them, and has labels in one. Without masks, ``options.seed``
-    decides a random split.
+    decides a random split. The arrays of a graph of one type are mapped, and DGL is not needed.
 
     Raises
     ------
     MissingDependencyError
-        DGL is not installed.
+        The graph is of several types, and DGL is not installed.
     SourceError
-        The file is missing, is not such a file, holds other than one graph, or lacks a key.
+        The file is missing, is not such a file, is damaged, holds other than one graph, or lacks a key.
     ShapeError
         A tensor has the wrong shape or dtype.
+    BudgetError
+        An array of one entry for each node is larger than the memory budget.
     """
-    # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
     path = Path(argument).expanduser()
+    file = DglFile.open(path)
+    names = {"name": path.stem, "origin": f"dgl:{argument}"}
+    if file.is_homogeneous:
+        require_node_memory(file.num_nodes[0], options.budget_bytes, names["origin"])
+        return arrays_source(
+            stored_arrays(file),
+            **names,
+            where=path,
+            seed=options.seed,
+            edge_names=options.edge_names,
+            needs_labels=options.needs_labels,
+        )
+    # Unlike a graph of one type, one of several is not mapped: features and edges lie in memory.
     graph, extra = _load(path)
-    make = partial(
-        graph_source if graph.is_homogeneous else hetero_source,
-        name=path.stem,
-        origin=f"dgl:{argument}",
+    return hetero_source(
+        graph,
+        **names,
         where=path,
         seed=options.seed,
         extra=extra,
         edge_names=options.edge_names,
         needs_labels=options.needs_labels,
     )
-    source = make(graph)
-    if isinstance(source, HeteroSource):
-        return source
-    row_bytes = source.features.dim * source.features.dtype.itemsize
-    held = graph.num_nodes() * row_bytes + 16 * graph.num_edges()
-    return replace(source, resident_bytes=source.resident_bytes + held)
 
 
 def graph_source(
@@ -134,43 +138,24 @@ def graph_source(
     SourceError, ShapeError, ConfigError
         As `open_dgl`.
     """
-    tensors = {**extra, **graph.ndata}
-    nodes = Attributes(
-        arrays={key: tensor.numpy() for key, tensor in tensors.items()}, where=f"{where} (node data)"
-    )
-    links = dgl_edge_data(graph.edata, f"{where} (edge data)")
-    rows = nodes.features("feat", "features", "x")
-    labels = nodes.labels("label", "labels", "y", num_nodes=graph.num_nodes(), needs_labels=needs_labels)
-    columns = dgl_edge_columns(links, edge_names, num_edges=graph.num_edges())
-    edge_names.require(
-        has_times=columns.times is not None,
-        has_features=columns.features is not None,
-        there=links.arrays,
-        where=str(where),
-    )
     indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
-    # DGL numbers the edges of an edge list in the order of the list; no numbers: the order is that of the CSC.
-    order = edge_ids if len(edge_ids) else None
-    return Source(
+    arrays = DglArrays(
+        num_nodes=graph.num_nodes(),
+        node_data=numpy_arrays(dense_tensors({**extra, **graph.ndata})),
+        edge_data=numpy_arrays(dense_tensors(graph.edata)),
+        edges=ArrayCscEdges.of(indptr, indices, where=str(where)),
+        # DGL numbers the edges of an edge list in the order of the list; no numbers: the order is that of the CSC.
+        order=edge_ids if len(edge_ids) else None,
+        resident_bytes=0,
+    )
+    return arrays_source(
+        arrays,
         name=name,
         origin=origin,
-        num_nodes=graph.num_nodes(),
-        num_classes=count_classes(labels),
-        edges=columns.timed(
-            ArrayCscEdges.of(
-                indptr,
-                indices,
-                where=str(where),
-                weight=columns.weight if columns.weight is None or order is None else columns.weight[order],
-            ),
-            order=order,
-        ),
-        features=ArrayFeatures(rows=rows),
-        labels=labels,
-        splits=nodes.splits(graph.num_nodes()) or random_splits(labels, seed=seed),
-        edge_features=columns.feature_rows(order=order),
-        edge_file=where if isinstance(where, Path) else None,
-        resident_bytes=columns.num_bytes,
+        where=where,
+        seed=seed,
+        edge_names=edge_names,
+        needs_labels=needs_labels,
     )
 
 
@@ -245,23 +230,15 @@ def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
 
 
 def _load(path: Path) -> tuple[Any, dict[str, Any]]:
-    if not path.is_file():
-        raise SourceError(f"{path} does not exist or is not a file; dgl: takes a file of dgl.save_graphs")
-    # DGL's own reader does not say that a file is of another kind.
-    with path.open("rb") as file:
-        if file.read(len(_MAGIC)) != _MAGIC:
-            raise SourceError(
-                f"{path} is not a file of dgl.save_graphs: it does not start with its signature"
-            )
-    with quiet_dgl("dgl: sources need") as dgl:
+    with quiet_dgl(
+        f"{path} holds a graph of several types: where DGL is, save its arrays for tables:DIR, or read it with"
+    ) as dgl:
         try:
             graphs, extra = dgl.load_graphs(str(path))
         except (dgl.DGLError, OSError, RuntimeError, *MALFORMED) as error:
             # The first line without the C++ stack that follows it.
             reason = str(error).partition("\n")[0].rpartition("Check failed: ")[2] or repr(error)
             raise SourceError(f"{path} is damaged, DGL cannot read it: {reason}") from error
-    if len(graphs) != 1:
-        raise SourceError(f"{path} holds {len(graphs)} graphs; save one")
     return graphs[0], extra
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from gloader.convert.readers.arrays import ArrayEdges
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import USUAL_NAMES
-from gloader.convert.readers.edge_store import EdgeArrays
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
+from gloader.convert.sources.dgl_homogeneous import dgl_edge_columns
 from gloader.convert.sources.typed_stores import (
     LABEL_NAMES,
     EdgeStore,
@@ -97,19 +97,3 @@ def hetero_source(
 def dgl_edge_data(data: Mapping[str, Any], where: str) -> Attributes:
     """Return the edge data of a graph or of a relation as arrays; ``where`` is for messages."""
     return Attributes(arrays=numpy_arrays(dense_tensors(data)), where=where)
-
-
-def dgl_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
-    """Return weights, times and features of edges in DGL's numbering.
-
-    Raises
-    ------
-    ShapeError
-        There are not as many times, or rows of features, as edges.
-    """
-    return EdgeArrays(
-        weight=found.weights("weight", "edge_weight", "w", num_edges=num_edges),
-        times=found.edge_times(names, num_edges=num_edges),
-        features=found.edge_features(names, ("feat",), num_edges=num_edges),
-        where=found.where,
-    )

@@ -1,0 +1,284 @@
+"""Files of `dgl.save_graphs`, looked at without DGL: where the arrays of a graph lie, and what they are.
+
+A file has a header of 4096 bytes, the arrays beside the graphs, the graphs, and where each of them begins. A graph of
+version 2, which DGL has written since 0.5, is a graph of its types, then for each relation its edges in one form or
+several, and the columns of each type and relation. One of version 1 has no types, and its edges lie by destinations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntFlag
+from typing import TYPE_CHECKING, Any
+
+from gloader.convert.readers.dgl_bytes import DglBytes
+from gloader.convert.readers.npy_file import raising_source_errors
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.readers.stored_array import StoredArray
+
+_FILE_MAGIC = 0xDD2E4FF046B4A13F
+_GRAPH_MAGIC = 0xDD589FBE35224ABF
+_TYPES_MAGIC = 0xDD3C5FFE20046ABF
+_RELATION_MAGIC = 0xDD2E60F0F6B4A127
+_PAIRS_MAGIC = 0xDD61FFD305DFF127
+_LISTS_MAGIC = 0xDD6CD31205DFF127
+_HEADER_BYTES = 4096
+# Beside a code of forms: it is a set of them. Without it, as DGL 0.5 wrote, it is the number of one.
+_IS_SET = 1 << 32
+
+
+class Form(IntFlag):
+    """The forms in which edges are stored, by DGL's codes."""
+
+    PAIRS = 1  # the source and the destination of each
+    BY_SOURCE = 2  # the destinations of each source
+    BY_DESTINATION = 4  # the sources of each destination
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredEdges:
+    """The edges of a relation in one form."""
+
+    first: StoredArray  # (E,) sources of pairs, or (N + 1,) offsets of lists
+    second: StoredArray  # (E,) destinations of pairs, or what the lists hold
+    numbers: StoredArray | None  # (E,) the number of each edge among the columns; None: as they lie
+    num_sources: int
+    num_destinations: int
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.second.shape[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DglFile:
+    """The one graph of a file: its columns, and its edges in each form that was saved."""
+
+    path: Path
+    num_nodes: tuple[int, ...]  # of each type
+    relations: tuple[Mapping[Form, StoredEdges], ...]
+    node_columns: tuple[Mapping[str, StoredArray], ...]  # of each type
+    edge_columns: tuple[Mapping[str, StoredArray], ...]  # of each relation
+    beside: Mapping[str, StoredArray]  # that were saved as labels of graphs
+
+    @classmethod
+    def open(cls, path: Path) -> DglFile:
+        """Look through the file at ``path``; of its arrays nothing is read.
+
+        Raises
+        ------
+        SourceError
+            The file is missing, is of another kind, is damaged, or holds other than one graph.
+        """
+        if not path.is_file():
+            raise SourceError(f"{path} does not exist or is not a file; dgl: takes a file of dgl.save_graphs")
+        with raising_source_errors(str(path)), path.open("rb") as file:
+            if file.read(8) != _FILE_MAGIC.to_bytes(8, "little"):
+                raise SourceError(
+                    f"{path} is not a file of dgl.save_graphs: it does not start with its signature"
+                )
+            data = DglBytes(file, path, path.stat().st_size)
+            data.skip_to(8)
+            version, kind = data.whole("its version"), data.whole("the kind of its graphs")
+            if (version, kind) not in ((1, 1), (2, 2)):
+                raise data.damaged(
+                    8, f"it has version {version} and graphs of kind {kind}, which DGL never wrote"
+                )
+            found = _Reader(data, path).version_2() if version == 2 else _Reader(data, path).version_1()
+            if data.position != data.num_bytes:
+                raise data.damaged(data.position, f"{data.num_bytes - data.position} bytes follow its end")
+        return found
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether it has one type of nodes and one of edges."""
+        return len(self.num_nodes) == len(self.relations) == 1
+
+    def small_columns(self) -> dict[str, NDArray[Any]]:
+        """Return the columns of one number a node of a homogeneous graph, such as labels and masks, in memory."""
+        (columns,) = self.node_columns
+        (count,) = self.num_nodes
+        return {name: each.load() for name, each in columns.items() if each.shape in ((count,), (count, 1))}
+
+
+class _Reader:
+    def __init__(self, data: DglBytes, path: Path) -> None:
+        self._data = data
+        self._path = path
+
+    def version_2(self) -> DglFile:
+        data = self._data
+        self._require_one(data.whole("the number of graphs"))
+        data.skip_to(_HEADER_BYTES)
+        at, first = data.position, data.whole("where its graphs begin")
+        beside = data.columns("labels of graphs")
+        if first != data.position:
+            raise data.damaged(at, f"its graphs begin at byte {first}; its labels end at {data.position}")
+        data.magic(_GRAPH_MAGIC, "the graph")
+        at, types = data.position, self._types()
+        relations = [self._relation() for _ in range(data.count("relations"))]
+        num_nodes = tuple(data.wholes("nodes of each type"))
+        nodes = [data.columns("node data") for _ in range(data.count("types with node data"))]
+        edges = [data.columns("edge data") for _ in range(data.count("relations with edge data"))]
+        of_types = len(num_nodes), len(nodes), len(data.texts("node type"))
+        of_relations = len(relations), len(edges), len(data.texts("relation"))
+        if {*of_types} != {types.num_sources} or {*of_relations} != {types.num_edges} or min(num_nodes) < 0:
+            raise data.damaged(
+                at,
+                f"it has {types.num_sources} types and {types.num_edges} relations; numbers of nodes, data and names "
+                f"are of {of_types} types and {of_relations} relations, and numbers are {num_nodes[:8]}",
+            )
+        at = data.position
+        length, starts = data.whole("the size of its index"), data.wholes("graphs in its index")
+        if (length, starts, data.whole("the size of its index")) != (16, [first], 16):
+            raise data.damaged(at, f"its index says {starts[:8]}; its graph begins at byte {first}")
+        found = self._checked(at, num_nodes, relations, nodes, edges, beside)
+        if found.is_homogeneous:
+            _require_square(data, at, found)
+        return found
+
+    def version_1(self) -> DglFile:
+        data = self._data
+        data.skip_to(_HEADER_BYTES)
+        self._require_one(data.whole("the number of graphs"))
+        at = data.position
+        data.wholes("starts of graphs")
+        num_nodes, num_edges = data.wholes("nodes of each graph"), data.wholes("edges of each graph")
+        beside = data.columns("labels of graphs")
+        if len(num_nodes) != 1 or num_nodes[0] < 0:
+            raise data.damaged(at, f"its one graph has {num_nodes[:8]} nodes")
+        edges = self._lists(num_nodes[0], num_nodes[0])
+        if num_edges != [edges.num_edges]:
+            raise data.damaged(at, f"its one graph has {num_edges[:8]} edges; {edges.num_edges} are stored")
+        columns = [data.columns("node data")], [data.columns("edge data")]
+        return self._checked(at, (num_nodes[0],), [{Form.BY_DESTINATION: edges}], *columns, beside)
+
+    def _require_one(self, num_graphs: int) -> None:
+        if num_graphs != 1:
+            raise SourceError(f"{self._path} holds {num_graphs} graphs; save one")
+
+    def _types(self) -> StoredEdges:
+        """Return the graph whose nodes are types of nodes, and whose edges are the relations."""
+        data = self._data
+        data.magic(_TYPES_MAGIC, "a graph of types")
+        at = data.position
+        lists = self._matrix(_LISTS_MAGIC)
+        if lists.num_destinations != lists.num_sources or lists.num_sources < 1:
+            raise data.damaged(at, f"a graph of types is {lists.num_sources} x {lists.num_destinations}")
+        return lists
+
+    def _relation(self) -> dict[Form, StoredEdges]:
+        data = self._data
+        data.magic(_RELATION_MAGIC, "a relation")
+        at, code = data.position, data.whole("the forms of a relation")
+        data.whole("the forms that a relation may take")
+        # Of a number: 1, 2 and 3 are the forms in their order.
+        forms = code ^ _IS_SET if code & _IS_SET else {1: 1, 2: 2, 3: 4}.get(code, 0)
+        if not 1 <= forms <= 7:
+            raise data.damaged(at, f"the forms of a relation are {code:#x}")
+        found: dict[Form, StoredEdges] = {}
+        for form in Form:
+            if forms & form:
+                self._types()
+                found[form] = self._matrix(_PAIRS_MAGIC if form is Form.PAIRS else _LISTS_MAGIC)
+        # The rows of a matrix are sources, and destinations where it lies by these.
+        if Form.BY_DESTINATION in found:
+            found[Form.BY_DESTINATION] = _turned(found[Form.BY_DESTINATION])
+        sizes = {(each.num_sources, each.num_destinations, each.num_edges) for each in found.values()}
+        if len(sizes) != 1:
+            raise data.damaged(at, f"the forms of a relation are of different graphs: {sorted(sizes)}")
+        return found
+
+    def _matrix(self, magic: int) -> StoredEdges:
+        data = self._data
+        data.magic(magic, "a matrix of edges")
+        at = data.position
+        num_columns, num_rows = (
+            data.whole(f"the number of {what} of edges", is_signed=True) for what in ("columns", "rows")
+        )
+        if min(num_rows, num_columns) < 0:
+            raise data.damaged(at, f"a matrix of edges is {num_rows} x {num_columns}")
+        is_pairs = magic == _PAIRS_MAGIC
+        found = self._edges(num_rows, num_columns, None if is_pairs else num_rows + 1)
+        data.whole("whether edges are sorted", num_bytes=2 if is_pairs else 1)
+        return found
+
+    def _lists(self, num_rows: int, num_columns: int) -> StoredEdges:
+        return _turned(self._edges(num_rows, num_columns, num_rows + 1))
+
+    def _edges(self, num_rows: int, num_columns: int, num_offsets: int | None) -> StoredEdges:
+        data = self._data
+        at = data.position
+        first, second, numbers = (data.array(f"array {number} of the edges") for number in range(3))
+        length = second.shape[0] if second.shape else -1
+        wanted = (length if num_offsets is None else num_offsets,)
+        shapes = (first.shape, second.shape, numbers.shape)
+        if first.shape != wanted or second.shape != (length,) or numbers.shape not in ((0,), (length,)):
+            raise data.damaged(
+                at, f"edges of {num_rows} x {num_columns} nodes have arrays of shapes {shapes}"
+            )
+        if any(each.dtype.kind != "i" for each in (first, second, numbers)):
+            raise data.damaged(
+                at, f"edges have ids of dtype {first.dtype}, {second.dtype} and {numbers.dtype}"
+            )
+        return StoredEdges(
+            first=first,
+            second=second,
+            numbers=numbers if numbers.shape == (length,) and length else None,
+            num_sources=num_rows,
+            num_destinations=num_columns,
+        )
+
+    def _checked(
+        self,
+        at: int,
+        num_nodes: tuple[int, ...],
+        relations: list[dict[Form, StoredEdges]],
+        nodes: list[dict[str, StoredArray]],
+        edges: list[dict[str, StoredArray]],
+        beside: dict[str, StoredArray],
+    ) -> DglFile:
+        """Refuse columns that do not have a row for each node, or edge."""
+        counts = [*num_nodes, *(next(iter(each.values())).num_edges for each in relations)]
+        for count, columns in zip(counts, [*nodes, *edges], strict=True):
+            for name, column in columns.items():
+                if column.shape[:1] != (count,):
+                    raise self._data.damaged(
+                        at,
+                        f"{name!r} has shape {column.shape}; it must have {count} rows, one for each node or edge",
+                    )
+        return DglFile(
+            path=self._path,
+            num_nodes=num_nodes,
+            relations=tuple(relations),
+            node_columns=tuple(nodes),
+            edge_columns=tuple(edges),
+            beside=beside,
+        )
+
+
+def _turned(edges: StoredEdges) -> StoredEdges:
+    return StoredEdges(
+        first=edges.first,
+        second=edges.second,
+        numbers=edges.numbers,
+        num_sources=edges.num_destinations,
+        num_destinations=edges.num_sources,
+    )
+
+
+def _require_square(data: DglBytes, at: int, found: DglFile) -> None:
+    (count,) = found.num_nodes
+    edges = next(iter(found.relations[0].values()))
+    if (edges.num_sources, edges.num_destinations) != (count, count):
+        raise data.damaged(
+            at, f"its edges are of {edges.num_sources} and {edges.num_destinations} nodes; it has {count}"
+        )

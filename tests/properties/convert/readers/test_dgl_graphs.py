@@ -1,0 +1,126 @@
+"""What is read of a file of DGL's without DGL is what DGL's own reader finds there."""
+
+from __future__ import annotations
+
+import dgl_files
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gloader.convert.readers.dgl_file import DglFile, Form
+from gloader.convert.sources.dgl import quiet_dgl
+from gloader.convert.sources.dgl_homogeneous import stored_arrays
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("dgl")
+
+DTYPES = ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+FORMS = ([], ["coo"], ["csr"], ["csc"], ["coo", "csc"], ["csr", "csc"], ["coo", "csr", "csc"])
+names = st.text(min_size=1, max_size=6).filter(lambda name: "\0" not in name)
+
+
+@st.composite
+def column(draw, rows):
+    shape = (rows, *draw(st.sampled_from([(), (1,), (3,), (2, 2), (0,)])))
+    values = torch.arange(int(np.prod(shape))).remainder(100).reshape(shape)
+    # DGL itself cannot read an empty array of bfloat16.
+    dtypes = DTYPES if values.numel() else [name for name in DTYPES if name != "bfloat16"]
+    return values.to(getattr(torch, draw(st.sampled_from(dtypes))))
+
+
+@st.composite
+def graphs(draw):
+    num_nodes = draw(st.integers(0, 8))
+    ids = st.integers(0, num_nodes - 1)
+    ends = draw(st.lists(st.tuples(ids, ids), max_size=20)) if num_nodes else []
+    src, dst = torch.tensor(ends, dtype=torch.int64).reshape(-1, 2).T
+    with quiet_dgl("drawing graphs needs") as dgl:
+        graph = dgl.graph(
+            (src.contiguous(), dst.contiguous()),
+            num_nodes=num_nodes,
+            idtype=draw(st.sampled_from([torch.int32, torch.int64])),
+        )
+        if draw(st.booleans()):
+            graph = graph.formats(draw(st.sampled_from(["coo", "csr", "csc"])))
+    for data, rows in ((graph.ndata, num_nodes), (graph.edata, len(ends))):
+        for name in draw(st.lists(names, max_size=3, unique=True)):
+            data[name] = draw(column(rows))
+    beside = {name: draw(column(draw(st.integers(0, 3)))) for name in draw(st.lists(names, max_size=2))}
+    return graph, ends, beside
+
+
+def numbers(tensor):
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
+
+
+def same(stored, tensors):
+    assert sorted(stored) == sorted(tensors)
+    for name, tensor in tensors.items():
+        for values in (stored[name].load(), stored[name].values()[:]):
+            assert values.dtype == numbers(tensor).dtype
+            assert np.array_equal(values, numbers(tensor))
+
+
+def edge_list(src, dst, ids):
+    return sorted(zip(*(np.asarray(each).tolist() for each in (src, dst, ids)), strict=True))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=graphs(), forms=st.sampled_from(FORMS))
+def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
+    graph, ends, beside = drawn
+    path = tmp_path / "graph.bin"
+    with quiet_dgl("this test needs") as dgl:
+        allowed = graph.formats()["created"] + graph.formats()["not created"]
+        dgl.save_graphs(
+            str(path), [graph], beside, formats=[form for form in forms if form in allowed] or None
+        )
+        (theirs,), their_beside = dgl.load_graphs(str(path))
+        saved = theirs.formats()["created"]
+    file = DglFile.open(path)
+    assert file.is_homogeneous
+    assert file.num_nodes == (theirs.num_nodes(),)
+    of_forms = {"coo": Form.PAIRS, "csr": Form.BY_SOURCE, "csc": Form.BY_DESTINATION}
+    assert {*file.relations[0]} >= {of_forms[form] for form in saved if form in forms}
+    same(file.node_columns[0], dict(theirs.ndata))
+    same(file.edge_columns[0], dict(theirs.edata))
+    same(file.beside, their_beside)
+    expected = sorted((*pair, number) for number, pair in enumerate(ends))
+    stored = file.relations[0]
+    for form in stored:
+        alone = DglFile(
+            path=path,
+            num_nodes=file.num_nodes,
+            relations=({form: stored[form]},),
+            node_columns=file.node_columns,
+            # The order of edges is looked at where they have data.
+            edge_columns=({"number": file.beside.get("number", stored[form].second)},),
+            beside={},
+        )
+        arrays = stored_arrays(alone)
+        chunks = list(arrays.edges.chunks(7))
+        found_src = [node for chunk in chunks for node in chunk.src.tolist()]
+        found_dst = [node for chunk in chunks for node in chunk.dst.tolist()]
+        order = range(len(found_src)) if arrays.order is None else arrays.order
+        assert edge_list(found_src, found_dst, order) == expected
+
+
+@pytest.mark.parametrize("name", dgl_files.NAMES)
+def test_files_that_are_kept_are_what_dgl_writes(name, tmp_path):
+    path = tmp_path / "graph.bin"
+    dgl_files.save(name, path)
+    now, kept = path.read_bytes(), dgl_files.content(name)
+    # Behind the 32 bytes of the header DGL leaves what was in memory; columns come in an order of its own.
+    assert (now[:32], len(now)) == (kept[:32], len(kept))
+
+
+def test_dgl_reads_version_1_alike(tmp_path):
+    path = tmp_path / "old.bin"
+    path.write_bytes(dgl_files.version_1())
+    with quiet_dgl("this test needs") as dgl:
+        (theirs,), _ = dgl.load_graphs(str(path))
+    arrays = stored_arrays(DglFile.open(path))
+    (chunk,) = arrays.edges.chunks(100)
+    assert edge_list(chunk.src, chunk.dst, arrays.order) == edge_list(*theirs.edges("all"))
+    same(DglFile.open(path).node_columns[0], dict(theirs.ndata))
