@@ -29,6 +29,10 @@ class MissingDependencyError(GloaderError, ImportError):
         return cls(f"{need}; install it in your clone of gloader with: {install_command(extra)}")
 
 
+class DglFeatureError(GloaderError):
+    """Something of DGL that `gloader.compat.dgl` does not have; the message says what takes its place."""
+
+
 def install_command(extra: str) -> str:
     """Return the command that installs the optional dependencies ``extra``, run in a clone. Pure."""
     # Nothing is published under gloader's name, and without the constraints another torch may come along.
@@ -178,3 +182,10 @@ class ReplayError(GloaderError):
 
 class StallError(GloaderError):
     """A stage of the pipeline, or the pipeline as a whole, made no progress for ``stall_timeout_s``."""
+
+
+# --- what goes away ------------------------------------------------------------------------------
+
+
+class GloaderDeprecationWarning(DeprecationWarning):
+    """A public name that still works will go away two minor versions later; the message names what takes its place."""

@@ -1,0 +1,30 @@
+"""DGL's mini-batch loops on one machine, without DGL: ``import gloader.compat.dgl as dgl``.
+
+Blocks, layers and loaders have the names, the arguments and the parameters of DGL's, over gloader's pipeline; a
+`gloader.Dataset` is the graph. It is no graph library: whatever else of DGL is asked for raises
+`DglFeatureError`, which says what takes its place (docs/from-dgl.md).
+"""
+
+from gloader.compat.dgl import dataloading, function, nn
+from gloader.compat.dgl.dataset_graph import DGLGraph, load_graphs
+from gloader.compat.dgl.missing import answer_for_submodules, missing_from
+from gloader.compat.dgl.names import EID, ETYPE, NID, NTYPE
+from gloader.compat.dgl.seeding import seed
+from gloader.errors import DglFeatureError
+
+__all__ = [
+    "EID",
+    "ETYPE",
+    "NID",
+    "NTYPE",
+    "DGLGraph",
+    "DglFeatureError",
+    "dataloading",
+    "function",
+    "load_graphs",
+    "nn",
+    "seed",
+]
+
+__getattr__ = missing_from("dgl")
+answer_for_submodules()

@@ -1,0 +1,8 @@
+"""Negatives beside the edges that are predicted."""
+
+from gloader.compat.dgl.missing import missing_from
+from gloader.core.negatives import Uniform
+
+__all__ = ["Uniform"]
+
+__getattr__ = missing_from("dgl.dataloading.negative_sampler")

@@ -1,0 +1,18 @@
+"""The seed of the loaders that are built from now on."""
+
+_SEEDS = [0]
+
+
+def seed(val: int) -> None:
+    """Set the seed of the loaders that are built from now on: of their order, and of what they draw.
+
+    Parameters
+    ----------
+    val : any integer
+    """
+    _SEEDS[0] = int(val)
+
+
+def current_seed() -> int:
+    """Return the seed that was set, or 0."""
+    return _SEEDS[0]
