@@ -16,14 +16,14 @@ PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: help setup train test lint types unit test-long test-graphbolt test-cluster test-lowest bench clean
+.PHONY: help setup train test lint types unit test-long test-graphbolt test-cluster test-lowest test-newest release-check docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
 setup: $(STAMP) ## create .venv and install gloader with every development tool (idempotent)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt gloader/core/version.py
 	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null; then \
 		echo "error: gloader needs Python 3.11 or later, and '$(or $(PYTHON),python3)' is not:" \
 			"install one, or name it with 'make setup PYTHON=/path/to/python3.11'" >&2; exit 1; fi
@@ -99,6 +99,31 @@ test-lowest: ## the tests with the lowest allowed versions, in .venv/lowest (dow
 	$(LOWEST) -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(LOWEST_TESTS)
 
 LOWEST_TESTS := $(addprefix tests/,unit properties integration/loader integration/training integration/cli)
+
+# What builds and checks a release. With $RELEASE_TAG the version must be that of the tag; with $RELEASE_OUT the files stay.
+RELEASE := $(VENV)/release/bin/python
+
+release-check: ## the wheel and the sdist: built, checked, and each used to train the demo in an environment of its own (3 min)
+	test -x $(RELEASE) || "$(PYTHON)" -m venv $(VENV)/release
+	$(RELEASE) -m pip install --quiet --disable-pip-version-check -r tests/release-requirements.txt
+	$(RELEASE) tests/release_check.py $${RELEASE_TAG:+--tag "$$RELEASE_TAG"} $${RELEASE_OUT:+--out "$$RELEASE_OUT"}
+
+# The newest versions of everything that gloader needs, whatever constraints.txt says, in an environment of their own.
+NEWEST := $(VENV)/newest/bin/python
+
+test-newest: ## the tests with the newest allowed versions, in .venv/newest (downloads 3 GB the first time)
+	test -x $(NEWEST) || "$(PYTHON)" -m venv $(VENV)/newest
+	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[ogb,plot,pyg]' \
+		hypothesis pytest pytest-xdist scipy
+	$(NEWEST) -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(LOWEST_TESTS)
+
+# A warning is an error: a link that leads nowhere, a name in a docstring that is not there. Nothing is fetched.
+docs: $(VENV)/.gloader-docs ## the documentation as a site, in docs/_build/html
+	$(BIN)/python -m sphinx -b html -E -W --keep-going --quiet docs docs/_build/html
+
+$(VENV)/.gloader-docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[docs]' -c constraints.txt
+	touch $@
 
 TODAY := $(shell date +%F)
 RESULTS := experiments/results/$(TODAY)

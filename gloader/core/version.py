@@ -1,3 +1,3 @@
-"""The version of this build, in a file without imports, so that every room may name it; as pyproject.toml has it."""
+"""The version of gloader, in this file alone: every room may name it, and pyproject.toml has it from here."""
 
 __version__ = "0.1.0"

@@ -1,28 +1,24 @@
-"""One import name per package, from a checkout, an editable install, a wheel and an sdist."""
+"""One import name per package, from a checkout, an editable install and a wheel."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from distributions import PACKAGES, ROOT, build, clean_environment, copy_tree
 
-ROOT = Path(__file__).parents[3]
-PACKAGES = ("samplers", "cache", "ssd_store")
-BUILD = "import sys, setuptools.build_meta as b; print(getattr(b, sys.argv[1])(sys.argv[2]))"
 IMPORT = (
     "import gloader.samplers, gloader.cache, gloader.ssd_store, gloader; print(gloader.samplers.__file__)"
 )
 
 
 def run_python(*words: str, cwd: Path, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = clean_environment()
     if path is not None:
         environment["PYTHONPATH"] = str(path)
     return subprocess.run(
@@ -36,46 +32,13 @@ def run_python(*words: str, cwd: Path, path: Path | None = None) -> subprocess.C
     )
 
 
-@pytest.fixture(scope="module")
-def source_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of what is packaged, so that a build leaves nothing in the checkout."""
-    tree = tmp_path_factory.mktemp("tree")
-    ignore = shutil.ignore_patterns("__pycache__")
-    for name in ("gloader", *PACKAGES):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignore)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, tree / name)
-    return tree
-
-
-def build(kind: str, tree: Path, out: Path) -> Path:
-    done = run_python("-W", "ignore", "-c", BUILD, f"build_{kind}", str(out), cwd=tree)
-    assert done.returncode == 0, done.stderr
-    return out / done.stdout.splitlines()[-1]
-
-
-def test_wheel_holds_each_package_under_one_name(source_tree: Path, tmp_path: Path) -> None:
-    wheel = build("wheel", source_tree, tmp_path)
+def test_a_wheel_is_imported_from_where_it_was_unpacked(tmp_path: Path) -> None:
+    wheel = build("wheel", copy_tree(tmp_path / "tree"), tmp_path)
     with zipfile.ZipFile(wheel) as archive:
-        names = archive.namelist()
-        archive.extractall(tmp_path / "site")  # noqa: S202 - built a moment ago
-    tops = {name.partition("/")[0] for name in names}
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"gloader"}
-    assert {f"gloader/{name}/__init__.py" for name in PACKAGES} <= set(names)
-    assert "gloader/py.typed" in names
+        archive.extractall(tmp_path / "site")
     done = run_python("-c", IMPORT, cwd=tmp_path, path=tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str(tmp_path / "site" / "gloader" / "samplers" / "__init__.py")
-
-
-def test_sdist_holds_the_links_targets_and_builds_again(source_tree: Path, tmp_path: Path) -> None:
-    sdist = build("sdist", source_tree, tmp_path)
-    with tarfile.open(sdist) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    (tree,) = (tmp_path / "unpacked").iterdir()
-    wheel = build("wheel", tree, tmp_path)
-    with zipfile.ZipFile(wheel) as archive:
-        assert {f"gloader/{name}/__init__.py" for name in PACKAGES} <= set(archive.namelist())
 
 
 def test_installed_package_is_found_from_any_folder(tmp_path: Path) -> None:
