@@ -116,6 +116,11 @@ def test_link_prediction_over_a_link_table(dataset, capsys, monkeypatch):
         run("link_prediction.py", dataset.root, capsys=capsys, monkeypatch=monkeypatch)
 
 
+def test_edges_of_several_types_in_one_graph(dataset, capsys, monkeypatch):
+    out = run("relational.py", dataset.root, capsys=capsys, monkeypatch=monkeypatch)
+    assert re.fullmatch(r"(step [01] loss \d+\.\d{4}\n){2}", out)
+
+
 def test_several_types(typed, capsys, monkeypatch):
     out = run("typed.py", typed.root, "paper", capsys=capsys, monkeypatch=monkeypatch)
     assert re.fullmatch(r"(step [01] loss \d+\.\d{4}\n){2}", out)
