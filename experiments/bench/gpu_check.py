@@ -56,6 +56,7 @@ PARTS: Final = {
     "ahead": Part(module="gpu_streams", check="check_ahead", seconds=20),
     "models": Part(module="gpu_models", check="check_models", seconds=30),
     "types": Part(module="gpu_types", check="check_types", seconds=30),
+    "compat": Part(module="gpu_compat", check="check_compat", seconds=15),
     "compile": Part(module="gpu_models", check="check_compiled", seconds=60),
     "inference": Part(module="gpu_inference", check="check_inference", seconds=20),
     "sampling": Part(module="gpu_sampling", check="check_sampling", seconds=40),

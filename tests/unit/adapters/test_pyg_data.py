@@ -160,7 +160,7 @@ def test_all_neighbours_give_exactly_the_merged_sampler(arrays, make_batch):
 def test_a_trimmed_forward_equals_the_whole_one(make_batch, conv, fanouts):
     data = to_data(make_batch(fanouts, SEEDS))
     torch.manual_seed(0)
-    # GCN normalises by the degrees it sees, which trimming changes, so it gets weights instead (docs/pyg.md).
+    # GCN normalises by the degrees it sees, which trimming changes, so it gets weights instead (docs/from-pyg.md).
     plain = {"normalize": False} if conv is GCNConv else {}
     layers = [conv(6, 6, **plain) for _ in fanouts]
     whole = data.x
