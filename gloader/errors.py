@@ -29,7 +29,7 @@ class MissingDependencyError(GloaderError, ImportError):
         return cls(f"{need}; install it in your clone of gloader with: {install_command(extra)}")
 
 
-class DglFeatureError(GloaderError):
+class DglFeatureError(GloaderError, AttributeError):
     """Something of DGL that `gloader.compat.dgl` does not have; the message says what takes its place."""
 
 

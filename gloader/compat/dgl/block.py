@@ -9,7 +9,7 @@ import torch
 
 from gloader.compat.dgl.edge_list import combine
 from gloader.compat.dgl.frame import data_of
-from gloader.compat.dgl.function import Message, Reduction
+from gloader.compat.dgl.function.messages import Message, Reduction
 from gloader.compat.dgl.missing import missing, missing_of_graph
 from gloader.compat.dgl.relations import only, relation_of
 from gloader.compat.dgl.views import EdgesView, EdgeUnits, NodesView
@@ -149,9 +149,7 @@ class Block:
             This is a block, whose nodes are sources or destinations.
         """
         if self.is_block:
-            raise missing(
-                f"{_NAME}.ndata", "the nodes of a block are sources or destinations: srcdata or dstdata"
-            )
+            raise missing_of_graph(_NAME, "ndata")
         return data_of(self._src_data)
 
     @property

@@ -57,6 +57,13 @@ def test_a_module_that_is_not_there_says_what_to_do():
     assert importlib.import_module("gloader.compat.advice")
 
 
+def test_who_asks_whether_a_name_is_there_is_told():
+    assert not hasattr(dgl, "graph")
+    assert not hasattr(dgl.nn, "EdgeConv")
+    assert not hasattr(dgl.function, "u_pow_v")
+    assert hasattr(dgl.function, "u_mul_e")
+
+
 def test_no_file_has_the_name_of_something_of_dgls():
     own = {name for _, name, _ in pkgutil.iter_modules(dgl.__path__)}
     assert not own & {name.removeprefix("dgl.") for name in ADVICE if name.count(".") == 1} - SURFACE["dgl"]

@@ -1,0 +1,20 @@
+"""Messages and sums by the names of ``dgl.function``: what ``update_all`` and ``apply_edges`` of a block take."""
+
+from typing import Any
+
+from gloader.compat.advice import SURFACE
+from gloader.compat.dgl.function.builtin import copy_e as copy_e
+from gloader.compat.dgl.function.builtin import copy_u as copy_u
+from gloader.compat.dgl.function.builtin import of_two, reduction
+from gloader.compat.dgl.missing import missing_from
+
+sum, mean, max, min = map(reduction, ("sum", "mean", "max", "min"))  # noqa: A001 - as DGL calls them
+
+_missing = missing_from("dgl.function")
+
+
+def __getattr__(name: str) -> Any:
+    """Return the message of two operands of that name, such as ``u_mul_e``."""
+    if name.count("_") == 2 and name in SURFACE["dgl.function"]:
+        return of_two(name)
+    return _missing(name)
