@@ -7,7 +7,20 @@ from collections.abc import Sequence
 from cyclopts import App
 
 import gloader
-from gloader.cli import analyze, autotune, bench, doctor, infer, info, inspect, plan, prepare, train, verify
+from gloader.cli import (
+    analyze,
+    autotune,
+    bench,
+    doctor,
+    fit,
+    infer,
+    info,
+    inspect,
+    plan,
+    prepare,
+    train,
+    verify,
+)
 from gloader.cli import report as report_command
 from gloader.cli.failure import (
     EXIT_INTERRUPT,
@@ -51,6 +64,7 @@ def build_app() -> App:
     app.command(analyze.analyze)
     app.command(autotune.autotune, config=apply_recipe)
     app.command(plan.plan)
+    app.command(fit.fit)
     app.command(verify.verify)
     app.command(doctor.doctor)
     app.command(report_command.report)
