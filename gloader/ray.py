@@ -65,7 +65,7 @@ def train(
     num_workers : ranks
     use_gpu : each worker has a GPU; otherwise all train on CPUs
     resources_per_worker : what Ray reserves for each, such as ``{"CPU": 4}``; defaults to a CPU, and a GPU if asked for
-    placement_strategy : "SPREAD" over the machines, "PACK" onto few of them, or STRICT_ either
+    placement_strategy : "SPREAD" over the machines, "PACK" onto few of them, or either with ``STRICT_`` before it
     storage_path : a folder that all machines see, or a URL that pyarrow writes to (``s3://``, ``gs://``); defaults to
         ~/ray_results, which does for a single machine
     name : of the run, a folder in ``storage_path``; defaults to one with the time

@@ -400,7 +400,7 @@ class DeviceBlock:
 
     @property
     def edge_index(self) -> torch.Tensor:
-        """(2, num_edges) int64: source and destination of each edge, as PyG's layers take it."""
+        """Source and destination of each edge, (2, num_edges) int64, as PyG's layers take them."""
         num_edges = self.indices.shape[0]
         # Made of the block's own tensors, so that all of it stays on their device.
         indptr = self.indptr.long()

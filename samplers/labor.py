@@ -55,7 +55,7 @@ class LaborSampler:
     fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all
     seed : any integer; taken modulo 2**64
     iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 goes on until the
-        expected number of nodes stays (LABOR-*)
+        expected number of nodes stays (``LABOR-*``)
     share_layers : one random number per node for all hops, which makes hops find the same nodes again; the
         estimates of different hops are then correlated
     normalize : make the weights of each destination add up to its in-degree: less variance, and a bias of the order

@@ -129,6 +129,19 @@ def _of_typed_pyg() -> Names:
     return {"model": model, "embeddings": lambda ids: torch.zeros(len(ids), 8)}
 
 
+def _without_dgl() -> Names:
+    """Write the file that the lines without DGL read."""
+    import torch
+
+    with gzip.open(_SAVED / "pairs.bin.gz") as file:
+        Path("graph.bin").write_bytes(file.read())
+
+    def model(blocks: Any, x: Any) -> Any:
+        return torch.zeros(blocks[-1].num_dst_nodes(), 3, requires_grad=True)
+
+    return {"model": model, "F": torch.nn.functional, "gloader": gloader}
+
+
 def _of_dgl() -> Names:
     import dgl
     import torch
@@ -273,6 +286,7 @@ _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
         "Sampling by time": (_sampled,),
     },
     "from-dgl.md": {
+        "Without DGL": (_without_dgl,),
         "Before and after": (dataset_at("data/mine"), _of_dgl),
         "Several types": (_typed, _of_typed_dgl),
         "Links": (_linked, _of_dgl, _of_dgl_links),

@@ -127,8 +127,15 @@ def test_links_of_the_readme_hold_on_pypi_and_lead_to_files() -> None:
     links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / "README.md").read_text())
     assert len(links) > 10
     for link in links:
-        assert link.startswith((f"{own}/blob/main/", f"{raw}/main/")), f"{link}: PyPI shows no file of this folder"
+        assert link.startswith((f"{own}/blob/main/", f"{raw}/main/")), (
+            f"{link}: PyPI shows no file of this folder"
+        )
         assert (ROOT / link.partition("/main/")[2].partition("#")[0]).is_file(), link
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1, "1 min"), (3570, "1 h 00 min"), (33_900, "9 h 25 min")])
+def test_an_epoch_is_told_in_hours_and_minutes(seconds: float, said: str) -> None:
+    assert _module("fit_tables")._hours(seconds) == said
 
 
 def test_every_page_is_in_the_menu() -> None:

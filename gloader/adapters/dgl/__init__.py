@@ -1,6 +1,6 @@
 """gloader under DGL's loops: blocks with features, DGL's own data loader over an SSD, graphs both ways.
 
-Importing this module imports DGL, which the optional dependencies ``dgl`` bring (docs/dgl.md).
+Importing this module imports DGL, which the optional dependencies ``dgl`` bring (docs/from-dgl.md).
 """
 
 from gloader.adapters.dgl.blocks import BlockBatch, BlockLoader, to_blocks
