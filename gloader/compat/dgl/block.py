@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from gloader.compat.dgl.edge_list import combine
-from gloader.compat.dgl.frame import data_of
+from gloader.compat.dgl.edge_list import combine, degrees_of
+from gloader.compat.dgl.frame import data_of, forgetting
 from gloader.compat.dgl.function.messages import Message, Reduction
 from gloader.compat.dgl.missing import missing, missing_of_graph
 from gloader.compat.dgl.relations import only, relation_of
 from gloader.compat.dgl.views import EdgesView, EdgeUnits, NodesView
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from gloader.compat.dgl.edge_list import EdgeList
     from gloader.compat.dgl.frame import Frame, TypedColumns
@@ -174,26 +174,17 @@ class Block:
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
         """Return the number of in-edges (int64) of each destination, or of those numbered ``v``."""
-        degrees = self._edges[relation_of(self._edges, etype)].in_degrees
-        return degrees if v is None or isinstance(v, str) else degrees[v]
+        return degrees_of(self._edges[relation_of(self._edges, etype)].in_degrees, v)
 
     def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
         """Return the number of out-edges (int64) of each source, or of those numbered ``u``."""
-        degrees = self._edges[relation_of(self._edges, etype)].out_degrees
-        return degrees if u is None or isinstance(u, str) else degrees[u]
+        return degrees_of(self._edges[relation_of(self._edges, etype)].out_degrees, u)
 
     # --- messages ------------------------------------------------------------------------------------
 
-    @contextmanager
-    def local_scope(self) -> Iterator[None]:
-        """Have what is written to the data in the block below forgotten at its end."""
-        frames = [*self._src_data.values(), *self._dst_data.values(), *self._edge_data.values()]
-        before = [frame.columns() for frame in frames]
-        try:
-            yield
-        finally:
-            for frame, columns in zip(frames, before, strict=True):
-                frame.restore(columns)
+    def local_scope(self) -> AbstractContextManager[None]:
+        """Return a block of code at whose end what was written to the data in it is forgotten."""
+        return forgetting([*self._src_data.values(), *self._dst_data.values(), *self._edge_data.values()])
 
     def apply_edges(
         self, func: Message | Callable[[EdgeUnits], Mapping[str, Any]], etype: Any = None

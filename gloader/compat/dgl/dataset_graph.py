@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
 
-from gloader.compat.dgl.edge_list import EdgeList
-from gloader.compat.dgl.frame import Frame, data_of
+from gloader.compat.dgl.edge_list import EdgeList, degrees_of
+from gloader.compat.dgl.frame import Frame, data_of, forgetting
 from gloader.compat.dgl.missing import missing, missing_of_graph
 from gloader.compat.dgl.names import FEATURE, LABEL, NODE, RELATION, WEIGHT
 from gloader.compat.dgl.relations import relation_of
@@ -24,6 +23,7 @@ from gloader.models.adjacency import Adjacency
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from gloader.compat.dgl.frame import TypedColumns
     from gloader.dataset.edge_table import EdgeTable
@@ -137,24 +137,15 @@ class DGLGraph:
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
         """Return the number of in-edges (int64) of each node, or of those numbered ``v``; the edges are read for it."""
-        degrees = self._edges[relation_of(self._tables, etype)].in_degrees
-        return degrees if v is None or isinstance(v, str) else degrees[v]
+        return degrees_of(self._edges[relation_of(self._tables, etype)].in_degrees, v)
 
     def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
         """Return the number of out-edges (int64) of each node, as `in_degrees`."""
-        degrees = self._edges[relation_of(self._tables, etype)].out_degrees
-        return degrees if u is None or isinstance(u, str) else degrees[u]
+        return degrees_of(self._edges[relation_of(self._tables, etype)].out_degrees, u)
 
-    @contextmanager
-    def local_scope(self) -> Iterator[None]:
-        """Have what is written to the data in the block below forgotten at its end."""
-        frames = [*self._node_data.values(), *self._edge_data.values()]
-        before = [frame.columns() for frame in frames]
-        try:
-            yield
-        finally:
-            for frame, columns in zip(frames, before, strict=True):
-                frame.restore(columns)
+    def local_scope(self) -> AbstractContextManager[None]:
+        """Return a block of code at whose end what was written to the data in it is forgotten."""
+        return forgetting([*self._node_data.values(), *self._edge_data.values()])
 
     def to(self, device: Any, **_how: Any) -> DGLGraph:
         """Return the graph with ``device`` as the device of its loaders; what is on the SSD stays there."""

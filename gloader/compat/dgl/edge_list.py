@@ -146,6 +146,12 @@ class EdgeList:
         return order, Adjacency(indptr, self.src.index_select(0, order), num_src=self.num_src)
 
 
+def degrees_of(degrees: torch.Tensor, nodes: Any) -> torch.Tensor:
+    """Return ``degrees`` of all nodes, or of those numbered ``nodes``. Pure."""
+    # DGL's users write "__ALL__" for all.
+    return degrees if nodes is None or isinstance(nodes, str) else degrees[nodes]
+
+
 def combine(op: str, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     """Return the message of two operands, row by row; of fewer dimensions, rows count as one of more. Pure."""
     dims = max(left.dim(), right.dim())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import MutableMapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 class Frame(MutableMapping[str, Any]):
@@ -125,3 +126,14 @@ class TypedColumns(MutableMapping[str, Any]):
 def data_of(frames: Mapping[Any, Frame]) -> Frame | TypedColumns:
     """Return the data of the only frame, or of all of them."""
     return next(iter(frames.values())) if len(frames) == 1 else TypedColumns(frames)
+
+
+@contextmanager
+def forgetting(frames: Iterable[Frame]) -> Iterator[None]:
+    """Have what is written to ``frames`` in the block below forgotten at its end."""
+    before = [(frame, frame.columns()) for frame in frames]
+    try:
+        yield
+    finally:
+        for frame, columns in before:
+            frame.restore(columns)
