@@ -21,13 +21,17 @@ _MESSAGES = {
 
 SURFACE: Final[dict[str, frozenset[str]]] = {
     "dgl": frozenset(
-        {"NID", "EID", "NTYPE", "ETYPE", "DGLGraph", "DglFeatureError", "load_graphs", "seed"}
-        | {"nn", "dataloading", "function"}
+        {"NID", "EID", "NTYPE", "ETYPE", "DGLError", "DGLGraph", "DglFeatureError", "load_graphs", "seed"}
+        | {"nn", "dataloading", "function", "ops", "utils"}
     ),
     "dgl.function": frozenset({"copy_u", "copy_e", "sum", "mean", "max", "min"} | _MESSAGES),
     "dgl.nn": frozenset(
         {"SAGEConv", "GraphConv", "GATConv", "GATv2Conv", "RelGraphConv", "HeteroGraphConv", "pytorch"}
+        | {"edge_softmax", "functional"}
     ),
+    "dgl.nn.functional": frozenset({"edge_softmax"}),
+    "dgl.ops": frozenset({"edge_softmax"}),
+    "dgl.utils": frozenset({"expand_as_pair"}),
     "dgl.dataloading": frozenset(
         {"NeighborSampler", "MultiLayerNeighborSampler", "MultiLayerFullNeighborSampler", "DataLoader"}
         | {"as_edge_prediction_sampler", "negative_sampler"}
@@ -54,7 +58,15 @@ _SAME: Final = {
 }
 _LOADING = "dgl.load_graphs"
 
-_SIZES = {"num_nodes", "number_of_nodes", "num_edges", "number_of_edges", "ntypes", "etypes", "canonical_etypes"}
+_SIZES = {
+    "num_nodes",
+    "number_of_nodes",
+    "num_edges",
+    "number_of_edges",
+    "ntypes",
+    "etypes",
+    "canonical_etypes",
+}
 _PLACES = {"device", "to", "int", "long", "idtype", "local_scope", "in_degrees", "out_degrees", "edges"}
 GRAPH_NAMES: Final = frozenset(
     _SIZES
@@ -73,12 +85,22 @@ BLOCK_NAMES: Final = frozenset(
 
 _GENERAL = "it is not among what mini-batch loops on one machine use"
 _WHOLE = "it changes a whole graph in memory"
-_IN_MEMORY = "it makes a graph in memory: save it once with dgl.save_graphs, then `gloader prepare dgl:FILE OUT`"
+_TRANSFORM = "apply it to the whole graph before the export"
+_IN_MEMORY = (
+    "it makes a graph in memory: save it once with dgl.save_graphs, then `gloader prepare dgl:FILE OUT`"
+)
 _SAMPLER = "this sampler is not here; neighbor, weighted, labor, ladies and fastgcn are (docs/samplers.md)"
 _POOLED = "batches of many small graphs fit in memory: keep DGL, or take PyG, for them"
 
 ADVICE: Final[dict[str, str]] = {
     "dgl": _GENERAL,
+    "dgl.AddReverse": "prepare the dataset with --symmetrize, or with --add-reverse where it has several types",
+    "dgl.AddSelfLoop": "prepare the dataset with --self-loops",
+    "dgl.Compose": _TRANSFORM,
+    "dgl.GCNNorm": "a GraphConv normalises by degrees",
+    "dgl.RemoveSelfLoop": _WHOLE + "; remove them before the export",
+    "dgl.RowFeatNormalizer": _TRANSFORM,
+    "dgl.ToSimple": "prepare the dataset with --deduplicate",
     "dgl.add_reverse_edges": "prepare the dataset with --symmetrize",
     "dgl.add_self_loop": "prepare the dataset with --self-loops",
     "dgl.batch": _POOLED,
@@ -88,9 +110,9 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.data.AsLinkPredDataset": "prepare the dataset with --edge-split 80/10/10, then name its link tables",
     "dgl.dataloading": _SAMPLER,
     "dgl.dataloading.BlockSampler": "a sampler of your own runs under DGL's loader, over features on the SSD: "
-    "gloader.adapters.dgl.wrap_graph (docs/dgl.md), or as gloader's own (docs/extending.md)",
+    "gloader.adapters.dgl.wrap_graph (docs/from-dgl.md), or as gloader's own (docs/extending.md)",
     "dgl.dataloading.Sampler": "a sampler of your own runs under DGL's loader, over features on the SSD: "
-    "gloader.adapters.dgl.wrap_graph (docs/dgl.md), or as gloader's own (docs/extending.md)",
+    "gloader.adapters.dgl.wrap_graph (docs/from-dgl.md), or as gloader's own (docs/extending.md)",
     "dgl.dataloading.ClusterGCNSampler": f"{_SAMPLER}; `gloader prepare --order community` lays rows out by cluster",
     "dgl.dataloading.EdgeDataLoader": "DGL has removed it: DataLoader over as_edge_prediction_sampler",
     "dgl.dataloading.GraphCollator": _POOLED,
@@ -112,7 +134,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.geometry": "point clouds are not here: keep DGL, or take PyG, for them",
     "dgl.graph": _IN_MEMORY,
     "dgl.graphbolt": "a GraphBolt pipeline takes features and samplers of gloader.adapters.graphbolt, with DGL "
-    "installed (docs/dgl.md); without, DataLoader and NeighborSampler do the same",
+    "installed (docs/from-dgl.md); without, DataLoader and NeighborSampler do the same",
     "dgl.heterograph": _IN_MEMORY + " with DGL installed, or gloader.Dataset.from_dgl(g, OUT)",
     "dgl.bipartite": _IN_MEMORY,
     "dgl.create_block": "blocks come from loaders",
@@ -134,6 +156,8 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.multiprocessing": "ranks are started by torchrun (docs/distributed.md)",
     "dgl.nn": "this layer is not here; SAGEConv, GraphConv, GATConv, GATv2Conv, RelGraphConv and HeteroGraphConv are",
     "dgl.nn.functional": "a softmax over edges is in GATConv, GATv2Conv and gloader.models",
+    "dgl.nn.HeteroEmbedding": "rows that are learned: a torch.nn.Embedding for each type",
+    "dgl.nn.HeteroLinear": "a torch.nn.Linear for each type",
     "dgl.nn.EdgeWeightNorm": "a GraphConv normalises by degrees; weights can be divided before the export",
     "dgl.nn.NodeEmbedding": "rows that are learned: torch.nn.Embedding, or `gloader train` for types without features",
     "dgl.ops": "blocks have update_all and apply_edges",
@@ -153,7 +177,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.to_homogeneous": "a dataset of several types stays so: take HeteroGraphConv, or convert before the export",
     "dgl.to_networkx": _WHOLE,
     "dgl.to_simple": "prepare the dataset with --deduplicate",
-    "dgl.transforms": _WHOLE + "; apply it before the export",
+    "dgl.transforms": _TRANSFORM,
     "dgl.utils": "internal to DGL",
 }
 """What to do instead, by dotted name; the longest name that fits counts."""
@@ -191,6 +215,7 @@ GRAPH_ADVICE: Final[dict[str, str]] = {
     "successors": _WHOLE,
     "update_all": "messages pass over blocks, not over the whole graph: train in mini-batches",
     "apply_edges": "messages pass over blocks, not over the whole graph: train in mini-batches",
+    "ndata": "the nodes of a block are sources or destinations: srcdata or dstdata",
     "multi_update_all": "HeteroGraphConv does it for the relations of a block",
     "group_apply_edges": "blocks have apply_edges and update_all",
     "srcdata": "blocks have it; a graph has ndata",
@@ -200,7 +225,7 @@ GRAPH_ADVICE: Final[dict[str, str]] = {
 
 
 def canonical(name: str) -> str:
-    """Return the first name that DGL gives to what ``name`` is: ``dgl.nn.pytorch.SAGEConv`` is ``dgl.nn.SAGEConv``. Pure."""
+    """Return the first name that DGL gives to what ``name`` is, such as dgl.nn.SAGEConv. Pure."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         module = ".".join(parts[:end])

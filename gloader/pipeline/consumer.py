@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar, cast
@@ -327,5 +328,6 @@ class _OpenEpoch:
         self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:
-        if not getattr(self, "_is_over", True):
+        # When Python ends, the loader has closed what it held, and nobody asks for the statistics.
+        if not getattr(self, "_is_over", True) and not sys.is_finalizing():
             close_in_finalizer(lambda: self.end(is_complete=False))

@@ -5,25 +5,30 @@ Blocks, layers and loaders have the names, the arguments and the parameters of D
 `DglFeatureError`, which says what takes its place (docs/from-dgl.md).
 """
 
-from gloader.compat.dgl import dataloading, function, nn
-from gloader.compat.dgl.dataset_graph import DGLGraph, load_graphs
+from gloader.compat.dgl import dataloading, function, nn, ops, utils
+from gloader.compat.dgl.dataset_graph import DGLGraph
 from gloader.compat.dgl.missing import answer_for_submodules, missing_from
 from gloader.compat.dgl.names import EID, ETYPE, NID, NTYPE
+from gloader.compat.dgl.saved_graphs import load_graphs
 from gloader.compat.dgl.seeding import seed
 from gloader.errors import DglFeatureError
+from gloader.errors import GloaderError as DGLError
 
 __all__ = [
     "EID",
     "ETYPE",
     "NID",
     "NTYPE",
+    "DGLError",
     "DGLGraph",
     "DglFeatureError",
     "dataloading",
     "function",
     "load_graphs",
     "nn",
+    "ops",
     "seed",
+    "utils",
 ]
 
 __getattr__ = missing_from("dgl")

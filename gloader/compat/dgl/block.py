@@ -11,7 +11,7 @@ from gloader.compat.dgl.frame import data_of, forgetting
 from gloader.compat.dgl.function.messages import Message, Reduction
 from gloader.compat.dgl.missing import missing, missing_of_graph
 from gloader.compat.dgl.relations import only, relation_of
-from gloader.compat.dgl.views import EdgesView, EdgeUnits, NodesView
+from gloader.compat.dgl.views import EdgesView, EdgeUnits, NodesView, Space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -203,6 +203,7 @@ class Block:
         self,
         message_func: Message | Callable[[EdgeUnits], Mapping[str, Any]],
         reduce_func: Reduction,
+        apply_node_func: Callable[[Space], Mapping[str, Any]] | None = None,
         etype: Any = None,
     ) -> None:
         """Write a field of each destination: what becomes of the messages along its in-edges; 0 where it has none.
@@ -211,6 +212,7 @@ class Block:
         ----------
         message_func : as of `apply_edges`
         reduce_func : sum, mean, max or min of `gloader.compat.dgl.function`
+        apply_node_func : returns further fields of the destinations, whose ``data`` it is given; None: there are none
         etype : the relation; None: the only one
 
         Raises
@@ -219,7 +221,10 @@ class Block:
             ``reduce_func`` is a function of a mailbox.
         """
         if not isinstance(reduce_func, Reduction):
-            raise missing("dgl.function.mailbox")
+            raise missing(
+                "update_all with a reduce function of its own (nodes.mailbox)",
+                "name what becomes of the messages: dgl.function.sum, mean, max or min",
+            )
         relation = relation_of(self._edges, etype)
         edges = self._edges[relation]
         found = None
@@ -229,7 +234,10 @@ class Block:
             found = edges.reduce(self._messages(relation, message_func)[reduce_func.msg], reduce_func.op)
         elif reduce_func.op == "mean":
             found = edges.mean_of(found)
-        self._dst_data[relation[2]][reduce_func.out] = found
+        data = self._dst_data[relation[2]]
+        data[reduce_func.out] = found
+        if apply_node_func is not None:
+            data.update(apply_node_func(Space(data)))
 
     def _sum_of_sources(self, relation: Relation, message: Message) -> torch.Tensor | None:
         """Return the sums of messages that are rows of sources, perhaps by a weight; None where they are not."""

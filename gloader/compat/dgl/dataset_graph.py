@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 import torch
@@ -15,13 +15,10 @@ from gloader.compat.dgl.names import FEATURE, LABEL, NODE, RELATION, WEIGHT
 from gloader.compat.dgl.relations import relation_of
 from gloader.compat.dgl.stored_rows import StoredRows
 from gloader.compat.dgl.views import EdgesView, NodesView
-from gloader.convert.options import PrepareOptions, SourceOptions
-from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset
 from gloader.dataset import Dataset
 from gloader.models.adjacency import Adjacency
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
@@ -143,6 +140,24 @@ class DGLGraph:
         """Return the number of out-edges (int64) of each node, as `in_degrees`."""
         return degrees_of(self._edges[relation_of(self._tables, etype)].out_degrees, u)
 
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether it has one type of nodes and one of edges."""
+        return self.dataset.kind != "hetero"
+
+    def edge_list(self) -> NoReturn:
+        """Refuse: layers ask a block for its edges.
+
+        Raises
+        ------
+        DglFeatureError
+            Always.
+        """
+        raise missing(
+            "layers over a whole graph",
+            "they take blocks; evaluate layer by layer with MultiLayerFullNeighborSampler(1)",
+        )
+
     def local_scope(self) -> AbstractContextManager[None]:
         """Return a block of code at whose end what was written to the data in it is forgotten."""
         return forgetting([*self._node_data.values(), *self._edge_data.values()])
@@ -164,41 +179,6 @@ class DGLGraph:
 
     def __repr__(self) -> str:
         return f"DGLGraph({self.num_nodes():,} nodes, {self.num_edges():,} edges, of {self.dataset.location})"
-
-
-def load_graphs(
-    filename: str | os.PathLike[str], idx_list: list[int] | None = None
-) -> tuple[list[DGLGraph], dict[str, Any]]:
-    """Return the graph of a file that ``dgl.save_graphs`` wrote, or of a prepared dataset, and no labels of graphs.
-
-    A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into the folder of gloader's datasets; that
-    reads its first graph. Features then lie on the SSD.
-
-    Parameters
-    ----------
-    filename : a file, or the folder of a dataset
-    idx_list : None or [0]
-
-    Raises
-    ------
-    DglFeatureError
-        Other graphs than the first are asked for.
-    GloaderError
-        The file cannot be read or prepared.
-    """
-    if idx_list not in (None, [0]):
-        raise missing("dgl.load_graphs(idx_list)", "a file is read for its first graph")
-    dataset = Dataset.open(dataset_of(filename))
-    return [DGLGraph(dataset)], {}
-
-
-def dataset_of(filename: str | os.PathLike[str]) -> str:
-    """Return the folder of the dataset that ``filename`` is, or that is prepared of it."""
-    from pathlib import Path
-
-    path = Path(filename)
-    is_dataset = (path / DATASET_MANIFEST).is_file()
-    return str(path if is_dataset else ensure_dataset(f"dgl:{path}", SourceOptions(), PrepareOptions()))
 
 
 class _ReadEdges(dict[Any, EdgeList]):

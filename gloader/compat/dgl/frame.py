@@ -64,6 +64,10 @@ class Frame(MutableMapping[str, Any]):
     def __repr__(self) -> str:
         return f"{{{', '.join(self._columns)}}} of {self.num_rows} rows"
 
+    def add(self, key: str, column: Any) -> None:
+        """Have the column ``key``, which may be a function that is called for it when it is read first."""
+        self._columns[key] = column
+
     def columns(self) -> dict[str, Any]:
         """Return the columns that are there, functions not called."""
         return dict(self._columns)

@@ -94,6 +94,8 @@ class EdgeUnits:
     def __len__(self) -> int:
         return self._edges.num_edges
 
+    batch_size = __len__
+
 
 class _AtEnds(Mapping[str, torch.Tensor]):
     """Columns of nodes, as the edges at ``ends`` see them."""

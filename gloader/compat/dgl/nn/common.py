@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gloader.errors import GraphError
 
@@ -14,16 +15,23 @@ if TYPE_CHECKING:
 Features: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
-def both_sides(feat: Features, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the features of sources and destinations; of one tensor, the destinations are the first sources."""
-    if isinstance(feat, tuple):
-        return feat
-    return feat, feat[: block.num_dst_nodes()] if block.is_block else feat
+def expand_as_pair(input_: Any, g: Block | None = None) -> tuple[Any, Any]:
+    """Return what belongs to sources and to destinations: a pair as it is, one thing twice.
 
+    Of a tensor, or a mapping of tensors, the destinations of the block ``g`` have the first rows. Pure.
 
-def both_widths(in_feats: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the widths of sources and destinations."""
-    return in_feats if isinstance(in_feats, tuple) else (in_feats, in_feats)
+    Parameters
+    ----------
+    input_ : a pair, or widths, rows or a mapping of rows by type
+    g : a block; None, or a graph: both sides have the same rows
+    """
+    if isinstance(input_, tuple):
+        return input_
+    if g is None or not g.is_block:
+        return input_, input_
+    if isinstance(input_, Mapping):
+        return input_, {name: rows[: g.num_dst_nodes(name)] for name, rows in input_.items()}
+    return input_, input_[: g.num_dst_nodes()]
 
 
 def require_in_edges(block: Block) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from gloader.compat.dgl.nn.common import both_widths, require_in_edges
+from gloader.compat.dgl.nn.common import expand_as_pair, require_in_edges
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,8 +52,7 @@ class _Attention(nn.Module):
             require_in_edges(block)
         if isinstance(feat, tuple):
             return self.feat_drop(feat[0]), self.feat_drop(feat[1])
-        rows = self.feat_drop(feat)
-        return rows, rows[: block.num_dst_nodes()] if block.is_block else rows
+        return expand_as_pair(self.feat_drop(feat), block)
 
     def _residual(self, in_feats: int, *, bias: bool) -> nn.Module:
         """Return what is done to the destination's row before it is added."""
@@ -106,7 +105,7 @@ class GATConv(_Attention):
             activation=activation,
             allow_zero_in_degree=allow_zero_in_degree,
         )
-        src_feats, dst_feats = both_widths(in_feats)
+        src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
         # In the order of DGL's, so that one seed of torch gives both the same weights.
         if isinstance(in_feats, tuple):
@@ -213,7 +212,7 @@ class GATv2Conv(_Attention):
             activation=activation,
             allow_zero_in_degree=allow_zero_in_degree,
         )
-        src_feats, dst_feats = both_widths(in_feats)
+        src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
         # In the order of DGL's, so that one seed of torch gives both the same weights.
         self.fc_src = nn.Linear(src_feats, width, bias=bias)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from gloader.compat.dgl.nn.common import both_sides, require_in_edges
+from gloader.compat.dgl.nn.common import expand_as_pair, require_in_edges
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class GraphConv(nn.Module):
             )
         weight = self.weight if weight is None else weight
         edges = graph.edge_list()
-        rows, _ = both_sides(feat, graph)
+        rows, _ = expand_as_pair(feat, graph)
         if self._norm in ("left", "both"):
             rows = rows * self._factor(edges.out_degrees, rows)
         # Linear: the weights come first where that makes rows shorter.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
+from gloader.compat.dgl.nn.common import expand_as_pair
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -71,13 +72,7 @@ class HeteroGraphConv(nn.Module):
         ConfigError
             A relation has no layer.
         """
-        if isinstance(inputs, tuple):
-            sources, destinations = inputs
-        else:
-            sources = inputs
-            destinations = {
-                name: rows[: g.num_dst_nodes(name)] if g.is_block else rows for name, rows in inputs.items()
-            }
+        sources, destinations = expand_as_pair(inputs, g)
         found: dict[str, list[Any]] = {}
         for relation in g.canonical_etypes:
             source, name, destination = relation

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
-from gloader.compat.dgl.nn.common import both_sides, both_widths
+from gloader.compat.dgl.nn.common import expand_as_pair
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class SAGEConv(nn.Module):
         super().__init__()
         if aggregator_type not in _AGGREGATORS:
             raise ConfigError(f"aggregator_type={aggregator_type!r}: choose one of {', '.join(_AGGREGATORS)}")
-        self._src_feats, dst_feats = both_widths(in_feats)
+        self._src_feats, dst_feats = expand_as_pair(in_feats)
         self._out_feats = out_feats
         self._aggregator = aggregator_type
         self.norm = norm
@@ -94,7 +94,7 @@ class SAGEConv(nn.Module):
         if isinstance(feat, tuple):
             src, dst = self.feat_drop(feat[0]), self.feat_drop(feat[1])
         else:
-            src, dst = both_sides(self.feat_drop(feat), graph)
+            src, dst = expand_as_pair(self.feat_drop(feat), graph)
         edges = graph.edge_list()
         if self._aggregator == "gcn":
             result = self._gcn(edges, src, dst, edge_weight)

@@ -113,12 +113,16 @@ def test_a_graph_on_another_device_has_its_data_there(dataset):
 def test_a_dataset_is_opened_by_its_folder(dataset):
     graphs, labels = dgl.load_graphs(str(dataset.root))
     assert (graphs[0].num_edges(), labels) == (200, {})
-    with pytest.raises(DglFeatureError, match="a file is read for its first graph"):
+    with pytest.raises(DglFeatureError, match="save one graph in each file"):
         dgl.load_graphs(dataset.root, [1])
 
 
 def test_what_changes_or_computes_on_a_graph_is_refused(dataset):
     g = dgl.DGLGraph(dataset)
+    with pytest.raises(
+        DglFeatureError, match=r"layers over a whole graph: they take blocks; evaluate layer by layer"
+    ):
+        dgl.nn.SAGEConv(DIM, 2, "mean")(g, torch.ones(NUM_NODES, DIM))
     for name in ("add_edges", "update_all", "subgraph", "whatever"):
         with pytest.raises(DglFeatureError, match=f"DGLGraph.{name}: .*docs/from-dgl.md"):
             getattr(g, name)

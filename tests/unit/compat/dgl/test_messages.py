@@ -94,15 +94,32 @@ def test_a_function_of_edges_sees_both_ends():
     torch.testing.assert_close(pair.ours.edata["m"], pair.theirs.edata["m"])
 
     def messages(edges):
-        assert len(edges) == 18
+        assert len(edges) == edges.batch_size() == 18
         src, dst, number = edges.edges()
         assert torch.equal(edges.src["x"], named["u"][src])
         assert torch.equal(number, torch.arange(18))
         return {"m": edges.dst["x"] * dst.view(-1, 1)}
 
-    pair.ours.update_all(messages, ours.function.sum("m", "out"))
-    pair.theirs.update_all(messages, dgl.function.sum("m", "out"))
-    torch.testing.assert_close(pair.ours.dstdata["out"], pair.theirs.dstdata["out"])
+    for library, graph in ((ours, pair.ours), (dgl, pair.theirs)):
+        total = library.function.sum("m", "out")
+        graph.update_all(messages, total, lambda nodes: {"twice": 2 * nodes.data["out"]})
+    torch.testing.assert_close(pair.ours.dstdata["twice"], pair.theirs.dstdata["twice"])
+
+
+def test_the_softmax_over_in_edges_is_that_of_dgl():
+    pair = block_pair(HOP)
+    scores = torch.randn(18, 3, 1, generator=torch.Generator().manual_seed(1))
+    wanted = dgl.nn.functional.edge_softmax(pair.theirs, scores)
+    for softmax in (ours.nn.functional.edge_softmax, ours.ops.edge_softmax, ours.nn.edge_softmax):
+        torch.testing.assert_close(softmax(pair.ours, scores), wanted)
+    with pytest.raises(DglFeatureError, match="over all in-edges of each destination"):
+        ours.ops.edge_softmax(pair.ours, scores, norm_by="src")
+    rows = torch.arange(60.0).view(30, 2)
+    for found, theirs in zip(
+        ours.utils.expand_as_pair(rows, pair.ours), dgl.utils.expand_as_pair(rows, pair.theirs), strict=True
+    ):
+        assert torch.equal(found, theirs)
+    assert ours.utils.expand_as_pair(5) == (5, 5)
 
 
 def test_what_is_written_in_a_local_scope_is_forgotten():
@@ -205,7 +222,7 @@ def test_what_cannot_be_is_refused_in_words():
         block.srcdata["x"] = torch.ones(4)
     with pytest.raises(KeyError, match=r"h: there is '_ID'"):
         block.edata["h"]
-    with pytest.raises(DglFeatureError, match=r"docs/from-dgl.md"):
+    with pytest.raises(DglFeatureError, match=r"\(nodes.mailbox\): name what becomes of the messages"):
         block.update_all(ours.function.copy_u("x", "m"), lambda nodes: {"y": nodes.mailbox["m"].sum(1)})
     with pytest.raises(
         DglFeatureError, match=r"DGLBlock.ndata: the nodes of a block are sources or destinations"

@@ -1,0 +1,8 @@
+"""The softmax over in-edges, by the names of ``dgl.ops``."""
+
+from gloader.compat.dgl.missing import missing_from
+from gloader.compat.dgl.softmax import edge_softmax
+
+__all__ = ["edge_softmax"]
+
+__getattr__ = missing_from("dgl.ops")

@@ -1,0 +1,93 @@
+"""Files of ``dgl.save_graphs`` as graphs: prepared once, then read from the dataset."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from gloader.compat.dgl.dataset_graph import DGLGraph
+from gloader.compat.dgl.missing import missing
+from gloader.compat.dgl.names import FEATURE, NODE, RELATION, WEIGHT
+from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset
+from gloader.convert.readers.dgl_file import DglFile
+from gloader.dataset import Dataset
+
+if TYPE_CHECKING:
+    import os
+
+    from gloader.convert.readers.stored_array import StoredArray
+
+_LOG = logging.getLogger(__name__)
+# Names that a dataset has others for, see `gloader.convert.sources.dgl_homogeneous`.
+_FEATURES: Final = ("features", "x")
+_WEIGHTS: Final = ("edge_weight", "w")
+_EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
+
+
+def load_graphs(
+    filename: str | os.PathLike[str], idx_list: list[int] | None = None, **changes: Any
+) -> tuple[list[DGLGraph], dict[str, torch.Tensor]]:
+    """Return the graph of a file that ``dgl.save_graphs`` wrote, or of a dataset, and the labels of graphs beside it.
+
+    A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into the folder of gloader's datasets
+    (``$GLOADER_HOME``). Features then lie on the SSD. Node data of other names is read from the file when it is asked
+    for; edge data of other names is not taken, since a dataset has edges in an order of its own.
+
+    Parameters
+    ----------
+    filename : a file of one graph, of one type; or the folder of a dataset
+    idx_list : None or [0]
+    changes : of the edges, where a file is prepared: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
+        and others of `gloader.convert.options.PrepareOptions`
+
+    Raises
+    ------
+    DglFeatureError
+        Other graphs than the first are asked for.
+    GloaderError
+        The file cannot be read or prepared.
+    """
+    if idx_list not in (None, [0]):
+        raise missing(
+            "load_graphs(idx_list=...) of other graphs than the first", "save one graph in each file"
+        )
+    path = Path(filename)
+    if (path / DATASET_MANIFEST).is_file():
+        return [DGLGraph(Dataset.open(path))], {}
+    # Graphs whose edges are predicted have no labels, and need none.
+    folder = ensure_dataset(f"dgl:{path}", SourceOptions(needs_labels=False), PrepareOptions(**changes))
+    graph = DGLGraph(Dataset.open(folder))
+    if not graph.is_homogeneous:
+        return [graph], {}
+    file = DglFile.open(path)
+    _add_columns(graph, file)
+    return [graph], {name: torch.from_numpy(column.load()) for name, column in file.beside.items()}
+
+
+def _add_columns(graph: DGLGraph, file: DglFile) -> None:
+    """Give the data of ``graph`` what the file has, by the file's names."""
+    nodes, edges = graph.node_frame(NODE), graph.edge_frame(RELATION)
+    for name, column in file.node_columns[0].items():
+        if name not in nodes:
+            is_feature = name in _FEATURES and FEATURE not in file.node_columns[0]
+            nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
+    for name in _WEIGHTS:
+        if name in file.edge_columns[0] and WEIGHT in edges:
+            edges.add(name, partial(edges.__getitem__, WEIGHT))
+    left = sorted(file.edge_columns[0].keys() - _EDGES_IN_DATASET)
+    if left:
+        _LOG.warning(
+            "%s: edge data %s not taken: a dataset has edges in an order of its own, that of g.edges(); write them to "
+            "g.edata in that order",
+            file.path,
+            ", ".join(map(repr, left)),
+        )
+
+
+def _loaded(column: StoredArray) -> torch.Tensor:
+    return torch.from_numpy(column.load())
