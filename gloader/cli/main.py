@@ -16,6 +16,7 @@ from gloader.cli import (
     infer,
     info,
     inspect,
+    migrate,
     plan,
     prepare,
     train,
@@ -39,7 +40,8 @@ from gloader.convert.registry import is_source
 _HELP = """Train graph neural networks on graphs whose features do not fit in memory.
 
 `gloader prepare SOURCE OUT` turns a graph into a dataset directory, `gloader train --dataset OUT` trains on it.
-`gloader train --dataset builtin:digits` does both on a small real graph.
+`gloader train --dataset builtin:digits` does both on a small real graph, and `gloader report RUN ...` shows runs beside
+each other. Whether a graph fits this machine, `gloader fit` says by its size alone.
 """
 
 
@@ -68,6 +70,7 @@ def build_app() -> App:
     app.command(verify.verify)
     app.command(doctor.doctor)
     app.command(report_command.report)
+    app.command(migrate.migrate)
     app.command(bench.build_app())
     return app
 

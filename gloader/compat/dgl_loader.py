@@ -1,0 +1,60 @@
+"""The calls of DGL's loaders and samplers, as `gloader.compat.dgl` takes them."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from gloader.compat.advice import ADVICE, canonical
+from gloader.compat.calls import argument, literal
+from gloader.compat.dgl_names import ALLOWED, EDGE_SAMPLER, LOADERS, NEEDLESS, SAMPLERS
+from gloader.compat.loading import table_of
+
+if TYPE_CHECKING:
+    from gloader.compat.draft import Draft
+    from gloader.compat.uses import Use
+
+
+def change_loading(draft: Draft, use: Use) -> None:
+    """Judge the arguments of a loader or a sampler, and name a link table where the seeds are ids of edges."""
+    name, statement = canonical(use.name), use.place.statement
+    if name in SAMPLERS and isinstance(statement, ast.ClassDef) and use.node in statement.bases:
+        draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
+    if use.call is None or name not in LOADERS | SAMPLERS | {EDGE_SAMPLER}:
+        return
+    given = [(each.arg, each.value) for each in use.call.keywords]
+    for mapping in use.spread:
+        if isinstance(mapping, ast.Dict):
+            given += [
+                (str(literal(key)), value) for key, value in zip(mapping.keys, mapping.values, strict=True)
+            ]
+    for said, value in given:
+        if said in NEEDLESS:
+            draft.find(use.node, f"{said}=", "ignored", NEEDLESS[said])
+        elif said in ALLOWED:
+            _check(draft, said, value)
+    if name in LOADERS:
+        _change_seeds(draft, use, use.call)
+
+
+def _check(draft: Draft, name: str, value: ast.expr) -> None:
+    allowed, advice = ALLOWED[name]
+    if not isinstance(value, ast.Constant):
+        if name == "mask":
+            draft.find(value, f"{name}=", "perhaps missing", advice)
+    elif value.value not in allowed:
+        draft.find(value, f"{name}=", "missing", advice)
+
+
+def _change_seeds(draft: Draft, use: Use, call: ast.Call) -> None:
+    sampler = use.argument(2, "graph_sampler")
+    edges = argument(call, 1, "indices") or argument(call, 1, "eids")
+    if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
+        return
+    statement = use.place.statement
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    table = table_of([draft.edits.of(each) for each in (edges, *targets)])
+    can_go = draft.edits.replace_node(edges, f'"{table}"')
+    found = f'the link table "{table}" (tables are train, valid and test)'
+    draft.note(edges, "ids of edges", found, can_go=can_go)
+    draft.steps.split_edges(edges.keys[0] if isinstance(edges, ast.Dict) and len(edges.keys) == 1 else None)

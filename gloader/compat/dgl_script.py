@@ -1,0 +1,307 @@
+"""What becomes of a script that was written for DGL."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from gloader.compat.advice import ADVICE, FROM_DGL, GRAPH_ADVICE, SURFACE, advice_of, canonical, is_here
+from gloader.compat.calls import argument, literal
+from gloader.compat.dgl_imports import COMPAT, OURS, change_import
+from gloader.compat.dgl_loader import change_loading
+from gloader.compat.dgl_names import FLAGS, LIBRARY, LOADERS, MANY_GRAPHS, NAMES, STORED, kind_of_call
+from gloader.compat.draft import Draft
+from gloader.compat.imports import grouped
+from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, of_type
+from gloader.compat.read_uses import read_uses
+from gloader.compat.source_text import Edits
+
+if TYPE_CHECKING:
+    from gloader.compat.uses import Held, Use
+
+_OPEN: Final = "import gloader"
+_DATA: Final = "feat, label, train_mask, val_mask and test_mask"
+_SPLIT_IDS: Final = {"train_idx": "train", "val_idx": "valid", "test_idx": "test"}
+_WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
+# What scripts begin with that train on whole graphs, or by way of something else of DGL's.
+_ELSEWHERE: Final = (
+    "dgl.batch",
+    "dgl.data.",
+    "dgl.dataloading.GraphDataLoader",
+    "dgl.distributed",
+    "dgl.graphbolt",
+)
+
+
+def draft_dgl(text: str, tree: ast.Module) -> Draft:
+    """Return what becomes of a script that uses DGL. Pure."""
+    script = read_uses(tree, LIBRARY)
+    return _DglScript(Draft(text, tree, script, FROM_DGL)).write()
+
+
+class _DglScript:
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        names = [use.name for use in draft.script.uses if use.held is None]
+        self._has_loader = any(canonical(name) in LOADERS for name in names)
+        self._is_elsewhere = not self._has_loader and any(
+            canonical(name).startswith(_ELSEWHERE) or kind_of_call(name) in {"built", "dataset"}
+            for name in names
+        )
+        self._loops: list[Use] = []  # that were removed from the whole graph
+        self._loaded: list[ast.Call] = []  # files of dgl.save_graphs
+        self._ntype: str | None = None  # of the nodes with labels, where there are several types
+
+    def write(self) -> Draft:
+        draft = self._draft
+        for use in draft.script.uses:
+            draft.look_at(use.node)
+            if use.held is not None:
+                self._asked_of(use, use.held)
+            elif use.name.startswith("dgl.") or use.name == "dgl":
+                self._dgl_name(use)
+            elif use.name in OGB_CLASSES:
+                self._dataset(use)
+        if self._has_loader:
+            self._from_gloader()
+            self._prepare_files()
+        draft.edits.is_frozen = False
+        for use in self._loops:
+            if "--self-loops" not in draft.steps.flags:
+                draft.find(use.node, use.name, "missing", ADVICE["dgl.remove_self_loop"])
+        for group in grouped(draft.script.imports):
+            change_import(draft, group, has_loader=self._has_loader)
+        draft.write_imports(("dgl", "ogb"))
+        if self._is_elsewhere:  # half a script of gloader's would be none of DGL's
+            draft.edits = Edits(draft.text)
+        return draft
+
+    # --- names of DGL ----------------------------------------------------------------------------
+
+    def _dgl_name(self, use: Use) -> None:
+        draft, name = self._draft, canonical(use.name)
+        if name in SURFACE or id(use.node) in draft.replaced:
+            return
+        edits = draft.edits
+        if edits.is_replaced(edits.start(use.node), edits.end(use.node)):
+            draft.replaced.add(id(use.node))  # an argument of what is opened now
+            return
+        # A method of a class that is here, such as SAGEConv.reset_parameters.
+        known = next((each for each in _prefixes(name) if is_here(each) and each not in SURFACE), None)
+        kind, last = kind_of_call(use.name), name.rpartition(".")[2]
+        if known is not None:
+            where = OURS + known.rpartition(".")[0]
+            if kind == "loaded" and use.call is not None:
+                self._loaded.append(use.call)
+                where += ", which prepares a file when it is loaded first"
+            draft.find(use.node, use.name, "maps", where)
+        elif name in LOADERS:
+            self._rename(use)
+        elif name.startswith("dgl.data.") and last in MANY_GRAPHS:
+            draft.find(use.node, use.name, "missing", ADVICE["dgl.batch"])
+        elif kind == "dataset" and use.call is not None:
+            self._dataset(use)
+        elif kind == "built" and use.call is not None and self._has_loader:
+            self._built(use, use.call)
+        elif last in FLAGS and self._is_of_graph(use) and use.call is not None and self._has_loader:
+            self._flag(use, last, use.call, use.call.args[0])
+        else:
+            draft.find(
+                use.node, use.name, "missing", _WHOLE_GRAPH if kind == "built" else advice_of(use.name)
+            )
+        change_loading(draft, use)
+
+    def _rename(self, use: Use) -> None:
+        """Have the script say DataLoader for what DGL called NodeDataLoader; imports bring it by the old name."""
+        draft, node = self._draft, use.node
+        can_go = not isinstance(node, ast.Attribute) or draft.replace_tail(node, node.value, ".DataLoader")
+        draft.note(node, use.name, f"{OURS}dgl.dataloading.DataLoader", can_go=can_go)
+
+    # --- where graphs come from ------------------------------------------------------------------
+
+    def _dataset(self, use: Use) -> None:
+        """Open a prepared dataset where the script makes one in memory."""
+        draft, call = self._draft, use.call
+        if call is None or id(use.node) in draft.replaced:
+            return
+        if not self._has_loader:
+            draft.find(use.node, use.name, "missing", _WHOLE_GRAPH)
+            return
+        inner = call.args[0] if call.args and canonical(use.name).startswith("dgl.data.As") else None
+        if isinstance(inner, ast.Name):  # a dataset that is opened elsewhere in the script
+            can_go = draft.strip_call(call, inner, use.place)
+            draft.replaced |= {id(use.node)} if can_go else set()
+            draft.note(use.node, use.name, "a gloader.Dataset has the splits", can_go=can_go)
+            return
+        made = inner if isinstance(inner, ast.Call) else call
+        source = next((each for each in draft.script.uses if each.call is made), use)
+        folder = folder_of(made, source.name, draft.edits)
+        if folder.name in OGB_UNFIT:
+            draft.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
+            return
+        opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
+        if not draft.edits.replace_node(call, opened):
+            draft.by_hand(use.node, use.name)
+            return
+        draft.replaced |= {id(use.node), id(source.node)}
+        draft.find(use.node, use.name, "changes", opened)
+        if source.name in OGB_CLASSES:
+            self._ntype = OGB_TYPED.get(folder.name)
+            draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
+        else:
+            self._save(f"{ast.unparse(call)}[0]", folder.path, behind=f"line {call.end_lineno}")
+
+    def _built(self, use: Use, call: ast.Call) -> None:
+        draft, node = self._draft, use.place.statement
+        dgl, gloader = draft.module("dgl", COMPAT), draft.module("gloader", _OPEN)
+        opened = f'{dgl}.DGLGraph({gloader}.Dataset.open("data/graph"))'
+        if not draft.edits.replace_node(call, opened):
+            draft.by_hand(use.node, use.name)
+            return
+        draft.replaced.add(id(use.node))
+        draft.find(use.node, use.name, "changes", opened)
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        name = target.id if isinstance(target, ast.Name) else "g"
+        self._save(name, "data/graph", behind=f"the lines that make {name} and its {_DATA}")
+
+    def _save(self, graph: str, folder: str, *, behind: str) -> None:
+        """Note how a graph of DGL becomes a dataset."""
+        file = f"{folder.rpartition('/')[2]}.bin"
+        where = f"in the script as it is, where DGL still runs, behind {behind}:"
+        has_dgl = any(one.dotted == "dgl" and one.local == "dgl" for one in self._draft.script.imports)
+        saved = f'dgl.save_graphs("{file}", [{graph}])'
+        self._draft.steps.add(where, saved if has_dgl else f"import dgl; {saved}")
+        self._draft.steps.add("then, in a shell:", f"gloader prepare dgl:{file} {folder}")
+
+    def _prepare_files(self) -> None:
+        """Have files of graphs prepared by a command, where flags belong to it."""
+        draft = self._draft
+        for call in self._loaded if draft.steps.flags else ():
+            file = argument(call, 0, "filename")
+            name = literal(file)
+            if file is None or not isinstance(name, str):
+                where = "in a shell, and then load OUT in the place of the file:"
+                draft.steps.add(where, "gloader prepare dgl:FILE OUT")
+                continue
+            stem = re.sub(r"\W+", "-", name.rpartition("/")[2].partition(".")[0]).lower() or "graph"
+            draft.look_at(call)
+            can_go = draft.edits.replace_node(file, f'"data/{stem}"')
+            draft.note(call, "dgl.load_graphs", f'load_graphs("data/{stem}")', can_go=can_go)
+            draft.steps.add("in a shell:", f"gloader prepare {shlex.quote(f'dgl:{name}')} data/{stem}")
+
+    def _is_of_graph(self, use: Use) -> bool:
+        held = use.given.get(0)
+        return held is not None and held.kind in {"graph", "built"} and held.is_sure
+
+    def _flag(self, use: Use, name: str, call: ast.Call, graph: ast.expr) -> None:
+        draft, flag = self._draft, FLAGS[name]
+        root = graph
+        while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in FLAGS:
+            root = root.args[0] if root.args else root.func.value
+        if not draft.strip_call(call, graph, use.place, root):
+            draft.find(use.node, use.name, "missing", advice_of(f"dgl.{name}"))
+            return
+        draft.replaced.add(id(use.node))
+        if flag:
+            draft.steps.flag(flag)
+            draft.find(use.node, use.name, "changes", f"prepare the dataset with {flag}")
+        else:
+            self._loops.append(use)
+
+    def _from_gloader(self) -> None:
+        """Wrap what a script that knows gloader already hands to DGL."""
+        draft = self._draft
+        for node in ast.walk(draft.tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="to_dgl", value=owner), args=[], keywords=[]):
+                    draft.look_at(node)
+                    can_go = draft.wrap(node, owner, f"{draft.module('dgl', COMPAT)}.DGLGraph")
+                    draft.note(node, "to_dgl()", "dgl.DGLGraph(...)", can_go=can_go)
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _asked_of(self, use: Use, held: Held) -> None:
+        draft = self._draft
+        if held.kind == "dataset" and self._has_loader:
+            self._of_dataset(use, held)
+        elif held.kind == "frame":
+            self._frame(use)
+        elif held.kind == "sampler" and use.name != "()":
+            draft.find(
+                use.node, f"sampler.{use.name}", "missing", "a DataLoader asks for the blocks of its seeds"
+            )
+        elif held.kind in NAMES and use.name not in {"[]", "()"}:
+            self._of_graph(use, held)
+
+    def _of_graph(self, use: Use, held: Held) -> None:
+        draft, said = self._draft, f"{held.kind.replace('built', 'graph')}.{use.name}"
+        is_whole = held.is_sure and held.kind in {"graph", "built"} and self._has_loader
+        if use.name in FLAGS and is_whole and use.call is not None and isinstance(use.node, ast.Attribute):
+            self._flag(use, use.name, use.call, use.node.value)
+        elif use.name in NAMES[held.kind]:
+            draft.find(use.node, said, "maps", "graphs and blocks of gloader.compat.dgl")
+        else:
+            advice = GRAPH_ADVICE.get(use.name, "graphs and blocks of gloader.compat.dgl do not have it")
+            draft.find(use.node, said, "missing" if held.is_sure else "perhaps missing", advice)
+
+    def _of_dataset(self, use: Use, held: Held) -> None:
+        draft, node = self._draft, use.node
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            return
+        owner, said = draft.edits.of(node.value), f"dataset.{use.name}"
+        if use.name == "[]":
+            self._graph_of(use, node, is_ogb=held.made_by in OGB_CLASSES)
+        elif use.name == "get_idx_split" and use.call is not None:
+            splits = idx_split(owner, draft.module("torch", "import torch"), ntype=self._ntype)
+            can_go = draft.edits.replace_node(use.call, splits)
+            draft.note(node, said, "the splits of the dataset", can_go=can_go)
+        elif use.name in _SPLIT_IDS or use.name == "labels":
+            new = f"{draft.module('torch', 'import torch')}.tensor({owner}.{_SPLIT_IDS.get(use.name, 'labels')})"
+            draft.note(node, said, new, can_go=draft.edits.replace_node(node, new))
+        elif use.name == "num_labels":
+            draft.note(node, said, "num_classes", can_go=draft.replace_tail(node, node.value, ".num_classes"))
+        elif use.name in {"num_classes", "name"}:
+            draft.find(node, said, "maps", "gloader.Dataset")
+        else:
+            advice = {"get_edge_split": "edges to predict are link tables (docs/links.md)"}.get(use.name)
+            draft.find(node, said, "missing", advice or f"a gloader.Dataset has no {use.name} of this kind")
+
+    def _graph_of(self, use: Use, node: ast.Attribute | ast.Subscript, *, is_ogb: bool) -> None:
+        """Have ``dataset[0]`` be the graph; of OGB the graph and its labels, which are (N, 1)."""
+        draft, owner = self._draft, self._draft.edits.of(node.value)
+        graph = f"{draft.module('dgl', COMPAT)}.DGLGraph"
+        if is_ogb:
+            labels = f"{draft.module('torch', 'import torch')}.tensor({owner}.labels)[:, None]"
+            pair = f"{graph}({owner}), {of_type(labels, self._ntype)}"
+            is_alone = isinstance(use.place.statement, ast.Assign) and use.place.statement.value is node
+            can_go = draft.edits.replace_node(node, pair if is_alone else f"({pair})")
+        else:
+            can_go = draft.wrap(node, node.value, graph)
+        draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
+
+    def _frame(self, use: Use) -> None:
+        """Data that a script gives to a graph that it makes: those of the saved graph take its place."""
+        if not isinstance(use.node, ast.Subscript) or not use.is_stored:
+            return
+        draft, key, node = self._draft, literal(use.node.slice), use.place.statement
+        can_go = isinstance(node, ast.Assign) and node.targets == [use.node]
+        if (
+            key in STORED
+            and can_go
+            and self._has_loader
+            and draft.edits.delete_statement(node, use.place.body)
+        ):
+            draft.find(use.node, f'graph data "{key}"', "changes", "the dataset has it")
+        elif key not in STORED:
+            shown = key if isinstance(key, str) else "..."
+            draft.find(
+                use.node, f'graph data "{shown}"', "missing",
+                f"a dataset has {_DATA} of nodes, feat and weight of edges",
+            )  # fmt: skip
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 1, -1)]

@@ -1,0 +1,103 @@
+"""The call of a loader of PyG, as gloader's loader of the same name takes it."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from gloader.compat.calls import argument, literal
+from gloader.compat.loading import table_of
+from gloader.compat.pyg_names import DROPPED, REFUSED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.compat.draft import Draft
+    from gloader.compat.uses import Use
+
+_DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint": False, "replace": False}
+
+
+class _Item(NamedTuple):
+    """An argument of a call, or an item of a mapping that is handed on by ``**``."""
+
+    name: object  # None without one
+    value: ast.expr
+    first: ast.expr | ast.keyword  # where its text begins
+
+    @property
+    def last(self) -> ast.expr | ast.keyword:
+        """Where its text ends: a keyword knows of brackets around its value."""
+        return self.first if isinstance(self.first, ast.keyword) else self.value
+
+
+def data_argument(call: ast.Call) -> ast.expr | None:
+    """Return what a loader is given as its graph. Pure."""
+    return argument(call, 0, "data")
+
+
+def change_loader(draft: Draft, use: Use, call: ast.Call) -> None:
+    """Change the arguments of a loader: those that go, those that say another thing, those that nothing takes."""
+    if use.name.endswith("LinkNeighborLoader"):
+        _name_the_table(draft, use, call)
+    items = [_Item(None, each, each) for each in call.args]
+    items += [_Item(each.arg, each.value, each) for each in call.keywords]
+    _judge(
+        draft, sorted(items, key=lambda item: draft.edits.start(item.first)), end=draft.edits.end(call) - 1
+    )
+    for mapping in use.spread:
+        if isinstance(mapping, ast.Dict) and id(mapping) not in draft.replaced:
+            draft.replaced.add(id(mapping))
+            items = [
+                _Item(literal(key), value, value if key is None else key)
+                for key, value in zip(mapping.keys, mapping.values, strict=True)
+            ]
+            _judge(draft, items, end=draft.edits.end(mapping) - 1)
+
+
+def _judge(draft: Draft, items: Sequence[_Item], *, end: int) -> None:
+    goes = []
+    for number, item in enumerate(items):
+        name, value, said = item.name, literal(item.value), f"{item.name}="
+        if not isinstance(name, str):
+            continue
+        if name in _DEFAULTS and value == _DEFAULTS[name]:
+            goes.append(number)
+            draft.find(item.value, said, "ignored", "what a loader does anyway")
+        elif name == "replace" and value is True:
+            _replace(draft, item, "sampler", "neighbor:replace=true")
+        elif name == "weight_attr":
+            _replace(draft, item, "sampler", "weighted")
+        elif name in {"directed", "replace"}:
+            advice = f"give {name}={_DEFAULTS[name]}: others are not known before the script runs"
+            draft.find(item.value, said, "missing", advice)
+        elif name in DROPPED:
+            goes.append(number)
+            draft.find(item.value, said, "ignored", DROPPED[name])
+        elif name in REFUSED:
+            draft.find(item.value, said, "missing", REFUSED[name])
+    ranges = [(item.first, item.last) for item in items]
+    if goes and not draft.edits.delete_items(ranges, goes, end):
+        draft.by_hand(items[goes[0]].value, ", ".join(f"{items[number].name}=" for number in goes))
+
+
+def _replace(draft: Draft, item: _Item, name: str, value: str) -> None:
+    new = f'{name}="{value}"' if isinstance(item.first, ast.keyword) else f'"{name}": "{value}"'
+    can_go = draft.edits.replace(draft.edits.start(item.first), draft.edits.end(item.last), new)
+    draft.note(item.value, f"{item.name}=", new, can_go=can_go)
+
+
+def _name_the_table(draft: Draft, use: Use, call: ast.Call) -> None:
+    """Name a link table in the place of pairs, by what the script calls the graph, the pairs and the loader."""
+    pairs = argument(call, 2, "edge_label_index")
+    if pairs is None:
+        draft.steps.split_edges(None)
+        return
+    node = use.place.statement
+    said = [each for each in (data_argument(call), pairs) if each is not None]
+    said += node.targets if isinstance(node, ast.Assign) else []
+    table = table_of([draft.edits.of(each) for each in said])
+    can_go = draft.edits.replace_node(pairs, f'"{table}"')
+    found = f'the link table "{table}" (tables are train, valid and test)'
+    draft.note(pairs, "edge_label_index=", found, can_go=can_go)
+    draft.steps.split_edges(pairs.elts[0] if isinstance(pairs, ast.Tuple) and pairs.elts else None)

@@ -1,0 +1,85 @@
+"""What becomes of the transforms of a script of PyG."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from gloader.compat.calls import argument
+from gloader.compat.loading import EDGE_SPLIT, OGB_CLASSES
+from gloader.compat.pyg_names import TO_DEVICE, advice_of_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from gloader.compat.draft import Draft
+    from gloader.compat.uses import Use
+
+TRANSFORMS: Final = "torch_geometric.transforms."
+# What `gloader prepare` does in the place of a transform.
+_FLAGS: Final = {
+    "ToUndirected": "--symmetrize",
+    "AddSelfLoops": "--self-loops",
+    "AddRemainingSelfLoops": "--self-loops",
+    "RemoveDuplicatedEdges": "--deduplicate",
+    "RandomLinkSplit": EDGE_SPLIT,
+}
+_SPLIT: Final = f"{TRANSFORMS}RandomLinkSplit"
+
+
+class Transforms:
+    """The transforms of a script, and which of them its data sets apply by themselves.
+
+    Parameters
+    ----------
+    draft : of the script
+    datasets : calls that make data sets in memory
+    is_typed : whether the graph has several types
+    """
+
+    def __init__(self, draft: Draft, datasets: Iterable[ast.Call], *, is_typed: bool) -> None:
+        self._draft = draft
+        self._is_typed = is_typed
+        uses = draft.script.uses
+        self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
+        self.splits_edges = any(use.name == _SPLIT for use in uses)
+        given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
+        within = [node for each in given for node in ast.walk(each)]
+        self._nodes = {id(node) for node in within}
+        self._names = {node.id for node in within if isinstance(node, ast.Name)}
+
+    def judge(self, use: Use) -> None:
+        """Note what becomes of one."""
+        draft, last = self._draft, use.name.rpartition(".")[2]
+        edits = draft.edits
+        if edits.is_replaced(edits.start(use.node), edits.end(use.node)):
+            draft.replaced.add(id(use.node))
+        if advice := advice_of_name(use.name):
+            draft.find(use.node, use.name, "missing", advice)
+        elif last == "ToDevice":
+            draft.find(use.node, use.name, "ignored", TO_DEVICE)
+        elif last in _FLAGS and (use.name == _SPLIT or self._is_ogb or not self._is_handed(use)):
+            flag = "--add-reverse" if last == "ToUndirected" and self._is_typed else _FLAGS[last]
+            draft.steps.flag(flag)
+            draft.find(use.node, use.name, "changes", f"prepare the dataset with {flag}")
+        elif last != "Compose" and self._is_ogb:
+            draft.find(use.node, use.name, "missing", "apply it to the batches, in the loop")
+        elif last != "Compose":
+            draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
+
+    def _is_handed(self, use: Use) -> bool:
+        """Return whether a data set is made with it: what is saved of that has been transformed."""
+        statement = use.place.statement
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        named = {each.id for each in targets if isinstance(each, ast.Name)}
+        return id(use.node) in self._nodes or bool(named & self._names)
+
+
+def without_split(call: ast.Call) -> str:
+    """Return the text of a loading call without a transform that makes three graphs of one. Pure."""
+    keywords = [each for each in call.keywords if "RandomLinkSplit" not in ast.unparse(each.value)]
+    return ast.unparse(ast.Call(func=call.func, args=call.args, keywords=keywords))
+
+
+def _pre(call: ast.Call) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == "pre_transform"), None)

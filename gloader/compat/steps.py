@@ -1,0 +1,84 @@
+"""What is done once, so that features come from the SSD: the commands that prepare a dataset."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gloader.compat.calls import literal
+from gloader.compat.loading import EDGE_SPLIT
+
+_ELSEWHERE: Final = "in a shell, where the dataset is prepared:"
+_PREPARE: Final = "gloader prepare "
+_FROM_PYG: Final = "import gloader; gloader.Dataset.from_pyg("
+_OGB_LINKS: Final = f"{_PREPARE}ogb:ogbl"
+_RELATION: Final = "--edge-split-relation "
+# Flags of `gloader prepare`, as keywords of `Dataset.from_pyg`.
+_KEYWORDS: Final = {
+    "--symmetrize": "symmetrize=True",
+    "--add-reverse": "add_reverse=True",
+    "--self-loops": "self_loops=True",
+    "--deduplicate": "deduplicate=True",
+    EDGE_SPLIT: "edge_split=(0.8, 0.1, 0.1)",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Something to do once."""
+
+    where: str
+    command: str
+
+
+class Steps:
+    """What is to be done once, while a script is being read."""
+
+    def __init__(self) -> None:
+        self.flags: list[str] = []  # of `gloader prepare`
+        self._steps: list[Step] = []
+
+    def add(self, where: str, command: str) -> None:
+        """Note what to do once; flags come behind it."""
+        step = Step(where=where, command=command)
+        if step not in self._steps:
+            self._steps.append(step)
+
+    def flag(self, name: str) -> None:
+        """Note a flag of `gloader prepare`."""
+        if name not in self.flags:
+            self.flags.append(name)
+
+    def split_edges(self, relation: ast.expr | None) -> None:
+        """Have link tables made of the edges of ``relation``, as a script writes it; OGB's have theirs."""
+        if any(step.command.startswith(_OGB_LINKS) for step in self._steps):
+            return
+        self.flag(EDGE_SPLIT)
+        names = [literal(each) for each in relation.elts] if isinstance(relation, ast.Tuple) else []
+        if len(names) == 3 and all(isinstance(each, str) for each in names):
+            self.flag(_RELATION + ":".join(map(str, names)))
+
+    def complete(self) -> list[Step]:
+        """Return what to do, with every flag."""
+        words = "".join(f" {flag}" for flag in self.flags)
+        keywords = "".join(f", {_keyword(flag)}" for flag in self.flags)
+        found = []
+        # Flags of a dataset that another script prepares.
+        others = (
+            [] if self._steps or not self.flags else [Step(where=_ELSEWHERE, command=f"{_PREPARE}SOURCE OUT")]
+        )
+        for step in self._steps or others:
+            command = step.command
+            if command.startswith(_PREPARE):
+                command += words
+            elif command.startswith(_FROM_PYG):
+                command = f"{command.removesuffix(')')}{keywords})"
+            found.append(replace(step, command=command))
+        return found
+
+
+def _keyword(flag: str) -> str:
+    if flag.startswith(_RELATION):
+        return f'edge_split_relation="{flag.removeprefix(_RELATION)}"'
+    return _KEYWORDS[flag]

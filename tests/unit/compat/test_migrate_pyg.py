@@ -1,0 +1,230 @@
+"""What becomes of each thing that a script of PyG may say."""
+
+import re
+
+import pytest
+from scripts_to_migrate import SCRIPTS
+
+from gloader.compat.migrate import migrate_text
+
+HEAD = (
+    "import torch_geometric as pyg\nimport torch_geometric.transforms as T\n"
+    "from torch_geometric.datasets import Planetoid, Reddit\nfrom torch_geometric.data import Data\n"
+    "from torch_geometric.loader import LinkNeighborLoader, NeighborLoader\n"
+    "from ogb.nodeproppred import PygNodePropPredDataset\n"
+)
+OURS = "from gloader.adapters.pyg import NeighborLoader\n"
+OPENED = 'ds = gloader.Dataset.open("data/reddit")\n'
+GRAPH = 'data = GraphData(gloader.Dataset.open("data/graph"))'
+LOADER = "\nloader = NeighborLoader(data, [5, 5])\n"
+
+
+def migrate(text, loader=LOADER):
+    return migrate_text(f"{HEAD}{text}{loader}", "script.py")
+
+
+def becomes(text, loader=LOADER):
+    """Return ``text``, changed, without the imports before it and the loader behind it."""
+    lines = migrate(text, loader).changed.split("\n")
+    return "\n".join(
+        line for line in lines if not line.startswith(("import ", "from ", LOADER.strip()))
+    ).strip("\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "from torch_geometric.loader import NeighborLoader",
+            "from gloader.adapters.pyg import NeighborLoader",
+        ),
+        (
+            "from torch_geometric.loader import NeighborLoader as N",
+            "from gloader.adapters.pyg import NeighborLoader as N",
+        ),
+        (
+            "from torch_geometric.loader import HGTLoader, NeighborLoader",
+            "from torch_geometric.loader import HGTLoader\nfrom gloader.adapters.pyg import NeighborLoader",
+        ),
+        ("from torch_geometric.nn import SAGEConv", "from torch_geometric.nn import SAGEConv"),
+        (
+            "def f():\n    from torch_geometric.loader import NeighborLoader",
+            "def f():\n    from gloader.adapters.pyg import NeighborLoader",
+        ),
+        (
+            "import torch_geometric as pyg\nloader = pyg.loader.NeighborLoader(data, [5])",
+            f"{OURS}import torch_geometric as pyg\nloader = NeighborLoader(data, [5])",
+        ),
+        (
+            "import torch_geometric.loader as L\nloader = L.NeighborLoader(data, [5])",
+            "from gloader.adapters.pyg import NeighborLoader\nloader = NeighborLoader(data, [5])",
+        ),
+    ],
+)
+def test_import_lines(before, after):
+    assert migrate_text(before + "\n", "script.py").changed == after + "\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("ds = Reddit(p)\ndata = ds[0]", f"{OPENED}data = GraphData(ds)"),
+        ('data = Planetoid("d", "Cora")[0]', GRAPH.replace("graph", "cora")),
+        ('data = Planetoid("d", a.name).data', 'data = GraphData(gloader.Dataset.open(f"data/{a.name}"))'),
+        ("ds = Reddit(p)\ndata = ds[0].to(device, 'x')", f"{OPENED}data = GraphData(ds)"),
+        ("ds = Reddit(p)\ndata = ds[0]\ndata = data.to(device)", f"{OPENED}data = GraphData(ds)"),
+        ("ds = Reddit(p)\nn = ds.num_features, ds.num_classes", f"{OPENED}n = ds.feature_dim, ds.num_classes"),
+        ("ds = Reddit(p)\ndata = ds[0]\ndata = T.ToUndirected()(data)", f"{OPENED}data = GraphData(ds)"),
+        ("data = Data(x=x)\ndata.y = y\ndata.train_mask = mask", GRAPH),
+        ("data = Data(x=x)\ndata.y = n = 1", f"{GRAPH}\ndata.y = n = 1"),
+        ("other = Data(x=x)\nother.y = y", "other = Data(x=x)\nother.y = y"),
+        ("data = dataset.to_pyg()", "data = GraphData(dataset)"),
+        ("a = NeighborLoader(dataset.to_pyg(), [5])", "a = NeighborLoader(dataset, [5])"),
+    ],
+)  # fmt: skip
+def test_lines_that_make_graphs(before, after):
+    assert becomes(before) == after
+
+
+def test_lines_that_make_graphs_of_ogb():
+    changed = migrate_text(SCRIPTS["PYG_PRODUCTS"], "script.py").changed
+    assert 'dataset = gloader.Dataset.open("data/ogbn-products")\n' in changed
+    assert (
+        'split_idx = {"train": torch.tensor(dataset.train), "valid": torch.tensor(dataset.valid)' in changed
+    )
+    assert "batch.y[: batch.batch_size].long()" in changed
+    assert "\nimport torch\n" in changed
+    assert '{"paper": torch.tensor(' in becomes(
+        'ds = PygNodePropPredDataset("ogbn-mag")\ns = ds.get_idx_split()'
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "left"),
+    [
+        ("num_workers=4", ""),
+        ("num_workers=4, batch_size=8", "batch_size=8"),
+        ("batch_size=8, num_workers=(4), pin_memory=True,", "batch_size=8,"),
+        ("batch_size=8,\n    num_workers=4,  # many\n    shuffle=True", "batch_size=8,\n    shuffle=True"),
+        ("disjoint=False, replace=False, subgraph_type='directional'", ""),
+        ("replace=True", 'sampler="neighbor:replace=true"'),
+        ("weight_attr='w', batch_size=8", 'sampler="weighted", batch_size=8'),
+        ("**{'num_workers': 4, 'batch_size': 8}", "**{'batch_size': 8}"),
+        ("**{'weight_attr': 'w'}", '**{"sampler": "weighted"}'),
+        ("**dict(num_workers=4)", "**dict(num_workers=4)"),
+        ("generator=g, neighbor_sampler=s, is_sorted=True", ""),
+    ],
+)
+def test_arguments_of_loaders(given, left):
+    found = becomes("", f"a = NeighborLoader(\n    data, [5], {given}\n)\n")
+    assert found == f"a = NeighborLoader(\n    data, [5]{', ' * bool(left)}{left}\n)"
+
+
+def test_arguments_that_several_loaders_share():
+    how = "how = {\n    'num_workers': 4,\n    'batch_size': 8,\n}\n"
+    found = becomes(f"{how}a = NeighborLoader(data, [5], **how)\nb = NeighborLoader(data, [6], **how)", "")
+    assert found.startswith("how = {\n    'batch_size': 8,\n}\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ("edge_label_index=train_data.edge_label_index", 'edge_label_index="train"'),
+        ("edge_label_index=val_edges, edge_label=y", 'edge_label_index="valid"'),
+        ("edge_label_index=test_edges", 'edge_label_index="test"'),
+        ("pairs, batch_size=8", '"train", batch_size=8'),
+        ("batch_size=8", "batch_size=8"),
+    ],
+)
+def test_edges_to_predict_are_link_tables(given, after):
+    text = f"ds = Reddit(path)\ndata = ds[0]\na = LinkNeighborLoader(data, [5], {given})\n"
+    found = migrate(text, "")
+    assert f"a = LinkNeighborLoader(data, [5], {after})\n" in found.changed
+    assert found.steps[0].command == (
+        'import gloader; gloader.Dataset.from_pyg(Reddit(path)[0], "data/reddit", edge_split=(0.8, 0.1, 0.1))'
+    )
+
+
+def test_the_edges_of_a_relation_are_split():
+    pairs = '(("user", "rates", "movie"), pairs)'
+    text = f"ds = Reddit(path)\na = LinkNeighborLoader(ds[0], [5], edge_label_index={pairs})\n"
+    found = migrate(text, "")
+    assert 'edge_label_index="train")' in found.changed
+    assert 'edge_split_relation="user:rates:movie")' in found.steps[0].command
+    ogb = "from ogb.linkproppred import PygLinkPropPredDataset\nds = PygLinkPropPredDataset('ogbl-collab')\n"
+    found = migrate(f"{ogb}a = LinkNeighborLoader(ds[0], [5], edge_label_index=pairs)\n", "")
+    assert [each.command for each in found.steps] == ["gloader prepare ogb:ogbl-collab data/ogbl-collab"]
+
+
+def test_one_graph_takes_the_place_of_three():
+    found = migrate_text(SCRIPTS["PYG_LINKS"], "script.py")
+    assert "train_data = val_data = test_data = GraphData(dataset)\n" in found.changed
+    assert found.steps[0].where == "in the script as it is, behind line 6, and without RandomLinkSplit:"
+    split = "T.RandomLinkSplit(num_val=0.1)"
+    found = migrate(
+        f"ds = Reddit(path, transform={split})\na, b, c = ds[0]", "\nl = NeighborLoader(a, [5])\n"
+    )
+    assert 'from_pyg(Reddit(path)[0], "data/reddit", edge_split' in found.steps[0].command
+
+
+def commands(text):
+    return [each.command.partition("; ")[2] or each.command for each in migrate(text).steps]
+
+
+def test_transforms_are_those_of_the_saved_graph_or_flags():
+    save = 'gloader.Dataset.from_pyg(Reddit({})[0], "data/reddit"{})'
+    later = "data = Reddit('p')[0]\ndata = T.AddSelfLoops()(data)\ndata = T.ToUndirected()(data)"
+    assert commands(later) == [save.format("'p'", ", self_loops=True, symmetrize=True")]
+    handed = "t = T.ToUndirected()\ndata = Reddit('p', transform=t)[0]"
+    assert commands(handed) == [save.format("'p', transform=t", "")]
+    of_ogb = 'data = PygNodePropPredDataset("ogbn-arxiv", transform=T.ToUndirected())[0]'
+    assert commands(of_ogb) == ["gloader prepare ogb:ogbn-arxiv data/ogbn-arxiv --symmetrize"]
+    assert migrate(of_ogb.replace("ToUndirected", "NormalizeFeatures")).is_complete is False
+    typed = "from torch_geometric.datasets import DBLP\ndata = DBLP('p')[0]\ndata = T.ToUndirected()(data)"
+    assert commands(typed)[0].endswith('[0], "data/dblp", add_reverse=True)')
+    assert "data = HeteroGraphData(gloader.Dataset.open(" in migrate(typed).changed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("data = Reddit(p)[0]\ndata.x", "features stay on the disk: batch.x"),
+        ("data = Reddit(p)[0]\ndata.edge_index = f(data)", "edges stay in the dataset: .*--symmetrize"),
+        ("data = Reddit(p)[0]\ndata.n_id = ids", "batch.n_id are the ids of a batch"),
+        ("data = Reddit(p)[0]\ndata.year", "a GraphData has no such thing"),
+        ("data = Reddit(p)[0]\ndata.year = y", "holds what the dataset has: prepare it after this line"),
+        ("for b in NeighborLoader(data, [5]):\n    b.adj_t", "batches have edge_index, and no adj_t"),
+        ("for b in NeighborLoader(data, [5]):\n    b.train_mask", "the first batch_size nodes are the seeds"),
+        ("NeighborLoader(data, [5], transform=f)", "apply it to the batch in the loop"),
+        ("NeighborLoader(data, [5], replace=args.replace)", "give replace=False: others are not known"),
+        ("NeighborLoader(data, [5], directed=False)", "give directed=True"),
+        ("NeighborLoader(data, [5], time_attr='t')", "times= of NodeLoader"),
+        ("pyg.loader.ClusterLoader(data)", "--order community"),
+        ("pyg.loader.DataLoader(many)", "many small graphs fit in memory"),
+        ("pyg.loader.HGTLoader(data, [5])", "gloader.collective"),
+        ("t = T.ToSparseTensor()", "hand it to the layers"),
+        ("from torch_sparse import SparseTensor", "batches have edge_index and need no SparseTensor"),
+        ("ds = PygNodePropPredDataset('ogbn-proteins')", "ogbn-proteins has 112 labels per node"),
+        ("ds = PygNodePropPredDataset('ogbn-arxiv')\nds.get_edge_split()", "edges to predict are link tables"),
+        ("ds = Reddit(p)\nds.processed_dir", "a gloader.Dataset has no processed_dir"),
+        ("T.ToUndirected()(f(x))", "apply it to the graph before it is saved"),
+        ("(dataset.to_pyg)()", "change it by hand"),
+        ("NeighborLoader(data, [5], num_workers=4,  # four\n    # or more\n    batch_size=1)", "change it by hand"),
+    ],
+)  # fmt: skip
+def test_what_does_not_map_and_why(text, said):
+    found = migrate(text)
+    missing = [each for each in found.findings if each.verdict == "missing"]
+    assert not found.is_complete
+    assert re.search(said, "\n".join(each.text for each in missing))
+    assert {each.page for each in missing} == {"docs/from-pyg.md"}
+
+
+def test_strings_that_are_formatted_are_changed_by_hand():
+    """Before Python 3.12 nobody says where in a file the expressions within them are."""
+    text = 'ds = Reddit(p)\nprint("a" f"{ds.num_classes}"\n  f"b {ds.num_features}")\n'
+    found = migrate(text)
+    assert 'print("a" f"{ds.num_classes}"\n  f"b {ds.num_features}")\n' in found.changed
+    named = {each.name: each.verdict for each in found.findings}
+    assert named["dataset.num_classes"] == "maps"
+    assert named["dataset.num_features"] == "missing"
