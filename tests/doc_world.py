@@ -139,6 +139,19 @@ def _without_dgl() -> Names:
     def model(blocks: Any, x: Any) -> Any:
         return torch.zeros(blocks[-1].num_dst_nodes(), 3, requires_grad=True)
 
+    from gloader.cli.main import main
+
+    _arrays()
+    words = [
+        "prepare",
+        "edges:edges.csv",
+        "data/links",
+        "--features",
+        "features.npy",
+        "--edge-split",
+        "80/10/10",
+    ]
+    assert main(words) == 0
     return {"model": model, "F": torch.nn.functional, "gloader": gloader}
 
 
