@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import CycloptsError, ValidationError
+from cyclopts import CycloptsError, MissingArgumentError, ValidationError
 
 from gloader.cli.views.screen import cell, make_console
 from gloader.errors import (
@@ -84,6 +84,8 @@ def describe(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    if isinstance(error, MissingArgumentError):
+        text = _missing(error)
     if isinstance(error, ValidationError) and error.argument is not None:
         text = f"{error.argument.name} is {error.argument.value}; {error.exception_message}"
     text = " ".join(text.split()).replace("overwrite=True", "--overwrite") or type(error).__name__
@@ -91,6 +93,15 @@ def describe(error: BaseException) -> str:
         text = f"out of memory: {text}; give a smaller --memory-budget or --batch-size"
     notes = getattr(error, "__notes__", ())
     return f"{text} ({'; '.join(notes)})" if notes else text
+
+
+def _missing(error: MissingArgumentError) -> str:
+    """Say what a command needs; a flag that has no value, or is misspelt, is told by cyclopts."""
+    text = str(error)
+    if error.argument is None or error.keyword is not None or "Did you mean" in text:
+        return text
+    command = " ".join(("gloader", *(error.command_chain or ())))
+    return f"{command} needs {error.argument.name}; {command} --help says what that is"
 
 
 def report(error: BaseException) -> None:

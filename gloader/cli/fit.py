@@ -17,16 +17,20 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from gloader.analyze.fit import Fit, FitQuestion
 
+_EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}  # of ten
+
 
 def _whole(_type: Any, tokens: Sequence[Token]) -> int:
-    """Return a whole number that may be written 111e6."""
+    """Return a whole number that may be written 111e6 or 111M."""
+    text = tokens[0].value
+    exponent = _EXPONENTS.get(text[-1:].lower())
     try:
-        number = float(tokens[0].value)
+        number = float(text if exponent is None else f"{text[:-1]}e{exponent}")
         if number == int(number) >= 0:
             return int(number)
     except (ValueError, OverflowError):
         pass
-    raise ConfigError("it must be a whole number, such as 111059956 or 111e6")
+    raise ConfigError("it must be a whole number, such as 111059956, 111e6 or 111M")
 
 
 Whole = Annotated[int, Parameter(converter=_whole, n_tokens=1, metavar="NUMBER")]

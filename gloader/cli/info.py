@@ -3,13 +3,16 @@
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.train import open_dataset
 from gloader.cli.views.screen import Screen, facts
 from gloader.config import ObjectSettings
+from gloader.convert.registry import is_source
 from gloader.core.units import format_bytes
+from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
@@ -34,6 +37,10 @@ def info(
     objects
         How a dataset at a URL is mirrored.
     """
+    if is_source(dataset) and not Path(dataset).exists():
+        raise ConfigError(
+            f"{dataset} is a source of graphs, and no dataset yet: gloader prepare {dataset} FOLDER"
+        )
     screen = Screen.open(is_json=output.json)
     with closing(open_dataset(dataset, objects)) as opened:
         if not output.json:

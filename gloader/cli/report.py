@@ -1,9 +1,16 @@
 """`gloader report`: one HTML page of runs."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.screen import Screen
+from gloader.cli.views.screen import Screen, figures
+
+if TYPE_CHECKING:
+    from gloader.report.training import Training
+
+_WIDE = 150  # characters, in which all columns of a table of runs have room
+_ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)  # run, test, median epoch, waiting, peak memory, budget, read
 
 
 def report(
@@ -13,10 +20,11 @@ def report(
     title: str = "gloader",
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
-    """Make one HTML page of runs: stage timelines, miss-ratio curves, epoch times against peers.
+    """Make one HTML page of runs: curves, seconds, memory and bytes of each beside the others.
 
     The page holds its pictures, and needs no network. It takes the folders of `gloader train` (with `--trace`, also
-    the timeline) and `gloader inspect --out`, traces, and the JSON of `experiments/bench/compare.py`.
+    the timeline), `gloader inspect --out` and `gloader analyze`, traces, and the JSON of
+    `experiments/bench/compare.py`. Runs that differ in their seed alone become one, with mean and standard deviation.
 
     Parameters
     ----------
@@ -31,15 +39,46 @@ def report(
     """
     from gloader.report import make_report
     from gloader.report.build_page import name_pictures
+    from gloader.report.run_groups import grouped
+    from gloader.report.run_overview import overview
 
     screen = Screen.open(is_json=output.json)
     sections = make_report(runs, out, png=png, title=title)
-    pictures = [] if png is None else [str(png / f"{name}.png") for name in name_pictures(sections)]
+    pictures = [] if png is None else [str(png / name) for name in name_pictures(sections)]
+    trained = [section.run for section in sections if section.run is not None]
+    if trained:
+        table = overview(grouped(trained))
+        screen.console.print(figures(table if screen.console.width >= _WIDE else table.columns(*_ESSENTIAL)))
+        screen.say("")
     for section in sections:
-        screen.say(section.title)
+        if section.run is None:  # the others are in the table
+            screen.say(section.title)
     screen.say(f"\npage: {out}")
     for picture in pictures:
         screen.say(f"picture: {picture}")
     screen.result(
-        {"out": str(out), "sections": [section.title for section in sections], "pictures": pictures}
+        {
+            "out": str(out),
+            "sections": [section.title for section in sections],
+            "runs": [_record_of(run) for run in trained],
+            "pictures": pictures,
+        }
     )
+
+
+def _record_of(run: "Training") -> dict[str, object]:
+    return {
+        "name": run.name,
+        "folder": run.source,
+        "seed": run.seed,
+        "epochs": len(run.epochs),
+        "metric": run.metric,
+        "test": run.test,
+        "best_valid": run.best,
+        "epoch_s": run.epoch_s,
+        "total_s": run.total_seconds,
+        "peak_anonymous_bytes": run.peak_bytes,
+        "memory_budget_bytes": run.budget_bytes,
+        "bytes_read": run.bytes_read,
+        "bytes_written": run.bytes_written,
+    }

@@ -1,5 +1,6 @@
 """`gloader train`."""
 
+import shlex
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -176,7 +177,9 @@ def _print(
 ) -> None:
     if not screen.is_json:
         print_result(screen, summary, mlp=mlp)
-    screen.say(f"\nresults in {out}")
+    screen.say(
+        f"\nresults in {out}; a page of them, beside other runs: gloader report {shlex.quote(str(out))}"
+    )
     if trace is not None:
         screen.say(f"trace in {trace}: open it in https://ui.perfetto.dev")
     screen.result({**summary, "out": str(out), **({} if mlp is None else {"mlp": mlp})})

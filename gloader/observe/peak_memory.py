@@ -5,11 +5,13 @@ from __future__ import annotations
 import ctypes
 import sys
 import threading
+import time
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from gloader.core.signals import uninterrupted
+from gloader.observe.memory_course import MemoryCourse
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -55,6 +57,7 @@ class PeakMemory:
     def __init__(self) -> None:
         self._bare = bare_bytes()
         self._most = anonymous_bytes()
+        self.begin_course()
         self._turn = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
@@ -64,6 +67,17 @@ class PeakMemory:
         """Most bytes so far, above a bare ``import torch``; never negative."""
         self._look()
         return max(0, self._most - self._bare)
+
+    def begin_course(self) -> None:
+        """Begin the stretch of time that `course` tells of; the peak stays."""
+        # Both at once, for the thread that looks.
+        self._course = (time.perf_counter(), MemoryCourse())
+
+    def course(self) -> tuple[int, ...]:
+        """Return the most bytes in equal parts of the time since `begin_course`, above a bare ``import torch``."""
+        self._look()
+        with self._turn:
+            return tuple(max(0, num_bytes - self._bare) for num_bytes in self._course[1].parts())
 
     def __enter__(self) -> Self:
         with uninterrupted():
@@ -86,3 +100,5 @@ class PeakMemory:
         # Of two threads that look, the one that looked first may be the last to say so.
         with self._turn:
             self._most = max(self._most, now)
+            began, course = self._course
+            course.add(max(0.0, time.perf_counter() - began), now)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gloader.errors import ConfigError
-from gloader.report.page import Section, beside, render_page
+from gloader.report.canvas import slug
+from gloader.report.page import Section, render_page
+from gloader.report.run_sections import beside
 from gloader.report.sections import read_sections
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target, write_atomically
@@ -52,17 +54,18 @@ def make_report(
     if png is not None:
         make_output_folder(png, os_io=os_io)
         for name, data in name_pictures(sections).items():
-            write_atomically(png / f"{name}.png", data, os_io=os_io)
+            write_atomically(png / name, data, os_io=os_io)
     return sections
 
 
 def name_pictures(sections: Sequence[Section]) -> dict[str, bytes]:
-    """Return the pictures by name; a name that occurs again gets a number. Pure."""
+    """Return the pictures by the names of their files; a name that occurs again gets a number. Pure."""
+    found = [(slug(chart.name), ".svg", chart.as_file()) for section in sections for chart in section.charts]
+    found += [(picture.name, ".png", picture.png) for section in sections for picture in section.pictures]
     named: dict[str, bytes] = {}
-    for section in sections:
-        for picture in section.pictures:
-            name, number = picture.name, 2
-            while name in named:
-                name, number = f"{picture.name}-{number}", number + 1
-            named[name] = picture.png
+    for base, kind, content in found:
+        name, number = base + kind, 2
+        while name in named:
+            name, number = f"{base}-{number}{kind}", number + 1
+        named[name] = content
     return named

@@ -55,8 +55,9 @@ def drawn(name: str, caption: str, draw: Callable[[BinaryIO], None]) -> Picture:
     # Never a file of its own: a page that is killed in the making leaves nothing.
     png = BytesIO()
     draw(png)
-    return Picture(name=_slug(name), caption=caption, png=png.getvalue())
+    return Picture(name=slug(name), caption=caption, png=png.getvalue())
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """Return ``name`` as that of a file. Pure."""
     return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gloader.core.malformed import shown
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import FormatError
 from gloader.report.text_table import TextTable
@@ -92,7 +93,7 @@ class Comparison:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise FormatError(
-                f"the comparison is malformed: {error!r}; write it anew with experiments/bench/compare.py"
+                f"the comparison is malformed: {shown(error)}; write it anew with experiments/bench/compare.py"
             ) from error
 
     def table(self) -> TextTable:

@@ -1,11 +1,10 @@
-"""The pictures of a report that no other part draws: epochs of contenders, and the course of a training run."""
+"""The picture of a comparison: the epochs of contenders."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.report.canvas import new_figure, save_figure, tidy
-from gloader.report.training import metric_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from gloader.report.comparison import Comparison, Row
-    from gloader.report.training import Training
 
 # Blue and orange stay apart for readers who do not tell red from green.
 _OURS: Final = "#4c78a8"
@@ -50,46 +48,6 @@ def draw_comparison(comparison: Comparison, path: Path | BinaryIO) -> None:
     epochs.set_yticks(range(len(rows)), labels=[row.name for row in rows])
     epochs.invert_yaxis()
     figure.suptitle(f"{comparison.kind}: one epoch", fontsize="medium")
-    save_figure(figure, path)
-
-
-def draw_training(training: Training, path: Path | BinaryIO) -> None:
-    """Write a PNG: seconds and accuracy of each epoch of a run.
-
-    Raises
-    ------
-    MissingDependencyError
-        matplotlib is not installed.
-    """
-    figure = new_figure(width=11, height=3.2)
-    seconds, figures = figure.subplots(1, 2)
-    metric = metric_words(training.metric)
-    numbers = [epoch.number for epoch in training.epochs]
-    seconds.bar(numbers, [epoch.seconds for epoch in training.epochs], color=_OURS, label="training")
-    below = [epoch.seconds for epoch in training.epochs]
-    seconds.bar(
-        numbers,
-        [epoch.evaluate_seconds for epoch in training.epochs],
-        bottom=below,
-        color=_PARTS["wait_s"][1],
-        label="evaluation",
-    )
-    seconds.set(xlabel="epoch", ylabel="seconds")
-    figures.plot(
-        numbers,
-        [epoch.train_acc for epoch in training.epochs],
-        ".-",
-        color=_OURS,
-        label="training" if metric == "accuracy" else "training, accuracy",
-    )
-    known = [(epoch.number, epoch.valid) for epoch in training.epochs if epoch.valid is not None]
-    if known:
-        figures.plot(*zip(*known, strict=True), ".-", color=_PEERS, label="validation")
-    figures.set(xlabel="epoch", ylabel=metric)
-    for axes in (seconds, figures):
-        tidy(axes)
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        axes.legend(fontsize="small")
     save_figure(figure, path)
 
 

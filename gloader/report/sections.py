@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from gloader.analyze.findings import Findings
-from gloader.core.malformed import MALFORMED
+from gloader.core.malformed import MALFORMED, shown
 from gloader.core.units import format_bytes
 from gloader.errors import ConfigError, FormatError, GloaderError
 from gloader.inspector.picture import save_picture
@@ -15,10 +15,11 @@ from gloader.observe.timeline_picture import render_timeline
 from gloader.report.analysis_page import analysis_sections
 from gloader.report.canvas import drawn
 from gloader.report.comparison import Comparison
-from gloader.report.page import Picture, Section
-from gloader.report.pictures import draw_comparison, draw_training
+from gloader.report.page import Section
+from gloader.report.pictures import draw_comparison
+from gloader.report.read_training import CONFIG, METRICS, MLP, PART, read_training
+from gloader.report.run_sections import run_section
 from gloader.report.text_table import TextTable
-from gloader.report.training import METRICS, read_training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
 _ANALYSIS = "analysis.json"
+_DATASET = "dataset.json"
+_MOST_NAMED = 8
 _FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)
 _ACCEPTED = (
     "the folder of a `gloader train` run, `inspect.json` of `gloader inspect --out`, "
@@ -57,18 +60,36 @@ def read_sections(path: Path) -> list[Section]:
         raise
     # Files of figures may be anybody's: what a table or a picture cannot show is a value that no run has.
     except (RuntimeError, *MALFORMED) as error:
-        raise FormatError(f"{path} cannot be shown: {error!r}; give {_ACCEPTED}") from error
+        raise FormatError(f"{path} cannot be shown: {shown(error)}; give {_ACCEPTED}") from error
     if not sections:
-        raise ConfigError(f"{path} holds nothing that can be shown; give {_ACCEPTED}")
+        raise ConfigError(f"{path} {_why_not(path)}; give {_ACCEPTED}")
     return sections
 
 
+def _why_not(folder: Path) -> str:
+    """Say what a folder is, of which nothing can be shown."""
+    if (folder / _DATASET).is_file():
+        return "is a dataset, which `gloader info` tells of"
+    runs = sorted(path.parent.name for path in folder.glob(f"*/{METRICS}"))
+    if runs:
+        some = " ".join(f"{folder}/{name}" for name in runs[:_MOST_NAMED])
+        return f"is no run but holds {len(runs)}: gloader report {some}"
+    return "holds nothing that can be shown"
+
+
 def _folder_sections(folder: Path) -> Iterator[Section]:
-    # Several runs of one command have a folder each.
-    runs = sorted(folder.glob("run-*"), key=lambda path: (len(path.name), path.name))
-    for run in [folder, *runs]:
-        if (run / METRICS).is_file():
-            yield _training_section(run)
+    # Several runs of one command have a folder each, and so has the MLP that one is compared with.
+    runs = [
+        run
+        for home in (folder, folder / MLP)
+        for run in (home, *sorted(home.glob(f"{PART}*"), key=lambda path: (len(path.name), path.name)))
+        if (run / METRICS).is_file()
+    ]
+    # A run that was ended in its first epoch has its settings alone.
+    if not runs and (folder / CONFIG).is_file():
+        runs = [folder]
+    for run in runs:
+        yield run_section(read_training(run))
     for name in _FILES:
         if (folder / name).is_file():
             yield from _file_sections(folder / name)
@@ -94,28 +115,6 @@ def _file_sections(path: Path) -> list[Section]:
     raise ConfigError(f"{path} is none of what can be shown; give {_ACCEPTED}")
 
 
-def _training_section(folder: Path) -> Section:
-    training = read_training(folder)
-    pictures: tuple[Picture, ...] = ()
-    if training.epochs:
-        pictures = (
-            drawn(
-                f"{training.name}-epochs",
-                "Seconds and accuracy of each epoch.",
-                lambda out: draw_training(training, out),
-            ),
-        )
-    return Section(
-        title=f"Training: {training.name}",
-        source=str(folder),
-        column=training.name,
-        facts=training.facts,
-        pictures=pictures,
-        tables=(training.table(),),
-        notes=("waited for\n" + "\n".join(training.waits()),) if training.epochs else (),
-    )
-
-
 def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
     try:
         parts = [(part, Comparison.from_json(part)) for part in values["comparisons"]]
@@ -126,7 +125,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
             ("command", str(values["command"])),
         ]
     except (KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path} is no comparison: {error!r}") from error
+        raise FormatError(f"{path} is no comparison: {shown(error)}") from error
     return [
         Section(
             title=f"Comparison on {comparison.kind}",
@@ -167,7 +166,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
     try:
         epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
     except (KeyError, TypeError) as error:
-        raise FormatError(f"{path} is no trace of gloader: {error!r}") from error
+        raise FormatError(f"{path} is no trace of gloader: {shown(error)}") from error
     epoch = min(1, max(epochs, default=0))  # the second is the first that shows the steady state
     name = _name_of(path)
     caption = f"Epoch {epoch + 1}: what each stage did while the others worked. Shades alternate between superbatches."
@@ -193,7 +192,7 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
         )
         name = str(values["dataset"])
     except (KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{path} is no inspection: {error!r}") from error
+        raise FormatError(f"{path} is no inspection: {shown(error)}") from error
     policies = [policy for policy in found.misses if policy != "none"]
     columns = [found.ratios(policy) for policy in policies]
     rows = [

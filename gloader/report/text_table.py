@@ -14,6 +14,11 @@ class TextTable:
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def columns(self, *places: int) -> TextTable:
+        """Return the table of some of its columns."""
+        header, *rows = (tuple(line[place] for place in places) for line in (self.header, *self.rows))
+        return TextTable(header=header, rows=tuple(rows))
+
 
 def as_markdown(table: TextTable) -> str:
     """Return the table in Markdown."""

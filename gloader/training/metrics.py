@@ -39,14 +39,18 @@ class EpochRecord:
     bottleneck: str  # what the epoch waited for, a sentence
     stats: EpochStats
     metric: str = "acc"  # what validation measures: the line says ``valid_<metric>``
+    # The most anonymous memory in equal parts of the epoch and its evaluation, as the budget counts it.
+    memory_bytes: tuple[int, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the record as a JSON object, the statistics flattened into it."""
         record = {
             name.replace("valid_acc", f"valid_{self.metric}"): getattr(self, name)
             for name in self.__slots__
-            if name not in ("stats", "metric")
+            if name not in ("stats", "metric", "memory_bytes")
         }
+        if self.memory_bytes:
+            record["memory_bytes"] = list(self.memory_bytes)
         stats = {
             name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
         }

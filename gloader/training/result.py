@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import resource
 import statistics
@@ -52,6 +53,7 @@ class RunResult:
     peak_anonymous_bytes: int = (
         0  # most that the first machine's ranks took, each above a bare `import torch`
     )
+    device: str = "cpu"  # or the name of the GPU
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
@@ -106,6 +108,7 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         ],
         "best_run": max(range(len(results)), key=lambda i: _worth(results[i])),
         "versions": versions(),
+        "machine": {"device": results[0].device, **machine()},
     }
     if results[-1].objects is not None:  # of all runs of this process
         found["objects"] = dict(results[-1].objects)
@@ -151,6 +154,24 @@ def versions() -> dict[str, str]:
     """Return the versions that the numbers of a run depend on."""
     found = {name: metadata.version(name) for name in _PACKAGES}
     return {"gloader": __version__, "python": platform.python_version(), **found}
+
+
+def machine() -> dict[str, str | int]:
+    """Return what the seconds of a run depend on; nothing that names the machine."""
+    return {
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
 
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:

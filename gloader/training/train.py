@@ -294,6 +294,7 @@ class _TrainingRun:
             peak_anonymous_bytes=sum(peaks[rank] for rank in self.group.first_machine),
             rank_peak_rss_bytes=tuple(self.group.gather(peak_rss_bytes())),
             objects=self._objects(),
+            device=_device_name(self.device),
         )
 
     def _objects(self) -> dict[str, Any] | None:
@@ -331,6 +332,7 @@ class _TrainingRun:
             folder=self.folder,
             reporter=self.reporter,
             rows=rows,
+            peak=self.peak,
         )
 
     def _inference(self, loader: Any, budget: RunBudget, rows: MachineRows | None) -> Inference:
@@ -442,6 +444,10 @@ def _by_rank(texts: Sequence[str]) -> str:
         return texts[0]
     said = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
     return "\n".join(f"rank {rank}: {text}" for rank, text in enumerate(said) if text)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
 
 
 def _check(settings: TrainSettings, files: RunFiles) -> None:

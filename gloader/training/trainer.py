@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from gloader.dataset import Dataset
+    from gloader.observe.peak_memory import PeakMemory
     from gloader.training.evaluate import Inference
     from gloader.training.group import Meanwhile, RankGroup
     from gloader.training.machine_rows import MachineRows
@@ -63,6 +64,7 @@ class Trainer:
     folder : receives metrics and checkpoints; None: nothing is written
     reporter : hears of batches, epochs and evaluations
     rows : of all machines, where each has a part of them; what ``inference`` reads on the first rank comes from them
+    peak : watches the memory of this rank
 
     Raises
     ------
@@ -81,7 +83,8 @@ class Trainer:
         device: torch.device,
         folder: RunFolder | None,
         reporter: Reporter,
-        rows: MachineRows | None = None,
+        rows: MachineRows | None,
+        peak: PeakMemory,
     ) -> None:
         self._recipe = recipe
         self._task, self._spec = recipe.task, recipe.task.spec
@@ -94,6 +97,7 @@ class Trainer:
         self._folder = folder
         self._reporter = reporter
         self._rows = rows
+        self._peak = peak
         # Before anything that draws: the weights are the same on every rank.
         self._model = first_network(recipe, device)
         # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
@@ -190,6 +194,7 @@ class Trainer:
     def _train_epoch(self, epoch: int) -> EpochRecord:
         self._optimizer.lr = learning_rate(self._optim, epoch)
         self._model.train()
+        self._peak.begin_course()
         metrics = self._train_batches(epoch).over(self._group)
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
         bottleneck, stats = self._share_stats()
@@ -208,6 +213,7 @@ class Trainer:
             bottleneck=bottleneck,
             stats=stats,
             metric=self._task.metric,
+            memory_bytes=self._memory_bytes(),
         )
 
     def _train_batches(self, epoch: int) -> RunningMetrics:
@@ -236,6 +242,12 @@ class Trainer:
         own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)}
         parts = self._group.gather(own)
         return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
+
+    def _memory_bytes(self) -> tuple[int, ...]:
+        """Return what the ranks of the first machine held together in the parts of the epoch; collective."""
+        borrowed = self._loader.borrowed_bytes
+        parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
+        return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
 
     def _end_phase(self) -> None:
         """Return the memory of the training steps before an evaluation takes its place."""
@@ -343,10 +355,14 @@ class _Progress:
         """Parse what `dataclasses.asdict` made; KeyError or TypeError where it is malformed."""
         if set(content) != {field.name for field in fields(cls)}:
             raise TypeError(f"progress has the entries {sorted(content)}")
-        epochs = tuple(
-            EpochRecord(**(record | {"stats": EpochStats(**record["stats"])})) for record in content["epochs"]
-        )
+        epochs = tuple(map(_record_of, content["epochs"]))
         return cls(**(dict(content) | {"epochs": epochs}))
+
+
+def _record_of(content: Mapping[str, Any]) -> EpochRecord:
+    stats = EpochStats(**content["stats"])
+    memory_bytes = tuple(content.get("memory_bytes", ()))  # earlier versions recorded none
+    return EpochRecord(**{**content, "stats": stats, "memory_bytes": memory_bytes})
 
 
 def _batch_report(epoch: int, index: int, num_batches: int, metrics: RunningMetrics) -> BatchReport:

@@ -500,6 +500,8 @@ def metrics() -> bytes:
         "hit_rate": 0.3,
         "bytes_read": 5,
         "bytes_written": 0,
+        "stage_seconds": {"compute": 0.5, "wait": 0.25},
+        "memory_bytes": [7, 9, 8],
     }
     return "\n".join(json.dumps({**line, "epoch": epoch}) for epoch in range(3)).encode()
 
@@ -563,7 +565,7 @@ TARGETS = {
     "inspection": Target("inspect.json", inspection, read_report, mutated_json, is_drawn=True),
     "trace": Target("trace.json", trace, read_report, mutated_json, is_drawn=True),
     "analysis": Target("analysis.json", analysis, read_report, mutated_json, is_drawn=True, pictures=4),
-    "metrics": Target("metrics.jsonl", metrics, read_report, mutated_json, is_drawn=True),
+    "metrics": Target("metrics.jsonl", metrics, read_report, mutated_json),
     "sizes": Target("a.txt", sizes, read_sizes),
     "specs": Target("a.txt", specs, read_specs),
 }

@@ -5,12 +5,16 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from gloader.core.printable import printable, printable_line
+
+if TYPE_CHECKING:
+    from gloader.report.text_table import TextTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +97,13 @@ def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
     for name, value in rows.items():
         table.add_row(cell(name), cell(value))
     return table
+
+
+def figures(table: "TextTable") -> Table:
+    """Return a table of texts, any of which may come from data; the first column names the row. Pure."""
+    found = Table(box=None, pad_edge=False)
+    for place, name in enumerate(table.header):
+        found.add_column(cell(name, "dim"), justify="right" if place else "left", overflow="fold")
+    for row in table.rows:
+        found.add_row(*map(cell, row))
+    return found

@@ -74,6 +74,7 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         (["prepare", "builtin:digit", "OUT"], "builtin:digits"),
         (["prepare", "nyp:here", "OUT"], "did you mean npy:...?"),
         (["prepare", "npy:/nowhere", "OUT"], "/nowhere"),
+        (["info", "builtin:digits"], "no dataset yet: gloader prepare builtin:digits FOLDER"),
         (["info", "/nowhere"], "/nowhere: cannot open as a store: there is nothing here"),
         (["verify", "/nowhere"], "there is nothing here"),
         (["train", "--dataset", "digits"], "'digits' is neither a folder nor a source"),

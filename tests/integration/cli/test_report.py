@@ -48,15 +48,50 @@ def test_a_run_its_timeline_and_a_miss_curve_are_one_page(
     report = json.loads(capsys.readouterr().out)
     assert report["sections"] == ["Training: run", "Timeline: run", "Misses: digits"]
     assert [Path(path).name for path in report["pictures"]] == [
-        "run-epochs.png",
+        "run-epochs.svg",
+        "loss.svg",
+        "loss-seconds.svg",
+        "acc.svg",
+        "acc-seconds.svg",
+        "memory.svg",
+        "bytes.svg",
+        "rows.svg",
         "run-timeline.png",
         "digits-misses.png",
     ]
-    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in report["pictures"])
+    begins = {".png": b"\x89PNG", ".svg": b"<svg"}
+    for path in map(Path, report["pictures"]):
+        assert path.read_bytes().startswith(begins[path.suffix]), path
     text = page.read_text()
     assert "<title>Mine</title>" in text
-    assert text.count("data:image/png;base64,") == 3
+    assert text.count("data:image/png;base64,") == 2
     assert "test accuracy" in text
+    (figures,) = report["runs"]
+    result = json.loads((run / "result.json").read_text())
+    assert figures["test"] == result["test_acc"]
+    assert figures["peak_anonymous_bytes"] == result["peak_anonymous_bytes"]
+    assert figures["memory_budget_bytes"] == 200_000_000
+    assert figures["bytes_read"] == result["bytes_read"]
+    assert result["machine"]["device"] == "cpu"
+
+
+def test_runs_are_a_table_on_the_screen_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["train", *DIGITS, "--hidden", "8", "--batch-size", "512", "--epochs", "1", "--features", "ram"]
+    assert main([*words, "--runs", "2", "--out", str(tmp_path / "seeds")]) == 0
+    capsys.readouterr()
+    monkeypatch.setenv("COLUMNS", "100")
+    page = tmp_path / "page.html"
+    assert main(["report", str(tmp_path / "seeds"), "--out", str(page)]) == 0
+    screen = " ".join(capsys.readouterr().out.split())
+    assert "seeds/run (2" in screen
+    assert "median epoch waiting peak memory budget read" in screen
+    assert "Runs beside each other" in screen
+    # What ranks measure while they train is in the file, as the budget counts it.
+    lines = (tmp_path / "seeds" / "run-0" / "metrics.jsonl").read_text().splitlines()
+    memory = [json.loads(line)["memory_bytes"] for line in lines]
+    assert [len(parts) for parts in memory] == [16]
 
 
 def test_what_cannot_be_shown_is_one_line_and_status_2(

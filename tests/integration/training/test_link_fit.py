@@ -16,7 +16,8 @@ from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import CheckpointError, ConfigError, ShapeError, StateError
 from gloader.loader import LinkLoader
-from gloader.report.training import read_training
+from gloader.report.read_training import read_training
+from gloader.report.run_facts import facts_of
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.link_judge import LinkJudge
@@ -416,7 +417,7 @@ def test_a_screen_and_a_report_name_the_metric(per_row, tmp_path, capsys) -> Non
     shown = capsys.readouterr().out
     assert "test mrr" in shown
     assert "validation mrr" in shown
-    assert "test mrr" in dict(read_training(tmp_path / "run").facts)
+    assert "test mrr" in dict(facts_of(read_training(tmp_path / "run")))
 
 
 def test_links_are_learned_from_the_edges_before_them(tmp_path) -> None:

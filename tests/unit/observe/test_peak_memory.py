@@ -49,6 +49,18 @@ def test_a_peak_that_another_thread_sees_meanwhile_is_kept(monkeypatch: pytest.M
     assert peak._most == 3 * 10**15
 
 
+def test_a_course_tells_of_its_own_stretch_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak_memory, "bare_bytes", lambda: MB)
+    held = [5 * MB]
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
+    peak = PeakMemory()
+    assert set(peak.course()) == {4 * MB}
+    peak.begin_course()
+    held[0] = MB // 2
+    assert set(peak.course()) == {0}  # less than an interpreter has is nothing
+    assert peak.peak_bytes == 4 * MB
+
+
 def test_a_system_that_does_not_tell_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak_memory, "_STATUS", tmp_path / "status")
     assert anonymous_bytes() == 0

@@ -3,7 +3,8 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from gloader.report.build_page import name_pictures
-from gloader.report.page import Picture, Section, beside, render_page
+from gloader.report.page import Picture, Section, render_page
+from gloader.report.svg import chart_of, text_at
 from gloader.report.text_table import TextTable
 
 PNG = b"\x89PNG not really"
@@ -52,14 +53,42 @@ def test_texts_are_escaped() -> None:
 
 
 def test_pictures_of_one_name_are_numbered() -> None:
-    assert list(name_pictures([_section(), _section(), _section()])) == ["a", "a-2", "a-3"]
+    pages = [_section(), _section(), _section()]
+    assert list(name_pictures(pages)) == ["a.png", "a-2.png", "a-3.png"]
+    charts = [chart_of("x/y", "c", [], height=10)] * 2
+    named = name_pictures([Section(title="t", source="s", charts=(*charts,)), _section()])
+    assert list(named) == ["x-y.svg", "x-y-2.svg", "a.png"]
+    assert named["x-y.svg"].startswith(b"<svg")
 
 
-def test_two_runs_stand_beside_each_other_and_one_alone() -> None:
-    first, second = (
-        Section(title=name, source=name, column=name, facts=(("loss", name),)) for name in ("a", "b")
-    )
-    assert beside([first]) == [first]
-    together, *own = beside([first, second])
-    assert together.tables[0].rows == (("loss", "a", "b"),)
-    assert [section.facts for section in own] == [(), ()]
+def test_charts_and_tables_are_in_the_page_itself() -> None:
+    table = TextTable(header=("h",), rows=(("<x>",),) * 13)
+    section = Section(
+        title="t", source="s", charts=(chart_of("a", "what <it> shows", [text_at(0, 0, "<x>")], height=10),),
+        named_tables=(("Of <these>", table),), folded_tables=(("Long <one>", table), ("Short", table.columns(0))),
+    )  # fmt: skip
+    page = _Links()
+    text = render_page("T", [section])
+    page.feed(text)
+    assert page.loads == []
+    assert page.tags.count("svg") == 1
+    assert page.tags.count("table") == 3
+    assert "<x>" not in text
+    assert "<it>" not in text
+    for told in ("what &lt;it&gt; shows", "Of &lt;these&gt;", "Long &lt;one&gt;"):
+        assert told in text
+
+
+def test_a_long_table_is_folded_when_the_page_opens() -> None:
+    def is_open(num_rows: int) -> bool:
+        table = TextTable(header=("h",), rows=(("x",),) * num_rows)
+        return "<details open>" in render_page(
+            "T", [Section(title="t", source="s", folded_tables=(("n", table),))]
+        )
+
+    assert [is_open(12), is_open(13)] == [True, False]
+
+
+def test_a_table_of_some_columns() -> None:
+    table = TextTable(header=("a", "b", "c"), rows=(("1", "2", "3"),))
+    assert table.columns(2, 0) == TextTable(header=("c", "a"), rows=(("3", "1"),))

@@ -65,6 +65,9 @@ def test_a_record_is_one_flat_json_line() -> None:
     assert line["hit_rate"] == 0.25
     assert line["valid_acc"] is None
     assert "stats" not in line
+    assert "memory_bytes" not in line  # nobody watched
+    watched = replace(record, memory_bytes=(3, 5))
+    assert json.loads(json.dumps(watched.to_json()))["memory_bytes"] == [3, 5]
 
 
 def test_the_sums_of_all_ranks_take_the_time_of_the_slowest(monkeypatch) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import statistics
 from dataclasses import replace
 
@@ -46,6 +47,15 @@ def test_one_run_has_every_promised_key_and_its_sums() -> None:
     assert summary["hit_rate"] == 0.25
     assert summary["rows_read"] == 150
     assert json.loads(json.dumps(summary)) == summary
+
+
+def test_a_result_says_what_its_seconds_depend_on_and_not_where_it_was() -> None:
+    found = summarize([replace(_result(test_acc=0.75), device="NVIDIA H100")])["machine"]
+    assert set(found) == {"device", "processor", "cores", "memory_bytes"}
+    assert found["device"] == "NVIDIA H100"
+    assert found["cores"] >= 1
+    assert found["memory_bytes"] > 10**8
+    assert platform.node() not in found.values()
 
 
 def test_the_hit_rate_of_a_run_is_that_of_its_epochs_rows_on_the_device_included() -> None:

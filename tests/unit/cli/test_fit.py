@@ -1,0 +1,29 @@
+"""Sizes of graphs as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from cyclopts import Token
+
+from gloader.cli.fit import _whole
+from gloader.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("111059956", 111_059_956),
+        ("111e6", 111_000_000),
+        ("1.6B", 1_600_000_000),
+        ("111M", 111_000_000),
+        ("0.3k", 300),
+    ],
+)
+def test_a_number_may_have_a_unit(text: str, number: int) -> None:
+    assert _whole(int, [Token(value=text)]) == number
+
+
+@pytest.mark.parametrize("text", ["", "M", "many", "1.5", "-3", "1e400", "nan", "1e3M", "0.0001k"])
+def test_anything_else_is_told_what_to_write(text: str) -> None:
+    with pytest.raises(ConfigError, match="it must be a whole number, such as 111059956, 111e6 or 111M"):
+        _whole(int, [Token(value=text)])
