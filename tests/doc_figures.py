@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +88,7 @@ def find(records: list[dict[str, Any]], *keys_and_values: str) -> dict[str, Any]
 
 _FUNCTIONS = {
     "median": median, "max": max, "min": min, "len": len, "sum": sum, "round": round, "find": find,
+    "stdev": stdev,
     "mean": lambda values: sum(values) / len(values),
     "either": lambda first, second: second if first is None else first,
     "load": _values_of,

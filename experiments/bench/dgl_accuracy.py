@@ -72,7 +72,7 @@ def main() -> int:
     args = parser.parse_args()
     with TemporaryDirectory() as folder:
         rows = [compare(graph, model, args, Path(folder)) for graph in args.graphs for model in MODELS]
-    content = {"rows": [asdict(row) for row in rows], "provenance": provenance()}
+    content = {**provenance(), "rows": [asdict(row) for row in rows]}
     args.out.with_suffix(".json").write_text(json.dumps(content, indent=1) + "\n")
     args.out.with_suffix(".md").write_text(to_markdown(rows, content))
     worst = max(abs(each) for row in rows for each in row.differences())
@@ -142,7 +142,7 @@ def run(text: str, script: Path, arguments: list[str]) -> float:
 def to_markdown(rows: list[Row], content: dict[str, Any]) -> str:
     """Return a table with a line for each graph and model."""
     lines = [
-        f"`{content['provenance']['command']}`",
+        f"`{content['command']}`",
         "",
         "Test accuracy in percent, mean and standard deviation over the seeds.",
         "",
