@@ -102,7 +102,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.RowFeatNormalizer": _TRANSFORM,
     "dgl.ToSimple": "prepare the dataset with --deduplicate",
     "dgl.add_reverse_edges": "prepare the dataset with --symmetrize",
-    "dgl.add_self_loop": "prepare the dataset with --self-loops",
+    "dgl.add_self_loop": "prepare the dataset with --self-loops, or dgl.load_graphs(FILE, self_loops=True)",
     "dgl.batch": _POOLED,
     "dgl.broadcast_nodes": _POOLED,
     "dgl.data": f"{_IN_MEMORY}, or `gloader prepare ogb:NAME OUT` where OGB has it",
