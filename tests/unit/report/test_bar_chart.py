@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from runs import drawn, texts, told
+from training_runs import drawn, texts, told
 
 from gloader.report.bar_chart import Bar, draw_bars, draw_columns
 from gloader.report.svg import Chart

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from runs import drawn, lines, texts, told
+from training_runs import drawn, lines, texts, told
 
 from gloader.report.line_chart import Level, Series, draw_lines
 from gloader.report.svg import Chart

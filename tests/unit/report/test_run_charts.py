@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from runs import drawn, epoch, lines, run, texts, told
+from training_runs import drawn, epoch, lines, run, texts, told
 
 from gloader.report.run_charts import charts_of, epoch_parts
 from gloader.report.run_groups import grouped

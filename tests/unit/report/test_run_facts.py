@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runs import epoch, run
+from training_runs import epoch, run
 
 from gloader.report.run_facts import circumstances_of, facts_of, table_of, waits_of
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from runs import run
+from training_runs import run
 
 from gloader.report.run_groups import RunGroup, differences, differing_settings, grouped, with_own_names
 from gloader.report.training import Training

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from runs import epoch, run
+from training_runs import epoch, run
 
 from gloader.report.run_groups import grouped
 from gloader.report.run_overview import each_seed, overview

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from runs import run
+from training_runs import run
 
 from gloader.report.page import Section
 from gloader.report.run_sections import beside, run_section

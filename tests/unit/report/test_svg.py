@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as ET
 
-from runs import drawn, texts
+from training_runs import drawn, texts
 
 from gloader.report.svg import LINE, NUM_STYLES, WIDTH, chart_of, legend_of, mark, shortened, text_at
 
