@@ -49,7 +49,7 @@ class FitFlags:
     """Numbers in a feature row."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     """How the features are stored."""
-    train_nodes: Whole = 0
+    train_nodes: Whole | None = None
     """Nodes that are trained on; a hundredth of all when not given."""
     model: Literal["graphsage", "gcn", "gat"] = "graphsage"
     """Which network."""
@@ -77,7 +77,7 @@ def fit(*, flags: FitFlags, output: OutputFlags = DEFAULT_OUTPUT) -> None:
         num_edges=flags.edges,
         feature_dim=flags.features,
         dtype=flags.dtype,
-        num_train=flags.train_nodes,
+        num_train=flags.train_nodes or 0,
     )
     settings = LoaderSettings.of(fanouts=flags.fanout, batch_size=flags.batch_size)
     question = FitQuestion(graph, settings, ModelConfig(name=flags.model, hidden=flags.hidden))
