@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gloader.cli.main import main
+from gloader.observe.peak_memory import PeakMemory
 
 DIGITS = ["--dataset", "builtin:digits", "--fanout", "5,5"]
 TRAIN = [
@@ -92,6 +93,27 @@ def test_runs_are_a_table_on_the_screen_too(
     lines = (tmp_path / "seeds" / "run-0" / "metrics.jsonl").read_text().splitlines()
     memory = [json.loads(line)["memory_bytes"] for line in lines]
     assert [len(parts) for parts in memory] == [16]
+
+
+def test_an_epoch_tells_of_its_own_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, tell, events = PeakMemory.begin_course, PeakMemory.course, []
+
+    def begin_course(peak: PeakMemory) -> None:
+        events.append("begin")
+        begin(peak)
+
+    def course(peak: PeakMemory) -> tuple[int, ...]:
+        events.append("tell")
+        return tell(peak)
+
+    monkeypatch.setattr(PeakMemory, "begin_course", begin_course)
+    monkeypatch.setattr(PeakMemory, "course", course)
+    words = ["train", *DIGITS, "--hidden", "8", "--batch-size", "512", "--epochs", "3", "--features", "ram"]
+    assert main([*words, "--out", str(tmp_path / "run")]) == 0
+    capsys.readouterr()
+    assert events[-6:] == ["begin", "tell"] * 3
 
 
 def test_what_cannot_be_shown_is_one_line_and_status_2(
