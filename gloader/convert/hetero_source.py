@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 from gloader.convert.readers.node_arrays import OR_EDGES
-from gloader.convert.source import Source
+from gloader.convert.source import ChangedEdges, Source
 from gloader.dataset.schema import relation_text
 from gloader.errors import SourceError
 
@@ -90,25 +90,8 @@ AnySource: TypeAlias = Source | HeteroSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReversedEdges:
+class ReversedEdges(ChangedEdges):
     """An edge stream whose edges run the other way."""
-
-    edges: EdgeStream
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        return self.edges.num_edges
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
-        return self.edges.has_weights
-
-    @property
-    def has_times(self) -> bool:
-        """Whether every chunk carries times."""
-        return self.edges.has_times
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""

@@ -65,6 +65,28 @@ class EdgeStream(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedEdges:
+    """What an edge stream over another one has from it; how it changes the edges, its ``chunks`` say."""
+
+    edges: EdgeStream
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges; None: unknown until they are read."""
+        return self.edges.num_edges
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.edges.has_weights
+
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self.edges.has_times
+
+
 class FeatureStream(Protocol):
     """The feature rows of a graph, in order of its nodes or edges. Every call of ``chunks`` starts again at row 0."""
 

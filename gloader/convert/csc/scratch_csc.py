@@ -11,7 +11,7 @@ import numpy as np
 from gloader.convert.csc.external_csc import build_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.csc.temporary_array import TemporaryArray
-from gloader.convert.source import EdgeChunk
+from gloader.convert.source import ChangedEdges, EdgeChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,15 +41,8 @@ class CscPiece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnweightedEdges:
+class UnweightedEdges(ChangedEdges):
     """An edge stream without its weights and times."""
-
-    edges: EdgeStream
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        return self.edges.num_edges
 
     @property
     def has_weights(self) -> bool:

@@ -8,38 +8,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk
-from gloader.convert.source import Splits
+from gloader.convert.source import ChangedEdges, Splits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.convert.order.row_order import RowOrder
-    from gloader.convert.source import EdgeChunk, EdgeStream, Source
+    from gloader.convert.source import EdgeChunk, Source
     from gloader.types import IdArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenumberedEdges:
+class RenumberedEdges(ChangedEdges):
     """An edge stream whose nodes have new ids."""
 
-    edges: EdgeStream
     new_ids: IdArray  # (N,)
     where: str  # the source, for messages
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        return self.edges.num_edges
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
-        return self.edges.has_weights
-
-    @property
-    def has_times(self) -> bool:
-        """Whether every chunk carries times."""
-        return self.edges.has_times
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time.

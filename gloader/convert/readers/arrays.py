@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from gloader.convert.csc.csc_kernels import expand_rows
 from gloader.convert.readers.file_edges import check_offsets
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
-from gloader.convert.source import EdgeChunk
+from gloader.convert.source import ChangedEdges, EdgeChunk
 from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError
 
@@ -153,6 +153,29 @@ class ArrayCscEdges:
                 dst=dst,
                 weight=_float_part(self.weight, part),
             )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightedEdges(ChangedEdges):
+    """The edges of a stream with weights from an array, which may be memory-mapped."""
+
+    weight: NDArray[np.generic]  # (E,)
+    # (E,) of each edge's weight in ``weight``; None: the edges are in its order
+    numbers: NDArray[np.integer] | None
+
+    @property
+    def has_weights(self) -> bool:
+        """Always."""
+        return True
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        done = 0
+        for chunk in self.edges.chunks(max_edges):
+            part = slice(done, done + chunk.src.shape[0])
+            done = part.stop
+            values = self.weight[part] if self.numbers is None else self.weight[self.numbers[part]]
+            yield replace(chunk, weight=plain_array(values, np.float32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

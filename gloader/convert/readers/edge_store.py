@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.arrays import ArrayFeatures
-from gloader.convert.readers.edge_times import ArrayTimes, PickedTimes, TimedEdges
+from gloader.convert.readers.edge_times import ArrayTimes, TimedEdges
 from gloader.convert.readers.moved_rows import PickedRows
 
 if TYPE_CHECKING:
@@ -45,12 +45,7 @@ class EdgeArrays:
         """
         if self.times is None:
             return edges
-        where = f"{self.where}: times"
-        times = (
-            ArrayTimes(values=self.times, where=where)
-            if order is None
-            else PickedTimes(values=self.times, numbers=order, where=where)
-        )
+        times = ArrayTimes(values=self.times, where=f"{self.where}: times", numbers=order)
         return TimedEdges.of(edges, times)
 
     def feature_rows(self, *, order: NDArray[np.integer] | None = None) -> FeatureStream | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from gloader.convert.source import ChangedEdges
 from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError, SourceError
 
@@ -107,39 +108,10 @@ class TimeColumn(Protocol):
 class ArrayTimes:
     """Times in an array, which may be memory-mapped."""
 
-    values: NDArray[Any]  # (E,)
-    where: str
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Of the array."""
-        return self.values.dtype
-
-    @property
-    def num_times(self) -> int:
-        """Elements of the array."""
-        return self.values.size
-
-    @contextmanager
-    def taking(self) -> Iterator[Callable[[int], NDArray[Any]]]:
-        """Return what takes the next so many times."""
-        flat, done = self.values.reshape(-1), 0
-
-        def take(count: int) -> NDArray[Any]:
-            nonlocal done
-            done += count
-            return flat[done - count : done]
-
-        yield take
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PickedTimes:
-    """The times of an array by number."""
-
     values: NDArray[Any]  # (M,)
-    numbers: NDArray[np.integer]  # (E,)
     where: str
+    # (E,) of each edge's time in ``values``; None: the edges are in its order
+    numbers: NDArray[np.integer] | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -149,17 +121,18 @@ class PickedTimes:
     @property
     def num_times(self) -> int:
         """E."""
-        return self.numbers.size
+        return self.values.size if self.numbers is None else self.numbers.size
 
     @contextmanager
     def taking(self) -> Iterator[Callable[[int], NDArray[Any]]]:
         """Return what takes the next so many times."""
-        done = 0
+        flat, done = self.values.reshape(-1), 0
 
         def take(count: int) -> NDArray[Any]:
             nonlocal done
             done += count
-            return self.values[self.numbers[done - count : done]]
+            part = slice(done - count, done)
+            return flat[part] if self.numbers is None else flat[self.numbers[part]]
 
         yield take
 
@@ -222,10 +195,9 @@ class StreamedTimes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedEdges:
+class TimedEdges(ChangedEdges):
     """An edge stream whose edges get their times from beside it."""
 
-    edges: EdgeStream
     times: TimeColumn
 
     @classmethod
@@ -244,16 +216,6 @@ class TimedEdges:
         if None not in (times.num_times, edges.num_edges) and times.num_times != edges.num_edges:
             raise ShapeError(f"{times.where} holds {times.num_times} times for {edges.num_edges} edges")
         return cls(edges=edges, times=times)
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        return self.edges.num_edges
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
-        return self.edges.has_weights
 
     @property
     def has_times(self) -> bool:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
+from gloader.convert.hetero_source import ReversedEdges
+from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures, WeightedEdges
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.readers.changed_edges import TurnedEdges, WeightedEdges
 from gloader.convert.readers.dgl_file import Form
 from gloader.convert.readers.edge_store import EdgeArrays
 from gloader.convert.readers.node_arrays import count_classes, random_splits
@@ -66,7 +66,7 @@ def stored_arrays(file: DglFile) -> DglArrays:
                 f"{file.path} is damaged at byte {stored.first.offset} or behind it: {error}; copy it again, or save "
                 "it again with dgl.save_graphs"
             ) from error
-        stream = lists if form is Form.BY_DESTINATION else TurnedEdges(edges=lists)
+        stream = lists if form is Form.BY_DESTINATION else ReversedEdges(edges=lists)
         resident = lists.indptr.nbytes
     order = None
     if stored.numbers is not None and file.edge_columns[0]:

@@ -19,7 +19,7 @@ from gloader.convert.readers.node_arrays import require_node_memory
 from gloader.convert.readers.tables import TableEdges, TableFeatures
 from gloader.convert.readers.torch_file import load_mapping, pickled_bytes
 from gloader.convert.readers.torch_tensors import dense_tensors, require_stored
-from gloader.convert.source import Source, Splits
+from gloader.convert.source import ChangedEdges, Source, Splits
 from gloader.convert.sources.ogb_edges import OgbEdgeFiles
 from gloader.convert.sources.ogb_raw import raw_table, read_count
 from gloader.core.malformed import MALFORMED
@@ -169,26 +169,15 @@ class _SplitRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WeightedEdges:
+class _WeightedEdges(ChangedEdges):
     """Edges whose weights stand in a table of their own."""
 
-    edges: EdgeStream
     table: CsvTable
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges."""
-        return self.edges.num_edges
 
     @property
     def has_weights(self) -> bool:
         """Always."""
         return True
-
-    @property
-    def has_times(self) -> bool:
-        """Whether every chunk carries times."""
-        return self.edges.has_times
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
@@ -212,25 +201,13 @@ class _WeightedEdges:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _InverseEdges:
+class _InverseEdges(ChangedEdges):
     """Edges with the reverse of each right behind it, as OGB adds them."""
-
-    edges: EdgeStream
 
     @property
     def num_edges(self) -> int | None:
         """Number of edges, the reverse ones included."""
         return None if self.edges.num_edges is None else 2 * self.edges.num_edges
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
-        return self.edges.has_weights
-
-    @property
-    def has_times(self) -> bool:
-        """Whether every chunk carries times."""
-        return self.edges.has_times
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
