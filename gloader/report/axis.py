@@ -11,8 +11,9 @@ if TYPE_CHECKING:
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MARGIN: Final = 0.05
-# Values of damaged files, and of runs that diverged: differences of larger ones overflow.
+# Of damaged files, and of runs that diverged: differences of larger values overflow, and parts of smaller ranges are 0.
 _MOST: Final = 1e100
+_LEAST_RANGE: Final = 1e-100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ def fit_axis(
     low, high = min(found), max(found)
     margin = 0.0 if is_whole else _MARGIN * (high - low)
     low, high = (0.0 if from_zero else low - margin), high + margin
-    if high <= low:  # all are alike
+    if high - low < _LEAST_RANGE:  # all are alike
         around = max(abs(low), 1.0) * _MARGIN
         low, high = (0.0 if from_zero else low - around), high + around
     step = _step((high - low) / most_ticks)

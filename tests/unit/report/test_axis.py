@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gloader.report.axis import can_be_drawn, fit_axis
@@ -12,6 +12,8 @@ VALUES = st.lists(st.floats(-1e90, 1e90, allow_nan=False), min_size=1, max_size=
 
 
 @given(VALUES, st.booleans())
+@example([5e-324], True)
+@example([0.0, 5e-324], False)
 def test_every_value_and_tick_lies_between_the_ends(values: list[float], from_zero: bool) -> None:
     axis = fit_axis(values, start=10.0, end=110.0, from_zero=from_zero and min(values) >= 0)
     assert axis.low < axis.high
