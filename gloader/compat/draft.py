@@ -6,8 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gloader.compat.findings import MISSING, Finding
+from gloader.compat.prepare_steps import PrepareSteps
 from gloader.compat.source_text import Edits
-from gloader.compat.steps import Steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Draft:
         self.text = text
         self.edits = Edits(text)
         self.findings: dict[Finding, None] = {}
-        self.steps = Steps()
+        self.steps = PrepareSteps()
         self.replaced: set[int] = (
             set()
         )  # nodes that are gone, of uses of names and of imports, by their identity

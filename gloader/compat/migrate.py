@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.compat.findings import Finding
-    from gloader.compat.steps import Step
+    from gloader.compat.prepare_steps import PrepareStep
 
 _DRAFTS: Final = {"dgl": draft_dgl, "torch_geometric": draft_pyg}
 _WORDS: Final = {"dgl": "DGL", "torch_geometric": "PyG"}
@@ -32,7 +32,7 @@ class Migration:
     name: str
     libraries: tuple[str, ...]  # "DGL", "PyG" or both
     findings: tuple[Finding, ...]  # by line
-    steps: tuple[Step, ...]  # to do once, so that features come from the SSD
+    steps: tuple[PrepareStep, ...]  # to do once, so that features come from the SSD
     others: tuple[str, ...]  # scripts beside it that it imports, and that use these libraries
     changed: str  # the whole text, changed
     diff: str  # empty where nothing changes

@@ -15,7 +15,7 @@ from gloader.adapters import pyg
 from gloader.adapters.pyg.graph_data import GraphData
 from gloader.adapters.pyg.hetero_graph_data import EdgeData, HeteroGraphData, NodeData
 from gloader.cli.main import build_app
-from gloader.compat import dgl_names, loading, pyg_names, steps
+from gloader.compat import dgl_names, loading, prepare_steps, pyg_names
 from gloader.compat.advice import FROM_DGL, FROM_PYG
 from gloader.compat.dgl.dataloading import DataLoader, NeighborSampler, as_edge_prediction_sampler
 from gloader.compat.dgl.dataloading.loader import _NEEDLESS
@@ -81,7 +81,7 @@ def test_every_name_of_gloader_is_there(name):
 
 
 def test_keywords_of_flags_are_options_of_conversions():
-    made = steps.Steps()
+    made = prepare_steps.PrepareSteps()
     made.add("here", "import gloader; gloader.Dataset.from_pyg(data, 'out')")
     for flag in dgl_names.FLAGS.values():
         if flag:

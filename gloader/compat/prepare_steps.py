@@ -25,23 +25,23 @@ _KEYWORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class PrepareStep:
     """Something to do once."""
 
     where: str
     command: str
 
 
-class Steps:
+class PrepareSteps:
     """What is to be done once, while a script is being read."""
 
     def __init__(self) -> None:
         self.flags: list[str] = []  # of `gloader prepare`
-        self._steps: list[Step] = []
+        self._steps: list[PrepareStep] = []
 
     def add(self, where: str, command: str) -> None:
         """Note what to do once; flags come behind it."""
-        step = Step(where=where, command=command)
+        step = PrepareStep(where=where, command=command)
         if step not in self._steps:
             self._steps.append(step)
 
@@ -59,14 +59,16 @@ class Steps:
         if len(names) == 3 and all(isinstance(each, str) for each in names):
             self.flag(_RELATION + ":".join(map(str, names)))
 
-    def complete(self) -> list[Step]:
+    def complete(self) -> list[PrepareStep]:
         """Return what to do, with every flag."""
         words = "".join(f" {flag}" for flag in self.flags)
         keywords = "".join(f", {_keyword(flag)}" for flag in self.flags)
         found = []
         # Flags of a dataset that another script prepares.
         others = (
-            [] if self._steps or not self.flags else [Step(where=_ELSEWHERE, command=f"{_PREPARE}SOURCE OUT")]
+            []
+            if self._steps or not self.flags
+            else [PrepareStep(where=_ELSEWHERE, command=f"{_PREPARE}SOURCE OUT")]
         )
         for step in self._steps or others:
             command = step.command
