@@ -197,9 +197,7 @@ class _ReadEdges(dict[Any, EdgeList]):
         # Copies, for the arrays of a dataset are read-only, which tensors cannot be.
         indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
         edges = Adjacency(torch.from_numpy(indptr), torch.from_numpy(indices), num_src=sources)
-        found = self[relation] = EdgeList(
-            edges.indices, edges.dst, num_src=sources, num_dst=edges.num_dst, adjacency=edges
-        )
+        found = self[relation] = EdgeList.of(edges)
         return found
 
 

@@ -29,7 +29,7 @@ class EdgeList:
 
     Parameters
     ----------
-    src, dst : (E,) int32 or int64 ends of each
+    src, dst : (E,) int32 or int64 ends of each; None: those of ``adjacency``
     num_src, num_dst : nodes on either side
     adjacency : the same edges, which are then in the order of their destinations; None: they are in any
     """
@@ -37,23 +37,35 @@ class EdgeList:
     def __init__(
         self,
         src: torch.Tensor,
-        dst: torch.Tensor,
+        dst: torch.Tensor | None,
         *,
         num_src: int,
         num_dst: int,
         adjacency: Adjacency | None = None,
     ) -> None:
         self.src = src
-        self.dst = dst
         self.num_src = num_src
         self.num_dst = num_dst
+        self._dst = dst
         self._given = adjacency
+
+    @classmethod
+    def of(cls, edges: Adjacency) -> EdgeList:
+        """Return ``edges``. Shares their tensors."""
+        return cls(edges.indices, None, num_src=edges.num_src, num_dst=edges.num_dst, adjacency=edges)
 
     @classmethod
     def of_block(cls, block: DeviceBlock) -> EdgeList:
         """Return the edges of ``block``. Shares its tensors."""
-        edges = Adjacency(block.indptr, block.indices, num_src=block.num_src)
-        return cls(edges.indices, edges.dst, num_src=block.num_src, num_dst=block.num_dst, adjacency=edges)
+        return cls.of(Adjacency(block.indptr, block.indices, num_src=block.num_src))
+
+    @property
+    def dst(self) -> torch.Tensor:
+        """(E,) the destination of each; made when somebody asks, for sums over a block do not."""
+        if self._dst is None:
+            assert self._given is not None  # noqa: S101 - without it they are given
+            return self._given.dst
+        return self._dst
 
     @property
     def num_edges(self) -> int:
@@ -63,6 +75,8 @@ class EdgeList:
     @cached_property
     def in_degrees(self) -> torch.Tensor:
         """(num_dst,) int64."""
+        if self._given is not None:
+            return self._given.indptr.diff().long()
         return torch.bincount(self.dst, minlength=self.num_dst)
 
     @cached_property
@@ -77,8 +91,7 @@ class EdgeList:
                 self.src.to(device), self.dst.to(device), num_src=self.num_src, num_dst=self.num_dst
             )
         indptr, indices = self._given.indptr.to(device), self._given.indices.to(device)
-        edges = Adjacency(indptr, indices, num_src=self.num_src)
-        return EdgeList(indices, edges.dst, num_src=self.num_src, num_dst=self.num_dst, adjacency=edges)
+        return EdgeList.of(Adjacency(indptr, indices, num_src=self.num_src))
 
     def weighted_sum(self, x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
         """Return the sum of the rows of each destination's sources; never holds a row for each edge.

@@ -134,8 +134,8 @@ def _edge_frame(graph: DGLGraph, relation: Relation, edges: DeviceBlock) -> Fram
     columns: dict[str, Any] = {EID: lambda: edges.edge_ids}
     if edges.edge_x is not None:
         columns[FEATURE] = edges.edge_x
-    frame = Frame(int(edges.indices.shape[0]), columns)
-    return Frame(frame.num_rows, columns, fetch=_from(graph.edge_frame(relation), lambda: edges.edge_ids))
+    num_edges = int(edges.indices.shape[0])
+    return Frame(num_edges, columns, fetch=_from(graph.edge_frame(relation), lambda: edges.edge_ids))
 
 
 def _from(frame: Frame, ids_of: Callable[[], torch.Tensor]) -> Callable[[str], Any]:
