@@ -37,7 +37,7 @@ class SizedGraph:
     num_edges: int  # as stored: of an undirected graph twice as many as it has
     feature_dim: int
     dtype: str = "float32"  # that features are stored in
-    num_train: int = 0  # seeds of an epoch; 0: a hundredth of the nodes
+    num_train: int | None = None  # seeds of an epoch; None: a hundredth of the nodes
     num_classes: int = 100
 
     def __post_init__(self) -> None:
@@ -46,13 +46,13 @@ class SizedGraph:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
         check_stored_dtype(self.dtype)
-        if not 0 <= self.num_train <= self.num_nodes:
-            raise ConfigError(f"num_train is {self.num_train}; it must be in 0..{self.num_nodes}")
+        if self.num_train is not None and not 1 <= self.num_train <= self.num_nodes:
+            raise ConfigError(f"num_train is {self.num_train}; it must be in 1..{self.num_nodes}")
 
     @property
     def num_seeds(self) -> int:
         """Nodes that are trained on."""
-        return self.num_train or max(1, self.num_nodes // 100)
+        return max(1, self.num_nodes // 100) if self.num_train is None else self.num_train
 
     def dataset(self) -> Dataset:
         """Return a dataset whose record says these sizes; there are no files behind it."""

@@ -77,7 +77,7 @@ def fit(*, flags: FitFlags, output: OutputFlags = DEFAULT_OUTPUT) -> None:
         num_edges=flags.edges,
         feature_dim=flags.features,
         dtype=flags.dtype,
-        num_train=flags.train_nodes or 0,
+        num_train=flags.train_nodes,
     )
     settings = LoaderSettings.of(fanouts=flags.fanout, batch_size=flags.batch_size)
     question = FitQuestion(graph, settings, ModelConfig(name=flags.model, hidden=flags.hidden))

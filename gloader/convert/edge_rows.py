@@ -13,6 +13,7 @@ from gloader.convert.edge_rows_plan import plan_edge_rows
 from gloader.convert.order.edge_moves import EdgeMoves
 from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.readers.float_chunks import float_chunks
+from gloader.convert.source import ChangedEdges
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
@@ -50,35 +51,12 @@ class FeaturedEdges:
     )
 
 
-class NumberedEdges:
-    """An edge stream whose edges have numbers, by which their rows of features are found; a stream of edges itself.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NumberedEdges(ChangedEdges):
+    """Edges with numbers, by which their rows of features are found; a stream that leaves some out gave them theirs."""
 
-    Parameters
-    ----------
-    edges : those of a stream that leaves some out have their numbers
-    num_rows : of features
-    where : what holds the edges, for messages
-    """
-
-    def __init__(self, edges: EdgeStream, num_rows: int, where: str) -> None:
-        self._edges = edges
-        self._num_rows = num_rows
-        self._where = where
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        return self._edges.num_edges
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
-        return self._edges.has_weights
-
-    @property
-    def has_times(self) -> bool:
-        """Whether every chunk carries times."""
-        return self._edges.has_times
+    num_rows: int  # of features
+    where: str  # what holds the edges, for messages
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time.
@@ -89,21 +67,21 @@ class NumberedEdges:
             There are more edges than rows, or, of a stream that leaves none out, fewer.
         """
         done, are_all = 0, True
-        for chunk in self._edges.chunks(max_edges):
+        for chunk in self.edges.chunks(max_edges):
             count = chunk.src.shape[0]
             if chunk.number is None:
                 chunk = replace(chunk, number=np.arange(done, done + count, dtype=np.int64))  # noqa: PLW2901 - as it goes on
             else:
                 are_all = False
             done += count
-            if chunk.number is not None and chunk.number.max(initial=-1) >= self._num_rows:
+            if chunk.number is not None and chunk.number.max(initial=-1) >= self.num_rows:
                 raise ShapeError(
-                    f"{self._where}: edge {self._num_rows} (counted from 0) has no edge features; there are "
-                    f"{self._num_rows} rows"
+                    f"{self.where}: edge {self.num_rows} (counted from 0) has no edge features; there are "
+                    f"{self.num_rows} rows"
                 )
             yield chunk
-        if are_all and done != self._num_rows:
-            raise ShapeError(f"{self._where}: edge features have {self._num_rows} rows for {done} edges")
+        if are_all and done != self.num_rows:
+            raise ShapeError(f"{self.where}: edge features have {self.num_rows} rows for {done} edges")
 
 
 def write_edges(
@@ -150,7 +128,9 @@ def write_edges(
         return sort(given.edges)
     numbers = EdgeNumbers.of(scratch / "edge-numbers", features.num_rows)
     try:
-        report = sort(NumberedEdges(given.edges, features.num_rows, ends.where), numbers=numbers)
+        report = sort(
+            NumberedEdges(edges=given.edges, num_rows=features.num_rows, where=ends.where), numbers=numbers
+        )
         count = report.num_edges
         plan = plan_edge_rows(
             features, count, dtype=dtype, rules=rules, budget_bytes=budget_bytes, where=ends.where

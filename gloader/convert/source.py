@@ -67,7 +67,7 @@ class EdgeStream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangedEdges:
-    """What an edge stream over another one has from it; how it changes the edges, its ``chunks`` say."""
+    """The base of edge streams over another one: size and columns are those of ``edges``; ``chunks`` is their own."""
 
     edges: EdgeStream
 

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MARGIN: Final = 0.05
-# Of damaged files, and of runs that diverged: differences of larger values overflow, and parts of smaller ranges are 0.
+# Damaged files and runs that diverged have such values: of larger ones differences overflow, and a smaller range has no
+# parts, for its step rounds to 0.
 _MOST: Final = 1e100
 _LEAST_RANGE: Final = 1e-100
 

@@ -197,8 +197,7 @@ class _ReadEdges(dict[Any, EdgeList]):
         # Copies, for the arrays of a dataset are read-only, which tensors cannot be.
         indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
         edges = Adjacency(torch.from_numpy(indptr), torch.from_numpy(indices), num_src=sources)
-        found = self[relation] = EdgeList.of(edges)
-        return found
+        return self.setdefault(relation, EdgeList.of(edges))
 
 
 def _node_frame(table: NodeTable) -> Frame:

@@ -51,7 +51,7 @@ class EdgeList:
 
     @classmethod
     def of(cls, edges: Adjacency) -> EdgeList:
-        """Return ``edges``. Shares their tensors."""
+        """Return the edges of an adjacency, and share its tensors."""
         return cls(edges.indices, None, num_src=edges.num_src, num_dst=edges.num_dst, adjacency=edges)
 
     @classmethod
@@ -61,7 +61,7 @@ class EdgeList:
 
     @property
     def dst(self) -> torch.Tensor:
-        """(E,) the destination of each; made when somebody asks, for sums over a block do not."""
+        """(E,) the destination of each edge. Of a block they are made here: a sum over it goes forward without."""
         if self._dst is None:
             assert self._given is not None  # noqa: S101 - without it they are given
             return self._given.dst

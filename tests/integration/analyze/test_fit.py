@@ -122,7 +122,8 @@ def test_the_command_says_what_is_enough(capsys: pytest.CaptureFixture[str]) -> 
         ("--nodes", "1.5", "a whole number, such as"),
         ("--edges", "many", "a whole number, such as"),
         ("--edges", "0", "num_edges is 0; it must be 1 or more"),
-        ("--train-nodes", "1e9", "num_train is 1000000000; it must be in 0..1000"),
+        ("--train-nodes", "1e9", "num_train is 1000000000; it must be in 1..1000"),
+        ("--train-nodes", "0", "num_train is 0; it must be in 1..1000"),
     ],
 )
 def test_a_size_that_cannot_be_is_refused(

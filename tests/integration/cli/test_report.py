@@ -95,9 +95,7 @@ def test_runs_are_a_table_on_the_screen_too(
     assert [len(parts) for parts in memory] == [16]
 
 
-def test_an_epoch_tells_of_its_own_memory(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_epoch_tells_of_its_own_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin, tell, events = PeakMemory.begin_course, PeakMemory.course, []
 
     def begin_course(peak: PeakMemory) -> None:
@@ -112,7 +110,6 @@ def test_an_epoch_tells_of_its_own_memory(
     monkeypatch.setattr(PeakMemory, "course", course)
     words = ["train", *DIGITS, "--hidden", "8", "--batch-size", "512", "--epochs", "3", "--features", "ram"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
     assert events[-6:] == ["begin", "tell"] * 3
 
 

@@ -217,3 +217,14 @@ def test_what_cannot_be_is_refused_in_words():
         ours.nn.RelGraphConv(4, 6, 2, regularizer="ridge")
     with pytest.raises(ConfigError, match="'median': choose one of sum, mean, max, min, stack"):
         ours.nn.HeteroGraphConv({}, aggregate="median")
+
+
+@pytest.mark.parametrize("key", ["sage mean", "gcn"])
+def test_a_sum_over_a_block_goes_forward_without_the_destinations_of_its_edges(key):
+    name, words, keywords = LAYERS[key]
+    hop = random_hop(30, 10, 80)
+    block = block_pair(hop).ours
+    getattr(ours.nn, name)(*words, **keywords)(block, torch.ones(30, IN))
+    edges = block.edge_list()
+    assert "pairs" not in vars(edges._given)
+    assert edges.dst.tolist() == torch.repeat_interleave(torch.arange(10), hop.indptr.diff()).tolist()
