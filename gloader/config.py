@@ -68,15 +68,20 @@ Autocast = Literal["none", "bf16"]
 GradCompress = Literal["none", "bf16", "powersgd"]
 
 
+# The ten flags that most runs need stand first in --help.
+FIRST: Final = Parameter(group=Group("Start with these", sort_key=-1))
+Budget = Annotated[Size, FIRST]
+
+
 @Parameter(name="*", group=Group("Model", sort_key=1))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
     """The network."""
 
-    name: Annotated[ModelName, Parameter(name="model")] = "graphsage"
+    name: Annotated[ModelName, Parameter(name="model"), FIRST] = "graphsage"
     """Which network; gat and gine look at features of edges, mlp ignores the edges. Graphs of several types take rsage,
     rgcn or rgat."""
-    hidden: Count = 256
+    hidden: Annotated[Count, FIRST] = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5
     """Share of activations dropped while training."""
@@ -91,7 +96,7 @@ class ModelConfig:
 class OptimConfig:
     """The optimisation of one run."""
 
-    epochs: Count = 10
+    epochs: Annotated[Count, FIRST] = 10
     """Passes over the training nodes."""
     optimizer: Literal["adam", "adamw"] = "adam"
     """Update rule."""
@@ -127,11 +132,11 @@ class StepConfig:
 class SamplingSettings:
     """What is in a batch. Together with the dataset, the seeds and the world size, these alone decide it."""
 
-    fanouts: AnyFanout = (15, 10, 5)
+    fanouts: Annotated[AnyFanout, FIRST] = (15, 10, 5)
     """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all. Of a dataset
     with several relations: of each of them; or as in author:writes:paper=25,20;*=10,5 by relation, * for all that are
     not named; or as in collective:25,20 of all relations together."""
-    batch_size: Count = 1024
+    batch_size: Annotated[Count, FIRST] = 1024
     """Training nodes per step; of each rank where there are several."""
     shuffle: Annotated[bool, NOT_A_FLAG] = True
     """Order the seeds anew in every epoch, as in ``torch.utils.data.DataLoader``."""
@@ -154,7 +159,7 @@ class SamplingSettings:
     time_bound: TimeBound = "<"
     """Whether an edge of the very second of the seed counts as before it."""
     time_window: int | None = None
-    """Seconds before the seed that edges may lie back; any number of them when not given."""
+    """Seconds before the seed that edges may lie back. Default: any number."""
 
     @property
     def hops(self) -> tuple[int, ...]:
@@ -178,31 +183,31 @@ class SamplingSettings:
 class MemorySettings:
     """What is held in memory and on the spill disk; never changes what is in a batch."""
 
-    memory_budget: Size = None
-    """Host memory for everything, such as 8GB, of all ranks of a machine that share it; half of what is free when not
-    given."""
-    features: Features = "auto"
+    memory_budget: Budget = None
+    """Host memory for everything, such as 8GB, of all ranks of a machine together; Python and torch themselves come on
+    top. Default: half of what is free."""
+    features: Annotated[Features, FIRST] = "auto"
     """Where the features live: ram, ssd, or ram where they fit the budget (auto)."""
     topology: TopologyHome = "auto"
     """Where the edges live: in memory (ram), on the SSD and read in sweeps that serve many batches (sweep) or by each
     batch (direct); ram where they fit half of the budget, else sweep (auto)."""
     cache: SizeOrShare = None
-    """Host cache of features that live on the SSD: a size, or a share of the features such as 10%; what the budget
-    leaves when not given."""
+    """Host cache of features that live on the SSD: a size, or a share of the features such as 10%. Default: what the
+    budget leaves."""
     policy: Policy = "belady"
     """What the host cache keeps. belady plans it from the sampled future, static holds the nodes with the most
     out-edges, none has no cache; the others decide batch by batch."""
     spill_budget: Size = None
-    """Disk that packs may use, such as 20GB; a share of what is free when not given, 0 for none."""
+    """Disk that packs may use, such as 20GB, or 0 for none. Default: a share of what is free."""
     spill_dir: Path | None = None
-    """Folder for packs; $GLOADER_SPILL_DIR or the system's temporary folder when not given."""
+    """Folder for packs. Default: $GLOADER_SPILL_DIR, or the system's temporary folder."""
     superbatch: Count | None = None
-    """Most batches that are planned together; what the budgets allow when not given."""
+    """Batches planned together at most. Default: what fits."""
     superbatch_reset: bool = False
     """Begin every superbatch with an empty host cache, as Ginex does, to compare with."""
     buffers: Count | None = None
-    """Batches whose rows may be in memory on their way to the loop, of each rank; what is predicted to be fastest, and
-    what memory is idle, when not given."""
+    """Batches whose rows may be in memory on their way to the loop, of each rank. Default: what is predicted to be
+    fastest, and what idle memory holds."""
 
     def cache_bytes(self, feature_bytes: int) -> int | None:
         """Return the bytes of the host cache beside ``feature_bytes`` of features; None: what the budget leaves."""
@@ -218,7 +223,7 @@ class ReadingSettings:
     """How: by each batch (direct), by one pass into memory (staged), by one pass into a pack on the disk (packed), or
     the fastest of these for each superbatch (auto)."""
     max_gap: Size = None
-    """Longest hole between two wanted rows that one read goes over, 0 for none; what suits the disk when not given."""
+    """Longest hole between two wanted rows that one read goes over, or 0 for none. Default: what suits the disk."""
     io: Annotated[IoMode, NOT_A_FLAG] = "auto"
     """System calls that read, see `gloader.ssd_store.FeatureStore.open`."""
     verify: Annotated[Verify, NOT_A_FLAG] = "read"
@@ -253,9 +258,9 @@ class RankSettings:
     sharing: Annotated[Sharing, Parameter(name="loader")] = "auto"
     """Several ranks: one loader for those of a machine (shared; auto does that), or one for each of them (private)."""
     rank: Annotated[int | None, NOT_A_FLAG] = None
-    """This process among those that share out each step; that of the process group when not given."""
+    """This process among those that share out each step. Default: that of the process group."""
     world_size: Annotated[int | None, NOT_A_FLAG] = None
-    """How many they are; the size of the process group when not given."""
+    """Processes that share out each step. Default: the size of the process group."""
     exchange: ExchangeMode = "auto"
     """Several machines, features on the SSD: each reads a range of the rows for all of them (always), all that it needs
     itself (never), or what is predicted to be faster for each superbatch (auto)."""
@@ -267,11 +272,11 @@ class StageSettings:
     """How the stages behind a loader work."""
 
     threads: Count | None = None
-    """Sampling threads; as many as this process has cores when not given."""
+    """Sampling threads. Default: one for each core of this process."""
     stall_timeout_s: Annotated[Duration, Parameter(name="stall-timeout")] = 300.0
     """Seconds after which a stage that makes no progress ends the run."""
     epochs: Annotated[int | None, NOT_A_FLAG] = None
-    """Epochs behind which nothing is prepared; the stages work ahead for ever when not given."""
+    """Epochs behind which nothing is prepared. Default: the stages work ahead for ever."""
     trace: Annotated[bool, NOT_A_FLAG] = False
     """Record what every stage does, for `Loader.write_trace`."""
 
@@ -305,7 +310,7 @@ class LinkConfig:
     """hits@K, mrr or auc; as the given negatives are (auto): mrr for those of each edge, hits@50 for a table of them,
     auc where none are given."""
     eval_edges: Names | None = None
-    """Link tables to validate with and to test with; valid,test, where they are there, when not given."""
+    """Link tables to validate with and to test with. Default: valid,test, where the dataset has them."""
 
 
 @Parameter(name="*", group=Group("Object store", sort_key=11))
@@ -314,12 +319,12 @@ class ObjectSettings:
     """How a dataset at a URL (s3://, gs://, az://, https://, file://) comes here; never changes what is in a batch."""
 
     mirror_dir: Path | None = None
-    """Folder for mirrors of datasets at URLs, on an SSD; mirrors below $GLOADER_HOME when not given."""
+    """Folder for mirrors of datasets at URLs, on an SSD. Default: mirrors below $GLOADER_HOME."""
     mirror_budget: Size = None
-    """Disk that the mirror may take, such as 40GB; what does not fit is fetched again when it is needed. All of the
-    dataset when not given."""
+    """Disk that the mirror may take, such as 40GB; what does not fit is fetched again when it is needed. Default: all
+    of the dataset."""
     object_limit: str | None = None
-    """Most that is asked of the store, such as 500MB/s,3000req/s; no limit when not given."""
+    """Most that is asked of the store, such as 500MB/s,3000req/s. Default: no limit."""
     object_requests: Count = 64
     """Most requests under way at a time."""
     object_price: Price | None = None
@@ -576,7 +581,7 @@ def _read(name: str, value: Any) -> Any:
     hint = _types()[name]
     if value is None:
         return None
-    if hint == Size:
+    if hint in (Size, Budget):
         return parse_bytes(value)
     if hint == SizeOrShare:
         return value if isinstance(value, float) else parse_share(value)

@@ -32,7 +32,6 @@ _IN_GENERAL: Final = (
     "superbatch=16x",
     "superbatch=0.5x",
     "disk=2x",
-    "gpu=4x",
     "dtype=float16",
 )
 # Of the batches of a run, those whose next uses say what a cache of any size misses: two superbatches of the largest.
@@ -93,6 +92,7 @@ def _useful(predictor: Predictor) -> list[Prediction]:
     threads = header.shape.sampler_threads
     asked = [
         *_IN_GENERAL,
+        *([] if header.device == "cpu" else ["gpu=4x"]),
         f"cores={2 * header.cores}",
         f"threads={threads + 1}",
         *([f"threads={threads - 1}"] if threads > 1 else []),

@@ -137,6 +137,16 @@ class FitQuestion:
         return round(sum(len(batch.nodes) for batch in self.batches) / len(self.batches))
 
     @property
+    def num_seeds(self) -> int:
+        """Nodes that an epoch trains on."""
+        return self._graph.num_seeds
+
+    @property
+    def knows_seeds(self) -> bool:
+        """Whether that was given; else it is assumed."""
+        return self._graph.num_train is not None
+
+    @property
     def num_batches(self) -> int:
         """Batches of an epoch."""
         return math.ceil(self._graph.num_seeds / self._settings.sampling.batch_size)

@@ -88,7 +88,7 @@ def lag_words(lags: float) -> str:
     if lags < _LEAST_LAGS:
         return ""
     return (
-        f"; {lags:.0%} of it are waits for nothing that was recorded, taken to be the same whatever changes"
+        f"; {lags:.0%} is waiting that the recording does not explain: it is kept as it is in every what-if"
     )
 
 

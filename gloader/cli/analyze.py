@@ -38,10 +38,10 @@ def analyze(
         The folder of `gloader train --trace`, or a trace.
     what_if
         A change, such as disk=2x, or several together, such as cache=2x,superbatch=128; may be given again. Changes
-        that often help are tried when not given. Of: disk, disk.random, disk.write, gpu, compute, network, cores,
+        that often help are tried by default. Of: disk, disk.random, disk.write, gpu, compute, network, cores,
         threads, buffers, ranks, memory, cache, superbatch, policy, strategy, dtype, order, fanout, batch-size.
     out
-        Folder for analysis.json, analysis.html and replay.trace.json; that of the run when not given.
+        Folder for analysis.json, analysis.html and replay.trace.json. Default: that of the run.
     verify
         Also train a few hundred batches with this run's settings: on batches that stay in memory, with everything in
         memory, and as recorded. Shows the stalls that this measures beside those of the replay.

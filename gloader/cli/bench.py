@@ -103,7 +103,7 @@ class EpochWorkload:
     epochs: int = 3
     """Counted epochs, of which the median counts."""
     threads: int | None = None
-    """Sampling threads; as many as this process has cores when not given."""
+    """Sampling threads. Default: one for each core of this process."""
     seed: int = 0
     """Key of the order and the sampling."""
 

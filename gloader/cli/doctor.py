@@ -32,7 +32,7 @@ def doctor(
     Parameters
     ----------
     path
-        Folder whose disk is probed; the one that holds prepared sources when not given.
+        Folder whose disk is probed. Default: the one that holds prepared sources.
     network
         Measure the network between the machines of a launch instead, started on each by
         `torchrun --nnodes W ... -m gloader doctor --network`, and say what to export where another interface is faster.

@@ -50,7 +50,7 @@ class FitFlags:
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     """How the features are stored."""
     train_nodes: Whole | None = None
-    """Nodes that are trained on; a hundredth of all when not given."""
+    """Nodes that are trained on. Default: a hundredth of all."""
     model: Literal["graphsage", "gcn", "gat"] = "graphsage"
     """Which network."""
     hidden: Count = 256
@@ -60,7 +60,7 @@ class FitFlags:
     batch_size: Count = 1024
     """Training nodes per batch."""
     memory_budget: Size = None
-    """Memory of the run; the least that is enough, and doublings of it, when not given."""
+    """Memory of the run. Default: the least that is enough, and doublings of it."""
 
 
 def fit(*, flags: FitFlags, output: OutputFlags = DEFAULT_OUTPUT) -> None:
@@ -118,10 +118,18 @@ def _facts(question: "FitQuestion", least: int, least_to_prepare: int, dataset: 
         ("disk", f"{format_bytes(dataset)}, and {format_bytes(scratch)} more while it is prepared"),
         ("to prepare it", f"{format_bytes(least_to_prepare)} of memory or more"),
         ("to train", f"{format_bytes(least)} of memory or more"),
-        ("a batch", f"{format_count(question.batch_rows)} rows, {question.num_batches:,} of them an epoch"),
+        ("training nodes", _seeds(question)),
+        ("batches an epoch", f"{question.num_batches:,}"),
+        ("a batch", f"{format_count(question.batch_rows)} rows"),
     ):
         table.add_row(name, cell(value))
     return table
+
+
+def _seeds(question: "FitQuestion") -> str:
+    """Return how many nodes an epoch trains on, and who said so."""
+    count = format_count(question.num_seeds)
+    return count if question.knows_seeds else f"{count} (assumed: a hundredth of all; --train-nodes says it)"
 
 
 def _table(found: "Sequence[Fit]") -> Table:

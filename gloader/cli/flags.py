@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from gloader.core.flag_values import SWITCH
 
 
-@Parameter(name="*")
+@Parameter(name="*", group=Group("Output", sort_key=99))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFlags:
     """What every command accepts about its own output."""

@@ -65,14 +65,14 @@ def infer(  # noqa: PLR0913 - each a flag
     out
         The file to write, in the order of the source's nodes: one int64 per node, or with --layer a row of float32.
     node_type
-        Nodes of this type; those that have labels when not given. Of others --layer says what is written.
+        Nodes of this type. Default: those that have labels. Of others --layer says what is written.
     layer
         Write what this layer makes of the nodes: 1 is next to the features. Classes when not given, or of a model of
         links what the last layer makes.
     pairs
         A .npy file of int64 pairs (n, 2), source and destination by their ids in the source: write their scores.
     memory_budget
-        Memory that may be used, such as 8GB or 512MiB; half of what is free when not given.
+        Memory that may be used, such as 8GB or 512MiB; by default half of what is free.
     device
         auto, cpu or cuda:0.
     objects

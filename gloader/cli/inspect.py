@@ -137,6 +137,12 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
+    # First, since it is what a reader came for.
+    screen.say(
+        f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
+        f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
+        "less memory costs much reading, more saves little.\n"
+    )
     title = f"{name}: % of {inspection.num_accesses:,} accesses that read the SSD"
     rest = [policy for policy in inspection.misses if policy != "none"]
     while rest:
@@ -159,11 +165,6 @@ def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
     screen.say(
         f"The first read of each row is counted, {100 * first_reads:.1f}% of the accesses. Not so for static "
         "sets: they are in memory already, and to load one reads as much as its memory, once for all epochs."
-    )
-    screen.say(
-        f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
-        f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
-        "less memory costs much reading, more saves little."
     )
 
 

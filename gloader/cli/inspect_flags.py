@@ -17,15 +17,15 @@ class InspectFlags:
     batch_size: int = 1024
     """Training nodes per batch."""
     batches: int | None = None
-    """Batches to sample; a whole epoch when not given, with --topology 64."""
+    """Batches to sample. Default: a whole epoch, with --topology 64."""
     superbatch: int = 64
     """Batches that are planned together."""
     seed: int = 0
     """Key of the order and the sampling."""
     threads: int | None = None
-    """Sampling threads; as many as this process has cores when not given."""
+    """Sampling threads. Default: one for each core of this process."""
     memory_budget: Size = None
-    """Memory for the traces, and with --topology that of the loader; half of what is free when not given."""
+    """Memory for the traces, and with --topology that of the loader. Default: half of what is free."""
     spill_budget: Size = None
     """With --topology: disk that the loader may take; a quarter of what is free, up to four times the features, when
     not given."""

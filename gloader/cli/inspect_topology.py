@@ -94,16 +94,16 @@ def show_topology(screen: Screen, reads: "TopologyReads", name: str) -> None:
 def _choice(reads: "TopologyReads") -> str:
     """Return what a loader would do, as sentences. Pure."""
     home = {
-        "ram": "A loader holds the topology in memory",
-        "sweep": "A loader reads the topology in sweeps",
-        "direct": "A loader reads the topology page by page",
+        "ram": "A loader keeps the edges in memory",
+        "sweep": "A loader reads the edges in sweeps",
+        "direct": "A loader reads the edges page by page",
     }[reads.home]
     sweep = reads.sweep
     if sweep is None:
-        return f"{home}, as {reads.reason}. No sweeps: {reads.refusal}."
+        return f"{home} ({reads.reason}). No sweeps: {reads.refusal}."
     made = "It makes" if reads.home == "sweep" else "With topology='sweep' it makes"
     return (
-        f"{home}, as {reads.reason}. {made} a pass for {sweep.num_batches} batches (S_t): {sweep.reason}. That takes "
+        f"{home} ({reads.reason}). {made} a pass for {sweep.num_batches} batches (S_t): {sweep.reason}. That takes "
         f"{format_bytes(sweep.memory_bytes)} of memory and {format_bytes(sweep.spill_bytes)} of the spill disk, and "
         f"reads {format_bytes(round(sweep.read_bytes))} a batch, what passes brought included: "
         f"{_seconds(sweep.seconds)} of the disk."

@@ -31,7 +31,7 @@ class PrepareFlags:
     """Flags of the conversion."""
 
     memory_budget: Size = None
-    """Memory that the conversion may use, such as 1GB; half of what is free when not given."""
+    """Memory that the conversion may use, such as 1GB. Default: half of what is free."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
     """How the features are stored."""
     edge_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
@@ -95,7 +95,7 @@ class SourceFlags:
     labels: Path | None = None
     """edges: a .npy file of labels, -1 where unlabelled; may be left out where edges are predicted."""
     splits: Path | None = None
-    """edges: a .npz file with train, valid and test ids; random 60/20/20 when not given."""
+    """edges: a .npz file with train, valid and test ids; random 60/20/20 by default."""
     edge_time: str | None = None
     """Where the times of edges are, by which lists are sorted: a column of their table, or an array's name; or none."""
     edge_features: str | None = None

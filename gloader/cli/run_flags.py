@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
-from gloader.config import TaskName
+from gloader.config import FIRST, TaskName
 from gloader.core.flag_values import SWITCH, Count
 
 
@@ -15,18 +15,18 @@ from gloader.core.flag_values import SWITCH, Count
 class RunFlags:
     """What is run and where the results go."""
 
-    dataset: str
+    dataset: Annotated[str, FIRST]
     """A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
     under $GLOADER_HOME."""
     config: Path | None = None
     """A YAML recipe whose keys are these flags; flags on the command line win over it."""
-    out: Path | None = None
-    """Folder of the results; runs/DATASET-MODEL-DATE-TIME when not given."""
+    out: Annotated[Path | None, FIRST] = None
+    """Folder of the results. Default: runs/DATASET-MODEL-DATE-TIME."""
     task: TaskName = "node"
     """What is predicted: the classes of nodes, or edges (link), which --edges and the flags beside it are for."""
     runs: Count = 1
     """Repetitions with seeds seed, seed+1, ...; the result is their mean and standard deviation."""
-    resume: Annotated[bool, SWITCH] = False
+    resume: Annotated[bool, SWITCH, FIRST] = False
     """Continue the interrupted run in --out."""
     device: str = "auto"
     """auto, cpu or cuda:0; with several ranks auto gives each its own GPU."""

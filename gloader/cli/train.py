@@ -74,6 +74,11 @@ def train(
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
     _require_sampler(loader.sampling)
+    if run.task == "node" and loader.sampling.is_temporal:
+        raise ConfigError(
+            "--time-strategy is for --task link, whose tables say when each edge asks; in a loop of your own, "
+            "gloader.Loader(times=...) takes the time of each training node"
+        )
     settings = TrainSettings(
         model=model, optim=optim, step=step, loader=loader, task=run.task, links=links, runs=run.runs
     )

@@ -70,7 +70,8 @@ def format_count(count: float) -> str:
     """Return ``count`` in short form, such as '4.2 M'. Pure."""
     value, unit = float(count), ""
     for larger in ("k", "M", "G"):
-        if abs(value) < 10_000:
+        # Four digits are read at a glance, and with a unit as 1.08 M more easily than as 1,080 k.
+        if abs(value) < (1000 if unit else 10_000):
             break
         value, unit = value / 1000, larger
     return f"{value:,.0f}" if not unit else f"{_three_digits(value)} {unit}"
@@ -87,10 +88,13 @@ def format_exact_seconds(seconds: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Return a duration such as '820 ms', '3.4 s' or '2 min 05 s'. Pure."""
+    """Return a duration such as '820 ms', '3.4 s', '2 min 05 s' or '3 h 12 min'. Pure."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s"
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes:02d} min"

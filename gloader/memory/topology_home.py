@@ -12,7 +12,9 @@ from gloader.memory.part_bytes import topology_share
 if TYPE_CHECKING:
     from gloader.config import TopologyHome
 
-_SHARE_NAME: Final = "half of the memory budget"
+_FITS: Final = "they fit in half of the memory budget"
+_TOO_LARGE: Final = "they do not fit in half of the memory budget"
+_ASKED: Final = "as asked for"
 # Of the share, where edges are swept: pages that were read for one batch are of little use to the next.
 _KEPT_OF_SWEPT: Final = 1 / 8
 _MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
@@ -39,7 +41,7 @@ class TopologyChoice:
     home: Literal["ram", "sweep", "direct"]
     topology_bytes: int  # of offsets, edges and weights
     max_bytes: int  # that `open_topology` may take
-    reason: str  # ends a sentence such as "the topology is read in sweeps, as ..."
+    reason: str  # stands in brackets behind "edges: on the SSD, read in sweeps"
 
 
 def choose_home(
@@ -70,7 +72,7 @@ def choose_home(
             f"{format_bytes(2 * topology_bytes)}"
         )
     if asked == "ram" or (asked == "auto" and fits):
-        reason = f"{_SHARE_NAME} holds it" if fits else "that was asked for"
+        reason = _FITS if fits else _ASKED
         return TopologyChoice(
             home="ram", topology_bytes=topology_bytes, max_bytes=topology_bytes, reason=reason
         )
@@ -80,7 +82,7 @@ def choose_home(
             f"'ram' where the memory budget holds {format_bytes(topology_bytes)} of edges"
         )
     most = min(share, topology_bytes - 1)  # else it would be held
-    reason = "that was asked for" if asked != "auto" else f"{_SHARE_NAME} cannot hold it"
+    reason = _ASKED if asked != "auto" else _TOO_LARGE
     if asked != "direct" and obstacle is None:
         kept = min(most, int(_KEPT_OF_SWEPT * share), _MOST_KEPT_OF_SWEPT)
         return TopologyChoice(home="sweep", topology_bytes=topology_bytes, max_bytes=kept, reason=reason)

@@ -29,6 +29,7 @@ BottleneckKind: TypeAlias = Literal[
 # The share of a step that the consumer may wait before the loader is worth a look: below it, a loader that took no
 # time at all would make the epoch less than a tenth shorter.
 _HIDDEN: Final = 0.10
+_LEAST_SHOWN: Final = 0.005  # what is less is 0% on the screen
 # The share of the cores' time from which on another thread would find no core free.
 _SATURATED: Final = 0.90
 # The share of its threads' time from which on a stage is what the others wait for. A stage that sets the pace does not
@@ -58,8 +59,8 @@ def find_bottleneck(
 
     A consumer that hardly waits means the model. If kernels were compiled for most of the wait, as in the first run on
     a machine, it is that; if a reader waited for the store for most of the epoch, it is the store. Otherwise it is the
-    CPU if all cores are busy, else the stage whose threads are. If none are, the stages wait for each other, as at the
-    start of a short epoch.
+    CPU if all cores are busy, else the stage whose threads are. If none are, as at the start of a short epoch, no
+    single stage is the cause.
 
     Parameters
     ----------
@@ -84,7 +85,9 @@ def find_bottleneck(
     if busy[slowest] < _BUSY <= sum(busy[kind] for kind in _ON_THE_DISK):
         slowest = max(_ON_THE_DISK, key=lambda kind: busy[kind])
     elif busy[slowest] < _BUSY:
-        return _start_up(exposed, slowest, busy[slowest])
+        return _waiting(
+            "startup", exposed, "loading is slower than the model", "no single stage is the cause"
+        )
     if stats.cpu_seconds >= _SATURATED * cores * stats.seconds:
         return _starved_cpu(stats, exposed, cores)
     if slowest in ("read", "stage"):
@@ -93,9 +96,8 @@ def find_bottleneck(
 
 
 def _slow_disk(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:
-    who = "gather" if slowest == "read" else "the sweep"
     detail = ", ".join(filter(None, [_read_most(stats), _moved(stats)]))
-    return _waiting(slowest, exposed, f"{who} waits for the SSD", detail)
+    return _waiting(slowest, exposed, "reading features waits for the SSD", detail)
 
 
 def _slow_store(exposed: float, share: float) -> Bottleneck:
@@ -131,12 +133,12 @@ def _copy_seconds(stats: EpochStats) -> float:
 
 
 def _hidden_loading(stats: EpochStats, exposed: float) -> Bottleneck:
-    hidden = f"loading is hidden ({_percent(exposed)} exposed)"
+    cost = f"{_percent(exposed)} of the step" if exposed >= _LEAST_SHOWN else "nothing"
     transfer, compute = (stats.stage_seconds[name] / stats.seconds for name in ("transfer", "compute"))
     if transfer > compute:
-        finding = f"the transfer to the device takes {_percent(transfer)} of the step: {hidden}"
+        finding = f"the transfer to the device takes {_percent(transfer)} of the step: loading costs {cost}"
         return Bottleneck(kind="transfer", share=transfer, sentence=finding)
-    return Bottleneck(kind="compute", share=compute, sentence=f"the model computes: {hidden}")
+    return Bottleneck(kind="compute", share=compute, sentence=f"limited by the model: loading costs {cost}")
 
 
 def _compiling(stats: EpochStats) -> Bottleneck:
@@ -144,11 +146,6 @@ def _compiling(stats: EpochStats) -> Bottleneck:
     seconds = format_seconds(stats.compile_seconds)
     finding = f"kernels are compiled: {_percent(share)} of the step ({seconds}); later runs load them"
     return Bottleneck(kind="compile", share=share, sentence=finding)
-
-
-def _start_up(exposed: float, busiest: BottleneckKind, share: float) -> Bottleneck:
-    detail = f"the busiest, {busiest}, works {_percent(share)} of the time"
-    return _waiting("startup", exposed, "the loop waits for stages that wait for each other", detail)
 
 
 def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 FITS_IN_MEMORY: Final = (
-    "all features would fit in memory: from the SSD they are read again and again; features='auto' would hold "
-    "them there"
+    "all features would fit in memory, and are read from the SSD again and again; --features auto (in Python "
+    "features='auto') keeps them in memory"
 )
 
 # Buffers of features with which reading, gathering and the loop all work at the same time, and what fewer mean.
@@ -130,7 +130,7 @@ def _explain_features(facts: TierFacts) -> list[str]:
     if not facts.tables:
         return ["features: no node type has any"]
     if plan.features == "ram":
-        return ["features: in memory, they fit the budget; the SSD and the host cache step aside"]
+        return ["features: in memory (they fit the budget); the SSD is not used"]
     num_nodes = sum(table.num_nodes for table in facts.tables)
     cached = _cached_text(sum(plan.cache_rows), num_nodes)
     lines = [f"features: on the SSD; {cached} in memory, policy {facts.policy}"]
@@ -138,7 +138,8 @@ def _explain_features(facts: TierFacts) -> list[str]:
         return lines
     for table, rows, missed in zip(facts.tables, plan.cache_rows, plan.missed_bytes, strict=True):
         text = f"  {table.name}: {_cached_text(rows, table.num_nodes)} of {format_bytes(table.row_bytes)}"
-        lines.append(f"{text}; a superbatch misses about {format_bytes(missed)}")
+        read = f"about {format_bytes(missed)} are" if missed else "nothing is"
+        lines.append(f"{text}; {read} read from the SSD for a superbatch")
     return lines
 
 
@@ -151,9 +152,9 @@ def _explain_topology(facts: TierFacts) -> list[str]:
     choice, sweeps = facts.topology, facts.plan.sweeps
     size = format_bytes(choice.topology_bytes)
     if choice.home == "ram":
-        return [f"topology: {size} in memory, as {choice.reason}"]
+        return [f"edges: {size}, kept in memory ({choice.reason})"]
     if sweeps is None:
-        return [f"topology: {size} on the SSD, read page by page, as {choice.reason}"]
+        return [f"edges: {size} on the SSD, read page by page ({choice.reason})"]
     part, drawn, whole, spilled = (
         format_bytes(num_bytes)
         for num_bytes in (
@@ -165,7 +166,7 @@ def _explain_topology(facts: TierFacts) -> list[str]:
     )
     seconds = format_seconds(sweeps.pass_seconds(facts.rates))
     return [
-        f"topology: {size} on the SSD, read in sweeps, as {choice.reason}",
+        f"edges: {size} on the SSD, read in sweeps ({choice.reason})",
         f"  sweeps of up to {sweeps.num_batches} batches ({sweeps.reason}), and of up to {whole} each",
         f"  a batch: {part} of that, and {drawn} written and read back twice, in {seconds}",
         f"  disk for what sweeps bring: up to {spilled}",
@@ -176,8 +177,9 @@ def explain_io(facts: IoFacts) -> str:
     """Say how many batches are planned together, what the disk does, and how much room there is for packs."""
     rates = facts.rates
     wide = f" ({format_count(rates.wide_reads_per_s)} of 64 KiB)" if rates.wide_reads_per_s else ""
+    source = "disk (assumed; `gloader doctor` measures it)" if rates.is_assumed else "disk"
     disk = (
-        f"disk: {format_count(rates.random_reads_per_s)} random reads/s{wide}, "
+        f"{source}: {format_count(rates.random_reads_per_s)} random reads/s{wide}, "
         f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written"
     )
     room = (
@@ -185,15 +187,19 @@ def explain_io(facts: IoFacts) -> str:
         f"{format_bytes(facts.spill_bytes)} on disk"
     )
     return "\n".join(
-        [f"superbatch: up to {facts.size.num_batches} batches ({facts.size.reason})", disk, room]
+        [
+            f"superbatch: up to {facts.size.num_batches} batches planned together ({facts.size.reason})",
+            disk,
+            room,
+        ]
     )
 
 
 def explain_run(reports: Sequence[SuperbatchReport]) -> str:
     """Return a table of predicted against measured seconds, a line for each kind of superbatch.
 
-    Superbatches of one kind have the same number of batches and were read in the same way; the figures are
-    medians.
+    Superbatches of one kind have the same number of batches and were read in the same way. The figures are medians,
+    and an error is that of the two medians before it.
     """
     if not reports:
         return "no superbatch was finished"
@@ -286,17 +292,25 @@ def _kinds(reports: Sequence[SuperbatchReport]) -> list[list[SuperbatchReport]]:
 def _cells(kind: list[SuperbatchReport]) -> list[str]:
     first = kind[0]
     steps = [report for report in kind if report.predicted_step_s is not None]
+    retrieval = [
+        _median(kind, lambda report: report.predicted_retrieval_s),
+        _median(kind, lambda report: report.measured_retrieval_s),
+    ]
+    predicted_s = _median(steps, lambda report: report.predicted_step_s or 0.0) if steps else None
+    step_s = _median(kind, lambda report: report.measured_step_s)
     return [
         f"{first.table} {first.choice.text}".lstrip(),
         str(first.num_batches),
         str(len(kind)),
         format_count(_median(kind, lambda report: report.misses)),
-        format_seconds(_median(kind, lambda report: report.predicted_retrieval_s)),
-        format_seconds(_median(kind, lambda report: report.measured_retrieval_s)),
-        format_error(retrieval_error(kind)),
-        format_seconds(_median(steps, lambda report: report.predicted_step_s or 0.0)) if steps else "-",
-        format_seconds(_median(kind, lambda report: report.measured_step_s)),
-        format_error(step_error(kind)),
+        *map(format_seconds, retrieval),
+        # Of the figures beside it, which a reader compares: the median error of all rows stands below the table.
+        format_error(
+            median_error([(retrieval[0], retrieval[1])] if any(report.misses for report in kind) else [])
+        ),
+        "-" if predicted_s is None else format_seconds(predicted_s),
+        format_seconds(step_s),
+        format_error(None if predicted_s is None else median_error([(predicted_s, step_s)])),
     ]
 
 

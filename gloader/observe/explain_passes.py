@@ -74,6 +74,7 @@ def edges_moved(stats: EpochStats) -> str:
 
 def _cells(kind: list[MeasuredPass]) -> list[str]:
     first = kind[0]
+    measured_s = median(one.measured_s for one in kind)
     return [
         first.report.way,
         str(first.num_batches),
@@ -81,7 +82,7 @@ def _cells(kind: list[MeasuredPass]) -> list[str]:
         format_bytes(median(one.report.cost.read.bytes_read for one in kind)),
         format_bytes(median(one.report.cost.bytes_written for one in kind)),
         format_seconds(median(one.report.predicted_s for one in kind)),
-        format_seconds(median(one.measured_s for one in kind)),
+        format_seconds(measured_s),
         format_seconds(median(one.cpu_s for one in kind)),
-        format_error(pass_error(kind)),
+        format_error(median_error([(median(one.report.predicted_s for one in kind), measured_s)])),
     ]

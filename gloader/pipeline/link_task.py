@@ -134,7 +134,7 @@ class LinkTask:
         where = f"{size} held" if self.table.num_bytes <= left else f"rows of {size} are read by each batch"
         text = (
             f"links: {order.num_items:,} edges of {self.table.name!r} ({relation_text(self.table.relation)}, {where}), "
-            f"negatives {self.negatives or 'none'}, excluded {self._excluded}"
+            f"negatives {self.negatives or 'none'}, left out: {self._excluded}"
         )
         bound = replace(order, expand=seeds.of, expand_bytes=seeds.call_bytes(order.batch_size))
         return BoundLinks(order=bound, held_bytes=held, text=text)
@@ -142,6 +142,6 @@ class LinkTask:
     @property
     def _excluded(self) -> str:
         if self.exclude == "none":
-            return "none: they pass messages where they are in the graph"
-        what = "they themselves" if self.exclude == "self" else "they and their reverses"
+            return "none, messages pass over predicted edges that are in the graph"
+        what = "these edges" if self.exclude == "self" else "these edges and their reverses"
         return f"{what}, with parallel edges" if self.duplicates else what

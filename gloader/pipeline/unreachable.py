@@ -37,8 +37,9 @@ def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int) -> N
         "messages go from source to destination, so that a relation that leads away from the seeds needs its reverse "
         "(gloader prepare --add-reverse)"
         if lost == unreachable
-        else f"more hops reach {_listed(tuple(one for one in unreachable if one not in lost))}"
-        + (f", and no number of them {_listed(lost)}, which needs its reverse" if lost else "")
+        else f"one more number in --fanout (fanouts=), for one more hop, comes nearer to "
+        f"{_listed(tuple(one for one in unreachable if one not in lost))}"
+        + (f"; no number of hops reaches {_listed(lost)}, which needs its reverse" if lost else "")
     )
     logger.warning(
         "no batch has edges of %s: seeds of type %s do not reach them in %s; %s",

@@ -155,13 +155,13 @@ def doubt_of(unexplained: Mapping[str, float], lags: float) -> str:
             else ""
         )
         return (
-            f"an epoch took {_than(unexplained['epoch'])} than it does in the replay, and beyond "
-            f"{MOST_UNEXPLAINED:.0%} nothing is predicted{stage}"
+            f"an epoch took {_than(unexplained['epoch'])} than in the replay, and the replay is trusted up to "
+            f"{MOST_UNEXPLAINED:.0%}{stage}"
         )
     if lags > MOST_LAGS:
         return (
-            f"in {lags:.0%} of an epoch no core, disk or device did anything for it that was recorded, and beyond "
-            f"{MOST_LAGS:.0%} nothing is predicted: the loop slept, or other programs had the cores"
+            f"{lags:.0%} of an epoch is waiting that the recording does not explain (at most {MOST_LAGS:.0%} is "
+            "accepted): the loop slept, or other programs had the cores"
         )
     return ""
 

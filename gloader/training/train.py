@@ -391,10 +391,16 @@ class _TrainingRun:
 
     def _explain_homes(self, loader: AnyLoader) -> str:
         sweeps = loader.memory_plan.sweeps
-        features = self._explain_features(loader)
-        if sweeps is None:
-            return features
-        return f"{features}\nedges on the SSD, in sweeps for up to {sweeps.num_batches} batches"
+        lines = [self._explain_features(loader)]
+        if sweeps is not None:
+            lines.append(f"edges on the SSD, in sweeps for up to {sweeps.num_batches} batches")
+        model = self.settings.model.name
+        if _has_edge_features(self.dataset) and not takes_edge_features(model):
+            lines.append(
+                f"{model} does not use features of edges, and they are not read (gat and gine use them, on graphs of "
+                "one type)"
+            )
+        return "\n".join(lines)
 
     def _explain_features(self, loader: AnyLoader) -> str:
         plan = loader.memory_plan
@@ -484,10 +490,13 @@ def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSetting
     if settings.model.name == "mlp":
         fanouts = (0,) * len(loader.sampling.fanouts)
         loader = loader.changed(sampler="neighbor", layout="layered", fanouts=fanouts)
-    has_told = any(table.has_edge_features for table in dataset.edge_tables.values())
-    if has_told and not takes_edge_features(settings.model.name):
+    if _has_edge_features(dataset) and not takes_edge_features(settings.model.name):
         loader = loader.changed(edge_features="none")
     return replace(settings, loader=loader)
+
+
+def _has_edge_features(dataset: Dataset) -> bool:
+    return any(table.has_edge_features for table in dataset.edge_tables.values())
 
 
 def run_config(settings: TrainSettings, dataset: Dataset) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class IoRates:
     # Of one device: what it does of two loads at once, over what it would do of them in turns.
     mixed_writes: float = 1.0  # a sweep, and packs that are written
     mixed_reads: float = 1.0  # a sweep, and random reads
+    is_assumed: bool = False  # those of a modest SSD: nothing was measured
 
     @property
     def times(self) -> ReadTimes:

@@ -54,7 +54,7 @@ class FoundRates:
     @property
     def is_assumed(self) -> bool:
         """Whether nothing was measured, so that nothing can be learnt of it either."""
-        return self.reads is DEFAULT_PROFILE
+        return self.probed.is_assumed
 
 
 def rates_of(
@@ -142,6 +142,7 @@ def _io_rates(reads: DeviceProfile, spill: DeviceProfile, *, is_one_device: bool
         dealt_bytes_per_s=_DEALT_BYTES_PER_S,
         mixed_writes=spill.mixed_writes if is_one_device else 1.0,
         mixed_reads=reads.mixed_reads,
+        is_assumed=reads is DEFAULT_PROFILE,
     )
 
 

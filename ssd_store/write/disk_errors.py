@@ -39,7 +39,7 @@ def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
     except StoreError:
         raise
     except OSError as error:
-        text = f"{doing} failed: {error.strerror or error}; nothing was committed"
+        text = f"{doing} failed: {error.strerror or error}; nothing was written"
         if error.errno in _NO_SPACE:
             text += "; " + _store_space_text(path, needed_bytes, os_io)
         raise StoreWriteError(error.errno, text, str(path)) from error

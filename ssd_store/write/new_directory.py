@@ -278,7 +278,7 @@ class NewDirectory:
             writer.close()
         missing = self._writers.keys() - self._records.keys()
         if missing:
-            raise StoreWriteError(errno.EIO, f"arrays {sorted(missing)} were given up; nothing was committed")
+            raise StoreWriteError(errno.EIO, f"arrays {sorted(missing)} were given up; nothing was written")
         if self._scratch is not None:
             with write_errors(self._scratch, "removing the scratch folder", os_io=self._os_io):
                 remove_tree(self._scratch, os_io=self._os_io)

@@ -78,7 +78,7 @@ def test_damage_between_two_epochs_ends_the_stream_with_an_error_that_names_file
     settings: dict[str, Any] = {"batch_size": 100, "fanouts": [4, 4], "seed": 3, "features": features}
     settings |= {"topology": "direct"} | ({"superbatch": 2} if features == "ssd" else {})
     with gloader.Loader(gloader.Dataset.open(path), **settings) as loader:
-        assert "on the SSD, read page by page, as that was asked for" in loader.explain()
+        assert "on the SSD, read page by page (as asked for)" in loader.explain()
         assert len(list(loader)) == 10
         file = path / "indices.npy"
         if damage == "cut":

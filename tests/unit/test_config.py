@@ -158,7 +158,8 @@ def test_the_typed_keywords_are_the_fields() -> None:
     hints = _hints()
     assert typed.keys() == hints.keys()
     # What may be written in several ways: sizes as text, any sequence, any path, torch's own devices.
-    wider = {Size: str | int | None, SizeOrShare: str | int | float | None, SizeOrAuto: str | int}
+    size = str | int | None
+    wider = {Size: size, config.Budget: size, SizeOrShare: str | int | float | None, SizeOrAuto: str | int}
     looser = {"fanouts": FanoutsLike, "spill_dir": str | Path | None, "device": str | torch.device}
     for name, hint in hints.items():
         expected = looser.get(name) or next((wide for kind, wide in wider.items() if hint == kind), None)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gloader.training.reporter import BatchReport, RunStart
     from gloader.training.result import RunResult
 
+# With fewer steps than these make, an optimiser has not gone far.
+_FEW_BATCHES, _FEW_EPOCHS = 20, 50
 _NO_SHARES = ("rmse",)  # metrics that are no share of anything
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
@@ -80,6 +82,11 @@ class RunView:
         self._num_epochs = start.num_epochs
         if start.run == 0 and not self._is_baseline:
             self._screen.say(f"{start.summary}\n{start.explanation}" if self._explains else start.summary)
+        if not self._is_baseline and start.num_batches < _FEW_BATCHES and start.num_epochs < _FEW_EPOCHS:
+            self._screen.say(
+                f"{start.num_batches} batches an epoch are few steps to learn from: a smaller --batch-size, or more "
+                "--epochs, makes more"
+            )
         self._screen.say(_HEADER)
 
     def on_batch(self, report: "BatchReport", /) -> None:

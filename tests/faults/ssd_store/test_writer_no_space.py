@@ -42,7 +42,7 @@ for num_rows in (8000, 1500, 800):
         write(num_rows, Blind(), overwrite=True)
     except StoreWriteError as error:
         assert error.errno == wall, error
-        assert "nothing was committed" in str(error) and "needed" in str(error), error
+        assert "nothing was written" in str(error) and "needed" in str(error), error
     else:
         assert num_rows == 800 and mode == "limit", num_rows
         before = sorted(os.listdir(folder / "s"))

@@ -103,7 +103,7 @@ def test_a_file_that_takes_nothing_is_an_error_not_a_loop(tmp_path, case, conten
 def test_a_failed_fsync_is_final(tmp_path, case, content_of):
     case.prepare(tmp_path)
     faulty = FaultyOS(fail_at=1, calls={"fsync", "fsync_dir"})
-    with pytest.raises(StoreWriteError, match=r"Input/output error.*nothing was committed"):
+    with pytest.raises(StoreWriteError, match=r"Input/output error.*nothing was written"):
         case.run(tmp_path, faulty)
     assert len(faulty.history) == 1  # not tried again
     assert content_of(tmp_path) == case.before

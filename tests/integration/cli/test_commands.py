@@ -268,7 +268,7 @@ def test_run_is_explained_and_traced_where_asked_for(
     for part in (
         "memory budget 1 GB: loader",
         "rows (10.",
-        "on the SSD, read in sweeps, as that was asked for",
+        "on the SSD, read in sweeps (as asked for)",
         "superbatches, predicted and measured:",
         "passes over the edges, predicted for the disk and measured:",
         " over the edges: ",  # in the line of an epoch

@@ -70,7 +70,7 @@ def test_a_loop_that_only_launches_computes_for_as_long_as_the_device_does(
                 del batch
         seconds = loader.stats.stage_seconds
         assert (seconds["compute"], seconds["wait"]) == (2.0 * len(loader), 0.0)
-        assert "the model computes: loading is hidden (0% exposed)" in loader.bottleneck()
+        assert "limited by the model: loading costs nothing" in loader.bottleneck()
         measured = [report.measured_step_s for report in loader.reports]
     # The first superbatch is one batch, whose copies have nothing to hide behind.
     assert measured[0] == 2.5

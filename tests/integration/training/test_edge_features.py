@@ -16,6 +16,7 @@ from gloader.loader import Loader
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.predict import embed, predict
+from gloader.training.reporter import SilentReporter
 from gloader.training.train import RunFiles
 
 NODES, DEGREE, DIM, EDGE_DIM = 2000, 6, 3, 2
@@ -105,6 +106,21 @@ def test_who_does_not_look_at_edges_reads_nothing_of_them_and_knows_less(
     assert summary["test_acc"] < 0.8
     config = yaml.safe_load((tmp_path / "config.yaml").read_text())
     assert config["loader"]["edge_features"] == "none"
+
+
+def test_a_model_that_does_not_use_features_of_edges_says_so(
+    told: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = []
+    for name in ("graphsage", "gat"):
+        reporter = SilentReporter()
+        monkeypatch.setattr(reporter, "on_start", lambda start: said.append(start.summary))
+        settings = TrainSettings(
+            model=replace(MODEL, name=name), optim=replace(OPTIM, epochs=1), loader=LOADER
+        )
+        train.fit(told, settings, reporter=reporter)
+    assert "graphsage does not use features of edges, and they are not read (gat and gine use them" in said[0]
+    assert "features of edges" not in said[1]
 
 
 def test_a_sum_of_what_edges_say_wants_them_to_say_something(told: Dataset, tmp_path: Path) -> None:

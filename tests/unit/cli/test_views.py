@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ RESULT: dict[str, Any] = {
 
 EDGES = "; 1 pass over the edges: 1 GB read, 0 B written"
 START = RunStart(
-    run=0, num_runs=2, first_epoch=0, num_epochs=3, num_batches=7, num_parameters=37_008, device="cpu",
+    run=0, num_runs=2, first_epoch=0, num_epochs=3, num_batches=20, num_parameters=37_008, device="cpu",
     summary="features in memory", explanation="all of it",
 )  # fmt: skip
 
@@ -75,7 +76,7 @@ def run(
     )
     epoch = EpochRecord(
         epoch=0, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
-        rows_per_second=9000.0, bottleneck="gather waits for the SSD", stats=stats,
+        rows_per_second=9000.0, bottleneck="reading features waits for the SSD", stats=stats,
     )  # fmt: skip
     result = RunResult(
         seed=0, best_epoch=0, valid_acc=None, test_acc=0.5, epochs=(epoch,), seconds=2.0, num_parameters=10,
@@ -86,7 +87,7 @@ def run(
         for index in range(7):
             view.on_batch(
                 BatchReport(
-                    epoch=0, index=index, num_batches=7, loss=1.5, accuracy=0.25, rows_per_second=9000.0
+                    epoch=0, index=index, num_batches=20, loss=1.5, accuracy=0.25, rows_per_second=9000.0
                 )
             )
         view.on_evaluate(0.5)
@@ -117,7 +118,7 @@ def test_conversion_in_a_log_is_a_line_per_stage() -> None:
     convert(target)
     lines = written(target).splitlines()
     assert [line.partition(" in ")[0] for line in lines] == [
-        "reading edges: 4,000 k edges",
+        "reading edges: 4 M edges",
         "writing features: 102 MB",
     ]
 
@@ -142,11 +143,20 @@ def test_run_in_a_log_is_a_row_per_epoch() -> None:
     target = screen()
     run(target)
     assert written(target).splitlines() == [
-        "run 1 of 2: 37,008 parameters on cpu, 3 epochs of 7 batches",
+        "run 1 of 2: 37,008 parameters on cpu, 3 epochs of 20 batches",
         "features in memory",
         "epoch     loss   train   valid   rows/s    hits      time  bottleneck",
-        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  gather waits for the SSD" + EDGES,
+        "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  reading features waits for the SSD"
+        + EDGES,
     ]
+
+
+def test_an_epoch_of_few_batches_is_said_with_what_makes_more() -> None:
+    target = screen()
+    RunView(target).on_start(replace(START, num_batches=9))
+    assert written(target).splitlines()[-2] == (
+        "9 batches an epoch are few steps to learn from: a smaller --batch-size, or more --epochs, makes more"
+    )
 
 
 def test_run_of_several_types_says_what_came_from_memory_of_each() -> None:

@@ -51,7 +51,8 @@ def test_sizes_are_written(size: float, text: str) -> None:
         (0, "0"),
         (9_999, "9,999"),
         (12_345, "12.3 k"),
-        (4_000_000, "4,000 k"),
+        (999_499, "999 k"),
+        (1_075_000, "1.07 M"),
         (12_300_000, "12.3 M"),
         (3e12, "3,000 G"),
     ],
@@ -61,7 +62,15 @@ def test_counts_are_written(count: float, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.82, "820 ms"), (3.42, "3.4 s"), (125, "2 min 05 s"), (59.99, "60.0 s")]
+    ("seconds", "text"),
+    [
+        (0.82, "820 ms"),
+        (3.42, "3.4 s"),
+        (125, "2 min 05 s"),
+        (59.99, "60.0 s"),
+        (11_524, "3 h 12 min"),
+        (7_195, "2 h 00 min"),
+    ],
 )
 def test_durations_are_written(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

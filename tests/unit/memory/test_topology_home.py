@@ -27,20 +27,20 @@ def _choice(
 @pytest.mark.parametrize(
     ("asked", "edges", "obstacle", "home", "reason"),
     [
-        ("auto", 8 * GB, None, "ram", "half of the memory budget holds it"),
-        ("auto", 8 * GB + 1, None, "sweep", "half of the memory budget cannot hold it"),
+        ("auto", 8 * GB, None, "ram", "they fit in half of the memory budget"),
+        ("auto", 8 * GB + 1, None, "sweep", "they do not fit in half of the memory budget"),
         (
             "auto",
             13 * GB,
             NO_FOLDER,
             "direct",
-            "half of the memory budget cannot hold it, and there is no folder for what passes over the edges bring",
+            "they do not fit in half of the memory budget, and there is no folder for what passes over the edges bring",
         ),
-        ("auto", 8 * GB, LADIES, "ram", "half of the memory budget holds it"),
-        ("ram", 13 * GB, None, "ram", "that was asked for"),
-        ("sweep", 1 * GB, None, "sweep", "that was asked for"),
-        ("direct", 1 * GB, None, "direct", "that was asked for"),
-        ("direct", 13 * GB, LADIES, "direct", "that was asked for"),
+        ("auto", 8 * GB, LADIES, "ram", "they fit in half of the memory budget"),
+        ("ram", 13 * GB, None, "ram", "as asked for"),
+        ("sweep", 1 * GB, None, "sweep", "as asked for"),
+        ("direct", 1 * GB, None, "direct", "as asked for"),
+        ("direct", 13 * GB, LADIES, "direct", "as asked for"),
     ],
 )
 def test_edges_live_where_they_fit_and_where_they_were_asked_to(

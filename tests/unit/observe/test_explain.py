@@ -52,7 +52,7 @@ def tiers(**changes: Any) -> TierFacts:
 
 
 PAPER = TableFacts(name="paper", num_nodes=600, row_bytes=1536)
-HELD = TopologyChoice(home="ram", topology_bytes=5 << 30, max_bytes=5 << 30, reason="that was asked for")
+HELD = TopologyChoice(home="ram", topology_bytes=5 << 30, max_bytes=5 << 30, reason="as asked for")
 PACKED = Choice(
     strategy="packed", predicted={"direct": 20.0, "staged": 4.0, "packed": 5.0}, reason="packed takes 5.0 s"
 )
@@ -84,7 +84,7 @@ def test_the_tiers_are_named_with_their_sizes() -> None:
         "memory budget 1 GB, planned 900 MB:",
         "  feature buffers: 100 MB",
         "  host cache: 800 MB",
-        "topology: 5.37 GB in memory, as that was asked for",
+        "edges: 5.37 GB, kept in memory (as asked for)",
         "features: on the SSD; 60 rows (10.0%) in memory, policy belady",
         "shared out as predicted to be the fastest:",
         "  80 ms a step: 3 feature buffers",
@@ -96,18 +96,18 @@ def test_few_buffers_and_an_ssd_that_is_not_needed_are_said() -> None:
     facts = tiers()
     facts.plan.num_buffers, facts.plan.would_fit = 1, True  # type: ignore[misc]
     text = explain_tiers(facts)
-    assert "all features would fit in memory: from the SSD they are read again and again" in text
+    assert "all features would fit in memory, and are read from the SSD again and again" in text
     assert "asking for the next batch empties the x of the last" in text
     facts.plan.num_buffers = 2  # type: ignore[misc]
     assert "two feature buffers: reading the next batch waits" in explain_tiers(facts)
 
 
 def test_features_in_memory_and_a_paged_topology_say_why() -> None:
-    read = replace(HELD, home="direct", reason="half of the memory budget cannot hold it")
+    read = replace(HELD, home="direct", reason="they do not fit in half of the memory budget")
     text = explain_tiers(tiers(features="ram", topology=read))
-    assert "features: in memory, they fit the budget" in text
+    assert "features: in memory (they fit the budget)" in text
     assert (
-        "topology: 5.37 GB on the SSD, read page by page, as half of the memory budget cannot hold it" in text
+        "edges: 5.37 GB on the SSD, read page by page (they do not fit in half of the memory budget)" in text
     )
 
 
@@ -123,10 +123,10 @@ def test_sweeps_say_how_many_batches_they_serve_why_and_what_a_batch_costs() -> 
         touched_bytes=600_000_000,
         drawn_bytes=4_000_000,
     )
-    swept = replace(HELD, home="sweep", reason="half of the memory budget cannot hold it")
+    swept = replace(HELD, home="sweep", reason="they do not fit in half of the memory budget")
     lines = explain_tiers(tiers(topology=swept, sweeps=sweeps)).splitlines()
     assert lines[3:7] == [
-        "topology: 5.37 GB on the SSD, read in sweeps, as half of the memory budget cannot hold it",
+        "edges: 5.37 GB on the SSD, read in sweeps (they do not fit in half of the memory budget)",
         "  sweeps of up to 256 batches (half of the spill budget has room for no more), and of up to 12.8 GB each",
         "  a batch: 50 MB of that, and 4 MB written and read back twice, in 57 ms",
         "  disk for what sweeps bring: up to 5.12 GB",
@@ -140,8 +140,8 @@ def test_of_several_tables_each_is_told_of() -> None:
     ).splitlines()
     assert lines[4:7] == [
         "features: on the SSD; 460 rows (46.0%) in memory, policy belady",
-        "  paper: 60 rows (10.0%) of 1.54 KB; a superbatch misses about 25 MB",
-        "  author: 400 rows (100.0%) of 256 B; a superbatch misses about 0 B",
+        "  paper: 60 rows (10.0%) of 1.54 KB; about 25 MB are read from the SSD for a superbatch",
+        "  author: 400 rows (100.0%) of 256 B; nothing is read from the SSD for a superbatch",
     ]
     assert "features: no node type has any" in explain_tiers(tiers(tables=(), cache_rows=(), features="ram"))
 
@@ -178,7 +178,7 @@ def test_reports_of_several_tables_are_told_apart() -> None:
 
 def test_the_disk_and_the_superbatch_are_explained_before_anything_was_read() -> None:
     assert explain_io(IO).splitlines() == [
-        "superbatch: up to 128 batches (two packs in 5 GB of disk)",
+        "superbatch: up to 128 batches planned together (two packs in 5 GB of disk)",
         "disk: 86 k random reads/s, 1.05 GB/s read, 1.8 GB/s written",
         "missing rows of a superbatch: up to 100 MB in memory, 5 GB on disk",
     ]
@@ -190,12 +190,29 @@ def test_the_table_has_a_line_for_each_kind_with_its_medians() -> None:
     slower = replace(REPORT, measured_retrieval_s=10.0, measured_step_s=0.080)
     assert explain_run([first, REPORT, slower, REPORT]).splitlines() == [
         "superbatches, predicted and measured:",
-        "  read    batches  times   misses  retrieval  measured  error   step  measured  error",
-        "  direct        2      1  4,100 k     20.0 s     6.2 s   220%      -     50 ms      -",
-        "  packed      128      3  4,100 k      5.0 s     6.2 s    20%  40 ms     50 ms    20%",
+        "  read    batches  times  misses  retrieval  measured  error   step  measured  error",
+        "  direct        2      1   4.1 M     20.0 s     6.2 s   220%      -     50 ms      -",
+        "  packed      128      3   4.1 M      5.0 s     6.2 s    20%  40 ms     50 ms    20%",
         "retrieval time: predicted to 35% (median over superbatches)",
         "step time: predicted to 20% (median over superbatches)",
     ]
+
+
+def test_the_errors_of_a_line_follow_from_the_figures_beside_them() -> None:
+    # The median of the two errors, 70%, would follow from no figure of the line.
+    reports = [
+        replace(
+            REPORT, measured_retrieval_s=5.0 / (1 - error), predicted_step_s=0.02 * one, measured_step_s=0.02
+        )
+        for error, one in ((0.9, 9.0), (0.5, 1.0))
+    ]
+    line = explain_run(reports).splitlines()[2]
+    assert line.split()[3:] == ["4.1", "M", "5.0", "s", "30.0", "s", "83%", "100", "ms", "20", "ms", "400%"]
+
+
+def test_assumed_rates_are_called_so() -> None:
+    assumed = replace(IO, rates=replace(IO.rates, is_assumed=True))
+    assert "\ndisk (assumed; `gloader doctor` measures it): 86 k random reads/s" in explain_io(assumed)
 
 
 def test_nothing_done_is_said() -> None:

@@ -139,7 +139,7 @@ def test_edges_of_seeds_that_ask_at_a_time_are_not_swept(dataset: gloader.Datase
     found = choose_edge_home(dataset, settings.changed(topology="auto"), None, budget_bytes=10**4)
     assert found.home == "direct"
     assert found.reason.startswith(
-        "half of the memory budget cannot hold it, and a node that is asked for at a time"
+        "they do not fit in half of the memory budget, and a node that is asked for at a time"
     )
     with ExitStack() as stack:
         assert open_spill_folder(dataset, settings, stack, budget_bytes=10**4) is None
@@ -197,4 +197,4 @@ def test_sweeps_need_a_folder(dataset: gloader.Dataset) -> None:
         pass
     settings = settings.changed(topology="auto", memory_budget="50MB")
     with gloader.Loader(dataset, **settings.keywords()) as loader:  # type: ignore[misc]
-        assert "in memory, as half of the memory budget holds it" in loader.explain()
+        assert "kept in memory (they fit in half of the memory budget)" in loader.explain()

@@ -14,7 +14,7 @@ NAMES = [name for name, _ in PARTS]
     ("sentence", "cause"),
     [
         (
-            "the sweep waits for the SSD: 17% of the step (sweeps write 307 MB of 848 MB read)",
+            "reading features waits for the SSD: 17% of the step (sweeps write 307 MB of 848 MB read)",
             "waiting for the SSD",
         ),
         (
