@@ -279,7 +279,7 @@ def _cached() -> Names:
 
 
 _PAGES: dict[str, dict[str, tuple[Callable[[], Names | None], ...]]] = {
-    "README.md": {"Two commands": (_arrays, _scores)},
+    "README.md": {"Your graph": (_arrays, _scores)},
     "how-it-works.md": {"1. A number becomes seeds": (dataset_at("data/mine"),)},
     "hetero.md": {"From tables to a trained model": (_tables("tables"),)},
     "pipeline.md": {
