@@ -60,7 +60,7 @@ class LinkExclusion:
         own, reverse = numbers
         if exclude == "reverse" and reverse is None:
             raise ConfigError(
-                f"exclude='reverse': the link table of {':'.join(relation)} names no relation whose edges lead back; "
+                f"exclude='reverse': the relation {':'.join(relation)} has no reverse; "
                 "prepare it with --add-reverse, or pass exclude='self'"
             )
         return cls(

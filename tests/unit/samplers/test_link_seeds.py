@@ -521,7 +521,7 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
             typed(WRITES),
             {"negatives": Uniform(1), "exclude": "reverse"},
             (
-                "exclude='reverse': the link table of author:writes:paper names no relation whose edges lead back; "
+                "exclude='reverse': the relation author:writes:paper has no reverse; "
                 "prepare it with --add-reverse, or pass exclude='self'"
             ),
         ),
