@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gloader.types import ReadyBatch
 
-FREE_BYTES: Final = 2 << 30  # that are left to the loader and the model
+FREE_BYTES: Final = 3 << 29  # that are left to the loader and the model: not enough for all rows
 _STEPS: Final = 120
 
 

@@ -50,7 +50,7 @@ class Part:
 PARTS: Final = {
     "env": Part(module="gpu_env", check="check_env", seconds=10),
     "pinned": Part(module="gpu_pinning", check="check_pinned", seconds=20),
-    "bits": Part(module="gpu_bits", check="check_bits", seconds=45),
+    "bits": Part(module="gpu_bits", check="check_bits", seconds=80),
     "race": Part(module="gpu_order", check="check_race", seconds=30),
     "streams": Part(module="gpu_streams", check="check_streams", seconds=40),
     "ahead": Part(module="gpu_streams", check="check_ahead", seconds=20),

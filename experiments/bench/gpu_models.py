@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
-from gpu_findings import GpuFinding, bounded, reported, required
+from gpu_findings import GpuFinding, bounded, required
 from gpu_place import DIM, NUM_CLASSES, cache_bytes, loader_on, small_graph
 
 from gloader.config import ModelConfig
@@ -86,7 +86,7 @@ def check_compiled(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
         loader_on(sizes, dataset, device_cache=0, **SETTINGS) as device,
     ):
         on_host, on_device = next(iter(host)), next(iter(device))
-        for name in clock.each(NAMES if sizes.is_gpu else NAMES[:1]):
+        for name in clock.each(NAMES):
             exact = _result(network(name, sizes, cpu, hidden=64), on_host, "none")
             yield from _compiled(name, sizes, on_device, exact)
 
@@ -114,6 +114,7 @@ def _compiled(name: str, sizes: Sizes, batch: ReadyBatch, exact: Result) -> Iter
     try:
         found = _result(net, batch, "none", compiled)
     except Exception as error:  # noqa: BLE001 - of the compiler, which has many
-        yield reported(f"{name}, torch.compile", None, note=f"{type(error).__name__}: {error}"[:300])
+        note = f"{type(error).__name__}: {str(error).splitlines()[0]}"[:300]
+        yield required(f"{name}, torch.compile", False, "a step", note=note)
         return
     yield from _far(f"{name}, torch.compile ({backend})", found, exact, FLOAT32)

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 
 from gloader import Dataset, Loader
-from gloader.bench.graphs import synthetic_graph
 from gloader.device import CpuDevice, gather_rows, open_device
 from gloader.device.cuda import gather_kernel
 from gloader.memory.available import available_memory_bytes
+from gloader.samplers import CscGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
 
 if TYPE_CHECKING:
@@ -84,12 +84,12 @@ def loader_on(sizes: Sizes, dataset: Dataset, **settings: Any) -> Iterator[Loade
 
 
 def large_graph(sizes: Sizes) -> Dataset:
-    """Return an R-MAT dataset whose features exceed any cache; written once."""
+    """Return a dataset whose features exceed any cache; written once."""
     return _graph(sizes, "large", sizes.graph_nodes, sizes.graph_edges)
 
 
 def small_graph(sizes: Sizes) -> Dataset:
-    """Return an R-MAT dataset of which a CPU makes hundreds of batches in seconds; written once."""
+    """Return a dataset of which a CPU makes hundreds of batches in seconds; written once."""
     return _graph(sizes, "small", sizes.small_nodes, 15 * sizes.small_nodes)
 
 
@@ -108,11 +108,26 @@ def batch_digest(batch: ReadyBatch) -> str:
     return digest.hexdigest()
 
 
+def skewed_graph(num_nodes: int, num_edges: int) -> CscGraph:
+    """Return a graph with a half to three halves of the mean in-degree a node, and sources of which few are frequent.
+
+    Its batches are as wide as those of ogbn-products: of R-MAT, where most nodes have few in-edges, they are a sixth.
+    """
+    rng, mean = np.random.default_rng(0), num_edges // num_nodes
+    degrees = rng.integers(mean // 2, 3 * mean // 2 + 1, num_nodes)
+    names = rng.permutation(num_nodes).astype(np.int32)
+    ranks = num_nodes * rng.random(int(degrees.sum()), dtype=np.float32) ** 3.5
+    return CscGraph(
+        indptr=np.concatenate([[0], np.cumsum(degrees)]),
+        indices=names[ranks.astype(np.int64).clip(0, num_nodes - 1)],
+    )
+
+
 def _graph(sizes: Sizes, name: str, num_nodes: int, num_edges: int) -> Dataset:
     path = sizes.workdir / name
     if path.exists():
         return Dataset.open(path)
-    graph = synthetic_graph("rmat", num_nodes=num_nodes, num_edges=num_edges)
+    graph = skewed_graph(num_nodes, num_edges)
     rng = np.random.default_rng(0)
     with Dataset.create(path, name=name, num_nodes=num_nodes, num_classes=NUM_CLASSES) as writer:
         with writer.indptr() as column:

@@ -34,9 +34,8 @@ _SETTINGS: Final[dict[str, Any]] = {
 }
 _BATCHES: Final = 6
 _END_S: Final = 5.0  # by which a signal has ended it
-_LEAST_S: Final = (
-    30.0  # for children to start and end, also where the clock gives less: what takes longer hangs
-)
+# For children to start, compile with numba and end, also where the clock gives less: what takes longer hangs.
+_LEAST_S: Final = 60.0
 _CRASHES: Final = (-signal.SIGABRT, -signal.SIGSEGV)
 
 

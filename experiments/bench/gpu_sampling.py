@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpu_findings import GpuFinding, compared, not_checked, reported
-from gpu_place import batch_digest, device_of, loader_on, small_graph
+from gpu_place import batch_digest, device_of, loader_on, skewed_graph, small_graph
 
-from gloader.bench.graphs import GraphSpec
 from gloader.device import has_triton, upload_topology
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
 from gloader.types import BatchId
@@ -38,7 +37,7 @@ def check_sampling(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
         yield not_checked("sampling on the device", why)
         return
     num_nodes = sizes.graph_nodes if sizes.is_gpu else INTERPRETED_NODES
-    graph = GraphSpec(num_nodes=num_nodes, num_edges=15 * num_nodes).make()
+    graph = skewed_graph(num_nodes, 15 * num_nodes)
     wide = CscGraph(indptr=graph.indptr, indices=graph.indices.astype(np.int64))
     for layout, is_replaced in clock.each(itertools.product(("layered", "merged"), (False, True))):
         # Ids of either size, in turn.

@@ -14,10 +14,16 @@ from gloader.errors import ShapeError
 if TYPE_CHECKING:
     from gloader.device.row_table import RowParts, RowTable
 
-# Programs that read the host's memory. A link of 55 GB/s that answers after 1.5 us is busy with 82 KB on their way. A
-# program asks for 8 KB at a time, and for part of its time waits for ids and slots or writes: 17 to 24 of them fill the
-# link. More would only hold registers that the model's kernels wait for. Not yet measured on a GPU.
-HOST_PROGRAMS: Final = 24
+# Elements that a program moves at a time: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).
+_TILE: Final = 2048
+# A wider row is moved in several steps, so that a tile still holds four rows or more.
+_MOST_COLUMNS: Final = 512
+# That programs ask the host for at a time. A link of 55 GB/s that answers after 1.5 us is busy with 82 KB on their way;
+# for part of its time a program waits for ids and slots, or writes. More programs would only hold registers that the
+# model's kernels wait for. Not yet measured on a GPU.
+_ASKED_BYTES: Final = 192 << 10
+# Four for each processor of a large GPU: with a few rows of a hundred from the host, the device's own memory is busy.
+MOST_PROGRAMS: Final = 528
 
 
 class LaunchGather(Protocol):
@@ -71,19 +77,26 @@ def gather_rows(
 def most_programs(parts: RowParts) -> int | None:
     """Return how many programs gather at a time, so that the model keeps its share of the device; None: any. Pure.
 
-    Few wait for the link. The more rows the device holds, the fewer of a program's rows come over the link, and the
-    more programs keep it busy. Rows of the device alone, also those that a copy put there, take no time that a limit
-    would save.
+    Enough of them wait for the link that it is busy: the narrower a row is stored, the fewer bytes a program asks for,
+    and of rows that the device holds it asks the host for none. Rows of the device alone, also those that a copy put
+    there, take no time that a limit would save.
     """
     if parts.host is None or parts.host.rows.device.type != "cpu":
         return None
-    num_held = 0 if parts.table is None else len(parts.table.rows)
-    num_nodes = num_held if parts.slot_of is None else len(parts.slot_of)
-    return (
-        math.ceil(HOST_PROGRAMS * num_nodes / (num_nodes - num_held))
-        if num_nodes > num_held
-        else HOST_PROGRAMS
-    )
+    share = parts.share_held
+    if share == 1:
+        return None
+    rows, columns = block_shape(parts.dim)
+    tile_bytes = rows * min(parts.dim, columns) * parts.host.rows.element_size()
+    hits = share if parts.expected_hit_rate is None else parts.expected_hit_rate
+    from_host = tile_bytes * (1 - hits)
+    return math.ceil(_ASKED_BYTES / from_host) if from_host * MOST_PROGRAMS > _ASKED_BYTES else MOST_PROGRAMS
+
+
+def block_shape(dim: int) -> tuple[int, int]:
+    """Return how many rows, and columns of them, a program moves at a time: powers of two. Pure."""
+    columns = min(1 << (dim - 1).bit_length(), _MOST_COLUMNS)
+    return max(_TILE // columns, 1), columns
 
 
 def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tensor) -> None:

@@ -80,6 +80,7 @@ class RowParts:
     slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None: node v is in row v of the table
     host: RowTable | None  # None: every row is in the table
     is_host_by_id: bool = False
+    expected_hit_rate: float | None = None  # share of a batch's rows that are in the table; None: not counted
 
     def __post_init__(self) -> None:
         if self.table is None and (self.host is None or self.slot_of is not None):
@@ -95,6 +96,13 @@ class RowParts:
         part = self.table if self.table is not None else self.host
         assert part is not None  # noqa: S101 - by __post_init__
         return int(part.rows.shape[1])
+
+    @property
+    def share_held(self) -> float:
+        """The share of all rows that is in the table; 0 where nothing tells which node has which."""
+        if self.table is None or self.slot_of is None:
+            return float(self.host is None)
+        return min(len(self.table.rows) / max(len(self.slot_of), 1), 1.0)
 
 
 def widen(rows: torch.Tensor) -> torch.Tensor:

@@ -172,6 +172,7 @@ class DeviceTier:
             slot_of=None if cache is None else cache.slot_of,
             host=RowTable(rows=host, scale=self.scale) if self.features is None else self.features,
             is_host_by_id=self.features is not None,
+            expected_hit_rate=None if cache is None else cache.plan.expected_hit_rate,
         )
 
     def explain(self) -> str:

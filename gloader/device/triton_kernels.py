@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 import triton
 import triton.language as tl
 
+from gloader.device.row_gather import block_shape
+
 if TYPE_CHECKING:
     import torch
 
     from gloader.device.row_table import RowParts
 
-# Elements that a program moves at a time: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).
-_TILE: Final = 2048
 _WARPS: Final = 4
-# A wider row is moved in several steps, so that a tile still holds four rows or more.
-_MOST_COLUMNS: Final = 512
 
 
 @triton.jit
@@ -106,12 +104,6 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
             else:
                 value = other
             tl.store(out + to, value, mask=is_row[:, None] & is_column[None, :])
-
-
-def block_shape(dim: int) -> tuple[int, int]:
-    """Return how many rows, and columns of them, a program moves at a time. Pure."""
-    columns = min(int(triton.next_power_of_2(dim)), _MOST_COLUMNS)
-    return max(_TILE // columns, 1), columns
 
 
 def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int | None) -> None:

@@ -69,6 +69,11 @@ class Adjacency:
     @cached_property
     def pairs(self) -> torch.Tensor:
         """(2, E) of the dtype of ``indices``, the destinations and the sources."""
+        if torch.compiler.is_compiling():
+            # torch's compiler knows no shape of the operation below where that of the edges is a symbol.
+            number = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
+            dst = number.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
+            return torch.stack((dst, self.indices))
         # One kernel, without a count that depends on data. It has no public name.
         return torch._convert_indices_from_csr_to_coo(  # noqa: SLF001
             self.indptr, self.indices, out_int32=self.indices.dtype == torch.int32
@@ -85,6 +90,16 @@ class Adjacency:
         """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,) in the order of the sources."""
         order, offsets = by_source(self.indices, self.num_src)
         return offsets, self.dst.index_select(0, order), order
+
+
+def stay_eager() -> None:
+    """End the graph that torch's compiler traces, at the start of a function of gradients; else do nothing.
+
+    What such a function keeps of its edges is not traced by every version of torch, and where it is, nothing is gained:
+    the operations are torch's own.
+    """
+    if torch.compiler.is_compiling():
+        torch._dynamo.graph_break()  # noqa: SLF001 - its name in torch's documentation
 
 
 def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from gloader.models.adjacency import stay_eager
+
 if TYPE_CHECKING:
     from gloader.models.adjacency import Adjacency
 
@@ -68,6 +70,7 @@ def _bag(
 class _NeighborSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
+        stay_eager()
         ctx.edges = edges
         # The rows are saved only for the gradient of the weights: they are the largest tensor of a layer.
         needs_x = weight is not None and ctx.needs_input_grad[1]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from gloader.models.adjacency import Adjacency, by_source
+from gloader.models.adjacency import Adjacency, by_source, stay_eager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -217,6 +217,7 @@ class _Attention(torch.autograd.Function):
         has_loops: bool,
         edge_terms: torch.Tensor | None,
     ) -> torch.Tensor:
+        stay_eager()
         num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
         # The loops stand behind all edges, where one operation takes both, and are added on by slices.
         dst, src = edges.pairs_and_loops if has_loops else edges.pairs

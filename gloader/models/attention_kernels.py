@@ -354,7 +354,8 @@ def launch_forward(
     """
     heads, width = scores.shape[1], rows.shape[-1]
     result = scores.new_empty(edges.num_dst, heads, width)
-    tops, totals = scores.new_empty(2, edges.num_dst, heads).unbind()
+    # Each by itself: halves of one array would lie off 16 bytes for some numbers of destinations, and be compiled for.
+    tops, totals = (scores.new_empty(edges.num_dst, heads) for _ in range(2))
     if edges.num_dst:
         with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
             _forward_kernel[(edges.num_dst * heads,)](
@@ -397,7 +398,7 @@ def launch_backward(
     """
     rows, scores, tops, totals, *importance = saved
     num_edges, num_dst, heads, width = edges.num_edges, edges.num_dst, scores.shape[1], rows.shape[-1]
-    weights, grad_edges = scores.new_empty(2, num_edges + num_dst, heads).unbind()
+    weights, grad_edges = (scores.new_empty(num_edges + num_dst, heads) for _ in range(2))
     ends = torch.empty_like(edges.indices)
     grad_scores = torch.empty_like(scores)
     grad_rows = torch.empty_like(rows) if needs_rows else None

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import functional
 
+from gloader.models.adjacency import stay_eager
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -56,6 +58,7 @@ class _MessageSum(torch.autograd.Function):
         weight: torch.Tensor | None,
         edges: Adjacency,
     ) -> torch.Tensor:
+        stay_eager()
         ctx.edges = edges
         ctx.save_for_backward(x, features, w, b, weight)
         result = w.new_empty(edges.num_dst, len(w))

@@ -102,6 +102,22 @@ def test_bf16_learns_as_much(communities, name, sampler) -> None:
     assert reduced.test_acc > 0.85
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
+@pytest.mark.filterwarnings("ignore")  # torch warns of its own code while it compiles
+def test_a_compiled_network_learns_as_much(communities, name) -> None:
+    """By the CPU's compiler, for batches of many sizes; the last of an epoch is a half of the others."""
+    if shutil.which("g++") is None:
+        pytest.skip("nothing is compiled: g++ is missing")
+    plain, compiled = (
+        fit(communities, replace(MODEL, name=name, dropout=0.0), OPTIM, LOADER, step=StepConfig(compile=wanted)).runs[0]
+        for wanted in (False, True)
+    )  # fmt: skip
+    expected = [record.loss for record in plain.epochs]
+    assert [record.loss for record in compiled.epochs] == pytest.approx(expected, rel=1e-3)
+    assert compiled.test_acc == pytest.approx(plain.test_acc, abs=0.02)
+
+
 def test_the_run_folder_holds_everything(communities, tmp_path) -> None:
     result = fit(communities, MODEL, OPTIM, LOADER.changed(features="ssd", cache=1000), out=tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}

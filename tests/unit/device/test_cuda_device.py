@@ -18,7 +18,7 @@ from gloader.core.aligned_memory import mapped_bytes
 from gloader.device import RowFormat, StaticCache, cuda, open_device
 from gloader.device.cuda import CudaDevice, CudaHostMemory
 from gloader.device.host_memory import pieces, pin_in_place
-from gloader.device.row_gather import HOST_PROGRAMS, most_programs
+from gloader.device.row_gather import MOST_PROGRAMS, most_programs
 from gloader.device.row_table import RowParts, RowTable
 from gloader.device.seam import Device
 from gloader.distributed.shared_memory import create_segment, pin_segment
@@ -488,18 +488,42 @@ def test_a_gather_launches_the_kernel_where_the_hosts_rows_are_pinned(
     assert pinned is not None
     device.gather(ids, _in_place(features), out)
     device.gather(ids, RowParts(table=RowTable(rows=torch.zeros(4, 2)), slot_of=None, host=None), out)
-    assert launched == [HOST_PROGRAMS, None]
+    assert launched == [24, None]
     pinned.close()
 
 
-def test_few_programs_wait_for_the_link() -> None:
-    table, host = RowTable(rows=torch.zeros(90, 2)), RowTable(rows=torch.zeros(100, 2))
-    slot_of = torch.zeros(100, dtype=torch.int32)
-    assert most_programs(RowParts(table=None, slot_of=None, host=host)) == HOST_PROGRAMS
+@pytest.mark.parametrize(
+    ("dim", "dtype", "programs"),
+    [
+        (128, torch.float32, 24),  # tiles of 16 rows, 8 KB
+        (100, torch.float32, 31),
+        (768, torch.float16, 48),  # four rows, in two steps of which the first has 512 columns
+        (128, torch.int8, 96),
+        (1, torch.float32, 24),
+    ],
+)
+def test_as_many_programs_wait_for_the_link_as_keep_it_busy(
+    dim: int, dtype: torch.dtype, programs: int
+) -> None:
+    host = RowTable(rows=torch.zeros(100, dim, dtype=dtype))
+    assert most_programs(RowParts(table=None, slot_of=None, host=host)) == programs
     copied = RowTable(rows=host.rows.to("meta"))  # by the copy engine, to be widened
     assert most_programs(RowParts(table=None, slot_of=None, host=copied)) is None
-    # One row in ten comes over the link: ten times the programs keep it as busy.
-    assert most_programs(RowParts(table=table, slot_of=slot_of, host=host)) == 10 * HOST_PROGRAMS
+
+
+def test_programs_follow_the_hits_that_are_expected_and_not_the_rows_that_are_held() -> None:
+    host, slot_of = RowTable(rows=torch.zeros(100, 128)), torch.zeros(100, dtype=torch.int32)
+
+    def programs(num_held: int, hit_rate: float | None = None) -> int | None:
+        table = RowTable(rows=torch.zeros(num_held, 128))
+        return most_programs(RowParts(table=table, slot_of=slot_of, host=host, expected_hit_rate=hit_rate))
+
+    # One row in four comes over the link: four times the programs keep it as busy.
+    assert programs(75) == programs(10, 0.75) == 4 * 24
+    assert programs(75, 0.0) == 24
+    assert programs(99) == programs(10, 1.0) == MOST_PROGRAMS
+    assert programs(100) is programs(100, 0.5) is None  # nothing comes over it
+    table = RowTable(rows=torch.zeros(90, 128))
     assert most_programs(RowParts(table=table, slot_of=None, host=None)) is None
 
 

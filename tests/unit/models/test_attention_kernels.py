@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -66,6 +67,32 @@ def test_gradients_lie_beyond_two_billion_numbers() -> None:
     )
     assert torch.equal(found[0], expected[0])
     assert found[0].tolist() == near[[1, 0, 2]].float().tolist()
+
+
+def test_every_array_of_an_attention_begins_at_sixteen_bytes(
+    interpreted: Attend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not, in a batch of an odd number of destinations, is compiled for by itself."""
+    kernels = importlib.import_module("gloader.models.attention_kernels")
+    found = []
+
+    class _Kernel:
+        def __init__(self, kernel: Any) -> None:
+            self.kernel = kernel
+
+        def __getitem__(self, grid: object) -> Callable[..., object]:
+            def launch(*arguments: object, **constants: object) -> object:
+                found.extend(value.data_ptr() % 16 for value in arguments if isinstance(value, torch.Tensor))
+                return self.kernel[grid](*arguments, **constants)
+
+            return launch
+
+    for name in ("_forward_kernel", "_edges_kernel", "_sources_kernel"):
+        monkeypatch.setattr(kernels, name, _Kernel(getattr(kernels, name)))
+    edges = Adjacency(torch.tensor([0, 2, 3, 5]), torch.tensor([0, 1, 2, 3, 0]), num_src=4)
+    _run(interpreted, torch.ones(4, 1, 3), torch.zeros(4, 1, 2), edges, (None, True))
+    assert len(found) > 20
+    assert set(found) == {0}
 
 
 def test_kernels_are_tried_where_nobody_wants_gradients() -> None:

@@ -40,6 +40,31 @@ def test_every_step_is_that_of_torch_bit_for_bit(decoupled, kind, weight_decay) 
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.parametrize(("decoupled", "kind"), [(False, torch.optim.Adam), (True, torch.optim.AdamW)])
+def test_a_gpu_updates_all_parameters_by_the_one_launch_of_torch(
+    decoupled, kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The CPU has that kernel too. A parameter may have a sparse gradient in one step, and a dense one in the next."""
+    fused = []
+    launch = torch._fused_adam_ if not decoupled else torch._fused_adamw_
+    monkeypatch.setattr("gloader.training.optimizer._is_fused", lambda _: True)
+    monkeypatch.setattr(torch, launch.__name__, lambda *a, **b: fused.append(len(a[0])) or launch(*a, **b))
+    ours, theirs = _parameters(), _parameters()
+    optimizer = Adam(ours, lr=0.1, weight_decay=0.1, decoupled=decoupled)
+    reference = kind(theirs, lr=0.1, weight_decay=0.1, fused=True)
+    for step in range(4):
+        _set_grads(ours, step)
+        _set_grads(theirs, step)
+        optimizer.step()
+        reference.step()
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+    assert fused == [2, 2, 3, 3, 3, 3, 2, 2]  # ours and theirs, in turn
+    for parameter in ours:
+        parameter.grad = parameter.detach().to_sparse(1)
+    optimizer.step()
+    assert [float(steps) for steps in optimizer.state_dict()["steps"]] == [5, 3, 5]
+
+
 @pytest.mark.parametrize("piece_bytes", [1, 25, 1 << 20])
 def test_learned_rows_are_updated_as_by_the_sparse_adam_of_torch(
     piece_bytes: int, monkeypatch: pytest.MonkeyPatch
