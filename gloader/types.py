@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     import torch
 
@@ -411,13 +411,26 @@ class DeviceBlock:
         return pair
 
 
+class Made(Protocol):
+    """A point in a device's work; see `gloader.device.seam.Mark`."""
+
+    def wait(self) -> None:
+        """Wait until the device got there."""
+        ...
+
+    def precede(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Make what this thread computes from now on wait for it, on the device, and keep the memory of ``tensors``."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledOnDevice:
-    """The topology of a batch that was sampled on the compute device, where it is whole, and stays."""
+    """The topology of a batch that was sampled on the compute device, where it stays."""
 
     nodes: torch.Tensor  # (U,) int64
     src_degree: torch.Tensor  # (U,) float32, full-graph in-degree
     blocks: tuple[DeviceBlock, ...]  # L blocks
+    made: Made  # behind all of it
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
         """Return everything that it is made of."""

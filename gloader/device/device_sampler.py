@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,8 @@ import numpy as np
 import torch
 
 from gloader.device import sampling_kernels
+from gloader.device.sampling_kernels import Destinations, Sampling
+from gloader.device.topology import room_of_hop
 from gloader.samplers import MergedBlockSampler, NeighborSampler
 from gloader.samplers.arguments import checked_seeds
 from gloader.samplers.exclusion import unexcluded_seeds
@@ -26,20 +29,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hop:
-    """The edges that the nodes ``first`` to ``last`` of a batch took."""
+    """The edges that a hop took, in arrays with room for more; once counted, those of nodes ``first`` to ``last``."""
 
-    first: int
-    last: int
-    offsets: torch.Tensor  # (last - first + 1,) int64
-    indices: torch.Tensor  # (num_edges,) int32
-    edge_ids: torch.Tensor  # (num_edges,) int64
+    to: Destinations
+    indices: torch.Tensor  # int32
+    edge_ids: torch.Tensor  # int64
+    first: int = 0
+    last: int = 0
+
+    def cut(self, first: int, last: int, num_edges: int) -> _Hop:
+        """Return the hop without the room. Pure."""
+        return _Hop(
+            to=self.to.cut(last - first),
+            indices=self.indices[:num_edges],
+            edge_ids=self.edge_ids[:num_edges],
+            first=first,
+            last=last,
+        )
 
 
 class DeviceSampler:
     """Samples as a `NeighborSampler` does, on a device. Pure and thread-safe: calls take turns.
 
-    A batch stays where it was sampled, see `SampledOnDevice`; the host gets its nodes. It waits once in each hop, to
-    learn how many edges there are, and for the nodes at the end, behind which nothing of the batch is to come.
+    A batch stays where it was sampled, see `SampledOnDevice`; the host gets its nodes, and waits for these alone. How
+    many nodes and edges there are is counted on the device, in arrays with room for all that the fan-outs allow; where
+    that would be too many, the host waits for the count of that hop too.
 
     Holds 4 bytes per node on the device, beside the topology.
 
@@ -61,6 +75,7 @@ class DeviceSampler:
         self._device = device
         self._lock = threading.Lock()
         self._labels: torch.Tensor | None = None  # (N,), clean; None: not made, or in use
+        self._here: IdArray = np.empty(0, dtype=np.int64)  # host memory that the device copies to
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`.
@@ -83,67 +98,94 @@ class DeviceSampler:
                     dtype=torch.int32,
                     device=self._device.place,
                 )
-            found, hops = self._sample_hops(batch_id, checked, labels)
+            found, on_host, hops = self._sample_hops(batch_id, checked, labels)
             nodes = self._owned(found)
             degrees = self._owned(self.graph.indptr[found + 1] - self.graph.indptr[found], torch.float32)
             make = self._merged_blocks if self._is_merged else self._layered_blocks
             blocks = make(hops, len(found), degrees)
-            on_host: IdArray = self._fetched(found)
             labels.index_fill_(0, found, sampling_kernels.UNSEEN)  # no other entry was touched
             self._labels = labels
+            made = self._device.mark_computing()
         return SampledBatch(
             id=batch_id,
             nodes=on_host,
             num_seeds=len(checked),
             blocks=(),
-            on_device=SampledOnDevice(nodes=nodes, src_degree=degrees, blocks=blocks),
+            on_device=SampledOnDevice(nodes=nodes, src_degree=degrees, blocks=blocks, made=made),
             links=given.links,
         )
 
     def _sample_hops(
         self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, list[_Hop]]:
-        """Return the nodes (U,) of a batch in first-seen order, and its hops, next to the seeds first."""
-        graph = self.graph
-        num_hops = len(self._fanouts)
-        keys = [layer_key(self._seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
-        head = np.array([len(seeds), *np.array(keys, dtype=np.uint64).view(np.int64)])
-        # In one copy, which is over when this returns.
-        sent = torch.from_numpy(np.concatenate([head, seeds])).to(self._device.place)
-        num_nodes, words, nodes = sent[:1], sent[1 : len(head)], sent[len(head) :]
+    ) -> tuple[torch.Tensor, IdArray, list[_Hop]]:
+        """Return the nodes (U,) of a batch in first-seen order, there and here; its hops, next to the seeds first."""
+        of, nodes = self._begun(batch_id, seeds, labels)
         hops: list[_Hop] = []
+        most_nodes = most_new = len(seeds)  # that there can be, and that the hop before can have found
+        for hop, fanout in enumerate(self._fanouts):
+            most_rows = most_new if self._is_merged else most_nodes
+            to = sampling_kernels.launch_count(of, nodes, hop=hop, fanout=fanout, capacity=most_rows)
+            most_edges = room_of_hop(most_rows, fanout)
+            if most_edges is None:
+                ends, totals, offset = self._fetched(of.ends, of.totals, to.offsets[-1:])
+                totals[hop] = offset[0]
+                self._require_fit(batch_id, ends, totals[: hop + 1])
+                most_nodes, most_edges = int(ends[hop + 1]), int(totals[hop])
+                to = to.cut(most_nodes - self._first(ends, hop))
+            most_new = min(most_edges, self.graph.num_nodes)
+            most_nodes = min(most_nodes + most_edges, self.graph.num_nodes)
+            nodes = _grown(nodes, most_nodes)
+            edge_ids = nodes.new_empty(most_edges)
+            indices = torch.empty_like(edge_ids, dtype=torch.int32)
+            hops.append(_Hop(to=to, indices=indices, edge_ids=edge_ids))
+            if most_edges:
+                sources = sampling_kernels.launch_pick(of, nodes, to, edge_ids, hop=hop, is_drawn=fanout >= 0)
+                sampling_kernels.launch_relabel(of, nodes, to, sources, indices, hop=hop)
+            else:
+                of.ends[hop + 2 : hop + 3].copy_(of.ends[hop + 1 : hop + 2])
+        ends, totals, on_host = self._fetched(of.ends, of.totals, nodes)
+        self._require_fit(batch_id, ends, totals)
+        count = int(ends[-1])
+        cut = [
+            found.cut(self._first(ends, hop), int(ends[hop + 1]), int(totals[hop]))
+            for hop, found in enumerate(hops)
+        ]
+        return nodes[:count], on_host[:count].copy(), cut
+
+    def _begun(
+        self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
+    ) -> tuple[Sampling, torch.Tensor]:
+        """Return a batch before its first hop, and its nodes so far."""
+        num_hops = len(self._fanouts)
+        # In one copy. An even number before the seeds: kernels are compiled for arrays that begin at 16 bytes.
+        keys_at = 2 * num_hops + 2
+        head = np.zeros(keys_at + num_hops + num_hops % 2, dtype=np.int64)
+        head[1] = len(seeds)
+        keys = [layer_key(self._seed, batch_id.epoch, batch_id.index, hop) for hop in range(num_hops)]
+        head[keys_at : keys_at + num_hops] = np.array(keys, dtype=np.uint64).view(np.int64)
+        (sent,) = self._device.upload((np.concatenate([head, seeds]),))
+        of = Sampling(
+            graph=self.graph,
+            labels=labels,
+            ends=sent[: num_hops + 2],
+            totals=sent[num_hops + 2 : keys_at],
+            keys=sent[keys_at : keys_at + num_hops],
+            is_merged=self._is_merged,
+            is_replaced=self._is_replaced,
+        )
+        return of, sent[len(head) :]
+
+    def _first(self, ends: IdArray, hop: int) -> int:
+        """Return the first destination of ``hop``, where ``ends`` are those of `Sampling`."""
+        return int(ends[hop]) if self._is_merged else 0
+
+    def _require_fit(self, batch_id: BatchId, ends: IdArray, totals: IdArray) -> None:
+        """Raise ConfigError where a hop is too large for local ids; ``totals`` are those of the first hops."""
         total = 0
-        for number, fanout in enumerate(self._fanouts):
-            first = hops[-1].last if hops and self._is_merged else 0
-            to = sampling_kernels.launch_count(
-                graph, labels, nodes, num_nodes, first=first, fanout=fanout, is_replaced=self._is_replaced
-            )
-            last, num_edges = self._fetched(torch.cat([num_nodes, to.offsets[-1:]])).tolist()
-            most_nodes = min(last + num_edges, graph.num_nodes)
+        for hop, num_edges in enumerate(totals.tolist()):
             total = num_edges + (total if self._is_merged else 0)
-            checked_total(max(total, most_nodes), number, batch_id, self._fanouts)
-            to = to.cut(last - first)
-            grown = nodes.new_empty(most_nodes)
-            grown[:last] = nodes[:last]
-            nodes = grown
-            edge_ids = self._device.empty((num_edges,), torch.int64)
-            indices = self._device.empty((num_edges,), torch.int32)
-            hops.append(_Hop(first=first, last=last, offsets=to.offsets, indices=indices, edge_ids=edge_ids))
-            if num_edges:
-                sources = sampling_kernels.launch_pick(
-                    graph,
-                    labels,
-                    to,
-                    words,
-                    edge_ids,
-                    hop=number,
-                    fanout=fanout,
-                    is_replaced=self._is_replaced,
-                )
-                new = sampling_kernels.launch_relabel(labels, sources, nodes, last, indices)
-                num_nodes = new.long() + last
-        (count,) = self._fetched(num_nodes).tolist()
-        return nodes[:count], hops
+            most_nodes = min(int(ends[hop + 1]) + num_edges, self.graph.num_nodes)
+            checked_total(max(total, most_nodes), hop, batch_id, self._fanouts)
 
     def _layered_blocks(
         self, hops: Sequence[_Hop], num_nodes: int, degrees: torch.Tensor
@@ -151,9 +193,9 @@ class DeviceSampler:
         num_src = [*(hop.last for hop in hops[1:]), num_nodes]
         blocks = [
             DeviceBlock(
-                indptr=self._owned(hop.offsets, torch.int32),
-                indices=hop.indices,
-                edge_ids=hop.edge_ids,
+                indptr=self._owned(hop.to.offsets, torch.int32),
+                indices=self._owned(hop.indices),
+                edge_ids=self._owned(hop.edge_ids),
                 src_degree=degrees[:sources],
                 num_src=sources,
                 num_dst=hop.last,
@@ -167,8 +209,8 @@ class DeviceSampler:
     ) -> tuple[DeviceBlock, ...]:
         """Return the prefixes of the joined hops, as `MergedBatch.to_blocks` does."""
         shifts = np.cumsum([0, *(len(hop.indices) for hop in hops)]).tolist()
-        offsets = [hop.offsets[1:] + shift for hop, shift in zip(hops, shifts, strict=False)]
-        indptr = self._owned(torch.cat([hops[0].offsets[:1], *offsets]), torch.int32)
+        offsets = [hop.to.offsets[1:] + shift for hop, shift in zip(hops, shifts, strict=False)]
+        indptr = self._owned(torch.cat([hops[0].to.offsets[:1], *offsets]), torch.int32)
         indices = self._owned(torch.cat([hop.indices for hop in hops]))
         edge_ids = self._owned(torch.cat([hop.edge_ids for hop in hops]))
         num_src = [*(hop.last for hop in hops[1:]), num_nodes]
@@ -185,11 +227,16 @@ class DeviceSampler:
         ]
         return tuple(reversed(blocks))
 
-    def _fetched(self, values: torch.Tensor) -> IdArray:
-        """Return ``values`` (int64) in the host's memory, once the device has found them."""
+    def _fetched(self, *values: torch.Tensor) -> list[IdArray]:
+        """Return ``values`` (int64) in the host's memory until the next call, once the device has found them."""
+        starts = np.cumsum([0, *map(len, values)]).tolist()
+        if len(self._here) < starts[-1]:
+            self._here = self._device.host_buffer(8 * starts[-1]).view(np.int64)
+        found = [self._here[start:end] for start, end in itertools.pairwise(starts)]
+        for array, tensor in zip(found, values, strict=True):
+            torch.from_numpy(array).copy_(tensor, non_blocking=True)
         # A thread that waits for a mark sleeps; one that waits for a copy would take a core from the model's host.
         self._device.mark_computing().wait()
-        found: IdArray = values.cpu().numpy()
         return found
 
     def _owned(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -199,10 +246,20 @@ class DeviceSampler:
         return owned
 
 
+def _grown(nodes: torch.Tensor, size: int) -> torch.Tensor:
+    """Return ``nodes`` with room behind them, or without: ``size`` in all. What is cut off are none."""
+    if size <= len(nodes):
+        return nodes[:size]
+    grown = nodes.new_empty(size)
+    grown[: len(nodes)] = nodes
+    return grown
+
+
 def blocks_on_host(batch: SampledBatch) -> SampledBatch:
     """Return ``batch`` with its blocks in the host's memory, wherever it was sampled."""
     if batch.on_device is None:
         return batch
+    batch.on_device.made.wait()
     blocks = tuple(
         Block(
             indptr=block.indptr.cpu().numpy(),

@@ -2,11 +2,14 @@
 
 Nothing here is ordered by when a lane runs. A draw is a function of its address; whether Floyd's rule replaces it
 follows from the draws before it, which another kernel has written; and a node is first seen at the least of its edges.
+
+The counts of nodes and edges stay on the device, see `Sampling`: an array has room for the most that there can be, and
+a lane beyond those that there are does nothing.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -30,7 +33,7 @@ _RETRY = tl.constexpr(1 << 40)
 
 _LANES: Final = 256  # of a program: two for each of its 128 threads
 # Sizes differ from batch to batch: a kernel that was compiled for one must do for all.
-_SIZES: Final = ("capacity", "fanout", "first", "hop", "last", "num_edges")
+_SIZES: Final = ("capacity", "fanout", "hop", "num_rows", "num_lanes")
 
 
 @triton.jit
@@ -85,23 +88,24 @@ def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
 @triton.jit(do_not_specialize=_SIZES)
 def _count_kernel(  # type: ignore[no-untyped-def]
     nodes,
-    num_nodes,
+    ends,
     graph_indptr,
     labels,
     starts,
     degrees,
     counts,
-    first,
+    hop,
     capacity,
     fanout,
+    IS_MERGED: tl.constexpr,
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
     """A lane a destination: give it its label, and write how many of its in-edges it takes; 0 behind the last node."""
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
-    label = first + row
+    label = row + (tl.load(ends + hop) if IS_MERGED else 0)
     is_row = row < capacity
-    is_node = is_row & (label < tl.load(num_nodes))
+    is_node = is_row & (label < tl.load(ends + hop + 1))
     node = tl.load(nodes + label, mask=is_node, other=0)
     start = tl.load(graph_indptr + node, mask=is_node, other=0)
     degree = tl.load(graph_indptr + node + 1, mask=is_node, other=0) - start
@@ -121,21 +125,24 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
     keys,
     hop,
     nodes,
-    first,
+    ends,
     rows,
     offsets,
     degrees,
     draws,
-    num_edges,
+    num_rows,
+    IS_MERGED: tl.constexpr,
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
     """A lane an edge: write its draw, before Floyd's rule, or its place where a destination takes all in order."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     row = tl.load(rows + edge, mask=is_edge, other=0)
     begin = tl.load(offsets + row, mask=is_edge, other=0)
     degree = tl.load(degrees + row, mask=is_edge, other=1)
+    first = tl.load(ends + hop) if IS_MERGED else 0
     node = tl.load(nodes + first + row, mask=is_edge, other=0)
     draw = edge - begin
     if IS_REPLACED:
@@ -158,11 +165,12 @@ def _repeat_kernel(  # type: ignore[no-untyped-def]
     degrees,
     draws,
     repeats,
-    num_edges,
+    num_rows,
     LANES: tl.constexpr,
 ):
     """A lane an edge: write whether an earlier draw of its destination was the same."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     row = tl.load(rows + edge, mask=is_edge, other=0)
     begin = tl.load(offsets + row, mask=is_edge, other=0)
@@ -189,7 +197,7 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     labels,
     edge_ids,
     sources,
-    num_edges,
+    num_rows,
     IS_DRAWN: tl.constexpr,
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
@@ -200,6 +208,7 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     for a top that is equal. Position p is the top of draw p - (degree - count) alone, so that is the draw to look at.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     row = tl.load(rows + edge, mask=is_edge, other=0)
     begin = tl.load(offsets + row, mask=is_edge, other=0)
@@ -228,13 +237,22 @@ def _find_kernel(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=_SIZES)
-def _first_kernel(sources, labels, is_first, num_edges, LANES: tl.constexpr):  # type: ignore[no-untyped-def]
+def _first_kernel(  # type: ignore[no-untyped-def]
+    sources,
+    labels,
+    is_first,
+    offsets,
+    num_rows,
+    num_lanes,
+    LANES: tl.constexpr,
+):
     """A lane an edge: write whether it is the first to find its source."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     source = tl.load(sources + edge, mask=is_edge, other=0)
     found = tl.load(labels + source, mask=is_edge, other=-1)
-    tl.store(is_first + edge, (found == edge).to(tl.int32), mask=is_edge)
+    tl.store(is_first + edge, (is_edge & (found == edge)).to(tl.int32), mask=edge < num_lanes)
 
 
 @triton.jit(do_not_specialize=_SIZES)
@@ -243,136 +261,133 @@ def _label_kernel(  # type: ignore[no-untyped-def]
     labels,
     num_first,
     nodes,
-    last,
+    ends,
+    totals,
     indices,
-    num_edges,
+    offsets,
+    hop,
+    num_rows,
+    num_lanes,
     LANES: tl.constexpr,
 ):
-    """A lane an edge: write the label of its source, and a new node behind the ``last`` that there were."""
+    """A lane an edge: write the label of its source, and a new node behind those that there were; and both of."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
+    num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     source = tl.load(sources + edge, mask=is_edge, other=0)
     found = tl.load(labels + source, mask=is_edge, other=-1)
     is_new = is_edge & (found >= 0)
     # Edges that are first, up to the one that found this node.
     rank = tl.load(num_first + found, mask=is_new, other=1).to(tl.int64)
+    last = tl.load(ends + hop + 1)
     label = tl.where(is_new, last + rank - 1, found.to(tl.int64) + _KNOWN)
     tl.store(indices + edge, label.to(tl.int32), mask=is_edge)
     tl.store(nodes + label, source.to(tl.int64), mask=is_new & (found == edge))
+    if tl.program_id(0) == 0:
+        tl.store(ends + hop + 2, last + tl.load(num_first + num_lanes - 1))
+        tl.store(totals + hop, num_edges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampling:
+    """A batch that is sampled: what its hops draw from and by, and what they came to."""
+
+    graph: DeviceTopology
+    labels: torch.Tensor  # (N,) int32, see the module
+    ends: torch.Tensor  # (L + 2,) int64: 0, the seeds, and the nodes behind each hop
+    totals: torch.Tensor  # (L,) int64, the edges of each hop; 0 before they are known
+    keys: torch.Tensor  # (L,) int64
+    is_merged: bool  # a hop goes on from the nodes that the one before it found, else from all
+    is_replaced: bool  # draws are with replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destinations:
-    """The destinations of a hop, ``nodes[first : first + D]``, and how many edges each takes. D may be too large."""
+    """The destinations of a hop, and how many edges each takes; behind them room, which takes none."""
 
-    nodes: torch.Tensor  # (>= first + D,) int64
-    first: int
     starts: torch.Tensor  # (D,) int64, where the in-edges of each begin in the graph
     degrees: torch.Tensor  # (D,) int64
     offsets: torch.Tensor  # (D + 1,) int64, where its edges begin in the hop
 
     def cut(self, count: int) -> Destinations:
         """Return the first ``count`` destinations. Pure."""
-        return replace(
-            self,
-            starts=self.starts[:count],
-            degrees=self.degrees[:count],
-            offsets=self.offsets[: count + 1],
+        return Destinations(
+            starts=self.starts[:count], degrees=self.degrees[:count], offsets=self.offsets[: count + 1]
         )
 
 
-def launch_count(
-    graph: DeviceTopology,
-    labels: torch.Tensor,
-    nodes: torch.Tensor,
-    num_nodes: torch.Tensor,
-    *,
-    first: int,
-    fanout: int,
-    is_replaced: bool,
-) -> Destinations:
-    """Label the nodes of a batch from ``first`` on, and count the edges that they take. Waits for nothing.
+def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, capacity: int) -> Destinations:
+    """Label the destinations of a hop, and count the edges that they take. Waits for nothing.
 
     Parameters
     ----------
-    graph : the topology
-    labels : (N,) int32, see the module
-    nodes : int64, the nodes so far, and room behind them
-    num_nodes : (1,) int64, how many they are; what is behind them takes no edge
-    first : the first destination
-    fanout : of the hop
-    is_replaced : draws are with replacement
+    of : the batch
+    nodes : int64, the nodes so far
+    hop, fanout : of this one
+    capacity : the most destinations that there can be
     """
-    capacity = len(nodes) - first
-    starts, degrees, counts = (nodes.new_empty(capacity) for _ in range(3))
+    starts, degrees, taken = (nodes.new_empty(capacity) for _ in range(3))
     offsets = nodes.new_zeros(capacity + 1)
     if capacity:
         _count_kernel[_grid(capacity)](
             nodes,
-            num_nodes,
-            graph.indptr,
-            labels,
+            of.ends,
+            of.graph.indptr,
+            of.labels,
             starts,
             degrees,
-            counts,
-            first,
+            taken,
+            hop,
             capacity,
             fanout,
-            IS_REPLACED=is_replaced,
+            IS_MERGED=of.is_merged,
+            IS_REPLACED=of.is_replaced,
             LANES=_LANES,
         )
-        torch.cumsum(counts, 0, out=offsets[1:])
-    return Destinations(nodes=nodes, first=first, starts=starts, degrees=degrees, offsets=offsets)
+        torch.cumsum(taken, 0, out=offsets[1:])
+    return Destinations(starts=starts, degrees=degrees, offsets=offsets)
 
 
 def launch_pick(
-    graph: DeviceTopology,
-    labels: torch.Tensor,
-    to: Destinations,
-    keys: torch.Tensor,
-    edge_ids: torch.Tensor,
-    *,
-    hop: int,
-    fanout: int,
-    is_replaced: bool,
+    of: Sampling, nodes: torch.Tensor, to: Destinations, edge_ids: torch.Tensor, *, hop: int, is_drawn: bool
 ) -> torch.Tensor:
     """Write the edges that destinations take to ``edge_ids``, and return their sources. Waits for nothing.
 
     Parameters
     ----------
-    graph : the topology
-    labels : (N,) int32, see the module; a source without a label gets the first edge that found it
-    to : the destinations, exactly
-    keys : (L,) int64, of the hops of the batch
-    edge_ids : (num_edges,) int64, one at least
-    hop, fanout : of this one
-    is_replaced : draws are with replacement
+    of : the batch; a source without a label gets the first edge that found it
+    nodes : int64, the nodes so far
+    to : the destinations
+    edge_ids : (M,) int64, one at least: room for the edges
+    hop : the number of this one
+    is_drawn : a destination may take fewer than all of its in-edges
     """
-    num_edges = len(edge_ids)
-    grid, is_drawn = _grid(num_edges), fanout >= 0
-    counts = to.offsets.diff()
-    rows = torch.repeat_interleave(counts, output_size=num_edges)
-    sources = graph.indices.new_empty(num_edges)
+    num_rows, grid = len(to.starts), _grid(len(edge_ids))
+    # Each edge's destination: behind the last edge there is none, and lanes leave what they find there alone.
+    places = torch.arange(len(edge_ids), device=edge_ids.device)
+    rows = torch.searchsorted(to.offsets[1:], places, right=True, out_int32=True)
+    sources = of.graph.indices.new_empty(len(edge_ids))
     # Where nothing is drawn, pointers that are never read stand for what is missing.
     draws, repeats = edge_ids, edge_ids
     if is_drawn:
         draws = torch.empty_like(edge_ids)
         _draw_kernel[grid](
-            keys,
+            of.keys,
             hop,
-            to.nodes,
-            to.first,
+            nodes,
+            of.ends,
             rows,
             to.offsets,
             to.degrees,
             draws,
-            num_edges,
-            IS_REPLACED=is_replaced,
+            num_rows,
+            IS_MERGED=of.is_merged,
+            IS_REPLACED=of.is_replaced,
             LANES=_LANES,
         )
-    if is_drawn and not is_replaced:
-        repeats = torch.empty(num_edges, dtype=torch.int8, device=edge_ids.device)
-        _repeat_kernel[grid](rows, to.offsets, to.degrees, draws, repeats, num_edges, LANES=_LANES)
+    if is_drawn and not of.is_replaced:
+        repeats = torch.empty(len(edge_ids), dtype=torch.int8, device=edge_ids.device)
+        _repeat_kernel[grid](rows, to.offsets, to.degrees, draws, repeats, num_rows, LANES=_LANES)
     _find_kernel[grid](
         rows,
         to.offsets,
@@ -380,37 +395,56 @@ def launch_pick(
         to.degrees,
         draws,
         repeats,
-        graph.indices,
-        labels,
+        of.graph.indices,
+        of.labels,
         edge_ids,
         sources,
-        num_edges,
+        num_rows,
         IS_DRAWN=is_drawn,
-        IS_REPLACED=is_replaced,
+        IS_REPLACED=of.is_replaced,
         LANES=_LANES,
     )
     return sources
 
 
 def launch_relabel(
-    labels: torch.Tensor, sources: torch.Tensor, nodes: torch.Tensor, last: int, indices: torch.Tensor
-) -> torch.Tensor:
-    """Write the labels of ``sources``, append new nodes; return how many these are, (1,). Waits for nothing.
+    of: Sampling,
+    nodes: torch.Tensor,
+    to: Destinations,
+    sources: torch.Tensor,
+    indices: torch.Tensor,
+    *,
+    hop: int,
+) -> None:
+    """Write the labels of ``sources``, append new nodes, and count both. Waits for nothing.
 
     Parameters
     ----------
-    labels : (N,) int32, see the module
-    sources : (num_edges,) of the edges of the hop, one at least
+    of : the batch, whose counts are written
     nodes : int64, the nodes so far, and room for those that can be new
-    last : how many they are
-    indices : (num_edges,) int32, written
+    to : the destinations
+    sources : (M,) of the edges of the hop, as of `launch_pick`
+    indices : (M,) int32, written
+    hop : the number of this one
     """
-    num_edges = len(sources)
+    num_rows, num_lanes, grid = len(to.starts), len(sources), _grid(len(sources))
     is_first = torch.empty_like(indices)
-    _first_kernel[_grid(num_edges)](sources, labels, is_first, num_edges, LANES=_LANES)
+    _first_kernel[grid](sources, of.labels, is_first, to.offsets, num_rows, num_lanes, LANES=_LANES)
     num_first = torch.cumsum(is_first, 0, dtype=torch.int32)
-    _label_kernel[_grid(num_edges)](sources, labels, num_first, nodes, last, indices, num_edges, LANES=_LANES)
-    return num_first[-1:]
+    _label_kernel[grid](
+        sources,
+        of.labels,
+        num_first,
+        nodes,
+        of.ends,
+        of.totals,
+        indices,
+        to.offsets,
+        hop,
+        num_rows,
+        num_lanes,
+        LANES=_LANES,
+    )
 
 
 def _grid(num_lanes: int) -> tuple[int]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gloader.core.offsets import Offsets
     from gloader.samplers.graph import CscGraph
 
+# Of a hop that is sampled: room for more is not taken before the device has counted them.
+MOST_UNCOUNTED_EDGES: Final = 1 << 22
 # Host memory that the upload takes.
 _CHUNK_BYTES: Final = 64 << 20
 _CHUNK_OFFSETS: Final = _CHUNK_BYTES // 40  # five arrays of them at a time
@@ -44,6 +46,18 @@ class DeviceTopology:
         """Bytes on the device."""
         tensors = (self.indptr, self.indices, self.edge_weight)
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def room_of_hop(num_rows: int, fanout: int) -> int | None:
+    """Return the edges that a hop on a device has room for before they are counted; None: they are counted first. Pure.
+
+    Parameters
+    ----------
+    num_rows : destinations, at most
+    fanout : -1 for all in-edges
+    """
+    room = num_rows * fanout
+    return room if 0 <= room <= MOST_UNCOUNTED_EDGES else None
 
 
 def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool = False) -> DeviceTopology:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from gloader.core.units import format_bytes
 from gloader.device import has_triton, upload_topology
+from gloader.device.topology import room_of_hop
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph, HeteroGraph, MergedBlockSampler, NeighborSampler, TemporalSampler
 from gloader.types import SampledBatch
@@ -20,8 +22,9 @@ if TYPE_CHECKING:
     from gloader.config import SamplingDevice
     from gloader.device import Device
     from gloader.device.device_sampler import DeviceSampler
+    from gloader.pipeline.device_rows import Workload
     from gloader.samplers import Topology
-    from gloader.types import AnyBatch, AnySampler, Block
+    from gloader.types import AnySampler, Block
 
 logger = logging.getLogger("gloader")
 
@@ -30,8 +33,10 @@ MOST_THREADS: Final = 2
 # Sampled batches on the device: those of the threads, of the queue behind them, and of the stages up to the model.
 _BATCHES: Final = 8
 _LABEL_BYTES: Final = 4  # of a node
-# Of an edge of the hop that is sampled: its destination, draw, source, and whether and in which place it found a node.
-_EDGE_BYTES: Final = 33
+# Of an edge of the hop that is sampled: its place, destination, draw, source, and whether and in which place it found a
+# node; of an edge and a destination of all hops, until the batch has its own arrays of the size that they came to.
+_EDGE_BYTES, _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 37, 12, 32
+_TRIALS: Final = 3  # of which the fastest counts
 # Of what rows could have. They lose few hits by it, and the host all of its sampling.
 _MOST_OF_ROOM: Final = 0.25
 
@@ -47,10 +52,8 @@ class DeviceSampling:
 def open_device_sampler(
     wanted: SamplingDevice,
     device: Device,
-    sampler: AnySampler,
+    workload: Workload,
     *,
-    topology: Topology | HeteroGraph,
-    probe: AnyBatch | None,
     room_bytes: int,
     all_rows_bytes: int | None,
     obstacle: str = "",
@@ -58,15 +61,14 @@ def open_device_sampler(
     """Return the sampler of ``device`` where batches are sampled there, and a line that says where and why.
 
     "auto" is a GPU where the topology and what sampling holds beside it take at most a quarter of the room, or leave
-    enough for all rows. A batch that the CPU sampled is sampled there first, and compared.
+    enough for all rows, and where it is not slower than the CPU's threads together. The largest of the workload's
+    batches is sampled there first, compared and timed.
 
     Parameters
     ----------
     wanted : "auto", "cpu" or "cuda"
     device : batches are computed there
-    sampler : the CPU's
-    topology : of it
-    probe : a batch of it, the largest of a few; None: there are none
+    workload : the CPU's sampler and its threads, its topology, and a few batches
     room_bytes : of ``device``, that rows or a topology may take
     all_rows_bytes : of all rows; None: rows have memory of their own already
     obstacle : what keeps these batches from being sampled there, whatever the graph and the sampler; "": nothing
@@ -80,12 +82,14 @@ def open_device_sampler(
     if wanted == "cpu" or not (is_gpu or must):
         return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
     try:
-        graph, own = _require_form(device, sampler, topology, obstacle=obstacle)
-        first = probe if isinstance(probe, SampledBatch) else None
-        num_bytes = _needed_bytes(graph, first)
+        graph, own = _require_form(device, workload.sampler, workload.topology, obstacle=obstacle)
+        first = workload.largest if isinstance(workload.largest, SampledBatch) else None
+        num_bytes = _needed_bytes(graph, first, _uniform(own).fanouts)
         if not must:
             _require_worth(num_bytes, room_bytes, all_rows_bytes)
         found = _placed(device, own, graph, first)
+        if not must and first is not None:
+            _require_speed(device, found, own, first, num_threads=workload.threads)
     except _Refused as refused:
         if must:
             text = f"sampling_device='cuda': {refused}; or use sampling_device='cpu'"
@@ -119,7 +123,7 @@ def _require_form(
         raise _Refused(obstacle)
     if isinstance(sampler, TemporalSampler):
         raise _Refused("seeds that ask at a time are sampled on the CPU alone")
-    if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _is_weighted(sampler):
+    if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _uniform(sampler).weighted:
         raise _Refused("of the samplers, 'neighbor' alone runs there")
     if not isinstance(topology, CscGraph):
         raise _Refused(
@@ -130,18 +134,24 @@ def _require_form(
     return topology, sampler
 
 
-def _is_weighted(sampler: NeighborSampler | MergedBlockSampler) -> bool:
-    return (sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler).weighted
+def _uniform(sampler: NeighborSampler | MergedBlockSampler) -> NeighborSampler:
+    return sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
 
 
-def _needed_bytes(graph: CscGraph, probe: SampledBatch | None) -> int:
+def _needed_bytes(graph: CscGraph, probe: SampledBatch | None, fanouts: tuple[int, ...]) -> int:
     """Return the most that sampling holds on a device. Pure."""
     held = graph.indptr.nbytes + graph.indices.nbytes + _LABEL_BYTES * graph.num_nodes
     if probe is None:
         return held
-    return (
-        held + _BATCHES * _block_bytes(probe) + _EDGE_BYTES * max(block.num_edges for block in probe.blocks)
-    )
+    held += _BATCHES * _block_bytes(probe)
+    num_rows, most = probe.num_seeds, 0
+    for fanout, block in zip(fanouts, reversed(probe.blocks), strict=True):
+        room = room_of_hop(num_rows, fanout)
+        num_edges = block.num_edges if room is None else room
+        most = max(most, _EDGE_BYTES * num_edges)
+        held += _KEPT_EDGE_BYTES * num_edges + _KEPT_ROW_BYTES * num_rows
+        num_rows = min(num_rows + num_edges, graph.num_nodes)
+    return held + most + _KEPT_ROW_BYTES * num_rows
 
 
 def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) -> None:
@@ -168,6 +178,34 @@ def _placed(
     if not is_same:
         raise _Failed("a first batch was another one there: its driver or compiler is at fault")
     return found
+
+
+def _require_speed(
+    device: Device,
+    there: DeviceSampler,
+    here: NeighborSampler | MergedBlockSampler,
+    probe: SampledBatch,
+    *,
+    num_threads: int,
+) -> None:
+    """Raise where the threads of the CPU sample ``probe`` faster than ``device``, whose calls take turns."""
+    seeds = probe.nodes[: probe.num_seeds]
+    there_s = here_s = float("inf")
+    for _ in range(_TRIALS):
+        with device.sampling():
+            began = device.mark_computing()
+        there.sample(probe.id, seeds)
+        with device.sampling():
+            ended = device.mark_computing()
+        ended.wait()
+        there_s = min(there_s, ended.seconds_since(began))
+        started = time.perf_counter()
+        here.sample(probe.id, seeds)
+        here_s = min(here_s, (time.perf_counter() - started) / num_threads)
+    if there_s > here_s:
+        raise _Refused(
+            f"a batch takes {1e3 * there_s:.1f} ms there, and {1e3 * here_s:.1f} ms here by {num_threads} threads"
+        )
 
 
 def _is_same(sampler: DeviceSampler, probe: SampledBatch) -> bool:

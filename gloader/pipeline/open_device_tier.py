@@ -91,9 +91,7 @@ def open_device_tiers(
     sampling, where = open_device_sampler(
         settings.sampling_device,
         device,
-        workload.sampler,
-        topology=workload.topology,
-        probe=largest,
+        workload,
         # What is left beside rows of a given size, or what rows could have.
         room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
         all_rows_bytes=None

@@ -88,6 +88,8 @@ class Transfer:
                     pairs = None if sampled.links is None else next(small).long()
                     nodes = [None if of_table is None else next(small) for of_table in ids]
                 else:
+                    # What is sent waits for what was sampled; the host does not.
+                    there.made.precede(there.tensors())
                     (y,) = device.upload((labels,))
                     nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
                 x = [

@@ -179,7 +179,7 @@ class RehearsedDevice:
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Give this thread's kernels to nobody: they run at once, as those of a sampler that waits for every hop."""
+        """Give this thread's kernels to nobody: they run at once, by the interpreter, which is not late."""
         with self._giving_to(None):
             yield
 

@@ -11,19 +11,19 @@ sys.path.append(str(Path(__file__).parents[2]))
 from triton_ptx import ptx_of
 
 KINDS = {
-    **dict.fromkeys(("nodes", "num_nodes", "graph_indptr", "starts", "degrees", "counts", "rows", "offsets"), "*i64"),
+    **dict.fromkeys(("nodes", "ends", "totals", "graph_indptr", "starts", "degrees", "counts", "offsets"), "*i64"),
     **dict.fromkeys(("draws", "edge_ids", "keys"), "*i64"),
-    **dict.fromkeys(("labels", "indices", "is_first", "num_first"), "*i32"),
-    **dict.fromkeys(("first", "fanout", "num_edges", "last", "hop", "capacity"), "i32"),
+    **dict.fromkeys(("labels", "indices", "is_first", "num_first", "rows"), "*i32"),
+    **dict.fromkeys(("fanout", "num_rows", "num_lanes", "hop", "capacity"), "i32"),
     "repeats": "*i8",
 }  # fmt: skip
 # The sources of edges have the dtype of the graph.
 VARIANTS = [
-    ("_draw_kernel", {"IS_REPLACED": False}),
+    ("_draw_kernel", {"IS_MERGED": False, "IS_REPLACED": False}),
     ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": False}),
-    ("_count_kernel", {"IS_REPLACED": False}),
-    ("_count_kernel", {"IS_REPLACED": True}),
-    ("_draw_kernel", {"IS_REPLACED": True}),
+    ("_count_kernel", {"IS_MERGED": False, "IS_REPLACED": False}),
+    ("_count_kernel", {"IS_MERGED": True, "IS_REPLACED": True}),
+    ("_draw_kernel", {"IS_MERGED": True, "IS_REPLACED": True}),
     ("_repeat_kernel", {}),
     ("_find_kernel", {"IS_DRAWN": False, "IS_REPLACED": False}),
     ("_find_kernel", {"IS_DRAWN": True, "IS_REPLACED": True}),

@@ -17,6 +17,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.overrides import TorchFunctionMode
 
 from gloader.core.hashing import GOLDEN, unmix64
 from gloader.device import has_triton, upload_topology
@@ -183,7 +184,7 @@ def test_a_call_that_fails_leaves_nothing_to_the_next(monkeypatch: pytest.Monkey
 
     samplers = make_samplers(make_graph(), [3, 2])
 
-    def fail(*args: Any) -> None:
+    def fail(*args: Any, **named: Any) -> None:
         raise RuntimeError("the device is gone")
 
     samplers[1].sample(FIRST, SEEDS)
@@ -193,15 +194,29 @@ def test_a_call_that_fails_leaves_nothing_to_the_next(monkeypatch: pytest.Monkey
     require_cpu_batch(samplers, FIRST, SEEDS[::-1].copy())
 
 
+class _Mark:
+    """A mark of a device that knows how often the host waited."""
+
+    def __init__(self, device: _Watched) -> None:
+        self._device = device
+
+    def wait(self) -> None:
+        self._device.waits += 1
+
+
 class _Watched:
-    """A device that knows how many sample on it at a time."""
+    """A device that knows how many sample on it at a time, and how often they wait for it."""
 
     def __init__(self) -> None:
         self.inside = 0
         self.most = 0
+        self.waits = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(CPU, name)
+
+    def mark_computing(self) -> _Mark:
+        return _Mark(self)
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
@@ -210,6 +225,48 @@ class _Watched:
         time.sleep(0.01)  # long enough for another thread to come in, were it let in
         yield
         self.inside -= 1
+
+
+class _NoLook(TorchFunctionMode):
+    """Refuses what would wait for a device: the host may not ask what is in a tensor."""
+
+    ASKS = ("cpu", "item", "tolist", "__int__", "__bool__", "__index__", "nonzero", "unique", "numpy", "to")
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        assert name not in self.ASKS, f"{name} waits for the device"
+        assert name != "repeat_interleave" or "output_size" in (kwargs or {}), (
+            "its result has a size to be counted"
+        )
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", ["layered", "merged"])
+@pytest.mark.parametrize(
+    ("fanouts", "most", "waits"),
+    [
+        ([3, 4, 2], 10**6, 1),
+        ([3, -1, 2], 10**6, 2),  # nothing tells how many all are
+        ([3, 0, 2], 10**6, 1),
+        ([3, 4, 2], 8 * 3, 3),  # room for the first hop alone is taken before it is counted
+    ],
+)
+def test_the_host_waits_once_for_a_batch(
+    fanouts: list[int], most: int, waits: int, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gloader.device.device_sampler import DeviceSampler
+
+    monkeypatch.setattr("gloader.device.topology.MOST_UNCOUNTED_EDGES", most)
+    device, graph = _Watched(), make_graph()
+    layered = NeighborSampler(graph, fanouts)
+    sampler = MergedBlockSampler(layered) if layout == "merged" else layered
+    on_device = DeviceSampler(sampler, graph=upload_topology(graph, CPU.place), device=device)
+    with _NoLook():
+        found = on_device.sample(FIRST, SEEDS)
+    assert device.waits == waits
+    assert found.on_device is not None
+    expected = sampler.sample(FIRST, SEEDS)
+    require_same(batch_bytes(on_host(found)), batch_bytes(expected), FIRST, "the device draws otherwise")
 
 
 def test_threads_take_turns() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,10 +16,11 @@ from fake_cuda import faked_cuda
 
 from gloader.core.units import format_bytes
 from gloader.device import CpuDevice, has_triton, open_device
+from gloader.device.cuda import CudaMark
 from gloader.device.row_table import RowFormat
 from gloader.errors import ConfigError
 from gloader.pipeline import open_device_sampler as module
-from gloader.pipeline.device_rows import DeviceTable
+from gloader.pipeline.device_rows import DeviceTable, Workload
 from gloader.pipeline.open_device_sampler import open_device_sampler
 from gloader.pipeline.open_device_tier import sampling_obstacle
 from gloader.samplers import CscGraph, make_sampler, make_temporal_sampler
@@ -59,19 +63,28 @@ EDGES = sampling_obstacle(None, [OF_EDGES], serves_ranks=False)
 
 def _open(wanted: Any, device: Any, spec: str = "neighbor", **changed: Any) -> Any:
     sampler, probe = _make(spec)
-    options: dict[str, Any] = {
-        "topology": GRAPH,
-        "probe": probe,
-        "room_bytes": 10**6,
-        "all_rows_bytes": None,
-    }
-    return open_device_sampler(wanted, device, sampler, **(options | changed))
+    probe = changed.pop("probe", probe)
+    workload = _workload(sampler, probe, changed.pop("topology", GRAPH))
+    options: dict[str, Any] = {"room_bytes": 10**6, "all_rows_bytes": None}
+    return open_device_sampler(wanted, device, workload, **(options | changed))
+
+
+def _workload(sampler: Any, probe: SampledBatch | None, topology: Any, *, threads: int = 1) -> Workload:
+    return Workload(
+        topology=topology,
+        sampler=sampler,
+        order=cast("Any", None),
+        fanouts=(2, 2),
+        probe=[] if probe is None else [probe],
+        probe_s=0.0,
+        threads=threads,
+    )
 
 
 @pytest.fixture
 def gpu() -> Iterator[Device]:
-    """A device over a faked torch.cuda; kernels are run by the interpreter."""
-    with faked_cuda():
+    """A device over a faked torch.cuda; kernels are run by the interpreter, in no time by the clock of the device."""
+    with faked_cuda(), mock.patch.object(CudaMark, "seconds_since", return_value=0.0):
         yield open_device(torch.device("cuda", 1))
 
 
@@ -92,6 +105,41 @@ def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows(gpu: Device) -
     assert _open("auto", gpu, room_bytes=2 * size - 1, all_rows_bytes=size)[0] is None
     # Who asks for it gets it.
     assert _open("cuda", gpu, room_bytes=0)[0] is not None
+
+
+@needs_triton
+@pytest.mark.parametrize(
+    ("there_ms", "threads", "is_there"), [(0.0, 4, True), (9.0, 4, False), (9.0, 1, True)]
+)
+def test_auto_takes_who_samples_faster(gpu: Device, there_ms: float, threads: int, is_there: bool) -> None:
+    """Twenty milliseconds here, of one thread."""
+    sampler, probe = _make()
+    clock = itertools.cycle([0.0, 20e-3])
+    options: dict[str, Any] = {"room_bytes": 10**6, "all_rows_bytes": None}
+    workload = _workload(sampler, probe, GRAPH, threads=threads)
+    with (
+        mock.patch.object(CudaMark, "seconds_since", return_value=there_ms / 1e3),
+        mock.patch.object(module, "time", SimpleNamespace(perf_counter=lambda: next(clock))),
+    ):
+        found, text = open_device_sampler("auto", gpu, workload, **options)
+        asked, _ = open_device_sampler("cuda", gpu, workload, **options)
+    assert (found is not None) == is_there
+    assert asked is not None  # who asks for it gets it
+    if not is_there:
+        assert text == "sampling: on the CPU: a batch takes 9.0 ms there, and 5.0 ms here by 4 threads"
+
+
+@needs_triton
+def test_what_sampling_holds_grows_with_the_room_of_a_hop(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_room = _open("cuda", gpu)[0].num_bytes
+    monkeypatch.setattr("gloader.device.topology.MOST_UNCOUNTED_EDGES", 0)
+    assert (
+        _open("cuda", gpu)[0].num_bytes < with_room
+    )  # of 16 edges from 8 seeds, and 48 from what they found
+    monkeypatch.setattr("gloader.device.topology.MOST_UNCOUNTED_EDGES", 16)
+    assert _open("cuda", gpu)[0].num_bytes < with_room
 
 
 def test_nobody_samples_there_unasked(gpu: Device) -> None:
@@ -131,14 +179,13 @@ def test_what_cannot_be_sampled_there_is_refused_or_sampled_here(
 
 def test_seeds_that_ask_at_a_time_are_sampled_here(gpu: Device) -> None:
     graph = CscGraph(indptr=GRAPH.indptr, indices=GRAPH.indices, edge_time=np.zeros(400, np.int64))
-    _, probe = _make()
-    options: dict[str, Any] = {"topology": graph, "probe": probe, "room_bytes": 10**6, "all_rows_bytes": None}
-    sampler = make_temporal_sampler(graph, [2, 2])
+    options: dict[str, Any] = {"room_bytes": 10**6, "all_rows_bytes": None}
+    workload = _workload(make_temporal_sampler(graph, [2, 2]), _make()[1], graph)
     with pytest.raises(
         ConfigError, match="sampling_device='cuda': seeds that ask at a time are sampled on the CPU alone;"
     ):
-        open_device_sampler("cuda", gpu, sampler, **options)
-    found, text = open_device_sampler("auto", gpu, sampler, **options)
+        open_device_sampler("cuda", gpu, workload, **options)
+    found, text = open_device_sampler("auto", gpu, workload, **options)
     assert found is None
     assert text == "sampling: on the CPU: seeds that ask at a time are sampled on the CPU alone"
 

@@ -18,7 +18,7 @@ from gloader.pipeline.transfer import ROOMIER, Transfer, roomy, transfer
 from gloader.ssd_store import RamFeatures
 from gloader.testing.overwriting_ring import OverwritingRing
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
+from gloader.types import BatchId, Block, ReadyBatch, SampledBatch, SampledOnDevice
 
 DIM = 3
 FEATURES = np.arange(60, dtype=np.float32).reshape(20, DIM)
@@ -201,6 +201,25 @@ def test_a_sent_batch_is_the_gathered_one(kind: type[Device], rows: tuple[int, .
     sent = sender.send(host, LABELS)
     assert (sent.superbatch, sent.ends_superbatch) == (5, True)
     _same(sent.receive(), host)
+
+
+def test_what_is_sent_waits_on_the_device_for_what_was_sampled_there() -> None:
+    """Sampled as late as a stream may: when the host has sent the batch, nothing of it is there yet."""
+    device, nodes = RehearsedDevice(), np.array([4, 2, 9, 19, 0])
+    sender = Transfer([_tier(device, range(20))])
+    with device.computing():
+        there = device.empty((5,), torch.int64)
+        device.launch(lambda out: out.copy_(torch.from_numpy(nodes)), there)
+        made = SampledOnDevice(nodes=there, src_degree=there, blocks=(), made=device.mark_computing())
+    sampled = SampledBatch(id=BatchId(epoch=0, index=0), nodes=nodes, num_seeds=2, blocks=(), on_device=made)
+    host = HostBatch(
+        sampled=sampled, x=(FEATURES[:0],), src_degree=FEATURES[0], superbatch=0, ends_superbatch=False
+    )
+    sent = sender.send(host, LABELS)
+    del there, made, sampled, host  # their memory is the device's to keep
+    np.testing.assert_array_equal(sent.receive().x.numpy(), FEATURES[nodes])
+    sender.wait()
+    assert device.faults == []
 
 
 def test_batches_of_changing_size_ask_for_memory_of_few_sizes() -> None:
