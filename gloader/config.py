@@ -247,7 +247,7 @@ class DeviceSettings:
     the nodes with the most out-edges."""
     sampling_device: SamplingDevice = "auto"
     """Where batches are sampled; the same batches everywhere. cuda holds the topology on the GPU that computes; auto
-    does so where that leaves three quarters of the room for rows, or all rows."""
+    does so where that leaves three quarters of the room for rows, or all rows, and is not slower than the CPU."""
 
 
 @Parameter(name="*", group=Group("Several ranks", sort_key=8))

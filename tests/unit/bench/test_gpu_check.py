@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import gpu_check
+import gpu_models
 import gpu_processes
 import pytest
 import torch
@@ -82,6 +83,28 @@ def test_a_module_that_the_checkout_does_not_have_is_not_checked(
         "not checked",
         "for comparison",
     ]
+
+
+@pytest.mark.filterwarnings("ignore")  # torch warns of its own code while it traces
+@pytest.mark.parametrize("breaks", [pytest.param(False, marks=pytest.mark.long), True])
+def test_what_the_compiler_refuses_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, sizes: Sizes, breaks: bool
+) -> None:
+    """Of every model, also without a GPU: a check that calls it a figure for comparison cannot fail."""
+
+    def refuse(*_: object, **__: object) -> object:
+        raise RuntimeError("no meta function\nand a trace")
+
+    if breaks:
+        monkeypatch.setattr(torch, "compile", lambda *_, **__: refuse)
+    found = list(run_parts(["compile"], sizes, seconds=300))
+    verdicts = {name: [f.verdict for f in found if f.name.startswith(name)] for name in gpu_models.NAMES}
+    assert all(verdicts.values())
+    if breaks:
+        assert {verdict for of_model in verdicts.values() for verdict in of_model} == {"wrong"}
+        assert {f.note for f in found if f.verdict == "wrong"} == {"RuntimeError: no meta function"}
+    else:
+        assert {verdict for of_model in verdicts.values() for verdict in of_model} == {"ok"}
 
 
 def test_parts_are_chosen_by_name(

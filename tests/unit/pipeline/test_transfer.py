@@ -188,6 +188,16 @@ def _same(ready: ReadyBatch, host: HostBatch) -> None:
         np.testing.assert_array_equal(block.edge_weight.numpy(), [0.5, 1.5])
 
 
+def test_the_gather_knows_how_many_rows_of_a_batch_are_expected_on_the_device() -> None:
+    """More than the share that it holds, of rows that are hot: by them its programs are counted."""
+    plan = DeviceCachePlan(num_nodes=20, rows=np.array([2, 4]), expected_hit_rate=0.75)
+    form = RowFormat(dtype=FEATURES.dtype, dim=DIM)
+    cache = StaticCache(plan, form=form, place=torch.device("cpu"))
+    parts = DeviceTier(device=CpuDevice(), cache=cache).parts(torch.empty(5, DIM))
+    assert (parts.expected_hit_rate, parts.share_held) == (0.75, 0.1)
+    assert DeviceTier(device=CpuDevice()).parts(torch.empty(5, DIM)).expected_hit_rate is None
+
+
 @pytest.mark.parametrize("kind", [CpuDevice, RehearsedDevice])
 @pytest.mark.parametrize("rows", [(), (2, 4, 19), tuple(range(20))])
 def test_a_sent_batch_is_the_gathered_one(kind: type[Device], rows: tuple[int, ...]) -> None:
