@@ -190,18 +190,26 @@ def _require_speed(
 ) -> None:
     """Raise where the threads of the CPU sample ``probe`` faster than ``device``, whose calls take turns."""
     seeds = probe.nodes[: probe.num_seeds]
-    there_s = here_s = float("inf")
-    for _ in range(_TRIALS):
+
+    def seconds_there() -> float:
         with device.sampling():
             began = device.mark_computing()
         there.sample(probe.id, seeds)
         with device.sampling():
             ended = device.mark_computing()
         ended.wait()
-        there_s = min(there_s, ended.seconds_since(began))
+        return ended.seconds_since(began)
+
+    def seconds_here() -> float:
         started = time.perf_counter()
         here.sample(probe.id, seeds)
-        here_s = min(here_s, (time.perf_counter() - started) / num_threads)
+        return (time.perf_counter() - started) / num_threads
+
+    try:
+        there_s = min(seconds_there() for _ in range(_TRIALS))
+    except Exception as error:
+        raise _Failed(f"it failed there with a batch: {type(error).__name__}: {error}") from error
+    here_s = min(seconds_here() for _ in range(_TRIALS))
     if there_s > here_s:
         raise _Refused(
             f"a batch takes {1e3 * there_s:.1f} ms there, and {1e3 * here_s:.1f} ms here by {num_threads} threads"

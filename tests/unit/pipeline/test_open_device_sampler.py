@@ -216,6 +216,25 @@ def test_a_device_that_fails_with_a_first_batch_is_not_asked_for_others(
 
 
 @needs_triton
+def test_a_device_that_fails_with_a_later_batch_is_not_asked_for_others(
+    gpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gloader.device import sampling_kernels
+
+    pick, calls = sampling_kernels.launch_pick, itertools.count()
+
+    def fail_later(*args: Any, **named: Any) -> Any:
+        if next(calls) == 2:  # the first hop of the second batch
+            raise RuntimeError("out of memory")
+        return pick(*args, **named)
+
+    monkeypatch.setattr(sampling_kernels, "launch_pick", fail_later)
+    found, text = _open("auto", gpu)
+    assert found is None
+    assert text == "sampling: on the CPU: it failed there with a batch: RuntimeError: out of memory"
+
+
+@needs_triton
 def test_a_device_that_draws_otherwise_is_found_out(gpu: Device, caplog: pytest.LogCaptureFixture) -> None:
     other, _ = _make("neighbor:replace=true")
     probe = other.sample(BatchId(epoch=0, index=1), np.arange(8))
