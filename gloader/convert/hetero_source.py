@@ -65,6 +65,8 @@ class HeteroSource:
     splits: Splits  # ids within the labelled type
     resident_bytes: int = 0  # memory that the streams hold besides their chunks
     links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
+    said: tuple[str, ...] = ()  # for the receipt, as of `Source`
+    unused: tuple[str, ...] = ()  # that it holds and the dataset will not
 
     def num_nodes_of(self, node_type: str) -> int:
         """Return the number of nodes of a type.

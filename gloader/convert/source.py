@@ -140,6 +140,8 @@ class Source:
     edge_file: Path | None = None  # where the edges come from, for messages
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
+    said: tuple[str, ...] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"
+    unused: tuple[str, ...] = ()  # that it holds and the dataset will not, such as "pos (N, 3)"
 
     @property
     def edge_origin(self) -> str:
