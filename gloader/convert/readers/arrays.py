@@ -12,7 +12,7 @@ from gloader.convert.readers.file_edges import check_offsets
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
 from gloader.convert.source import ChangedEdges, EdgeChunk
 from gloader.core.aligned_memory import plain_array
-from gloader.errors import ShapeError
+from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,6 +203,66 @@ class ArrayFeatures:
         """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
         for start in range(0, self.num_rows, max_rows):
             yield plain_array(self.rows[start : start + max_rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseRows:
+    """A sparse matrix (N, F) in memory, whose rows are dense where they are taken; stands for an array of features."""
+
+    indptr: IdArray  # (N + 1,), checked
+    columns: IdArray  # (nnz,), checked
+    values: NDArray[np.generic]  # (nnz,)
+    shape: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls,
+        indptr: NDArray[np.generic],
+        columns: NDArray[np.generic],
+        values: NDArray[np.generic],
+        *,
+        shape: tuple[int, int],
+        where: str,
+    ) -> SparseRows:
+        """Check the arrays of a compressed matrix; raises SourceError and GraphError where they contradict it."""
+        offsets = to_ids(indptr, first=0, where=f"{where}, row offsets")
+        check_offsets(offsets, len(columns), where=f"{where}, row offsets")
+        ids = to_ids(columns, first=0, where=f"{where}, columns")
+        if len(offsets) != shape[0] + 1 or (len(ids) and not 0 <= ids.min() <= ids.max() < shape[1]):
+            raise SourceError(f"{where} contradicts itself: rows or columns lie outside of {shape}")
+        return cls(indptr=offsets, columns=ids, values=values, shape=shape)
+
+    @property
+    def ndim(self) -> int:
+        """Of a matrix."""
+        return 2
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """Of the rows."""
+        return self.values.dtype
+
+    @property
+    def size(self) -> int:
+        """Elements of the dense matrix."""
+        return self.shape[0] * self.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are held."""
+        return self.indptr.nbytes + self.columns.nbytes + self.values.nbytes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice) -> NDArray[np.generic]:
+        """Return the dense rows (n, F) of a range; entries given twice are added."""
+        first, stop, _ = rows.indices(len(self))
+        offsets = self.indptr[first : stop + 1]
+        part = slice(int(offsets[0]), int(offsets[-1]))
+        dense = np.zeros((stop - first, self.shape[1]), self.dtype)
+        np.add.at(dense, (np.repeat(np.arange(stop - first), np.diff(offsets)), self.columns[part]), self.values[part])
+        return dense
 
 
 def _float_part(weight: NDArray[np.generic] | None, part: slice) -> NDArray[np.float32] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +33,9 @@ class Attributes:
 
     arrays: Mapping[str, NDArray[np.generic]]
     where: str  # what holds them, for messages
+    # What is there and is no array, such as {"adj": "a SparseTensor"}.
+    others: Mapping[str, str] = field(default_factory=dict)
+    used: dict[str, str] = field(default_factory=dict)  # what each array became; filled as they are asked for
 
     def find(self, *names: str) -> str | None:
         """Return the first of ``names`` that is there."""
@@ -64,6 +67,7 @@ class Attributes:
         """
         name = self.require(*names, what="features")
         rows = self.arrays[name]
+        self.used[name] = "features"
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
             raise ShapeError(
                 f"{self.where}: {name} has shape {rows.shape} and dtype {rows.dtype}; "
@@ -76,6 +80,7 @@ class Attributes:
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
         name = self.require(*names, what="labels", instead=f"; add some, {OR_EDGES}")
+        self.used[name] = "labels"
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 
     def splits(self, num_nodes: int) -> Splits | None:
@@ -93,6 +98,7 @@ class Attributes:
             return None
         for part, candidates in _PARTS.items():
             self.require(*candidates, what=f"{part} split")
+        self.used.update({name: part for part, name in names.items() if name is not None})
         return Splits(
             **{part: self._part(name, num_nodes) for part, name in names.items() if name is not None}
         )
@@ -104,7 +110,10 @@ class Attributes:
             return None
         raw = self.arrays[name]
         # PyG keeps edge features (E, k) under the same name as weights: those are not an error, but no weights.
-        return raw.reshape(-1) if raw.dtype.kind in "fiub" and raw.size == num_edges else None
+        if raw.dtype.kind not in "fiub" or raw.size != num_edges:
+            return None
+        self.used[name] = "edge weights"
+        return raw.reshape(-1)
 
     def edge_features(
         self, names: EdgeNames, usual: tuple[str, ...], *, num_edges: int
@@ -133,6 +142,7 @@ class Attributes:
             )
         if rows.shape[0] != num_edges:
             raise ShapeError(f"{self.where}: {name} has {rows.shape[0]} rows for {num_edges} edges")
+        self.used[name] = "edge features"
         return rows
 
     def edge_times(self, names: EdgeNames, *, num_edges: int) -> NDArray[np.generic] | None:
@@ -150,11 +160,46 @@ class Attributes:
             raise ShapeError(
                 f"{self.where}: {name} has shape {self.arrays[name].shape}; times are one for each of {num_edges} edges"
             )
+        self.used[name] = "edge times"
         return self.arrays[name].reshape(-1)
 
     def of_edges(self, num_edges: int) -> list[str]:
         """Return the names of what has one entry for each edge. Pure."""
         return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
+
+    def said(self) -> tuple[str, ...]:
+        """Return what arrays became, for the receipt: one line, or none. Pure."""
+        roles = ", ".join(f"{name}: {role}" for name, role in self.used.items())
+        return (f"{self.where}: {roles}",) if roles else ()
+
+    def unused(self, *, num_nodes: int | None = None, num_edges: int | None = None) -> list[str]:
+        """Return what was not asked for, each with its shape, such as ``pos (N, 3)``. Pure.
+
+        Parameters
+        ----------
+        num_nodes, num_edges : what N and E stand for; None: nothing here is one for each of them
+        """
+
+        def shape(name: str, array: NDArray[np.generic]) -> str:
+            sizes = [("E", num_edges), ("N", num_nodes)]
+            # In a graph of as many nodes as edges the name tells.
+            first = list(map(str, array.shape))
+            for letter, count in sizes if "edge" in name else sizes[::-1]:
+                if array.ndim and array.shape[0] == count:
+                    first[0] = letter
+                    break
+            return f"({', '.join(first)}{',' * (array.ndim == 1)})"
+
+        left = [
+            f"{name} {shape(name, array)}" for name, array in self.arrays.items() if name not in self.used
+        ]
+        # Masks of several splits.
+        left += [
+            f"{name} [:, 1:] ({self.arrays[name].shape[1] - 1} more splits)"
+            for name, role in self.used.items()
+            if role in _PARTS and self.arrays[name].ndim == 2 and self.arrays[name].shape[1] > 1
+        ]
+        return left + [f"{name} ({kind})" for name, kind in self.others.items() if name not in self.used]
 
     def _part(self, name: str, num_nodes: int) -> IdArray:
         values = self.arrays[name]

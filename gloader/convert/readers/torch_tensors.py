@@ -1,18 +1,71 @@
-"""Tensors of a saved object as numpy arrays: dense ones only, and none that repeat what is stored."""
+"""Tensors of a saved object as numpy arrays: dense or sparse, and none that repeat what is stored."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
+
+from gloader.convert.readers.arrays import SparseRows
+from gloader.convert.readers.attributes import Attributes
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    import numpy as np
     import torch
     from numpy.typing import NDArray
+
+# Not an array of anything, and read or of no use: the number of nodes, of classes, and PyG's cache.
+_KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
+
+
+def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
+    """Return what a store holds by name: dense tensors as arrays, sparse matrices as `SparseRows`.
+
+    Parameters
+    ----------
+    found : entries by name; other keys than text are nobody's attributes
+    where : what holds them, for messages
+
+    Raises
+    ------
+    SourceError
+        A tensor repeats what is stored, or a sparse matrix contradicts itself.
+    """
+    dense = dense_tensors(found)
+    require_stored(dense, where)
+    arrays, others = numpy_arrays(dense), {}
+    for name, value in found.items():
+        if not isinstance(name, str) or name in arrays or name in _KNOWN_OTHERS or value is None:
+            continue
+        rows = _sparse_rows(value, f"{where}: {name}")
+        if rows is None:
+            others[name] = type(value).__name__
+        else:
+            arrays[name] = cast("NDArray[np.generic]", rows)
+    return Attributes(arrays=arrays, where=where, others=others)
+
+
+def _sparse_rows(value: Any, where: str) -> SparseRows | None:
+    """Return a sparse matrix of torch's, or of torch_sparse's ``SparseTensor``; None: it is neither."""
+    import torch
+
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided and value.dim() == 2:  # noqa: PLR2004 - a matrix
+        csr = (value.coalesce() if value.layout == torch.sparse_coo else value).detach().to_sparse_csr()
+        indptr, columns, values = csr.crow_indices(), csr.col_indices(), csr.values()
+        shape = tuple(csr.shape)
+    elif type(value).__name__ == "SparseTensor" and hasattr(value, "csr"):
+        indptr, columns, values = value.csr()
+        shape = tuple(value.sizes()[:2])
+        values = torch.ones(len(columns)) if values is None else values.detach()
+    else:
+        return None
+    if values.dim() != 1:
+        raise SourceError(f"{where} is sparse with values of shape {tuple(values.shape)}; give one number an entry")
+    data = numpy_arrays({"values": values})["values"]
+    return SparseRows.of(indptr.numpy(), columns.numpy(), data, shape=shape, where=where)
 
 
 def dense_tensors(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:

@@ -83,7 +83,9 @@ def hetero_source(
         resident += columns.num_bytes
         stream = ArrayEdges(src=src, dst=dst, where=found.where, weight=columns.weight)
         edges.append(
-            EdgeStore(relation=relation, edges=columns.timed(stream), features=columns.feature_rows())
+            EdgeStore(
+                relation=relation, edges=columns.timed(stream), features=columns.feature_rows(), arrays=found
+            )
         )
     require_columns(edges, edge_names, there=there, where=where)
     source = stored_source(

@@ -97,11 +97,9 @@ def arrays_source(
     nodes = Attributes(arrays=graph.node_data, where=f"{where} (node data)")
     rows = nodes.features("feat", "features", "x")
     labels = nodes.labels("label", "labels", "y", num_nodes=graph.num_nodes, needs_labels=needs_labels)
-    columns = dgl_edge_columns(
-        Attributes(arrays=graph.edge_data, where=f"{where} (edge data)"),
-        edge_names,
-        num_edges=graph.edges.num_edges or 0,
-    )
+    edge_data = Attributes(arrays=graph.edge_data, where=f"{where} (edge data)")
+    num_edges = graph.edges.num_edges or 0
+    columns = dgl_edge_columns(edge_data, edge_names, num_edges=num_edges)
     edge_names.require(
         has_times=columns.times is not None,
         has_features=columns.features is not None,
@@ -111,6 +109,7 @@ def arrays_source(
     edges = graph.edges
     if columns.weight is not None:
         edges = WeightedEdges(edges=edges, weight=columns.weight, numbers=graph.order)
+    splits = nodes.splits(graph.num_nodes) or random_splits(labels, seed=seed)
     return Source(
         name=name,
         origin=origin,
@@ -119,10 +118,15 @@ def arrays_source(
         edges=columns.timed(edges, order=graph.order),
         features=ArrayFeatures(rows=rows),
         labels=labels,
-        splits=nodes.splits(graph.num_nodes) or random_splits(labels, seed=seed),
+        splits=splits,
         edge_features=columns.feature_rows(order=graph.order),
         edge_file=where if isinstance(where, Path) else None,
         resident_bytes=graph.resident_bytes,
+        said=(*nodes.said(), *edge_data.said()),
+        unused=(
+            *nodes.unused(num_nodes=graph.num_nodes, num_edges=num_edges),
+            *(f"{left}, edge data" for left in edge_data.unused(num_edges=num_edges)),
+        ),
     )
 
 

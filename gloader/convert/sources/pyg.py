@@ -8,19 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
-from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.readers.torch_file import require_plain_archive
-from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
+from gloader.convert.readers.torch_tensors import attributes_of
 from gloader.convert.source import Source
-from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero, pyg_edge_columns
+from gloader.convert.sources.pyg_hetero import hetero_source, is_hetero, pyg_edges
 from gloader.errors import MissingDependencyError, SourceError
 
 if TYPE_CHECKING:
-    import torch
-
     from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
     from gloader.convert.readers.edge_names import EdgeNames
@@ -71,7 +68,7 @@ def data_source(
 
     Parameters
     ----------
-    data : the object; only its dense tensors count
+    data : the object; its tensors count
     name, origin : of the source
     where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
@@ -84,31 +81,32 @@ def data_source(
     SourceError, ShapeError, ConfigError
         As `open_pyg`.
     """
-    tensors = _tensors(data, where)
-    require_stored(tensors, where)
-    found = Attributes(arrays=numpy_arrays(tensors), where=str(where))
+    found = attributes_of(_entries(data, where), str(where))
     rows = found.features("x")
-    edges = found.arrays[found.require("edge_index", what="edges")]
     labels = found.labels("y", num_nodes=len(rows), needs_labels=needs_labels)
-    columns = pyg_edge_columns(found, edge_names, num_edges=edges.size // 2)
+    edges, edge_features = pyg_edges(found, edge_names)
+    num_edges = edges.num_edges or 0
     edge_names.require(
-        has_times=columns.times is not None,
-        has_features=columns.features is not None,
-        there=found.of_edges(edges.size // 2),
+        has_times=edges.has_times,
+        has_features=edge_features is not None,
+        there=found.of_edges(num_edges),
         where=str(where),
     )
+    splits = found.splits(len(rows)) or random_splits(labels, seed=seed)
     return Source(
         name=name,
         origin=origin,
         num_nodes=len(rows),
         num_classes=count_classes(labels),
-        edges=columns.timed(ArrayEdges.of(edges, where=f"{where}: edge_index", weight=columns.weight)),
+        edges=edges,
         features=ArrayFeatures(rows=rows),
         labels=labels,
-        splits=found.splits(len(rows)) or random_splits(labels, seed=seed),
-        edge_features=columns.feature_rows(),
+        splits=splits,
+        edge_features=edge_features,
         edge_file=where if isinstance(where, Path) else None,
-        resident_bytes=0 if is_mapped else rows.nbytes + edges.nbytes + columns.num_bytes,
+        resident_bytes=0 if is_mapped else sum(found.arrays[each].nbytes for each in found.used),
+        said=found.said(),
+        unused=tuple(found.unused(num_nodes=len(rows), num_edges=num_edges)),
     )
 
 
@@ -177,7 +175,7 @@ def _unwrapped(loaded: object, path: Path | str) -> object:
     return loaded
 
 
-def _tensors(loaded: object, path: Path | str) -> dict[str, torch.Tensor]:
+def _entries(loaded: object, path: Path | str) -> Mapping[Any, Any]:
     loaded = _unwrapped(loaded, path)
     to_dict = getattr(loaded, "to_dict", None)
     if type(loaded).__name__ == "Data" and to_dict is not None:
@@ -186,4 +184,4 @@ def _tensors(loaded: object, path: Path | str) -> dict[str, torch.Tensor]:
         raise SourceError(
             f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data or HeteroData"
         )
-    return dense_tensors(loaded)
+    return loaded

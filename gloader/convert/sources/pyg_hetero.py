@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.readers.arrays import ArrayEdges
-from gloader.convert.readers.attributes import Attributes
+from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, SparseRows
 from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.edge_store import EdgeArrays
-from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays, require_stored
+from gloader.convert.readers.torch_tensors import attributes_of
 from gloader.convert.sources.typed_stores import EdgeStore, NodeStore, require_columns, stored_source
 from gloader.core.malformed import shown
 from gloader.dataset.schema import MAX_NODES
@@ -22,7 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.convert.hetero_source import HeteroSource
+    from gloader.convert.readers.attributes import Attributes
     from gloader.convert.readers.edge_names import EdgeNames
+    from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import Relation
 
 # Names under which PyG's own `num_nodes` finds one entry per node, most telling first.
@@ -50,13 +51,13 @@ def hetero_source(
 ) -> HeteroSource:
     """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
 
-    A type's features are ``x``, its labels ``y``, its splits masks or ids; a relation's edges ``edge_index``, its
-    weights ``edge_weight``, or an ``edge_attr`` of one number per edge, its features any other ``edge_attr``, its times
+    A type's features are ``x``, its labels ``y``, its splits masks or ids; a relation's edges ``edge_index`` or ``adj_t``,
+    its weights ``edge_weight``, or an ``edge_attr`` of one number per edge, its features any other ``edge_attr``, its times
     ``edge_time``.
 
     Parameters
     ----------
-    data : the object; only its dense tensors and numbers of nodes count
+    data : the object; its tensors and numbers of nodes count
     name, origin : of the source
     where : what holds it, for messages; a path: the file that it came from
     seed : of the random split where there are no masks
@@ -80,19 +81,13 @@ def hetero_source(
     for key, store in stores.items():
         if key == _GLOBAL or not isinstance(store, Mapping):
             continue
-        tensors = dense_tensors(store)
-        place = f"{where}[{_key_text(key)}]"
-        require_stored(tensors, place)
-        found = Attributes(arrays=numpy_arrays(tensors), where=place)
+        found = attributes_of(store, f"{where}[{_key_text(key)}]")
         resident += 0 if is_mapped else sum(array.nbytes for array in found.arrays.values())
         if isinstance(key, tuple):
-            relation = _relation(key, where)
-            pairs = found.arrays[found.require("edge_index", what="edges")]
-            columns = pyg_edge_columns(found, edge_names, num_edges=pairs.size // 2)
-            there.update(found.of_edges(pairs.size // 2))
-            stream = ArrayEdges.of(pairs, where=f"{place}: edge_index", weight=columns.weight)
+            stream, features = pyg_edges(found, edge_names)
+            there.update(found.of_edges(stream.num_edges or 0))
             edges.append(
-                EdgeStore(relation=relation, edges=columns.timed(stream), features=columns.feature_rows())
+                EdgeStore(relation=_relation(key, where), edges=stream, features=features, arrays=found)
             )
         else:
             nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, found), arrays=found)
@@ -109,6 +104,32 @@ def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
             f"{where}: {shown(key)} is no relation; one is (source type, name, destination type)"
         )
     return key
+
+
+def pyg_edges(found: Attributes, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
+    """Return the edges of a store, of ``edge_index`` or of ``adj_t`` (destinations by sources), and their features.
+
+    Raises
+    ------
+    SourceError, ShapeError
+        There are none, or they are malformed; or there are not as many times, or rows of features, as edges.
+    """
+    name = found.require("edge_index", "adj_t", what="edges")
+    found.used[name] = "edges"
+    pairs = found.arrays[name]
+    where = f"{found.where}: {name}"
+    if isinstance(pairs, SparseRows):
+        # Edges of a store with adj_t, which a transform sorted, are in the order of its rows.
+        columns = pyg_edge_columns(found, names, num_edges=len(pairs.columns))
+        weight = columns.weight
+        if weight is None and (pairs.values != 1).any():
+            weight = pairs.values
+            found.used[name] = "edges and edge weights"
+        stream: EdgeStream = ArrayCscEdges.of(pairs.indptr, pairs.columns, where=where, weight=weight)
+    else:
+        columns = pyg_edge_columns(found, names, num_edges=pairs.size // 2)
+        stream = ArrayEdges.of(pairs, where=where, weight=columns.weight)
+    return columns.timed(stream), columns.feature_rows()
 
 
 def pyg_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:

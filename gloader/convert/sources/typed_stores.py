@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.readers.node_arrays import count_classes, random_splits
+from gloader.dataset.schema import relation_text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -37,6 +38,7 @@ class EdgeStore:
     relation: Relation
     edges: EdgeStream
     features: FeatureStream | None = None  # in their order
+    arrays: Attributes | None = None  # that they came from
 
 
 def require_columns(
@@ -88,6 +90,13 @@ def stored_source(
     )
     store = nodes[labelled]
     labels = store.arrays.labels(*LABEL_NAMES, num_nodes=store.num_nodes, needs_labels=needs_labels)
+    splits = store.arrays.splits(store.num_nodes) or random_splits(labels, seed=seed)
+    features = {
+        name: ArrayFeatures(rows=each.arrays.features(*FEATURE_NAMES))
+        for name, each in nodes.items()
+        if each.arrays.find(*FEATURE_NAMES)
+    }
+    used = [each.arrays for each in (*nodes.values(), *edges) if each.arrays is not None]
     return HeteroSource(
         name=name,
         origin=origin,
@@ -95,11 +104,7 @@ def stored_source(
             NodeSource(
                 name=node_type,
                 num_nodes=each.num_nodes,
-                features=(
-                    ArrayFeatures(rows=each.arrays.features(*FEATURE_NAMES))
-                    if each.arrays.find(*FEATURE_NAMES)
-                    else None
-                ),
+                features=features.get(node_type),
             )
             for node_type, each in nodes.items()
         ),
@@ -115,5 +120,19 @@ def stored_source(
         labelled=labelled,
         num_classes=count_classes(labels),
         labels=labels,
-        splits=store.arrays.splits(store.num_nodes) or random_splits(labels, seed=seed),
+        splits=splits,
+        said=tuple(line for each in used for line in each.said()),
+        unused=(
+            *(
+                f"{left} of {node_type}"
+                for node_type, each in nodes.items()
+                for left in each.arrays.unused(num_nodes=each.num_nodes)
+            ),
+            *(
+                f"{left} of {relation_text(each.relation)}"
+                for each in edges
+                if each.arrays is not None
+                for left in each.arrays.unused(num_edges=each.edges.num_edges)
+            ),
+        ),
     )

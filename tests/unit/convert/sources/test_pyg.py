@@ -101,7 +101,7 @@ def test_bfloat16_features_are_widened(tmp_path):
     ("changes", "error", "message"),
     [
         ({"x": None}, SourceError, r"has no features \(x\); it has edge_index, test_mask, train_mask"),
-        ({"edge_index": None}, SourceError, r"has no edges \(edge_index\)"),
+        ({"edge_index": None}, SourceError, r"has no edges \(edge_index or adj_t\)"),
         ({"y": None}, SourceError, r"has no labels \(y\)"),
         ({"val_mask": None}, SourceError, r"has no valid split \(val_mask or valid_mask"),
         ({"x": torch.ones(N)}, ShapeError, r"x has shape \(40,\)"),

@@ -83,7 +83,7 @@ def test_without_masks_the_seed_draws_splits(tmp_path, data):
         (lambda d: d["author"].pop("num_nodes"), SourceError,
          r"graph\.pt\['author'\] does not say how many nodes it has; set num_nodes"),
         (lambda d: d[WRITES].pop("edge_index"), SourceError,
-         r"graph\.pt\['author:writes:paper'\] has no edges \(edge_index\); it has edge_weight"),
+         r"graph\.pt\['author:writes:paper'\] has no edges \(edge_index or adj_t\); it has edge_weight"),
         (lambda d: d["place"].update({"x": torch.ones(3)}), ShapeError, r"\['place'\]: x has shape \(3,\)"),
         (lambda d: d["place"].update({"x": torch.ones(1).expand(3, 9)}), SourceError, "which it repeats"),
     ],
