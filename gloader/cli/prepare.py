@@ -32,10 +32,12 @@ class PrepareFlags:
 
     memory_budget: Size = None
     """Memory that the conversion may use, such as 1GB. Default: half of what is free."""
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    """How the features are stored."""
-    edge_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    """How the features of edges are stored."""
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    """How the features are stored. Default: float32, and integers that it would round are refused."""
+    edge_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    """How the features of edges are stored, likewise."""
+    allow_nan: Annotated[bool, Parameter(negative=())] = False
+    """Let NaN and infinity in features in; they are counted."""
     order: OrderName = "none"
     """How rows lie on disk: as given, by falling out-degree, or community by community."""
     symmetrize: Annotated[bool | list[str], Parameter(negative=())] = False
@@ -73,6 +75,7 @@ class PrepareFlags:
             deduplicate=self.deduplicate,
             dtype=self.dtype,
             edge_dtype=self.edge_dtype,
+            allow_nan=self.allow_nan,
             order=self.order,
             edge_split=None if self.edge_split is None else edge_shares(self.edge_split),
             edge_split_by=self.edge_split_by,
@@ -171,7 +174,7 @@ def prepare(
             described = (
                 _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
             )
-            screen.console.print(facts(_part(conversion) | described))
+            screen.console.print(facts(_part(conversion) | described | report.receipt))
         uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
     path = shown_url(out) if is_url(out) else str(report.path)
     task = " --task link" if TRAIN in report.links else ""

@@ -12,7 +12,6 @@ from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, 
 from gloader.convert.edge_rows_plan import plan_edge_rows
 from gloader.convert.order.edge_moves import EdgeMoves
 from gloader.convert.order.ordered_rows import ordered_rows
-from gloader.convert.readers.float_chunks import float_chunks
 from gloader.convert.source import ChangedEdges
 from gloader.errors import ShapeError
 
@@ -169,7 +168,7 @@ def _rows(
     )
     # Lists that come as they are stored, such as those of a CSC, leave nothing to move.
     if moves.are_in_place():
-        yield from float_chunks(features, plan.chunk_rows)
+        yield from features.chunks(plan.chunk_rows)
         return
     try:
         moves.deal_out(progress)
@@ -190,4 +189,4 @@ def _rows(
 
 def recorded_dtype(options: PrepareOptions, *features: FeatureStream | None) -> dict[str, str]:
     """Return what a commit record says of the dtype of edge features: nothing where no edges have any. Pure."""
-    return {} if all(rows is None for rows in features) else {"edge_dtype": options.edge_dtype}
+    return {} if all(rows is None for rows in features) else {"edge_dtype": options.stored_edge_dtype}

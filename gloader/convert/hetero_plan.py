@@ -28,6 +28,7 @@ from gloader.convert.prepare_plan import (
     on_disk,
     stored_feature_bytes,
 )
+from gloader.convert.receipt import marked_bytes
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
@@ -80,10 +81,10 @@ def plan_hetero(
     ConfigError
         The feature dtype cannot be stored.
     """
-    check_stored_dtype(options.dtype)
-    check_stored_dtype(options.edge_dtype)
+    check_stored_dtype(options.stored_dtype)
+    check_stored_dtype(options.stored_edge_dtype)
     dims = feature_dims(source)
-    resident = _resident_bytes(source)
+    resident = _resident_bytes(source, budget_bytes)
     widest = max((CHUNK_COPIES * _row_bytes(nodes, dims) for nodes in source.nodes), default=0)
     if resident + widest > budget_bytes:
         raise BudgetError(
@@ -150,10 +151,11 @@ def _row_bytes(nodes: NodeSource, dims: Mapping[str, int]) -> int:
     return dims[nodes.name] * width
 
 
-def _resident_bytes(source: HeteroSource) -> int:
+def _resident_bytes(source: HeteroSource, budget_bytes: int) -> int:
     """Bytes of memory that are taken from the start to the end."""
     labels = source.labels.nbytes + source.splits.num_bytes + CHECK_BYTES * source.labels.shape[0]
-    return source.resident_bytes + labels + WRITER_BYTES
+    marks = marked_bytes(sum(nodes.num_nodes for nodes in source.nodes), budget_bytes)
+    return source.resident_bytes + labels + marks + WRITER_BYTES
 
 
 def _sort(each: PlannedRelation, *, budget_bytes: int) -> CscPlan:
@@ -209,7 +211,7 @@ def _edge_rows(
     return plan_edge_rows(
         rows,
         most_edges(rows.num_rows, each.rules, each.ends.num_nodes),
-        dtype=options.edge_dtype,
+        dtype=options.stored_edge_dtype,
         rules=each.rules,
         budget_bytes=budget_bytes,
         where=source.where(each.source),
@@ -222,7 +224,7 @@ def _edge_feature_bytes(each: PlannedRelation, options: PrepareOptions) -> int:
     if rows is None:
         return 0
     num_edges = most_edges(rows.num_rows, each.rules, each.ends.num_nodes)
-    return stored_feature_bytes(num_edges, rows.dim, options.edge_dtype, num_parts=options.num_parts)
+    return stored_feature_bytes(num_edges, rows.dim, options.stored_edge_dtype, num_parts=options.num_parts)
 
 
 def _edge_bytes(each: PlannedRelation) -> int:
@@ -240,7 +242,9 @@ def _dataset_bytes(
 ) -> int:
     edges = sum(_max_edges(each) * _edge_bytes(each) + 8 * (each.ends.num_nodes + 1) for each in relations)
     features = sum(
-        stored_feature_bytes(nodes.num_nodes, dims[nodes.name], options.dtype, num_parts=options.num_parts)
+        stored_feature_bytes(
+            nodes.num_nodes, dims[nodes.name], options.stored_dtype, num_parts=options.num_parts
+        )
         for nodes in source.nodes
         if nodes.name in dims
     )

@@ -21,7 +21,7 @@ from gloader.convert.links.stored_csc import KeptTopology
 from gloader.convert.links.tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write import write_tables
 from gloader.convert.options import EdgeRules
-from gloader.convert.readers.float_chunks import float_chunks
+from gloader.convert.receipt import Receipt
 from gloader.convert.relation_rules import PlannedRelation, plan_relations
 from gloader.convert.source_check import check_hetero
 from gloader.core.paths import bytes_on_disk, nearest_existing
@@ -85,6 +85,7 @@ class HeteroPrepareReport:
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
     links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
+    receipt: dict[str, str] = field(default_factory=dict)  # as the dataset records it; see `Receipt`
 
 
 def plan_typed_source(
@@ -147,7 +148,7 @@ def prepare_typed(
         ``out`` exists, is being created by another process, or the disk refuses or has no room.
     """
     started = time.perf_counter()
-    source = with_tables(source, options)
+    receipt, source = Receipt.of(with_tables(source, options), options)
     plan, relations = _plan(source, out, options)
     with HeteroDatasetWriter(
         out,
@@ -170,10 +171,16 @@ def prepare_typed(
             source = split_source(source, options, budget_bytes=plan.free_bytes, progress=progress)
             relations = plan_relations(source, options)
         graphs = {each.relation: KeptTopology(writer.edges(each.relation)) for each in relations}
-        edges = [
-            _write_edges(each, graphs[each.relation], writer.scratch, plan, options, progress)
-            for each in relations
-        ]
+        edges = []
+        for each in relations:
+            counted = receipt.counted(each.relation, each.source.edges, budget_bytes=plan.budget_bytes)
+            given = FeaturedEdges(
+                edges=counted,
+                features=each.source.edge_features,
+                dtype=options.stored_edge_dtype,
+                num_passes=options.num_parts,
+            )
+            edges.append(_write_edges(each, given, graphs[each.relation], writer.scratch, plan, progress))
         links = write_tables(
             planned_tables(source, list(graphs)),
             writer,
@@ -187,6 +194,8 @@ def prepare_typed(
         labelled = writer.nodes(source.labelled)
         labelled.labels(source.labels)
         labelled.splits(train=source.splits.train, valid=source.splits.valid, test=source.splits.test)
+        lines = receipt.lines({each.relation: sort for each, sort in zip(relations, edges, strict=True)})
+        writer.annotate(receipt=lines)
     return HeteroPrepareReport(
         path=out,
         node_types={nodes.name: _type_report(nodes, plan) for nodes in source.nodes},
@@ -195,7 +204,7 @@ def prepare_typed(
             for each, sort in zip(relations, edges, strict=True)
         },
         labelled=source.labelled,
-        feature_dtype=options.dtype,
+        feature_dtype=options.stored_dtype,
         seconds=time.perf_counter() - started,
         edge_seconds=edges_done - started,
         feature_seconds=features_done - edges_done,
@@ -203,6 +212,7 @@ def prepare_typed(
         spilled_bytes=sum(sort.spilled_bytes for sort in edges),
         budget_bytes=plan.budget_bytes,
         links=links,
+        receipt=lines,
     )
 
 
@@ -213,7 +223,7 @@ def _recorded(relations: tuple[PlannedRelation, ...], options: PrepareOptions) -
     return rules | {
         "symmetrize": both_ways,
         "add_reverse": options.add_reverse,
-        "dtype": options.dtype,
+        "dtype": options.stored_dtype,
         "order": options.order,
         **recorded_dtype(options, *(each.source.edge_features for each in relations)),
         **options.recorded_split,
@@ -240,19 +250,14 @@ def _relation_report(each: PlannedRelation, sort: CscReport) -> RelationReport:
 
 def _write_edges(
     each: PlannedRelation,
+    given: FeaturedEdges,
     sink: EdgeSink,
     scratch: Path,
     plan: HeteroPlan,
-    options: PrepareOptions,
     progress: PrepareProgress,
 ) -> CscReport:
     return write_edges(
-        FeaturedEdges(
-            edges=each.source.edges,
-            features=each.source.edge_features,
-            dtype=options.edge_dtype,
-            num_passes=options.num_parts,
-        ),
+        given,
         sink,
         ends=each.ends,
         rules=each.rules,
@@ -291,7 +296,7 @@ class _FeatureWriter:
         self._source = source
         self._writer = writer
         self._plan = plan
-        self._dtype = options.dtype
+        self._dtype = options.stored_dtype
         self._is_in_part = options.num_parts > 1
         self._mean_bytes = plan.free_bytes // mean_shares(source, options)
         self._progress = progress
@@ -301,7 +306,7 @@ class _FeatureWriter:
         """Write all of them."""
         for nodes in self._source.nodes:
             if nodes.features is not None and not isinstance(nodes.features, MeanOf):
-                chunks = float_chunks(nodes.features, self._plan.chunk_rows[nodes.name])
+                chunks = nodes.features.chunks(self._plan.chunk_rows[nodes.name])
                 self._append(nodes, "writing features", chunks, nodes.features)
         with ExitStack() as graphs:
             for nodes, other in derivation_order(self._source):

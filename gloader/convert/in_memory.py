@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatu
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
+from gloader.convert.receipt import NOT_USED
 from gloader.convert.source import Source
 from gloader.core.row_ranges import RangePart
 from gloader.core.units import parse_bytes
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from gloader.convert.hetero_source import AnySource
     from gloader.types import Relation
 
+_LOG = logging.getLogger(__name__)
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
@@ -82,8 +85,8 @@ def write_numpy(
         "negatives" (n, k) destinations
     edge_split : shares of train, valid and test, such as (0.8, 0.1, 0.1), to which the edges are dealt out by ``seed``
     ranges : "0/4", or (0, 4): of the rows of every matrix the first quarter alone is written; left out: all are
-    symmetrize, self_loops, deduplicate, dtype, order, edge_split_by, memory_budget, overwrite : of the preparation; see
-        `PrepareOptions`
+    symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, memory_budget, overwrite : of the
+        preparation; see `PrepareOptions`
 
     Raises
     ------
@@ -162,7 +165,7 @@ def write_hetero(
     edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out
     symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
     ranges : as of `write_numpy`
-    deduplicate, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
+    deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
 
     Raises
     ------
@@ -374,4 +377,8 @@ def _write(
         settings.setdefault("edge_split_seed", seed)
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
-    prepare(source, Path(path), PrepareOptions(**settings))
+    report = prepare(source, Path(path), PrepareOptions(**settings))
+    for name, text in report.receipt.items():
+        # What was given and left, or made up, is no news of a log.
+        is_said = name == NOT_USED or (name == "split" and source.splits.seed is not None)
+        _LOG.log(logging.WARNING if is_said else logging.INFO, "%s: %s: %s", path, name, text)

@@ -70,8 +70,11 @@ class PrepareOptions:
     add_reverse: bool = (
         False  # typed sources: a relation back behind each that has no other; its name gets "rev_"
     )
-    dtype: str = "float32"  # of the stored features: float32, float16, bfloat16 or int8
-    edge_dtype: str = "float32"  # of the stored features of edges, likewise
+    # Of the stored features: float32, float16, bfloat16 or int8. None: float32, and integers that it would round are
+    # refused; by its name it was asked for.
+    dtype: str | None = None
+    edge_dtype: str | None = None  # of the stored features of edges, likewise
+    allow_nan: bool = False  # features may be NaN or infinite
     order: OrderName = "none"  # of the nodes: as in the source, by falling out-degree, or by community
     # Of train, valid and test, which edges are dealt out to; the last two are left out of the graph. None: none are.
     edge_split: EdgeShares | None = None
@@ -82,6 +85,16 @@ class PrepareOptions:
     ranges: RangePart | None = None  # the part of the rows of every matrix that is written; None: all
     memory_budget_bytes: int | None = None  # None: half of the free memory
     overwrite: bool = False
+
+    @property
+    def stored_dtype(self) -> str:
+        """The dtype of the stored features."""
+        return self.dtype or "float32"
+
+    @property
+    def stored_edge_dtype(self) -> str:
+        """The dtype of the stored features of edges."""
+        return self.edge_dtype or "float32"
 
     @property
     def num_parts(self) -> int:

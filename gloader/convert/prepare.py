@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, overload
 
 from gloader.convert.csc.edge_rules import EdgeEnds
@@ -19,7 +19,7 @@ from gloader.convert.order.renumber import renumbered
 from gloader.convert.order.row_order import find_order
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
-from gloader.convert.readers.float_chunks import float_chunks
+from gloader.convert.receipt import Receipt
 from gloader.convert.source_check import check_source
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
@@ -64,6 +64,7 @@ class PrepareReport:
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
     links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
+    receipt: dict[str, str] = field(default_factory=dict)  # as the dataset records it; see `Receipt`
 
 
 def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
@@ -144,7 +145,7 @@ def prepare(
 
 def _prepare(source: Source, out: Path, options: PrepareOptions, progress: PrepareProgress) -> PrepareReport:
     started = time.perf_counter()
-    source = with_tables(source, options)
+    receipt, source = Receipt.of(with_tables(source, options), options)
     plan = _plan(source, out, options)
     with DatasetWriter(
         out,
@@ -156,7 +157,7 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         metadata={
             "source": source.origin,
             "options": asdict(options.rules)
-            | {"dtype": options.dtype, "order": options.order}
+            | {"dtype": options.stored_dtype, "order": options.order}
             | recorded_dtype(options, source.edge_features)
             | options.recorded_split,
             "has_self_loops": options.self_loops,
@@ -171,7 +172,8 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
             source = renumbered(source, order)
             writer.original_ids(order.original_ids)
         graph = KeptTopology(writer)
-        edges = _write_edges(source, graph, writer.scratch, plan, options, progress)
+        counted = receipt.counted(EDGE, source.edges, budget_bytes=plan.budget_bytes)
+        edges = _write_edges(replace(source, edges=counted), graph, writer.scratch, plan, options, progress)
         links = write_tables(
             planned_tables(source, [EDGE], new_ids=None if order is None else order.new_ids),
             writer,
@@ -184,6 +186,8 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         features_done = time.perf_counter()
         writer.labels(source.labels)
         writer.splits(train=source.splits.train, valid=source.splits.valid, test=source.splits.test)
+        lines = receipt.lines({EDGE: edges})
+        writer.annotate(receipt=lines)
     return PrepareReport(
         path=out,
         num_nodes=source.num_nodes,
@@ -191,9 +195,9 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         edges_read=edges.edges_read,
         has_edge_times=source.edges.has_times,
         edge_feature_dim=0 if source.edge_features is None else source.edge_features.dim,
-        edge_feature_dtype=None if source.edge_features is None else options.edge_dtype,
+        edge_feature_dtype=None if source.edge_features is None else options.stored_edge_dtype,
         feature_dim=source.features.dim,
-        feature_dtype=options.dtype,
+        feature_dtype=options.stored_dtype,
         seconds=time.perf_counter() - started,
         order=options.order,
         order_seconds=order_done - started,
@@ -203,6 +207,7 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         spilled_bytes=edges.spilled_bytes,
         budget_bytes=plan.budget_bytes,
         links=links,
+        receipt=lines,
     )
 
 
@@ -254,7 +259,7 @@ def _write_edges(
         FeaturedEdges(
             edges=source.edges,
             features=source.edge_features,
-            dtype=options.edge_dtype,
+            dtype=options.stored_edge_dtype,
             num_passes=options.num_parts,
         ),
         sink,
@@ -277,12 +282,12 @@ def _write_features(
     features = source.features
     row_bytes = features.dim * features.dtype.itemsize
     if order is None:
-        chunks = float_chunks(features, plan.chunk_rows)
+        chunks = features.chunks(plan.chunk_rows)
     else:
         chunks = ordered_rows(
             features,
             order,
-            dtype=options.dtype,
+            dtype=options.stored_dtype,
             chunk_rows=plan.chunk_rows,
             range_rows=plan.range_rows,
             num_passes=options.num_parts,
@@ -290,7 +295,7 @@ def _write_features(
             progress=progress,
         )
     done = 0
-    with writer.features(features.dim, options.dtype) as column:
+    with writer.features(features.dim, options.stored_dtype) as column:
         for chunk in chunks:
             column.append(chunk)
             done += chunk.shape[0]

@@ -73,8 +73,8 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
         raise ConfigError(
             f"nodes cannot be put in order {options.order!r}; allowed: {', '.join(ORDER_NODE_BYTES)}"
         )
-    check_stored_dtype(options.dtype)
-    check_stored_dtype(options.edge_dtype)
+    check_stored_dtype(options.stored_dtype)
+    check_stored_dtype(options.stored_edge_dtype)
     resident = _resident_bytes(source, options)
     row_bytes = source.features.dim * max(4, source.features.dtype.itemsize)
     is_ordered = options.order != "none"
@@ -168,7 +168,7 @@ def _resident_bytes(source: Source, options: PrepareOptions) -> int:
 
 
 def _spilled_row_bytes(source: Source, options: PrepareOptions) -> int:
-    return source.features.dim * spill_dtype(options.dtype).itemsize
+    return source.features.dim * spill_dtype(options.stored_dtype).itemsize
 
 
 def _ordered_scratch_bytes(source: Source, options: PrepareOptions, range_rows: int) -> int:
@@ -213,7 +213,7 @@ def _edge_rows(source: Source, options: PrepareOptions, *, budget_bytes: int) ->
     return plan_edge_rows(
         rows,
         most_edges(rows.num_rows, options.rules, source.num_nodes),
-        dtype=options.edge_dtype,
+        dtype=options.stored_edge_dtype,
         rules=options.rules,
         budget_bytes=budget_bytes,
         where=source.origin,
@@ -226,7 +226,7 @@ def _edge_feature_bytes(source: Source, options: PrepareOptions) -> int:
     if rows is None:
         return 0
     num_edges = most_edges(rows.num_rows, options.rules, source.num_nodes)
-    return stored_feature_bytes(num_edges, rows.dim, options.edge_dtype, num_parts=options.num_parts)
+    return stored_feature_bytes(num_edges, rows.dim, options.stored_edge_dtype, num_parts=options.num_parts)
 
 
 def _edge_bytes(source: Source) -> int:
@@ -237,7 +237,7 @@ def _edge_bytes(source: Source) -> int:
 
 def _dataset_bytes(source: Source, options: PrepareOptions, links: LinkSizes) -> int:
     num_nodes, dim = source.num_nodes, source.features.dim
-    features = stored_feature_bytes(num_nodes, dim, options.dtype, num_parts=options.num_parts)
+    features = stored_feature_bytes(num_nodes, dim, options.stored_dtype, num_parts=options.num_parts)
     edges = _max_edges(source, options) * _edge_bytes(source)
     # An offset and a label per node, int64 each; in another order also the id of the source.
     per_node = 16 if options.order == "none" else 24

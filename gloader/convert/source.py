@@ -117,6 +117,7 @@ class Splits:
     train: IdArray
     valid: IdArray
     test: IdArray
+    seed: int | None = None  # by which they were dealt out at random; None: they were given
 
     @property
     def num_bytes(self) -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gloader.convert.derive.stored_rows import stored_row_bytes, widened
-from gloader.convert.readers.float_chunks import float_chunks
 from gloader.ssd_store.write.cast import cast_rows, quantize_rows
 
 if TYPE_CHECKING:
@@ -96,7 +95,7 @@ class StreamedRows:
 
     def _begin(self) -> None:
         self.close()
-        self._chunks = (chunk for chunk in float_chunks(self._column.features, self._max_rows))
+        self._chunks = (chunk for chunk in self._column.features.chunks(self._max_rows))
         self._first, self._chunk = 0, next(self._begun())
 
     def _begun(self) -> Generator[NDArray[Any]]:

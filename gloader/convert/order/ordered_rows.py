@@ -175,12 +175,11 @@ def spill_dtype(dtype: str) -> np.dtype[Any]:
 
 def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     """Return rows as they are put in order; done before, so that messages name rows of the source."""
-    floats = chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32)
     if dtype != "int8":
-        return cast_rows(floats, dtype, first_row)
+        return cast_rows(chunk, dtype, first_row)
     # int8 is what the writer makes of float32; only values that it would refuse are found here.
-    check_finite_rows(floats, first_row)
-    return cast_rows(floats, "float32", first_row)
+    check_finite_rows(chunk, first_row)
+    return cast_rows(chunk, "float32", first_row)
 
 
 def _deal_out(rows: NDArray[Any], range_of: IdArray, chosen: range, paths: list[Path]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
+from gloader.convert.readers.checked_rows import to_weights
 from gloader.convert.readers.file_edges import check_offsets
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
 from gloader.convert.source import ChangedEdges, EdgeChunk
@@ -78,7 +79,7 @@ class ArrayEdges:
             yield EdgeChunk(
                 src=to_ids(self.src[part], first=start, where=f"{self.where} sources"),
                 dst=to_ids(self.dst[part], first=start, where=f"{self.where} destinations"),
-                weight=_float_part(self.weight, part),
+                weight=_weight_part(self.weight, part, self.where),
             )
 
 
@@ -151,7 +152,7 @@ class ArrayCscEdges:
             yield EdgeChunk(
                 src=src,
                 dst=dst,
-                weight=_float_part(self.weight, part),
+                weight=_weight_part(self.weight, part, self.where),
             )
 
 
@@ -175,7 +176,7 @@ class WeightedEdges(ChangedEdges):
             part = slice(done, done + chunk.src.shape[0])
             done = part.stop
             values = self.weight[part] if self.numbers is None else self.weight[self.numbers[part]]
-            yield replace(chunk, weight=plain_array(values, np.float32))
+            yield replace(chunk, weight=to_weights(values, first=part.start, where="edge weights"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,9 +262,13 @@ class SparseRows:
         offsets = self.indptr[first : stop + 1]
         part = slice(int(offsets[0]), int(offsets[-1]))
         dense = np.zeros((stop - first, self.shape[1]), self.dtype)
-        np.add.at(dense, (np.repeat(np.arange(stop - first), np.diff(offsets)), self.columns[part]), self.values[part])
+        np.add.at(
+            dense,
+            (np.repeat(np.arange(stop - first), np.diff(offsets)), self.columns[part]),
+            self.values[part],
+        )
         return dense
 
 
-def _float_part(weight: NDArray[np.generic] | None, part: slice) -> NDArray[np.float32] | None:
-    return None if weight is None else plain_array(weight[part], np.float32)
+def _weight_part(weight: NDArray[np.generic] | None, part: slice, where: str) -> NDArray[np.float32] | None:
+    return None if weight is None else to_weights(weight[part], first=part.start, where=where)

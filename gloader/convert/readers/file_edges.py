@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
+from gloader.convert.readers.checked_rows import to_weights
 from gloader.convert.readers.node_arrays import check_id_array, check_id_dtype, to_ids
 from gloader.convert.source import EdgeChunk
 from gloader.errors import GraphError, ShapeError
@@ -226,8 +227,10 @@ def weight_chunks(weight: NpyFile | None, max_edges: int) -> Iterator[NDArray[np
     """Yield the weights chunk by chunk; for no file, None without end, to be zipped with chunks of edges."""
     while weight is None:
         yield None
+    done = 0
     for piece in weight.flat(max_edges):
-        yield np.ascontiguousarray(piece, np.float32)
+        yield to_weights(piece, first=done, where=weight.where)
+        done += len(piece)
 
 
 def with_inverse(chunk: EdgeChunk) -> EdgeChunk:

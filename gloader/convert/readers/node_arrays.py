@@ -266,6 +266,7 @@ def random_splits(labels: IdArray, *, seed: int) -> Splits:
         train=np.sort(shuffled[:first]),
         valid=np.sort(shuffled[first:second]),
         test=np.sort(shuffled[second:]),
+        seed=seed,
     )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import numpy as np
-
 from gloader.convert.readers.arrays import SparseRows
 from gloader.convert.readers.attributes import Attributes
 from gloader.errors import SourceError
@@ -14,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    import numpy as np
     import torch
     from numpy.typing import NDArray
 
@@ -52,7 +51,7 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
     """Return a sparse matrix of torch's, or of torch_sparse's ``SparseTensor``; None: it is neither."""
     import torch
 
-    if isinstance(value, torch.Tensor) and value.layout != torch.strided and value.dim() == 2:  # noqa: PLR2004 - a matrix
+    if isinstance(value, torch.Tensor) and value.layout != torch.strided and value.dim() == 2:
         csr = (value.coalesce() if value.layout == torch.sparse_coo else value).detach().to_sparse_csr()
         indptr, columns, values = csr.crow_indices(), csr.col_indices(), csr.values()
         shape = tuple(csr.shape)
@@ -63,7 +62,9 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
     else:
         return None
     if values.dim() != 1:
-        raise SourceError(f"{where} is sparse with values of shape {tuple(values.shape)}; give one number an entry")
+        raise SourceError(
+            f"{where} is sparse with values of shape {tuple(values.shape)}; give one number an entry"
+        )
     data = numpy_arrays({"values": values})["values"]
     return SparseRows.of(indptr.numpy(), columns.numpy(), data, shape=shape, where=where)
 

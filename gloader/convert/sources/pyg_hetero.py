@@ -51,9 +51,9 @@ def hetero_source(
 ) -> HeteroSource:
     """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
 
-    A type's features are ``x``, its labels ``y``, its splits masks or ids; a relation's edges ``edge_index`` or ``adj_t``,
-    its weights ``edge_weight``, or an ``edge_attr`` of one number per edge, its features any other ``edge_attr``, its times
-    ``edge_time``.
+    A type's features are ``x``, its labels ``y``, its splits masks or ids. A relation's edges are ``edge_index`` or
+    ``adj_t``, its weights ``edge_weight`` or an ``edge_attr`` of one number per edge, its features any other
+    ``edge_attr``, its times ``edge_time``.
 
     Parameters
     ----------

@@ -1,0 +1,186 @@
+"""Numbers of any real dtype as floats, which is what a store casts: refused where they would not be what was meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.aligned_memory import plain_array
+from gloader.errors import FeatureValueError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.source import FeatureStream
+
+_FLOAT32_BITS: Final = 24  # of a whole number that float32 holds
+# Bytes that are looked at together: small enough that the second look finds them in the processor's cache.
+_LOOKED_AT_BYTES: Final = 1 << 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValueRange:
+    """The values of a matrix: its extremes, and how many are no numbers."""
+
+    low: float = np.inf  # of those that are finite
+    high: float = -np.inf
+    num_nan: int = 0
+    num_infinite: int = 0
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> ValueRange:
+        """Return the range of values (n, F), n and F at least 1. Pure."""
+        low, high = _extremes(values)
+        if np.isfinite(low) and np.isfinite(high):
+            return cls(low=low, high=high)
+        is_finite, num_nan = np.isfinite(values), int(np.count_nonzero(np.isnan(values)))
+        return cls(
+            low=float(values.min(where=is_finite, initial=np.inf)),
+            high=float(values.max(where=is_finite, initial=-np.inf)),
+            num_nan=num_nan,
+            num_infinite=values.size - num_nan - int(np.count_nonzero(is_finite)),
+        )
+
+    def with_range(self, other: ValueRange) -> ValueRange:
+        """Return the range of the values of both. Pure."""
+        return ValueRange(
+            low=min(self.low, other.low),
+            high=max(self.high, other.high),
+            num_nan=self.num_nan + other.num_nan,
+            num_infinite=self.num_infinite + other.num_infinite,
+        )
+
+
+class CheckedRows:
+    """A stream of feature rows as floats; values that a model should not meet unannounced are refused.
+
+    Parameters
+    ----------
+    features : of the source, (N, F) of any real dtype
+    where : what holds them, for messages
+    stored_as : the dtype that was asked for by name, which may round; None: integers are exact in float32, or refused
+    flag : that asks for a dtype, "--dtype" or "--edge-dtype"
+    allow_nan : NaN and infinity are counted, and not refused
+    """
+
+    def __init__(
+        self, features: FeatureStream, *, where: str, stored_as: str | None, flag: str, allow_nan: bool
+    ) -> None:
+        self.features = features
+        self.seen: ValueRange | None = None  # None: not all rows have been read
+        self._where = where
+        self._stored_as = stored_as
+        self._flag = flag
+        self._allow_nan = allow_nan
+
+    @property
+    def num_rows(self) -> int:
+        """N, or E."""
+        return self.features.num_rows
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.features.dim
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the source, by which memory is planned; chunks of integers are float32."""
+        return self.features.dtype
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[Any]]:
+        """Yield (n, F) floats of consecutive rows, n <= ``max_rows``.
+
+        Raises
+        ------
+        FeatureValueError
+            A value is NaN or infinite, or an integer that float32 would round; names row and column.
+        """
+        seen, first = ValueRange(), 0
+        for chunk in self.features.chunks(max_rows):
+            # A second pass over the rows finds what the first has found.
+            if self.seen is None and chunk.size:
+                seen = self._checked(seen, chunk, first)
+            first += len(chunk)
+            yield chunk if chunk.dtype.kind == "f" else chunk.astype(np.float32)
+        self.seen = self.seen or seen
+
+    def _checked(self, seen: ValueRange, chunk: NDArray[Any], first: int) -> ValueRange:
+        step = max(1, _LOOKED_AT_BYTES // max(1, chunk[0].nbytes))
+        for start in range(0, len(chunk), step):
+            block = chunk[start : start + step]
+            here = ValueRange.of(block)
+            seen = seen.with_range(here)
+            if not self._allow_nan and here.num_nan + here.num_infinite:
+                self._refuse(
+                    block,
+                    ~np.isfinite(block),
+                    first + start,
+                    "clean them, or let such values in: --allow-nan, in Python allow_nan=True",
+                )
+            is_large = max(-here.low, here.high) > 1 << _FLOAT32_BITS
+            if self._stored_as is None and chunk.dtype.kind in "iu" and is_large:
+                self._refuse(
+                    block,
+                    is_rounded(block),
+                    first + start,
+                    "which float32 would round. Features are stored as floats: leave ids and keys out of them, or "
+                    f"accept the rounding with {self._flag} float32, in Python {self._flag[2:].replace('-', '_')}="
+                    "'float32'",
+                )
+        return seen
+
+    def _refuse(self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, why: str) -> None:
+        if is_bad.any():
+            row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+            raise FeatureValueError(
+                f"{self._where}: row {first + row}, column {column} is {rows[row, column]}"
+                f"{', ' if why.startswith('which') else '; '}{why}"
+            )
+
+
+def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which integers float32 does not hold exactly. Pure."""
+    # Of a negative number the magnitude counts; that of the least int64 is itself as uint64.
+    wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
+    magnitude = wide if values.dtype.kind == "u" else np.where(values < 0, ~wide + np.uint64(1), wide)
+    # A float has some 24 bits from the first that is set: the last that is set may lie no further behind.
+    last = magnitude & (~magnitude + np.uint64(1))
+    return magnitude // np.maximum(last, np.uint64(1)) >= np.uint64(1 << _FLOAT32_BITS)
+
+
+def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.float32]:
+    """Return weights of edges (n,) as float32; raises SourceError for an integer that it would round. Pure.
+
+    Parameters
+    ----------
+    values : (n,) real numbers
+    first : number of the first one, for messages
+    where : what holds them, for messages
+    """
+    if values.dtype.kind in "iu" and values.dtype.itemsize >= 4 and values.size:
+        is_bad = is_rounded(values)
+        if is_bad.any():
+            edge = int(is_bad.argmax())
+            raise SourceError(
+                f"{where}: edge {first + edge} has weight {values[edge]}, which float32 would round; divide all "
+                "weights by one number, or save them as floats if they need not be exact"
+            )
+    return plain_array(values, np.float32)
+
+
+def _extremes(values: NDArray[Any]) -> tuple[float, float]:
+    """Return the least and the largest of values (n, F); NaN or infinite where any is. Pure."""
+    if values.dtype != np.float16:
+        return float(values.min()), float(values.max())
+    # numpy is slow with halves. As integers, positive ones ascend and negative ones, which lie below, descend.
+    signed, bits = values.view(np.int16), values.view(np.uint16)
+    high, low = signed.max(), bits.max()
+    has_positive, has_negative = high >= 0, low >= 1 << 15
+    least = signed.min()
+    ends = np.array([low if has_negative else least, high if has_positive else least]).astype(np.uint16)
+    return tuple(ends.view(np.float16).astype(np.float64).tolist())

@@ -1,0 +1,287 @@
+"""The receipt of a conversion: what a source held, what became of it, and what of it a reader should look at twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import numpy as np
+
+from gloader.convert.hetero_source import HeteroSource, MeanOf
+from gloader.convert.readers.checked_rows import CheckedRows
+from gloader.convert.source import ChangedEdges, Source
+from gloader.dataset.schema import EDGE, NODE, relation_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.csc.external_csc import CscReport
+    from gloader.convert.options import EdgeRules, PrepareOptions
+    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, Splits
+    from gloader.types import IdArray, Relation
+
+NOT_USED: Final = "not used"
+_MARKED_SHARE: Final = 64  # of the budget, one part in so many at most says which nodes have edges
+_LABELS_COUNTED: Final = 1 << 20  # at a time
+_MOST_CLASSES: Final = 8  # that are listed one by one
+_MOST_PARTS: Final = 6  # types or relations of a line
+_S = TypeVar("_S", Source, HeteroSource)
+
+
+def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
+    """Return the bytes by which nodes without edges are found, one for each node; 0: they are not counted. Pure."""
+    return num_nodes if num_nodes <= budget_bytes // _MARKED_SHARE else 0
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What was seen of the edges of a relation."""
+
+    is_whole: bool = False  # all of them were read
+    num_loops: int = 0
+    low: int = 0  # the least and the largest id
+    high: int = -1
+    earliest: int | None = None
+    latest: int | None = None
+
+    def add(self, chunk: EdgeChunk, *, is_within: bool) -> None:
+        if not len(chunk.src):
+            return
+        self.num_loops += int(np.count_nonzero(chunk.src == chunk.dst)) if is_within else 0
+        low = min(int(chunk.src.min()), int(chunk.dst.min()))
+        self.low = low if self.high < 0 else min(self.low, low)
+        self.high = max(self.high, int(chunk.src.max()), int(chunk.dst.max()))
+        if chunk.time is not None:
+            earliest, latest = int(chunk.time.min()), int(chunk.time.max())
+            self.earliest = earliest if self.earliest is None else min(self.earliest, earliest)
+            self.latest = latest if self.latest is None else max(self.latest, latest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _CountedEdges(ChangedEdges):
+    """An edge stream whose edges are counted when they have been checked, which is before the next are asked for."""
+
+    tally: _Tally
+    is_within: bool  # one type: an edge may be a loop
+    sources: NDArray[np.bool_] | None  # (N,) that have edges are marked; None: nodes are not
+    destinations: NDArray[np.bool_] | None
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        seen = _Tally()
+        for chunk in self.edges.chunks(max_edges):
+            yield chunk
+            seen.add(chunk, is_within=self.is_within)
+            for marks, ids in ((self.sources, chunk.src), (self.destinations, chunk.dst)):
+                if marks is not None:
+                    marks[ids] = True
+        for name in self.tally.__slots__:
+            setattr(self.tally, name, getattr(seen, name))
+        self.tally.is_whole = True
+
+
+@dataclass(slots=True, kw_only=True)
+class Receipt:
+    """Collects what the receipt of a conversion says while rows and edges pass.
+
+    Parameters
+    ----------
+    said, unused : of the source
+    labels, splits, num_classes : of the source
+    num_nodes : of each type
+    rules : of the edges
+    """
+
+    said: tuple[str, ...]
+    unused: tuple[str, ...]
+    labels: IdArray
+    splits: Splits
+    num_classes: int
+    num_nodes: Mapping[str, int]
+    rules: EdgeRules
+    rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # by type, with the stored dtype
+    edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # by relation
+    tallies: dict[Relation, _Tally] = field(default_factory=dict)
+    marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, source: _S, options: PrepareOptions) -> tuple[Receipt, _S]:
+        """Return a receipt to be filled, and the source whose features are checked as they are read."""
+        num_nodes = (
+            {NODE: source.num_nodes}
+            if isinstance(source, Source)
+            else {nodes.name: nodes.num_nodes for nodes in source.nodes}
+        )
+        receipt = cls(
+            said=source.said,
+            unused=source.unused,
+            labels=source.labels,
+            splits=source.splits,
+            num_classes=source.num_classes,
+            num_nodes=num_nodes,
+            rules=options.rules,
+        )
+        if isinstance(source, Source):
+            checked = replace(
+                source,
+                features=receipt._nodes(NODE, source.features, options, f"{source.origin}, features"),
+                edge_features=receipt._edges(EDGE, source.edge_features, options, source.edge_origin),
+            )
+            return receipt, checked
+        nodes = tuple(
+            each
+            if each.features is None or isinstance(each.features, MeanOf)
+            else replace(
+                each,
+                features=receipt._nodes(
+                    each.name, each.features, options, f"{source.origin}, features of {each.name!r} nodes"
+                ),
+            )
+            for each in source.nodes
+        )
+        relations = tuple(
+            replace(
+                each,
+                edge_features=receipt._edges(each.relation, each.edge_features, options, source.where(each)),
+            )
+            for each in source.relations
+        )
+        return receipt, replace(source, nodes=nodes, relations=relations)
+
+    def _nodes(self, name: str, rows: FeatureStream, options: PrepareOptions, where: str) -> CheckedRows:
+        checked = CheckedRows(
+            rows, where=where, stored_as=options.dtype, flag="--dtype", allow_nan=options.allow_nan
+        )
+        self.rows[name] = checked, options.stored_dtype
+        return checked
+
+    def _edges(
+        self, relation: Relation, rows: FeatureStream | None, options: PrepareOptions, where: str
+    ) -> CheckedRows | None:
+        if rows is None:
+            return None
+        checked = CheckedRows(
+            rows,
+            where=f"{where}, edge features",
+            stored_as=options.edge_dtype,
+            flag="--edge-dtype",
+            allow_nan=options.allow_nan,
+        )
+        self.edge_rows[relation_text(relation)] = checked, options.stored_edge_dtype
+        return checked
+
+    def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
+        """Return the edges of a relation as they will be written; they are counted as they are read."""
+        if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
+            self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
+        first, _, last = relation
+        self.tallies[relation] = _Tally()
+        return _CountedEdges(
+            edges=edges,
+            tally=self.tallies[relation],
+            is_within=first == last,
+            sources=self.marks.get(first),
+            destinations=self.marks.get(last),
+        )
+
+    def lines(self, edges: Mapping[Relation, CscReport]) -> dict[str, str]:
+        """Return the receipt: a short text under each name, of what there is to say.
+
+        Parameters
+        ----------
+        edges : what was read and written of each relation
+        """
+        found = {
+            "columns": "; ".join(self.said),
+            NOT_USED: ", ".join(self.unused),
+            "edges read": _listed(self._edges_text(relation, report) for relation, report in edges.items()),
+            "isolated nodes": self._isolated(),
+            "feature values": _ranges(self.rows, is_named=len(self.num_nodes) > 1),
+            "edge feature values": _ranges(self.edge_rows, is_named=len(self.tallies) > 1),
+            "labels by class": _labels(self.labels, self.num_classes),
+            "split": split_text(self.splits),
+        }
+        return {name: text for name, text in found.items() if text}
+
+    def _edges_text(self, relation: Relation, report: CscReport) -> str:
+        tally, count = self.tallies.get(relation, _Tally()), report.edges_read
+        said = [f"{count:,}" if relation == EDGE else f"{relation_text(relation)} {count:,}"]
+        if tally.is_whole and tally.high >= 0:
+            said += [f"ids {tally.low:,} to {tally.high:,}"] if relation == EDGE else []
+            if relation[0] == relation[2]:
+                said += [f"{tally.num_loops:,} self loops"]
+            if tally.earliest is not None:
+                said += [f"times {tally.earliest} to {tally.latest}"]
+        if relation == EDGE:
+            said += [self._parallel(tally, report)]
+        return ", ".join(said)
+
+    def _parallel(self, tally: _Tally, report: CscReport) -> str:
+        if not self.rules.deduplicate or self.rules.symmetrize or not tally.is_whole:
+            return "parallel ones not counted"
+        added = self.num_nodes[NODE] - tally.num_loops if self.rules.self_loops else 0
+        return f"{report.edges_read + added - report.num_edges:,} parallel ones merged"
+
+    def _isolated(self) -> str:
+        if not self.marks or not all(tally.is_whole for tally in self.tallies.values()):
+            return "not counted: the memory budget leaves no room"
+        left = {name: len(marks) - int(np.count_nonzero(marks)) for name, marks in self.marks.items()}
+        if not any(left.values()):
+            return "none"
+        if list(left) == [NODE]:
+            return f"{left[NODE]:,} of {self.num_nodes[NODE]:,} have no edge"
+        return _listed(
+            f"{count:,} of {self.num_nodes[name]:,} {name}" for name, count in left.items() if count
+        )
+
+
+def split_text(splits: Splits) -> str:
+    """Return the sizes of splits, and how they came about. Pure."""
+    sizes = [f"{name} {len(getattr(splits, name)):,}" for name in ("train", "valid", "test")]
+    if not len(splits.train) + len(splits.valid) + len(splits.test):
+        return ""
+    dealt = "" if splits.seed is None else f"; none was given, so 60/20/20 at random by seed {splits.seed}"
+    return ", ".join(sizes) + dealt
+
+
+def _listed(parts: Iterable[str]) -> str:
+    texts = list(parts)
+    more = len(texts) - _MOST_PARTS
+    return "; ".join(texts[:_MOST_PARTS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _ranges(rows: Mapping[str, tuple[CheckedRows, str]], *, is_named: bool) -> str:
+    return _listed(
+        (f"{name} " if is_named else "") + _range(checked, stored) for name, (checked, stored) in rows.items()
+    )
+
+
+def _range(checked: CheckedRows, stored: str) -> str:
+    seen, given = checked.seen, str(checked.features.dtype)
+    changed = "" if given == stored else f", {given} -> {stored}"
+    if seen is None:
+        return f"not counted{changed}"
+    span = f"{seen.low:g} to {seen.high:g}" if seen.low <= seen.high else "none finite"
+    bad = [
+        f"{count:,} {what}"
+        for count, what in ((seen.num_nan, "NaN"), (seen.num_infinite, "infinite"))
+        if count
+    ]
+    return f"{span}{changed}, {' and '.join(bad) or 'no NaN'}"
+
+
+def _labels(labels: IdArray, num_classes: int) -> str:
+    counts = np.zeros(num_classes, np.int64)
+    for start in range(0, len(labels), _LABELS_COUNTED):
+        part = labels[start : start + _LABELS_COUNTED]
+        counts += np.bincount(part[part >= 0], minlength=num_classes)[:num_classes]
+    unlabelled = len(labels) - int(counts.sum())
+    if unlabelled == len(labels):
+        return ""
+    if num_classes <= _MOST_CLASSES:
+        said = ", ".join(f"{name}: {count:,}" for name, count in enumerate(counts.tolist()))
+    else:
+        said = f"{num_classes:,} classes of {int(counts.min()):,} to {int(counts.max()):,} nodes"
+    return said + (f"; {unlabelled:,} nodes have none" if unlabelled else "")
