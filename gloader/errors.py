@@ -180,6 +180,10 @@ class ReplayError(GloaderError):
     """A recorded run cannot be replayed, or its replay explains too little of it to predict anything."""
 
 
+class DivergedError(GloaderError, ArithmeticError):
+    """A loss, or what a network says of nodes or pairs, is no number; the message names the batch, or how many."""
+
+
 class StallError(GloaderError):
     """A stage of the pipeline, or the pipeline as a whole, made no progress for ``stall_timeout_s``."""
 

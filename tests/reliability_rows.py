@@ -312,4 +312,32 @@ ROWS: tuple[Row, ...] = (
         "kept to on the disk, nobody's block goes under a read",
     ),
     Row("O18", "an upload that was interrupted", "no dataset, and the next upload replaces it"),
+    Row(
+        "S1",
+        "random tables: names, orders, headers, index columns, BOM, blanks, quoting, nulls, dtypes",
+        "equal to a pandas oracle or refused, never different",
+    ),
+    Row("S2", "node, label or split table with an id column, unsorted", "joined by id, or refused"),
+    Row(
+        "S3",
+        "headers with the destination first, unknown names, no header with a text column",
+        "by name; refused with the names; no line lost",
+    ),
+    Row("S4", "integers beyond 2**24, float ids, times with fractions", "exact or refused"),
+    Row(
+        "S5",
+        "NaN or inf in features; a loss that becomes NaN",
+        "refused with row and column; ends with batch and cause; no metric counts it",
+    ),
+    Row("S6", "attributes, columns, arrays that are not used", "named once"),
+    Row("S7", "a held-out link whose reverse stands in another relation", "counted and said, or left out"),
+    Row("S8", "a loader without rank inside a process group or a framework of ranks", "its part, or refused"),
+    Row(
+        "S9",
+        "repeated seeds, weighted and imbalanced samplers, empty relations in a DGL loop",
+        "right, or one sentence",
+    ),
+    Row("S10", "--out of an older run", "refused; --overwrite, --resume named"),
+    Row("S11", "each 'maps' of migrate, each advice, each budget of an error", "true when followed"),
+    Row("S12", "too many relations for the descriptors there are", "one sentence, at the door"),
 )

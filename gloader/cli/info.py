@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.dataset.node_table import NodeTable
 
 _OBJECTS = ObjectSettings()
-_SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations", "links"})
+_SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"})
 
 
 def info(
@@ -45,6 +45,10 @@ def info(
     with closing(open_dataset(dataset, objects)) as opened:
         if not output.json:
             screen.console.print(facts(_describe(opened), title=opened.name))
+            receipt = opened.metadata.get("receipt")
+            if isinstance(receipt, Mapping):
+                said = {str(name): str(text) for name, text in receipt.items()}
+                screen.console.print(facts(said, title="what came in"))
         screen.result(summary(opened))
 
 

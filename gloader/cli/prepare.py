@@ -174,7 +174,8 @@ def prepare(
             described = (
                 _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
             )
-            screen.console.print(facts(_part(conversion) | described | report.receipt))
+            screen.console.print(facts(_part(conversion) | described))
+            screen.console.print(facts(report.receipt))
         uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
     path = shown_url(out) if is_url(out) else str(report.path)
     task = " --task link" if TRAIN in report.links else ""

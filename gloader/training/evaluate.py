@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
@@ -121,11 +122,26 @@ def predict_classes(
     ----------
     model, inference, on_progress : as of `accuracy`
     nodes : (n,) int64
+
+    Raises
+    ------
+    DivergedError
+        Logits are NaN, of which no class is the most likely; says of how many nodes.
     """
-    predicted = np.empty(len(nodes), dtype=np.int64)
+    predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
     # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget
     # does not count.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
-            predicted[positions] = torch.argmax(logits, dim=1).numpy()
+            found, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))
+            # The largest of some numbers is NaN where one of them is.
+            if (is_bad := np.isnan(found)).any():
+                first_bad = int(nodes[positions][is_bad.argmax()]) if first_bad < 0 else first_bad
+                num_bad += int(np.count_nonzero(is_bad))
+    if num_bad:
+        raise DivergedError(
+            f"the logits of {num_bad:,} of {len(nodes):,} nodes are NaN, the first of node {first_bad}: features are "
+            "NaN, or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train "
+            "with a lower --lr"
+        )
     return predicted

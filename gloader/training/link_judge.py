@@ -11,7 +11,6 @@ from gloader.core.hashing import GOLDEN, MUL_1, MUL_2, mix_int
 from gloader.errors import ConfigError
 from gloader.training.link_metrics import (
     LinkMetric,
-    as_worst,
     auc,
     hits,
     hits_of_rows,
@@ -119,7 +118,6 @@ class LinkJudge:
         for rows in self._chunks(table, scorer.rows_per_call(1 + self.table.negatives_per_row)):
             positives = scorer.score(rows.sources, rows.destinations)
             negatives = scorer.score(rows.sources, _given(rows))
-            as_worst(positives, negatives)
             if self.metric.kind == "mrr":
                 total += float(reciprocal_ranks(positives, negatives).sum())
             else:
@@ -141,15 +139,11 @@ class LinkJudge:
 
     def _positives(self, scorer: Scorer, table: LinkReader) -> Iterator[Scores]:
         for rows in self._chunks(table, scorer.rows_per_call()):
-            found = scorer.score(rows.sources, rows.destinations)
-            as_worst(found, None)
-            yield found
+            yield scorer.score(rows.sources, rows.destinations)
 
     def _negatives(self, scorer: Scorer, table: LinkReader, budget_bytes: int) -> Iterator[Scores]:
         for sources, destinations in self._wrong_pairs(scorer, table, budget_bytes):
-            found = scorer.score(sources, destinations)
-            as_worst(None, found)
-            yield found
+            yield scorer.score(sources, destinations)
 
     def _wrong_pairs(
         self, scorer: Scorer, table: LinkReader, budget_bytes: int

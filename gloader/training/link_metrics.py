@@ -155,14 +155,3 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
         twice_right += count.twice_right
         num_pairs += count.num_pairs
     return twice_right / max(2 * num_pairs, 1)
-
-
-def as_worst(positives: Scores | None, negatives: Scores | None) -> None:
-    """Put in place of NaN, which a network that diverged makes, what counts against it; in place.
-
-    Every comparison with NaN is false: negatives of NaN would be beaten by each positive.
-    """
-    if positives is not None:
-        positives[np.isnan(positives)] = -np.inf
-    if negatives is not None:
-        negatives[np.isnan(negatives)] = np.inf

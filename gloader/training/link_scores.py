@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 import torch
 
+from gloader.errors import DivergedError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -82,6 +84,11 @@ class PairScorer:
         ----------
         sources : (n,) int64, up to `rows_per_call`
         destinations : (n,), or (n, k): k for each source
+
+        Raises
+        ------
+        DivergedError
+            Scores are NaN, which no metric ranks; says how many.
         """
         ids, source_at = np.unique(sources, return_inverse=True)
         held = self._take(self._sources, ids)
@@ -106,6 +113,12 @@ class PairScorer:
                 found[pairs] = scores
         if found is None:
             return np.empty(destinations.shape, np.float32)
+        if num_bad := int(np.count_nonzero(np.isnan(found))):
+            raise DivergedError(
+                f"{num_bad:,} of {found.size:,} scores of pairs are NaN: features that they are computed from are NaN, "
+                "or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train with "
+                "a lower --lr"
+            )
         return found.reshape(*destinations.shape, *found.shape[1:])
 
     def _take(self, rows: NodeRows, ids: IdArray) -> torch.Tensor:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
 from gloader.training.objective import NODE_CLASSES
 from gloader.types import HeteroReadyBatch, LinkBatch
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from gloader.training.objective import Objective
     from gloader.types import Delivered
 
+_NO_BATCH: Final = 2**62
+_LOWER: Final = "the network diverged: lower --lr"
 _OF_EACH = ("epoch", "batches")  # the same on every rank
 _OF_THE_SLOWEST = ("seconds", "retrieval_s")
 
@@ -75,6 +80,9 @@ class RunningMetrics:
         self._correct = torch.tensor(saved["correct"], dtype=torch.float64, device=device)
         self._seeds = int(saved["seeds"])
         self._rows = int(saved["rows"])
+        self._epoch = 0
+        self._is_far = device.type != "cpu"  # a look at a number would wait for all that was asked before
+        self._bad_at = torch.full((), _NO_BATCH, device=device)  # the first batch whose loss is no number
         # A resumed epoch goes on counting where it was interrupted.
         self._started = time.perf_counter() - saved["seconds"]
 
@@ -86,7 +94,19 @@ class RunningMetrics:
         batch : gives the labels, and the numbers of seeds and rows
         logits : (B, classes) of its seeds, or whatever the objective takes
         loss : mean over the seeds, or whatever the objective counts
+
+        Raises
+        ------
+        DivergedError
+            The loss is NaN or infinite; a device that would have to be waited for says so when the sum is read.
         """
+        self._epoch = batch.id.epoch
+        if not self._is_far:
+            if not loss.isfinite():
+                raise DivergedError(_said(batch.id.epoch, batch.id.index, _cause(batch)))
+        else:
+            here = torch.where(loss.detach().isfinite(), _NO_BATCH, batch.id.index)
+            self._bad_at = torch.minimum(self._bad_at, here)
         # Stays on the device: `item` in every step would wait for the GPU. In float32 the sum of a long
         # epoch would lose the last digits of each loss.
         num_seeds = self._objective.count(batch)
@@ -97,8 +117,8 @@ class RunningMetrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss of a seed."""
-        return self._loss_sum.item() / max(self._seeds, 1)
+        """Mean loss of a seed; raises DivergedError where that of a batch is no number."""
+        return self._read_loss() / max(self._seeds, 1)
 
     @property
     def accuracy(self) -> float:
@@ -126,14 +146,51 @@ class RunningMetrics:
         )
 
     def state(self) -> dict[str, float]:
-        """Return what ``saved`` takes."""
+        """Return what ``saved`` takes; raises DivergedError as `loss`."""
         return {
-            "loss_sum": self._loss_sum.item(),
+            "loss_sum": self._read_loss(),
             "correct": self._correct.item(),
             "seeds": float(self._seeds),
             "rows": float(self._rows),
             "seconds": self.seconds,
         }
+
+    def _read_loss(self) -> float:
+        found = self._loss_sum.item()
+        if not math.isfinite(found):
+            # The batch has left the device by now.
+            raise DivergedError(
+                _said(
+                    self._epoch,
+                    int(self._bad_at.item()),
+                    f"features may be NaN where they were prepared with --allow-nan; else {_LOWER}",
+                )
+            )
+        return found
+
+
+def _said(epoch: int, index: int, cause: str) -> str:
+    return f"epoch {epoch + 1}, batch {index + 1}: the loss is NaN or infinite, so that the run ends; {cause}"
+
+
+def _cause(batch: Delivered) -> str:
+    """Return why the loss of a batch on the CPU may be no number. Pure."""
+    ready = batch.batch if isinstance(batch, LinkBatch) else batch
+    given = (
+        {name: (rows, ready.nodes[name]) for name, rows in ready.x.items()}
+        if isinstance(ready, HeteroReadyBatch)
+        else {"node": (ready.x, ready.nodes)}
+    )
+    for name, (rows, nodes) in given.items():
+        if len(bad := (~rows.isfinite()).nonzero()):
+            row, column = bad[0].tolist()
+            return f"features are to be cleaned: column {column} of {name} {nodes[row]} is {rows[row, column].item()}"
+    blocks = [
+        block for hop in ready.blocks for block in (hop.values() if isinstance(hop, Mapping) else [hop])
+    ]
+    if not all(block.edge_x is None or block.edge_x.isfinite().all() for block in blocks):
+        return "features of edges are to be cleaned: some are NaN or infinite"
+    return f"the features of the batch are finite, so {_LOWER}"
 
 
 def _num_rows(batch: Delivered) -> int:

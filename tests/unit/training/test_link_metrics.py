@@ -14,7 +14,6 @@ from gloader.errors import ConfigError
 from gloader.training.link_metrics import (
     AucCount,
     LinkMetric,
-    as_worst,
     auc,
     best_scores,
     hits,
@@ -107,15 +106,6 @@ def test_the_best_scores_of_many_chunks() -> None:
     scores = np.random.default_rng(0).normal(size=500).astype(np.float32)
     assert (best_scores(_in_chunks(scores, 33), 50) == np.sort(scores)[-50:]).all()
     assert len(best_scores(_in_chunks(scores[:20], 33), 50)) == 20
-
-
-def test_a_network_that_diverged_finds_nothing() -> None:
-    positives, negatives = np.full(3, np.nan, np.float32), np.full((3, 4), np.nan, np.float32)
-    as_worst(positives, negatives)
-    assert reciprocal_ranks(positives, negatives).tolist() == [1 / 5] * 3
-    assert hits_of_rows(positives, negatives, 4) == 0
-    assert hits([positives], [negatives[0]], 2) == 0.0
-    assert auc([positives], lambda: [negatives]) == 0.0
 
 
 @pytest.mark.parametrize("text", ["hits@1", "hits@50", "mrr", "auc"])
