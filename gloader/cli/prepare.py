@@ -12,7 +12,7 @@ from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.upload import draft_folder, is_prepared, upload
 from gloader.cli.views.screen import Screen, facts
 from gloader.convert.links.shares import TRAIN, edge_shares
-from gloader.convert.options import OrderName, PrepareOptions, SourceOptions, SplitBy
+from gloader.convert.options import OrderName, PrepareOptions, SourceOptions, SplitBy, relation_pair
 from gloader.convert.registry import SOURCE_FORMS, open_source
 from gloader.core.flag_values import Size
 from gloader.core.row_ranges import RangePart
@@ -54,6 +54,8 @@ class PrepareFlags:
     """By a hash of the pair and --seed, or the earliest edges first."""
     edge_split_relation: str | None = None
     """Several types: the relation whose edges are split, such as author:writes:paper."""
+    reverse: Annotated[list[str], Parameter(negative=(), show_default=False)] = field(default_factory=list)
+    """Several types: two relations of which each leads the other back, such as buys=bought_by."""
     edge_table: Annotated[list[str], Parameter(negative=(), show_default=False)] = field(default_factory=list)
     """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time; or a .npy."""
     ranges: str | None = None
@@ -81,6 +83,7 @@ class PrepareFlags:
             edge_split_by=self.edge_split_by,
             edge_split_relation=self.edge_split_relation,
             edge_split_seed=seed if self.edge_split is not None else 0,
+            reverse=tuple(map(relation_pair, self.reverse)),
             edge_tables=tuple(self.edge_table),
             ranges=None if self.ranges is None else RangePart.parse(self.ranges),
             memory_budget_bytes=self.memory_budget,
@@ -268,6 +271,11 @@ def _edge_features(report: "PrepareReport") -> dict[str, str]:
 def _links(report: "PrepareReport | HeteroPrepareReport") -> dict[str, str]:
     return {
         f"links {name}": f"{found.num_rows:,} of {found.relation}, {found.in_graph:,} of them in the graph"
+        + (
+            ""
+            if found.reverse in (None, found.relation) or name == TRAIN
+            else f", {found.reversed_in_graph:,} more the other way round in {found.reverse}"
+        )
         for name, found in report.links.items()
     }
 

@@ -182,7 +182,7 @@ def prepare_typed(
             )
             edges.append(_write_edges(each, given, graphs[each.relation], writer.scratch, plan, progress))
         links = write_tables(
-            planned_tables(source, list(graphs)),
+            planned_tables(source, list(graphs), options),
             writer,
             graphs,
             budget_bytes=plan.free_bytes,
@@ -226,6 +226,7 @@ def _recorded(relations: tuple[PlannedRelation, ...], options: PrepareOptions) -
         "dtype": options.stored_dtype,
         "order": options.order,
         **recorded_dtype(options, *(each.source.edge_features for each in relations)),
+        **({"reverse": ["=".join(pair) for pair in options.reverse]} if options.reverse else {}),
         **options.recorded_split,
     }
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +43,6 @@ from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
@@ -163,6 +163,8 @@ def write_hetero(
     links : link tables by name, as of `write_numpy`, each with its "relation", and perhaps the "reverse" that leads
         back, where there are several
     edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out
+    reverse : relations that lead back, such as {"buys": "bought_by"}, out of which held-out edges are left too; one
+        that is named rev_NAME, or has the same pairs, is found without
     symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
     ranges : as of `write_numpy`
     deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
@@ -186,9 +188,7 @@ def write_hetero(
     asked = options.get("symmetrize", ())
     if not isinstance(asked, bool):  # which is refused, as relations are to be named
         given = [asked] if isinstance(asked, str) else asked
-        options["symmetrize"] = tuple(
-            each if isinstance(each, str) else relation_text(each) for each in given
-        )
+        options["symmetrize"] = tuple(map(_text, given))
     splits = {name: options.pop(name, None) for name in _SPLITS}
     seed = options.pop("seed")
     source = arrays_source(
@@ -356,6 +356,10 @@ def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> Arra
     raise ConfigError("give the topology as edge_index=, or as indptr= and indices=")
 
 
+def _text(relation: Relation | str) -> str:
+    return relation if isinstance(relation, str) else relation_text(relation)
+
+
 def _write(
     source: AnySource,
     path: str | os.PathLike[str],
@@ -375,6 +379,8 @@ def _write(
     if settings.get("edge_split") is not None:
         settings["edge_split"] = edge_shares(settings["edge_split"])
         settings.setdefault("edge_split_seed", seed)
+    if isinstance(reverse := settings.get("reverse"), Mapping):
+        settings["reverse"] = tuple((_text(one), _text(back)) for one, back in reverse.items())
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
     report = prepare(source, Path(path), PrepareOptions(**settings))

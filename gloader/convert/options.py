@@ -7,6 +7,8 @@ from pathlib import Path  # noqa: TC003 - flags are made of these classes at run
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from gloader.convert.readers.edge_names import EdgeNames
+from gloader.core.malformed import shown
+from gloader.errors import ConfigError
 from gloader.memory.available import default_budget_bytes
 
 if TYPE_CHECKING:
@@ -81,6 +83,9 @@ class PrepareOptions:
     edge_split_by: SplitBy = "random"  # by a hash of the pair, or the earliest edges first
     edge_split_relation: str | None = None  # typed sources: whose edges; None: those of the only one
     edge_split_seed: int = 0
+    reverse: tuple[
+        tuple[str, str], ...
+    ] = ()  # typed sources: pairs of relations, each of which leads the other back
     edge_tables: tuple[str, ...] = ()  # link tables that are given, NAME=FILE or NAME@RELATION=FILE
     ranges: RangePart | None = None  # the part of the rows of every matrix that is written; None: all
     memory_budget_bytes: int | None = None  # None: half of the free memory
@@ -125,3 +130,13 @@ class PrepareOptions:
     def symmetrized(self) -> tuple[str, ...]:
         """The relations of a typed source to symmetrize, as they were named."""
         return () if isinstance(self.symmetrize, bool) else self.symmetrize
+
+
+def relation_pair(text: str) -> tuple[str, str]:
+    """Return the two relations of "buys=bought_by"; raises ConfigError for another text. Pure."""
+    one, sign, back = text.partition("=")
+    if not (one and sign and back):
+        raise ConfigError(
+            f"--reverse {shown(text)}: write two relations of which each leads the other back, such as buys=bought_by"
+        )
+    return one, back

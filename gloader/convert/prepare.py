@@ -175,7 +175,7 @@ def _prepare(source: Source, out: Path, options: PrepareOptions, progress: Prepa
         counted = receipt.counted(EDGE, source.edges, budget_bytes=plan.budget_bytes)
         edges = _write_edges(replace(source, edges=counted), graph, writer.scratch, plan, options, progress)
         links = write_tables(
-            planned_tables(source, [EDGE], new_ids=None if order is None else order.new_ids),
+            planned_tables(source, [EDGE], options, new_ids=None if order is None else order.new_ids),
             writer,
             {EDGE: graph},
             budget_bytes=plan.edge_budget_bytes,

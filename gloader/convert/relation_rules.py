@@ -72,7 +72,8 @@ def plan_relations(source: HeteroSource, options: PrepareOptions) -> tuple[Plann
         for each in given
     ]
     if options.add_reverse:
-        planned += _reverses(source, planned)
+        named = named_reverses(options.reverse, [each.relation for each in given], where=source.origin)
+        planned += _reverses(source, [each for each in planned if each.relation not in named])
     return tuple(planned)
 
 
@@ -92,6 +93,28 @@ def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Re
     there = ", ".join(map(relation_text, found or relations)) or "none"
     said = "names several" if found else "is none"
     raise ConfigError(f"relation {text!r} {said} of {where}'s relations; write one of: {there}")
+
+
+def named_reverses(
+    pairs: Sequence[tuple[str, str]], relations: Sequence[Relation], *, where: str
+) -> dict[Relation, Relation]:
+    """Return the relation that leads back along each that ``pairs`` name, from either of the two. Pure.
+
+    Raises
+    ------
+    ConfigError
+        A name is of no relation, or of several, or the second does not lead back along the first.
+    """
+    found: dict[Relation, Relation] = {}
+    for pair in pairs:
+        one, back = (find_relation(text, relations, where=where) for text in pair)
+        if one[::2] != back[2::-2]:
+            raise ConfigError(
+                f"--reverse {pair[0]}={pair[1]}: {relation_text(back)} does not lead back along {relation_text(one)}; "
+                f"a reverse goes from {one[2]!r} to {one[0]!r}"
+            )
+        found |= {one: back, back: one}
+    return found
 
 
 def _refuse_options(source: HeteroSource, options: PrepareOptions) -> None:
@@ -118,7 +141,7 @@ def _refuse_options(source: HeteroSource, options: PrepareOptions) -> None:
 
 def _reverses(source: HeteroSource, planned: Sequence[PlannedRelation]) -> list[PlannedRelation]:
     """Return the reverse of each relation that has none yet."""
-    there = {each.relation for each in planned}
+    there = {each.relation for each in source.relations}
     added = []
     for each in planned:
         first, name, last = each.relation

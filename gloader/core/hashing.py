@@ -6,10 +6,13 @@ the constants of Stafford's variant 13.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
 MUL_1: Final = np.uint64(0xBF58476D1CE4E5B9)
@@ -43,6 +46,13 @@ def unmix64(x: np.uint64) -> np.uint64:
     x = (x ^ (x >> _S31) ^ (x >> _S62)) * _INVERSE_2
     x = (x ^ (x >> _S27) ^ (x >> _S54)) * _INVERSE_1
     return x ^ (x >> _S30) ^ (x >> _S60)
+
+
+def mixed_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return `mix64` of each word, without a kernel that would be compiled for it. Pure."""
+    words = (words ^ (words >> _S30)) * MUL_1
+    words = (words ^ (words >> _S27)) * MUL_2
+    return words ^ (words >> _S31)
 
 
 def mix_int(x: int) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from gloader.core.hashing import GOLDEN, MUL_1, MUL_2, mix_int
+from gloader.core.hashing import GOLDEN, mix_int, mixed_words
 from gloader.errors import ConfigError
 from gloader.training.link_metrics import (
     LinkMetric,
@@ -165,7 +165,7 @@ class LinkJudge:
     def _drawn(self, first: int, count: int) -> IdArray:
         """Return the random destinations of rows ``first`` and so on, (count,)."""
         rows = np.arange(first, first + count, dtype=np.uint64)
-        share = (_mixed(rows * GOLDEN + _DRAWN_KEY) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        share = (mixed_words(rows * GOLDEN + _DRAWN_KEY) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found: IdArray = (share * self.num_destinations).astype(np.int64)
         return found
 
@@ -180,13 +180,6 @@ def auto_metric(dataset: Dataset, table: LinkTable) -> LinkMetric:
     if table.negatives_per_row:
         return LinkMetric("mrr")
     return LinkMetric("hits", 50) if table.name + SHARED_SUFFIX in dataset.link_tables else LinkMetric("auc")
-
-
-def _mixed(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return `gloader.core.hashing.mix64` of each word, without a kernel that would be compiled for it. Pure."""
-    words = (words ^ (words >> np.uint64(30))) * MUL_1
-    words = (words ^ (words >> np.uint64(27))) * MUL_2
-    return words ^ (words >> np.uint64(31))
 
 
 def _given(rows: LinkRows) -> IdArray:

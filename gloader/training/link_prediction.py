@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.core.negatives import parse_negatives
+from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
 from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
 from gloader.models import encoder_of
@@ -23,7 +25,7 @@ from gloader.training.process import eager_release
 from gloader.training.step_memory import probe_links
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from gloader.config import LinkConfig, LoaderSettings, TrainSettings
     from gloader.core.negatives import Negatives
@@ -149,6 +151,22 @@ class LinkPrediction:
             self.dataset, settings, links, is_typed=isinstance(self.spec.encoder, HeteroModelSpec)
         )
 
+    def warn(self) -> None:
+        """Log which edges are in the graph that figures are of: by messages the network is told what it is asked."""
+        options = self.dataset.metadata.get("options")
+        is_split_by_time = isinstance(options, Mapping) and options.get("edge_split_by") == "time"
+        leaks = {
+            table.name: f"{table.in_graph:,} of the {table.num_rows:,} edges of links {table.name!r}"
+            for judge in self.judges.values()
+            if (table := judge.table).in_graph
+        }
+        if leaks:
+            logger.warning(
+                "%s are in the graph that messages are passed over: figures of them will be too good; %s",
+                " and ".join(leaks.values()),
+                REPEATED_PAIRS if is_split_by_time and leaks.keys() <= set(_DEFAULT_EVAL) else KNOWN_PAIRS,
+            )
+
     def require_memory(self, model: Any, inference: Inference) -> None:
         """Raise BudgetError where the embeddings of all nodes would not fit."""
         inference.require_memory(encoder_of(model), num_outputs=None)
@@ -227,15 +245,6 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
             raise ConfigError(
                 f"links {name!r} of {dataset.name} are of {':'.join(other.relation)}, and a network that learns "
                 f"{':'.join(table.relation)} knows no such pairs; name others with --eval-edges"
-            )
-        # By messages the network would be told what it is asked.
-        if other.in_graph:
-            logger.warning(
-                "%s of the %s edges of links %r are in the graph that messages are passed over: figures of them will "
-                "be too good; prepare the graph without them",
-                f"{other.in_graph:,}",
-                f"{other.num_rows:,}",
-                name,
             )
     return found
 

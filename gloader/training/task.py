@@ -57,6 +57,10 @@ class Task(Protocol):
         """Whether less of the metric is better."""
         ...
 
+    def warn(self) -> None:
+        """Log what makes figures of a run misleading; called once in a run."""
+        ...
+
     def open_loader(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
@@ -122,6 +126,9 @@ class NodeTask:
     def is_error(self) -> bool:
         """Return False."""
         return False
+
+    def warn(self) -> None:
+        """Log nothing."""
 
     def open_loader(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None

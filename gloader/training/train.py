@@ -133,6 +133,7 @@ def fit(
     settings = resolved_settings(settings, dataset)
     recorded = run_config(settings, dataset)
     task = task_of(settings, dataset)
+    task.warn()
     # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
     _agree_on(group, recorded, files)
     _check(settings, files)

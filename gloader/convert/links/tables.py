@@ -9,11 +9,11 @@ from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.hetero_source import HeteroSource
 from gloader.convert.links.edge_parts import EdgeRows, RandomParts, deal_edges
 from gloader.convert.links.link_source import LinkSource
-from gloader.convert.links.relations import named_or_only, reverse_of
+from gloader.convert.links.relations import named_or_only, reverse_of, reverses_by_pairs
 from gloader.convert.links.shares import PARTS
 from gloader.convert.links.time_cuts import time_parts
 from gloader.convert.links.write import PlannedTable
-from gloader.convert.relation_rules import find_relation, relation_ends
+from gloader.convert.relation_rules import find_relation, named_reverses, relation_ends
 from gloader.convert.source import Source
 from gloader.core.malformed import shown
 from gloader.dataset.schema import EDGE, relation_text
@@ -48,6 +48,12 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
         A file is missing or malformed.
     """
     links = (*source.links, *map(_table_in_file, options.edge_tables))
+    if isinstance(source, HeteroSource):
+        named_reverses(options.reverse, _relations(source), where=source.origin)
+    elif options.reverse:
+        raise ConfigError(
+            f"--reverse is for graphs of several relations; {source.origin} has one, which may hold both directions"
+        )
     if options.edge_split is not None:
         _split_relation(source, options)
     elif options.edge_split_relation is not None:
@@ -122,8 +128,7 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
     if isinstance(source, Source):
         return replace(source, edges=parts[0], links=links)
     kept = {relation: parts[0]}
-    back = reverse_of(relation, _relations(source))
-    if back is not None and back != relation:
+    for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
         # The held-out edges would come back by it.
         back_ends, back_edges = _edges_of(source, back)
         if isinstance(rule, RandomParts):
@@ -134,6 +139,9 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
                 "--edge-split-by time could leave some of them out"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
+    if len(kept) > 1:
+        reverse = relation_text(list(kept)[1])
+        links = (*(replace(each, reverse=reverse) for each in made), *source.links)
     relations = tuple(
         replace(each, edges=kept[each.relation]) if each.relation in kept else each
         for each in source.relations
@@ -141,8 +149,30 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
     return replace(source, relations=relations, links=links)
 
 
+def _backs(
+    source: HeteroSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
+) -> list[Relation]:
+    """Return the relations that hold edges of ``relation`` the other way round: by a flag, a name or their pairs."""
+    relations = _relations(source)
+    named = named_reverses(options.reverse, relations, where=source.origin)
+    back = reverse_of(relation, relations, named)
+    known = [] if back is None or back == relation else [back]
+    return known + reverses_by_pairs(
+        relation,
+        {each.relation: each.edges for each in source.relations},
+        counts=(source.num_nodes_of(relation[0]), source.num_nodes_of(relation[2])),
+        known=known,
+        budget_bytes=budget_bytes,
+        max_edges=max_edges,
+    )
+
+
 def planned_tables(
-    source: AnySource, relations: Sequence[Relation], *, new_ids: IdArray | None = None
+    source: AnySource,
+    relations: Sequence[Relation],
+    options: PrepareOptions,
+    *,
+    new_ids: IdArray | None = None,
 ) -> tuple[PlannedTable, ...]:
     """Return the link tables of the dataset, each with its relation and the one that leads back. Pure.
 
@@ -150,13 +180,15 @@ def planned_tables(
     ----------
     source : of one type or several
     relations : of the dataset, reverses that are added included
+    options : name reverses
     new_ids : (N,) of the nodes of a source of one type that get another order; None: they keep their ids
     """
     tables = []
+    named = named_reverses(options.reverse, relations, where=source.origin)
     for each in source.links:
         relation = _relation_of(each, source, relations)
         back = (
-            reverse_of(relation, relations)
+            reverse_of(relation, relations, named)
             if each.reverse is None
             else find_relation(each.reverse, relations, where=source.origin)
         )

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import first_bad_edge
+from gloader.convert.links.edge_parts import EdgeRows
 from gloader.convert.links.link_source import LinkChunk
 from gloader.convert.links.locate import LocatedRows
 from gloader.convert.links.locate_plan import plan_locate
 from gloader.convert.links.shares import TRAIN
+from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError
 
@@ -41,6 +43,7 @@ class LinkReport:
     """What a dataset has of a link table."""
 
     relation: str
+    reverse: str | None  # whose edges lead back; None: none do
     num_rows: int
     in_graph: int  # rows whose edge is in the graph
     reversed_in_graph: int  # rows whose edge is not, and one that leads back is
@@ -197,17 +200,20 @@ def write_table(
     _write_columns(table, writer, located.num_rows)
     report = LinkReport(
         relation=relation_text(table.relation),
+        reverse=None if table.reverse is None else relation_text(table.reverse),
         num_rows=located.num_rows,
         in_graph=located.num_found,
         reversed_in_graph=located.num_reversed,
         spilled_bytes=located.spilled_bytes,
     )
-    if (text := leak_text(name, report)) is not None:
+    # Only times deal edges of one pair to several tables.
+    remedy = REPEATED_PAIRS if isinstance(rows, EdgeRows) else KNOWN_PAIRS
+    if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
     return report
 
 
-def leak_text(name: str, report: LinkReport) -> str | None:
+def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
     """Return the warning about edges in the graph of a table that is not for training; None: there are none. Pure."""
     # What a model learns from is in the graph; edges of any other table are held out.
     if name == TRAIN or not report.in_graph + report.reversed_in_graph:
@@ -215,7 +221,7 @@ def leak_text(name: str, report: LinkReport) -> str | None:
     back = f", and {report.reversed_in_graph:,} more the other way round" if report.reversed_in_graph else ""
     return (
         f"link table {name}: {report.in_graph:,} of its {report.num_rows:,} edges are in the graph{back}; messages "
-        "pass along them, so that a model sees what it is to predict"
+        f"pass along them, so that a model sees what it is to predict; {remedy}"
     )
 
 

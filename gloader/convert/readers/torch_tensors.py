@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from gloader.convert.readers.arrays import SparseRows
@@ -52,7 +53,10 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
     import torch
 
     if isinstance(value, torch.Tensor) and value.layout != torch.strided and value.dim() == 2:
-        csr = (value.coalesce() if value.layout == torch.sparse_coo else value).detach().to_sparse_csr()
+        with warnings.catch_warnings():
+            # That sparse tensors are new to torch.
+            warnings.simplefilter("ignore")
+            csr = (value.coalesce() if value.layout == torch.sparse_coo else value).detach().to_sparse_csr()
         indptr, columns, values = csr.crow_indices(), csr.col_indices(), csr.values()
         shape = tuple(csr.shape)
     elif type(value).__name__ == "SparseTensor" and hasattr(value, "csr"):

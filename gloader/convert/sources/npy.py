@@ -15,10 +15,13 @@ Each name is a file ``NAME.npy``, or an array in ``graph.npz`` or ``split.npz``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_times import FileTimes, TimedEdges
 from gloader.convert.readers.file_edges import CscEdges, PairEdges
 from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
@@ -55,6 +58,7 @@ _NOT_OF_EDGES = frozenset(
         "test",
     }
 )
+_FEATURE_FILES = ("features.npy", "features_csr.npz", "features.npz")
 _ARCHIVES = ("graph.npz", "split.npz", "splits.npz")
 
 
@@ -87,6 +91,7 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
         if options.needs_labels or folder.find("labels") is not None
         else no_labels(features.num_rows)
     )
+    splits = folder.splits(labels, seed=options.seed, budget_bytes=budget)
     return Source(
         name=folder.path.resolve().name,
         origin=f"npy:{argument}",
@@ -95,10 +100,11 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
         edges=edges,
         features=features,
         labels=labels,
-        splits=folder.splits(labels, seed=options.seed, budget_bytes=budget),
+        splits=splits,
         edge_features=edge_features,
         edge_file=folder.path,
         resident_bytes=resident,
+        unused=folder.unused(num_nodes=features.num_rows, num_edges=edges.num_edges),
     )
 
 
@@ -115,7 +121,7 @@ def open_feature_folder(folder: Path, *, budget_bytes: int | None = None) -> Fea
     SourceError
         Neither is there, or it is malformed.
     """
-    for name in ("features.npy", "features_csr.npz", "features.npz"):
+    for name in _FEATURE_FILES:
         if (folder / name).exists():
             return open_feature_file(folder / name, budget_bytes=budget_bytes)
     raise SourceError(f"{folder} holds no features.npy and no features_csr.npz; there: {_listing(folder)}")
@@ -149,6 +155,7 @@ class _ArrayFolder:
 
     path: Path
     archived: dict[str, Path]  # array name -> archive
+    used: set[str] = field(default_factory=set)  # names of arrays that were opened
 
     @classmethod
     def open(cls, path: Path) -> _ArrayFolder:
@@ -160,9 +167,30 @@ class _ArrayFolder:
 
     def find(self, name: str) -> NpyFile | None:
         """Return the array ``name``; None: there is none."""
+        self.used.add(name)
+        return self._open(name)
+
+    def _open(self, name: str) -> NpyFile | None:
         if (self.path / f"{name}.npy").exists():
             return NpyFile.open(self.path / f"{name}.npy")
         return NpyFile.open(self.archived[name], name) if name in self.archived else None
+
+    def unused(self, *, num_nodes: int, num_edges: int | None) -> tuple[str, ...]:
+        """Return the arrays and archives that were not asked for, each array with its shape."""
+        taken = next(name for name in _FEATURE_FILES if (self.path / name).exists())
+        left = ({path.stem for path in self.path.glob("*.npy")} | set(self.archived)) - self.used
+        # The features were opened by the name of their file.
+        left -= {"features"} if taken == "features.npy" else set()
+        found = Attributes(
+            arrays={
+                name: np.broadcast_to(np.empty((), file.dtype), file.shape)
+                for name in sorted(left)
+                if (file := self._open(name)) is not None
+            },
+            where=str(self.path),
+        )
+        archives = sorted({path.name for path in self.path.glob("*.npz")} - {taken, *_ARCHIVES})
+        return (*found.unused(num_nodes=num_nodes, num_edges=num_edges), *archives)
 
     def require(self, *names: str, instead: str = "") -> NpyFile:
         """Return the array that has one of ``names``; ``instead`` ends the message where none is there."""

@@ -131,7 +131,8 @@ def test_held_out_edges_in_the_graph_are_warned_of(tmp_path, caplog):
     assert [made.link_table(name).in_graph for name, _ in files] == [1, 1, 1]
     said = [
         f"link table {name}: 1 of its 4 edges are in the graph, and 2 more the other way round; messages pass along "
-        "them, so that a model sees what it is to predict"
+        "them, so that a model sees what it is to predict; take them out of the edges of the source, and prepare it "
+        "again"
         for name in ("valid", "test")
     ]
     assert [record.getMessage() for record in caplog.records] == said
