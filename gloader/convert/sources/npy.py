@@ -233,7 +233,7 @@ class _ArrayFolder:
 
     def splits(self, labels: IdArray, *, seed: int, budget_bytes: int) -> Splits:
         """Return the given splits, or random ones where none is given."""
-        if self.find("train") is None:
+        if all(self.find(name) is None for name in ("train", "valid", "val", "test")):
             return random_splits(labels, seed=seed)
         files = [self.require("train"), self.require("valid", "val"), self.require("test")]
         train, valid, test = (

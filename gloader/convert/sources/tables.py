@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gloader.convert.source import FeatureStream, Splits
     from gloader.types import IdArray, Relation
 
+_DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
 _CHUNK_EDGES = 1 << 18  # looked at in one go where the edges are to tell how many nodes there are
 
 
@@ -91,6 +92,19 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
             for rows in (*features.values(), *(each.edge_features for each in relations))
             if isinstance(rows, CsrFeatures)
         ),
+        unused=_unused(graph),
+    )
+
+
+def _unused(graph: GraphYaml) -> tuple[str, ...]:
+    """Return the tables and arrays of the folder that the description does not name."""
+    named = {path.resolve() for path in graph.files()}
+    return tuple(
+        sorted(
+            path.name
+            for path in graph.path.parent.iterdir()
+            if path.suffix in _DATA_FILES and path.is_file() and path.resolve() not in named
+        )
     )
 
 
