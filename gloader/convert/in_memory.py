@@ -205,7 +205,8 @@ def write_hetero(
         splits={f"{name}_idx": ids for name, ids in splits.items() if ids is not None},
         seed=seed,
     )
-    source = replace(source, links=array_tables(options.pop("links", None) or {}))
+    # Names of columns are those of the keywords.
+    source = replace(source, links=array_tables(options.pop("links", None) or {}), said=())
     _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
 
 

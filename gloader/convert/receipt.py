@@ -211,7 +211,7 @@ class Receipt:
         if tally.is_whole and tally.high >= 0:
             said += [f"ids {tally.low:,} to {tally.high:,}"] if relation == EDGE else []
             if relation[0] == relation[2]:
-                said += [f"{tally.num_loops:,} self loops"]
+                said += [f"{tally.num_loops:,} self loop{'s' * (tally.num_loops != 1)}"]
             if tally.earliest is not None:
                 said += [f"times {tally.earliest} to {tally.latest}"]
         if relation == EDGE:

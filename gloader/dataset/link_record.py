@@ -30,7 +30,9 @@ LINK_DTYPES: Final[dict[str, tuple[str, ...]]] = {
 PAIR_WIDTH: Final = 4
 POSITION: Final = 2  # its column of the pairs, behind source and destination
 # What ends a leak: edges of the graph that are to be predicted.
-REPEATED_PAIRS: Final = "train has an earlier edge of the same pairs: keep one edge of each pair in the source, and prepare it again"
+REPEATED_PAIRS: Final = (
+    "train has earlier edges of the same pairs: keep one edge of each, and prepare it again"
+)
 KNOWN_PAIRS: Final = "take them out of the edges of the source, and prepare it again"
 _MEMBERS: Final = {"relation", "reverse", "in_graph"}
 
