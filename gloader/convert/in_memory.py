@@ -34,7 +34,7 @@ from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.receipt import NOT_USED
-from gloader.convert.source import Source
+from gloader.convert.source import RandomSplits, Source
 from gloader.core.row_ranges import RangePart
 from gloader.core.units import parse_bytes
 from gloader.dataset.schema import relation_text
@@ -387,5 +387,5 @@ def _write(
     report = prepare(source, Path(path), PrepareOptions(**settings))
     for name, text in report.receipt.items():
         # What was given and left, or made up, is no news of a log.
-        is_said = name == NOT_USED or (name == "split" and source.splits.seed is not None)
+        is_said = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
         _LOG.log(logging.WARNING if is_said else logging.INFO, "%s: %s: %s", path, name, text)

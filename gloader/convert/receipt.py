@@ -9,7 +9,7 @@ import numpy as np
 
 from gloader.convert.hetero_source import HeteroSource, MeanOf
 from gloader.convert.readers.checked_rows import CheckedRows
-from gloader.convert.source import ChangedEdges, Source
+from gloader.convert.source import ChangedEdges, RandomSplits, Source
 from gloader.dataset.schema import EDGE, NODE, relation_text
 
 if TYPE_CHECKING:
@@ -90,7 +90,6 @@ class Receipt:
     ----------
     said, unused : of the source
     labels, splits, num_classes : of the source
-    num_nodes : of each type
     rules : of the edges
     """
 
@@ -99,8 +98,8 @@ class Receipt:
     labels: IdArray
     splits: Splits
     num_classes: int
-    num_nodes: Mapping[str, int]
     rules: EdgeRules
+    num_nodes: dict[str, int] = field(default_factory=dict)  # of each type
     rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # by type, with the stored dtype
     edge_rows: dict[str, tuple[CheckedRows, str]] = field(default_factory=dict)  # by relation
     tallies: dict[Relation, _Tally] = field(default_factory=dict)
@@ -109,27 +108,23 @@ class Receipt:
     @classmethod
     def of(cls, source: _S, options: PrepareOptions) -> tuple[Receipt, _S]:
         """Return a receipt to be filled, and the source whose features are checked as they are read."""
-        num_nodes = (
-            {NODE: source.num_nodes}
-            if isinstance(source, Source)
-            else {nodes.name: nodes.num_nodes for nodes in source.nodes}
-        )
         receipt = cls(
             said=source.said,
             unused=source.unused,
             labels=source.labels,
             splits=source.splits,
             num_classes=source.num_classes,
-            num_nodes=num_nodes,
             rules=options.rules,
         )
         if isinstance(source, Source):
+            receipt.num_nodes[NODE] = source.num_nodes
             checked = replace(
                 source,
                 features=receipt._nodes(NODE, source.features, options, f"{source.origin}, features"),
                 edge_features=receipt._edges(EDGE, source.edge_features, options, source.edge_origin),
             )
             return receipt, checked
+        receipt.num_nodes.update({nodes.name: nodes.num_nodes for nodes in source.nodes})
         nodes = tuple(
             each
             if each.features is None or isinstance(each.features, MeanOf)
@@ -242,7 +237,11 @@ def split_text(splits: Splits) -> str:
     sizes = [f"{name} {len(getattr(splits, name)):,}" for name in ("train", "valid", "test")]
     if not len(splits.train) + len(splits.valid) + len(splits.test):
         return ""
-    dealt = "" if splits.seed is None else f"; none was given, so 60/20/20 at random by seed {splits.seed}"
+    dealt = (
+        f"; none was given, so 60/20/20 at random by seed {splits.seed}"
+        if isinstance(splits, RandomSplits)
+        else ""
+    )
     return ", ".join(sizes) + dealt
 
 

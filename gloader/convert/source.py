@@ -117,12 +117,18 @@ class Splits:
     train: IdArray
     valid: IdArray
     test: IdArray
-    seed: int | None = None  # by which they were dealt out at random; None: they were given
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all ids."""
         return self.train.nbytes + self.valid.nbytes + self.test.nbytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomSplits(Splits):
+    """Splits that were dealt out, as none were given."""
+
+    seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,14 +118,8 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
     rule = _rule(edges, relation, shares, options, ends=ends, max_edges=max_edges, progress=progress)
     parts = deal_edges(edges, rule, ends=ends, max_edges=max_edges, progress=progress)
     _refuse_empty(parts, ends.where)
-    made: tuple[LinkSource, ...] = tuple(
-        LinkSource(
-            name=name, rows=EdgeRows(edges=part), where=source.origin, relation=relation_text(relation)
-        )
-        for name, part in zip(PARTS, parts, strict=True)
-    )
-    links = (*made, *source.links)
     if isinstance(source, Source):
+        links = (*_part_tables(parts, source.origin, relation), *source.links)
         return replace(source, edges=parts[0], links=links)
     kept = {relation: parts[0]}
     for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
@@ -139,14 +133,29 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
                 "--edge-split-by time could leave some of them out"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
-    if len(kept) > 1:
-        reverse = relation_text(list(kept)[1])
-        links = (*(replace(each, reverse=reverse) for each in made), *source.links)
+    back_of_tables = list(kept)[1] if len(kept) > 1 else None
+    links = (*_part_tables(parts, source.origin, relation, back_of_tables), *source.links)
     relations = tuple(
         replace(each, edges=kept[each.relation]) if each.relation in kept else each
         for each in source.relations
     )
     return replace(source, relations=relations, links=links)
+
+
+def _part_tables(
+    parts: Sequence[PartEdges], where: str, relation: Relation, back: Relation | None = None
+) -> tuple[LinkSource, ...]:
+    """Return the link table of each part; ``back`` leads back, None: what its name says, if there is one."""
+    return tuple(
+        LinkSource(
+            name=name,
+            rows=EdgeRows(edges=part),
+            where=where,
+            relation=relation_text(relation),
+            reverse=None if back is None else relation_text(back),
+        )
+        for name, part in zip(PARTS, parts, strict=True)
+    )
 
 
 def _backs(

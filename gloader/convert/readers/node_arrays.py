@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.source import Splits
+from gloader.convert.source import RandomSplits
 from gloader.core.aligned_memory import plain_array
 from gloader.core.units import format_bytes
 from gloader.dataset.values import MAX_CLASSES
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.readers.npy_file import NpyFile
+    from gloader.convert.source import Splits
     from gloader.types import IdArray
 
 # Shares of the labelled nodes that random splits give to train and valid; the rest are the test nodes.
@@ -256,13 +257,13 @@ def check_splits(splits: Splits, labels: IdArray, *, where: str) -> None:
             )
 
 
-def random_splits(labels: IdArray, *, seed: int) -> Splits:
+def random_splits(labels: IdArray, *, seed: int) -> RandomSplits:
     """Deal the labelled nodes out at random: 60% train, 20% valid, 20% test. Pure; equal seeds, equal splits."""
     labelled = np.flatnonzero(labels >= 0)
     shuffled = np.random.default_rng(seed).permutation(labelled)
     first = round(_TRAIN_SHARE * labelled.shape[0])
     second = first + round(_VALID_SHARE * labelled.shape[0])
-    return Splits(
+    return RandomSplits(
         train=np.sort(shuffled[:first]),
         valid=np.sort(shuffled[first:second]),
         test=np.sort(shuffled[second:]),

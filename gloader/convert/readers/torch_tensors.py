@@ -58,10 +58,10 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
             warnings.simplefilter("ignore")
             csr = (value.coalesce() if value.layout == torch.sparse_coo else value).detach().to_sparse_csr()
         indptr, columns, values = csr.crow_indices(), csr.col_indices(), csr.values()
-        shape = tuple(csr.shape)
+        num_rows, num_columns = csr.shape
     elif type(value).__name__ == "SparseTensor" and hasattr(value, "csr"):
         indptr, columns, values = value.csr()
-        shape = tuple(value.sizes()[:2])
+        num_rows, num_columns = value.sizes()[:2]
         values = torch.ones(len(columns)) if values is None else values.detach()
     else:
         return None
@@ -70,7 +70,7 @@ def _sparse_rows(value: Any, where: str) -> SparseRows | None:
             f"{where} is sparse with values of shape {tuple(values.shape)}; give one number an entry"
         )
     data = numpy_arrays({"values": values})["values"]
-    return SparseRows.of(indptr.numpy(), columns.numpy(), data, shape=shape, where=where)
+    return SparseRows.of(indptr.numpy(), columns.numpy(), data, shape=(num_rows, num_columns), where=where)
 
 
 def dense_tensors(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:

@@ -96,7 +96,8 @@ def stored_source(
         for name, each in nodes.items()
         if each.arrays.find(*FEATURE_NAMES)
     }
-    used = [each.arrays for each in (*nodes.values(), *edges) if each.arrays is not None]
+    used = [each.arrays for each in nodes.values()]
+    used += [each.arrays for each in edges if each.arrays is not None]
     return HeteroSource(
         name=name,
         origin=origin,

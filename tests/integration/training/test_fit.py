@@ -13,7 +13,15 @@ import torch
 import yaml
 
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
-from gloader.errors import BudgetError, CheckpointError, ConfigError, StateError, StoreLockedError
+from gloader.dataset import Dataset
+from gloader.errors import (
+    BudgetError,
+    CheckpointError,
+    ConfigError,
+    DivergedError,
+    StateError,
+    StoreLockedError,
+)
 from gloader.loader import Loader
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import train
@@ -55,6 +63,38 @@ def fit(dataset, model, optim, loader, *, step=None, runs=1, **rest) -> FitResul
 
 def _lines(folder) -> list[dict[str, object]]:
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture
+def with_nan(communities, tmp_path) -> Dataset:
+    """The communities, of which one training node has a feature that is no number."""
+    held = communities.to_numpy()
+    held["features"][int(communities.train[40]), 2] = np.nan
+    return Dataset.from_numpy(tmp_path / "nan", **held, allow_nan=True)
+
+
+@pytest.mark.reliability("S5")
+def test_a_run_over_nan_ends_with_its_batch_and_keeps_no_such_weights(with_nan, tmp_path) -> None:
+    node = int(with_nan.train[40])
+    with pytest.raises(DivergedError, match=rf"epoch 1, batch \d: .*column 2 of node {node} is nan"):
+        fit(with_nan, MODEL, OPTIM, LOADER, out=tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+@pytest.mark.reliability("S5")
+def test_a_network_that_diverges_ends_its_run(communities) -> None:
+    with pytest.raises(DivergedError, match="lower --lr"):
+        fit(communities, MODEL, replace(OPTIM, lr=1e25, epochs=3), LOADER)
+
+
+@pytest.mark.reliability("S5")
+def test_no_accuracy_counts_logits_that_are_no_numbers(with_nan, communities, tmp_path) -> None:
+    fit(communities, MODEL, replace(OPTIM, epochs=1), LOADER, out=tmp_path / "run")
+    saved = load_checkpoint(tmp_path / "run" / "checkpoint.pt")
+    assert len(predict(communities, saved, memory_budget_bytes=10**8)) == communities.num_nodes
+    saved = replace(saved, fingerprint=with_nan.fingerprint)
+    with pytest.raises(DivergedError, match=r"the logits of \d+ of 240 nodes are NaN"):
+        predict(with_nan, saved, memory_budget_bytes=10**8)
 
 
 @pytest.mark.reliability("J12")

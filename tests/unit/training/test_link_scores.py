@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from gloader.errors import DivergedError
 from gloader.models import build_decoder
 from gloader.training.link_scores import PairScorer
 
@@ -36,6 +37,15 @@ def _scorer(decoder: torch.nn.Module, budget: int) -> tuple[PairScorer, Rows, Ro
 def _decoder(name: str, num_outputs: int = 1) -> torch.nn.Module:
     torch.manual_seed(3)
     return build_decoder(name, dim=WIDTH, hidden=5, dropout=0.5, num_outputs=num_outputs).eval()
+
+
+@pytest.mark.reliability("S5")
+@pytest.mark.parametrize("name", ["dot", "mlp"])
+def test_scores_that_are_no_numbers_are_not_ranked(name) -> None:
+    scorer, sources, _ = _scorer(_decoder(name), 10**6)
+    sources.matrix[3] = np.nan
+    with pytest.raises(DivergedError, match="2 of 4 scores of pairs are NaN"):
+        scorer.score(np.array([1, 3, 3, 2]), np.array([0, 1, 2, 3]))
 
 
 @pytest.mark.parametrize("name", ["dot", "mlp"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from typed_batches import full_batch, random_edges, small_schema
 
+from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats
 from gloader.training.group import RankGroup
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats
@@ -47,6 +48,37 @@ def test_the_state_continues_the_sums() -> None:
     assert second.seconds >= state["seconds"]
     second.add(_batch([0]), _logits([2]), torch.tensor(5.0))
     assert (second.loss, second.accuracy) == (2.0, 0.5)
+
+
+@pytest.mark.reliability("S5")
+def test_a_loss_that_is_no_number_ends_the_epoch_with_batch_and_cause() -> None:
+    nan = torch.tensor(float("nan"))
+    batch = replace(_batch([0, 1]), id=BatchId(epoch=2, index=6), nodes=np.arange(100, 109))
+    with pytest.raises(
+        DivergedError, match=r"epoch 3, batch 7: .*are finite.*the network diverged: lower --lr"
+    ):
+        RunningMetrics(CPU).add(batch, _logits([0, 1]), nan)
+    batch.x[4] = float("inf")
+    with pytest.raises(DivergedError, match=r"epoch 3, batch 7: .*column 0 of node 104 is inf"):
+        RunningMetrics(CPU).add(batch, _logits([0, 1]), nan)
+    schema = small_schema()
+    x = {name: torch.zeros(count, schema.feature_dims[name]) for name, count in schema.num_nodes.items()}
+    x["author"][1, 0] = float("nan")
+    typed = full_batch(schema, random_edges(schema, seed=3), [4, 0, 2], num_hops=2, x=x, y=[0, 1, 2])
+    with pytest.raises(DivergedError, match="column 0 of author 1 is nan"):
+        RunningMetrics(CPU).add(typed, _logits([0, 1, 1]), nan)
+
+
+@pytest.mark.reliability("S5")
+def test_a_device_says_so_when_its_sum_is_read(monkeypatch) -> None:
+    """A look at each loss would wait for the device; the first bad batch is kept there until somebody reads."""
+    metrics = RunningMetrics(CPU)
+    monkeypatch.setattr(metrics, "_is_far", True)
+    for index, loss in enumerate([1.0, float("inf"), 2.0, float("nan")]):
+        metrics.add(replace(_batch([0]), id=BatchId(epoch=1, index=index)), _logits([0]), torch.tensor(loss))
+    for read in (lambda: metrics.loss, metrics.state):
+        with pytest.raises(DivergedError, match="epoch 2, batch 2: "):
+            read()
 
 
 def test_an_epoch_without_batches_has_zeros() -> None:
