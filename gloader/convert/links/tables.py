@@ -119,8 +119,8 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
     parts = deal_edges(edges, rule, ends=ends, max_edges=max_edges, progress=progress)
     _refuse_empty(parts, ends.where)
     if isinstance(source, Source):
-        made = _part_tables(parts, source.origin, relation)
-        return replace(source, edges=parts[0], links=(*made, *source.links))
+        links = _part_tables(parts, source.origin, relation) + source.links
+        return replace(source, edges=parts[0], links=links)
     kept = {relation: parts[0]}
     for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
         # The held-out edges would come back by it.
@@ -133,12 +133,12 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
                 "--edge-split-by time could leave some of them out"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
-    made = _part_tables(parts, source.origin, relation, *list(kept)[1:2])
+    links = _part_tables(parts, source.origin, relation, *list(kept)[1:2]) + source.links
     relations = tuple(
         replace(each, edges=kept[each.relation]) if each.relation in kept else each
         for each in source.relations
     )
-    return replace(source, relations=relations, links=(*made, *source.links))
+    return replace(source, relations=relations, links=links)
 
 
 def _part_tables(
