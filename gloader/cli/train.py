@@ -1,6 +1,7 @@
 """`gloader train`."""
 
 import shlex
+from collections.abc import Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from datetime import datetime
@@ -23,8 +24,9 @@ from gloader.config import (
     StepConfig,
     TrainSettings,
 )
-from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.options import NOT_USED, PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
+from gloader.convert.registry import is_source
 from gloader.core.paths import file_slug
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
@@ -205,6 +207,9 @@ def open_or_prepare(
     """
     with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:
         _tell_missing(dataset, screen)
+        receipt = dataset.metadata.get("receipt")
+        if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
+            screen.say(f"{spec}: {NOT_USED}: {unused}")
         yield dataset
 
 

@@ -27,13 +27,12 @@ from gloader.convert.in_memory_hetero import (
 )
 from gloader.convert.links.array_tables import array_tables
 from gloader.convert.links.shares import edge_shares
-from gloader.convert.options import PrepareOptions
+from gloader.convert.options import NOT_USED, PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
-from gloader.convert.receipt import NOT_USED
 from gloader.convert.source import RandomSplits, Source
 from gloader.core.row_ranges import RangePart
 from gloader.core.units import parse_bytes

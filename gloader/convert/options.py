@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path  # noqa: TC003 - flags are made of these classes at run time
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.core.malformed import shown
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gloader.convert.links.shares import EdgeShares
     from gloader.core.row_ranges import RangePart
 
+NOT_USED: Final = "not used"  # the line of a receipt
 OrderName: TypeAlias = Literal["none", "degree", "community"]
 SplitBy: TypeAlias = Literal["random", "time"]
 

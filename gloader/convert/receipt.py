@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import numpy as np
 
 from gloader.convert.hetero_source import HeteroSource, MeanOf
+from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.source import ChangedEdges, RandomSplits, Source
 from gloader.dataset.schema import EDGE, NODE, relation_text
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, Splits
     from gloader.types import IdArray, Relation
 
-NOT_USED: Final = "not used"
 _MARKED_SHARE: Final = 64  # of the budget, one part in so many at most says which nodes have edges
 _LABELS_COUNTED: Final = 1 << 20  # at a time
 _MOST_CLASSES: Final = 8  # that are listed one by one

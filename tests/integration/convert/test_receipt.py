@@ -71,6 +71,9 @@ def test_what_a_data_holds_and_a_dataset_does_not_is_named_once(tmp_path, caplog
     assert main(["prepare", f"pyg:{tmp_path / 'g.pt'}", str(tmp_path / "b")]) == 0
     screen = capsys.readouterr().out
     assert [screen.count(name) for name in LEFT if name not in ("features", "title")] == [1] * (len(LEFT) - 2)
+    words = ["--batch-size", "8", "--hidden", "8", "--epochs", "1", "--out", str(tmp_path / "run")]
+    assert main(["train", "--dataset", f"pyg:{tmp_path / 'g.pt'}", "--fanout", "2,2", *words]) == 0
+    assert capsys.readouterr().out.count("edge_type (E,)") == 1
     assert not Dataset.from_pyg(data(num_classes=3), tmp_path / "c").metadata["receipt"].get("not used")
 
 
