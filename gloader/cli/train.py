@@ -94,7 +94,7 @@ def train(
         # On each machine: its copy, or its range, may be at a path of its own.
         path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
         dataset = held.enter_context(closing(open_dataset(path, objects)))
-        _tell_missing(dataset, screen)
+        _tell_missing(dataset, run.dataset, screen)
         if run.task == "node":
             require_training_nodes(dataset)
         if dataset.kind == "hetero":
@@ -206,15 +206,16 @@ def open_or_prepare(
     objects : how a dataset at a URL is mirrored
     """
     with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:
-        _tell_missing(dataset, screen)
-        receipt = dataset.metadata.get("receipt")
-        if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
-            screen.say(f"{spec}: {NOT_USED}: {unused}")
+        _tell_missing(dataset, spec, screen)
         yield dataset
 
 
-def _tell_missing(dataset: "Dataset", screen: Screen) -> None:
-    """Say how much of a dataset at a URL is still to come, before the silence in which it does."""
+def _tell_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
+    """Say what a source holds and its dataset does not, and how much of one at a URL is still to come."""
+    receipt = dataset.metadata.get("receipt")
+    if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
+        screen.say(f"{spec}: {NOT_USED}: {unused}")
+    # Before the silence in which it comes.
     if dataset.mirrored is not None and (coming := dataset.mirrored.describe_missing()):
         screen.say(coming)
 
