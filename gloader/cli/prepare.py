@@ -4,6 +4,7 @@ import shlex
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
@@ -12,7 +13,7 @@ from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.upload import draft_folder, is_prepared, upload
 from gloader.cli.views.screen import Screen, facts
 from gloader.convert.links.shares import TRAIN, edge_shares
-from gloader.convert.options import OrderName, PrepareOptions, SourceOptions, SplitBy, relation_pair
+from gloader.convert.options import NOT_USED, OrderName, PrepareOptions, SourceOptions, SplitBy, relation_pair
 from gloader.convert.registry import SOURCE_FORMS, open_source
 from gloader.core.flag_values import Size
 from gloader.core.row_ranges import RangePart
@@ -23,6 +24,8 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from gloader.convert.hetero_prepare import HeteroPrepareReport, RelationReport
     from gloader.convert.prepare import PrepareReport
+
+_RECEIPT_WIDTH = 300  # letters of a line of the receipt
 
 
 @Parameter(name="*", group=Group("Conversion", sort_key=1))
@@ -178,7 +181,7 @@ def prepare(
                 _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
             )
             screen.console.print(facts(_part(conversion) | described))
-            screen.console.print(facts(report.receipt))
+            screen.console.print(facts(_on_screen(report.receipt)))
         uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
     path = shown_url(out) if is_url(out) else str(report.path)
     task = " --task link" if TRAIN in report.links else ""
@@ -277,6 +280,15 @@ def _links(report: "PrepareReport | HeteroPrepareReport") -> dict[str, str]:
             else f", {found.reversed_in_graph:,} more the other way round in {found.reverse}"
         )
         for name, found in report.links.items()
+    }
+
+
+def _on_screen(receipt: dict[str, str]) -> dict[str, str]:
+    """Return the receipt with long lines cut, but for that of what was given and is not used. Pure."""
+    cut = " ... (gloader info shows the rest)"
+    return {
+        name: text if name == NOT_USED else shorten(text, _RECEIPT_WIDTH, placeholder=cut)
+        for name, text in receipt.items()
     }
 
 

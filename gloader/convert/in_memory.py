@@ -216,8 +216,9 @@ def write_pyg(
 
     Parameters
     ----------
-    data : with x, edge_index, y and masks, perhaps edge_weight; of several types, x is of those that have features, y
-        and masks are of one of them
+    data : with x, edge_index or adj_t, y and masks, perhaps edge_weight; of several types, x is of those that have
+        features, y and masks are of one of them. Without masks the labelled nodes are dealt out 60/20/20 by ``seed``,
+        which is logged, as is what ``data`` holds and the dataset does not
     path : the folder to make
     num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of attributes of edges,
         left out: edge_attr, where it is more than a weight, and edge_time, where they are there; "none": neither

@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 _LOG = logging.getLogger(__name__)
-_BYTES_OF_PAIR: Final = (
-    64  # of a sampled pair: its hash, those that are compared with it, and the sort of both
-)
+# Of a sampled pair: its hash, those that are compared with it, and the sort of both; chunks have the larger share.
+_BYTES_OF_PAIR: Final = 128
 _MIN_PAIRS: Final = 1 << 12
 _TOLD_SHARE: Final = 0.1  # of the pairs there the other way round, from which on it is said
 _FULL_SHARE: Final = 0.9  # of all pairs that there can be: such a relation holds any pair

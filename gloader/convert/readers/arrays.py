@@ -51,7 +51,8 @@ class ArrayEdges:
         """
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
             raise ShapeError(
-                f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
+                f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E), "
+                "whole numbers as .astype('int64') makes them"
             )
         if weight is not None and weight.shape != edge_index.shape[1:]:
             raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
