@@ -130,7 +130,7 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
         elif not back_edges.has_times:
             raise SourceError(
                 f"{back_ends.where}: its edges lead back along {relation_text(relation)}, and have no times by which "
-                "--edge-split-by time could leave some of them out"
+                "--edge-split-by time could leave some of them out; give them times, or split at random"
             )
         kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
     links = _part_tables(parts, source.origin, relation, *list(kept)[1:2]) + source.links
