@@ -169,7 +169,8 @@ class Attributes:
 
     def said(self) -> tuple[str, ...]:
         """Return what arrays became, for the receipt: one line, or none. Pure."""
-        roles = ", ".join(f"{name}: {role}" for name, role in self.used.items())
+        told = {name: role for name, role in self.used.items() if name != "edge_index"}
+        roles = ", ".join(f"{name}: {role}" for name, role in told.items())
         return (f"{self.where}: {roles}",) if roles else ()
 
     def unused(self, *, num_nodes: int | None = None, num_edges: int | None = None) -> list[str]:
