@@ -26,7 +26,7 @@ def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
 
     Parameters
     ----------
-    found : entries by name; other keys than text are nobody's attributes
+    found : entries by name; a key that is no text is left out
     where : what holds them, for messages
 
     Raises

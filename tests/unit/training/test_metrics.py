@@ -71,7 +71,7 @@ def test_a_loss_that_is_no_number_ends_the_epoch_with_batch_and_cause() -> None:
 
 @pytest.mark.reliability("S5")
 def test_a_device_says_so_when_its_sum_is_read(monkeypatch) -> None:
-    """A look at each loss would wait for the device; the first bad batch is kept there until somebody reads."""
+    """A look at each loss would wait for the device; the first bad batch is kept there until the sum is read."""
     metrics = RunningMetrics(CPU)
     monkeypatch.setattr(metrics, "_is_far", True)
     for index, loss in enumerate([1.0, float("inf"), 2.0, float("nan")]):
