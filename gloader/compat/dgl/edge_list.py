@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -108,7 +109,8 @@ class EdgeList:
         order, edges = self._sorted
         weight = weight if weight is None or order is None else weight.index_select(0, order)
         if weight is None or weight.dim() == 1:
-            total = sum_neighbors(x.reshape(len(x), -1), edges, weight)
+            # The width is said: of no rows, torch cannot tell it.
+            total = sum_neighbors(x.reshape(len(x), prod(x.shape[1:])), edges, weight)
             return total.view(self.num_dst, *x.shape[1:])
         # A head at a time: all of them together would take a row for each edge.
         heads = zip(x.unbind(1), weight.squeeze(2).unbind(1), strict=True)

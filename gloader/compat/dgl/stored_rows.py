@@ -64,7 +64,7 @@ class StoredRows:
             ids = torch.as_tensor(range(*index.indices(len(self))) if isinstance(index, slice) else index)
             if ids.dtype == torch.bool:
                 ids = ids.nonzero().squeeze(1)
-            found = self._source.read(ids.reshape(-1)).view(*ids.shape, -1)
+            found = self._source.read(ids.reshape(-1)).view(*ids.shape, self.shape[1])
         return found.to(self.device)
 
     def to(self, device: Any = None, *_args: Any, **_how: Any) -> StoredRows:

@@ -157,5 +157,5 @@ class TypedLinear(nn.Module):
         if not self._is_blocks:
             return rows @ weight
         blocks = weight.view(-1, *self._shape)
-        found = torch.einsum("nbi,bio->nbo", rows.view(len(rows), len(blocks), -1), blocks)
+        found = torch.einsum("nbi,bio->nbo", rows.view(len(rows), len(blocks), self._shape[0]), blocks)
         return found.flatten(1)

@@ -80,6 +80,7 @@ def test_features_are_indexed_as_a_tensor(dataset, arrays):
     for index in (torch.tensor([3, 1, 3]), [4, 2], np.array([5]), slice(2, 9, 3), slice(None)):
         np.testing.assert_array_equal(feat[index].numpy(), rows[index])
     np.testing.assert_array_equal(feat[7].numpy(), rows[7])
+    assert feat[torch.empty(0, dtype=torch.int64)].shape == (0, DIM)  # a type without nodes in a batch
     mask = torch.arange(50) % 3 == 0
     np.testing.assert_array_equal(feat[mask].numpy(), rows[mask.numpy()])
     assert feat.to("cpu")[torch.tensor([1])].device.type == "cpu"

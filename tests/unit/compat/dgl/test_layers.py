@@ -2,6 +2,7 @@
 
 import io
 
+import numpy as np
 import pytest
 import torch
 from block_pairs import block_pair, dgl, random_hop, typed_pair
@@ -192,6 +193,82 @@ def test_layers_by_relation_are_those_of_dgl(aggregate):
     assert found.keys() == wanted.keys()
     for name, each in found.items():
         torch.testing.assert_close(each, wanted[name], rtol=1e-5, atol=1e-5)
+
+
+TYPES = ("a", "b", "c")
+# DGL's others fail by themselves where there is nothing.
+BY_RELATION = ["sage mean", "sage gcn", "gcn", "gcn wide", "gcn left", "gat", "gatv2"]
+
+
+def random_types(seed):
+    """Return hops of a typed block, of which relations, and the sources or destinations of types, may be empty."""
+    rng = np.random.default_rng(seed)
+    num_src = {name: int(rng.choice([0, 1, 4, 9])) for name in TYPES}
+    num_dst = {name: int(rng.integers(0, count + 1)) for name, count in num_src.items()}
+    hops = {}
+    for source in TYPES:
+        for destination in TYPES:
+            ends = num_src[source], num_dst[destination]
+            num_edges = int(rng.choice([0, 1, 12])) if min(ends) else 0
+            relation = (source, f"{source}_{destination}", destination)
+            hops[relation] = random_hop(*ends, num_edges, seed=seed)
+    return hops, num_src, num_dst
+
+
+@pytest.mark.reliability("S9")
+@pytest.mark.parametrize("layer", BY_RELATION)
+def test_empty_types_and_relations_are_those_of_dgl(layer):
+    name, args, keywords = LAYERS[layer]
+    for seed in range(5):
+        hops, num_src, num_dst = random_types(seed)
+        pair = typed_pair(hops, num_src, num_dst)
+        weights, found = {}, []
+        for library, graph in ((dgl.nn.pytorch, pair.theirs), (ours.nn, pair.ours)):
+            parts = {relation[1]: getattr(library, name)(*args, **keywords) for relation in hops}
+            model = library.HeteroGraphConv(parts)
+            # DGL's has a table of its own besides; the first model's weights are those of both.
+            weights = weights or {k: v for k, v in model.state_dict().items() if k.startswith("mods.")}
+            model.load_state_dict(weights)
+            generator = torch.Generator().manual_seed(seed)
+            feats = {
+                key: torch.randn(n, IN, generator=generator).requires_grad_() for key, n in num_src.items()
+            }
+            results = model(graph, feats)
+            torch.cat([rows.flatten() for rows in results.values()]).cos().sum().backward()
+            own = {**feats, **{k: v for k, v in model.named_parameters() if k in weights}}
+            grads = {
+                f"gradient of {k}": torch.zeros_like(v) if v.grad is None else v.grad for k, v in own.items()
+            }
+            found.append({**results, **grads})
+        assert found[0].keys() == found[1].keys()
+        for key, wanted in found[0].items():
+            torch.testing.assert_close(
+                found[1][key], wanted, rtol=1e-5, atol=1e-5, msg=lambda text, k=key: f"{k}: {text}"
+            )
+
+
+@pytest.mark.reliability("S9")
+@pytest.mark.filterwarnings("ignore:The input graph for the user-defined")  # of DGL's
+@pytest.mark.parametrize("ends", [(0, 0), (0, 4), (5, 0), (5, 4)])
+def test_without_edges_a_layer_gives_what_it_makes_of_zeros(ends):
+    num_src, num_dst = ends
+    pair = block_pair(random_hop(num_src, num_dst, 0))
+    feats = torch.ones(num_src, IN).requires_grad_(), torch.ones(num_dst, IN)
+    # DGL's own fail here: by no source at all, or by the gradient of nothing, which goes to the first one.
+    for aggregator in ("pool", "lstm"):
+        layer = ours.nn.SAGEConv(IN, OUT, aggregator)
+        result = layer(pair.ours, feats)
+        result.sum().backward()
+        torch.testing.assert_close(result, layer.fc_self(feats[1]))
+        assert not feats[0].grad.any()
+    for regularizer in (None, "basis", "bdd"):
+        layers = both_layers("RelGraphConv", (IN, OUT, 3, regularizer, 2), {"self_loop": False})
+        results = [
+            layer(graph, feats[0], torch.zeros(0, dtype=torch.int64))
+            for layer, graph in zip(layers, (pair.ours, pair.theirs), strict=True)
+        ]
+        torch.testing.assert_close(*results)
+        results[0].sum().backward()
 
 
 def test_what_cannot_be_is_refused_in_words():
