@@ -417,10 +417,14 @@ def saved_graph() -> bytes:
 def read_source(prefix: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         source = open_source(f"{prefix}:{path}", SourceOptions(memory_budget_bytes=10**8))
-        for chunk, _ in zip(source.edges.chunks(4), range(20), strict=False):
-            assert chunk.src.shape == chunk.dst.shape
-        for _ in zip(source.features.chunks(3), range(20), strict=False):
-            pass
+        # A name that another byte has made no relation leaves a graph of one type.
+        is_typed = isinstance(source, HeteroSource)
+        for each in source.relations if is_typed else [source]:
+            for chunk, _ in zip(each.edges.chunks(4), range(20), strict=False):
+                assert chunk.src.shape == chunk.dst.shape
+        for each in source.nodes if is_typed else [source]:
+            for _ in zip(each.features.chunks(3) if each.features else (), range(20), strict=False):
+                pass
 
     return read
 
@@ -434,14 +438,6 @@ def saved_hetero_graph() -> bytes:
     file = io.BytesIO()
     torch.save(content, file)
     return file.getvalue()
-
-
-def read_hetero_graph(path: Path) -> None:
-    source = open_source(f"pyg:{path}", SourceOptions(memory_budget_bytes=10**8))
-    # A name that another byte has made no relation leaves a graph of one type.
-    for each in source.relations if isinstance(source, HeteroSource) else ():
-        for chunk, _ in zip(each.edges.chunks(4), range(20), strict=False):
-            assert chunk.src.shape == chunk.dst.shape
 
 
 def checkpoint() -> bytes:
@@ -559,8 +555,9 @@ TARGETS = {
     "profile": Target("a.json", device_profile, read_profile, mutated_json),
     "archive": Target("a.zip", archive, unpack, mutated_zip),
     "pyg": Target("a.pt", saved_graph, read_source("pyg"), mutated_zip),
-    "pyg, typed": Target("a.pt", saved_hetero_graph, read_hetero_graph, mutated_zip),
+    "pyg, typed": Target("a.pt", saved_hetero_graph, read_source("pyg"), mutated_zip),
     "dgl": Target("a.bin", lambda: dgl_files.content("by_source"), read_source("dgl")),
+    "dgl, typed": Target("a.bin", lambda: dgl_files.content("typed"), read_source("dgl")),
     "checkpoint": Target("checkpoint.pt", checkpoint, load_checkpoint, mutated_zip),
     "inspection": Target("inspect.json", inspection, read_report, mutated_json, is_drawn=True),
     "trace": Target("trace.json", trace, read_report, mutated_json, is_drawn=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -13,9 +14,11 @@ from gloader.compat.dgl.dataset_graph import DGLGraph
 from gloader.compat.dgl.missing import missing
 from gloader.compat.dgl.names import FEATURE, NODE, RELATION, WEIGHT
 from gloader.convert.options import PrepareOptions, SourceOptions
-from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset
+from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset, prepared_path
 from gloader.convert.readers.dgl_file import DglFile
+from gloader.core.paths import file_slug
 from gloader.dataset import Dataset
+from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     import os
@@ -35,12 +38,12 @@ def load_graphs(
     """Return the graph of a file that ``dgl.save_graphs`` wrote, or of a dataset, and the labels of graphs beside it.
 
     A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into the folder of gloader's datasets
-    (``$GLOADER_HOME``). Features then lie on the SSD. Node data of other names is read from the file when it is asked
-    for; edge data of other names is not taken, since a dataset has edges in an order of its own.
+    (``$GLOADER_HOME``), and a warning says so. Features then lie on the SSD. Node data of other names is read from the
+    file when it is asked for; edge data of other names is not taken, since a dataset has edges in an order of its own.
 
     Parameters
     ----------
-    filename : a file of one graph, of one type; or the folder of a dataset
+    filename : a file of one graph, of one type or of several; or the folder of a dataset
     idx_list : None or [0]
     changes : of the edges, where a file is prepared: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
         and others of `gloader.convert.options.PrepareOptions`
@@ -49,6 +52,8 @@ def load_graphs(
     ------
     DglFeatureError
         Other graphs than the first are asked for.
+    SourceError
+        Nothing is there; says how it is made.
     GloaderError
         The file cannot be read or prepared.
     """
@@ -57,35 +62,51 @@ def load_graphs(
             "load_graphs(idx_list=...) of other graphs than the first", "save one graph in each file"
         )
     path = Path(filename)
+    if not path.exists():
+        raise SourceError(_absent(path))
     if (path / DATASET_MANIFEST).is_file():
         return [DGLGraph(Dataset.open(path))], {}
     # Graphs whose edges are predicted have no labels, and need none.
-    folder = ensure_dataset(f"dgl:{path}", SourceOptions(needs_labels=False), PrepareOptions(**changes))
-    graph = DGLGraph(Dataset.open(folder))
-    if not graph.is_homogeneous:
-        return [graph], {}
+    source, options = SourceOptions(needs_labels=False), PrepareOptions(**changes)
+    target = prepared_path(f"dgl:{path}", source, options)
+    if not (target / DATASET_MANIFEST).is_file():
+        flags = "".join(f" --{name.replace('_', '-')}" for name, value in changes.items() if value is True)
+        command = f"gloader prepare {shlex.quote(f'dgl:{path}')} data/{file_slug(path.stem)}{flags}"
+        _LOG.warning("%s: prepared into %s, once; the same by a command: %s", path, target, command)
+    graph = DGLGraph(Dataset.open(ensure_dataset(f"dgl:{path}", source, options)))
     file = DglFile.open(path)
     _add_columns(graph, file)
     return [graph], {name: torch.from_numpy(column.load()) for name, column in file.beside.items()}
 
 
+def _absent(path: Path) -> str:
+    if path.suffix:
+        return f"{path} is not there; make it where DGL is: dgl.save_graphs({str(path)!r}, [g])"
+    return f"{path} is not there; make it once: gloader prepare dgl:FILE {path}, of a FILE of dgl.save_graphs"
+
+
 def _add_columns(graph: DGLGraph, file: DglFile) -> None:
     """Give the data of ``graph`` what the file has, by the file's names."""
-    nodes, edges = graph.node_frame(NODE), graph.edge_frame(RELATION)
-    for name, column in file.node_columns[0].items():
-        if name not in nodes:
-            is_feature = name in _FEATURES and FEATURE not in file.node_columns[0]
-            nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
-    for name in _WEIGHTS:
-        if name in file.edge_columns[0] and WEIGHT in edges:
-            edges.add(name, partial(edges.__getitem__, WEIGHT))
-    left = sorted(file.edge_columns[0].keys() - _EDGES_IN_DATASET)
+    is_typed = not graph.is_homogeneous
+    for ntype, columns in zip(file.node_types, file.node_columns, strict=True):
+        nodes = graph.node_frame(ntype if is_typed else NODE)
+        for name, column in columns.items():
+            if name not in nodes:
+                is_feature = name in _FEATURES and FEATURE not in columns
+                nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
+    left = set()
+    for relation, columns in zip(file.edge_types, file.edge_columns, strict=True):
+        edges = graph.edge_frame(relation if is_typed else RELATION)
+        for name in _WEIGHTS:
+            if name in columns and WEIGHT in edges:
+                edges.add(name, partial(edges.__getitem__, WEIGHT))
+        left |= columns.keys() - _EDGES_IN_DATASET
     if left:
         _LOG.warning(
             "%s: edge data %s not taken: a dataset has edges in an order of its own, that of g.edges(); write them to "
             "g.edata in that order",
             file.path,
-            ", ".join(map(repr, left)),
+            ", ".join(map(repr, sorted(left))),
         )
 
 

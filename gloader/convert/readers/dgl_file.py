@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gloader.convert.readers.dgl_bytes import DglBytes
 from gloader.convert.readers.npy_file import raising_source_errors
 from gloader.errors import SourceError
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.readers.stored_array import StoredArray
+    from gloader.types import Relation
 
 _FILE_MAGIC = 0xDD2E4FF046B4A13F
 _GRAPH_MAGIC = 0xDD589FBE35224ABF
@@ -63,8 +66,10 @@ class DglFile:
     """The one graph of a file: its columns, and its edges in each form that was saved."""
 
     path: Path
+    node_types: tuple[str, ...]
     num_nodes: tuple[int, ...]  # of each type
-    relations: tuple[Mapping[Form, StoredEdges], ...]
+    edge_types: tuple[Relation, ...]
+    relations: tuple[Mapping[Form, StoredEdges], ...]  # of each of these
     node_columns: tuple[Mapping[str, StoredArray], ...]  # of each type
     edge_columns: tuple[Mapping[str, StoredArray], ...]  # of each relation
     beside: Mapping[str, StoredArray]  # that were saved as labels of graphs
@@ -128,22 +133,32 @@ class _Reader:
         num_nodes = tuple(data.wholes("nodes of each type"))
         nodes = [data.columns("node data") for _ in range(data.count("types with node data"))]
         edges = [data.columns("edge data") for _ in range(data.count("relations with edge data"))]
-        of_types = len(num_nodes), len(nodes), len(data.texts("node type"))
-        of_relations = len(relations), len(edges), len(data.texts("relation"))
+        node_types, names = data.texts("node type"), data.texts("relation")
+        of_types = len(num_nodes), len(nodes), len(node_types)
+        of_relations = len(relations), len(edges), len(names)
         if {*of_types} != {types.num_sources} or {*of_relations} != {types.num_edges} or min(num_nodes) < 0:
             raise data.damaged(
                 at,
                 f"it has {types.num_sources} types and {types.num_edges} relations; numbers of nodes, data and names "
                 f"are of {of_types} types and {of_relations} relations, and numbers are {num_nodes[:8]}",
             )
+        edge_types = self._edge_types(at, types, node_types, names)
+        self._require_sizes(at, dict(zip(node_types, num_nodes, strict=True)), edge_types, relations)
         at = data.position
         length, starts = data.whole("the size of its index"), data.wholes("graphs in its index")
         if (length, starts, data.whole("the size of its index")) != (16, [first], 16):
             raise data.damaged(at, f"its index says {starts[:8]}; its graph begins at byte {first}")
-        found = self._checked(at, num_nodes, relations, nodes, edges, beside)
-        if found.is_homogeneous:
-            _require_square(data, at, found)
-        return found
+        found = DglFile(
+            path=self._path,
+            node_types=tuple(node_types),
+            num_nodes=num_nodes,
+            edge_types=edge_types,
+            relations=tuple(relations),
+            node_columns=tuple(nodes),
+            edge_columns=tuple(edges),
+            beside=beside,
+        )
+        return self._checked(at, found)
 
     def version_1(self) -> DglFile:
         data = self._data
@@ -158,8 +173,17 @@ class _Reader:
         edges = self._lists(num_nodes[0], num_nodes[0])
         if num_edges != [edges.num_edges]:
             raise data.damaged(at, f"its one graph has {num_edges[:8]} edges; {edges.num_edges} are stored")
-        columns = [data.columns("node data")], [data.columns("edge data")]
-        return self._checked(at, (num_nodes[0],), [{Form.BY_DESTINATION: edges}], *columns, beside)
+        found = DglFile(
+            path=self._path,
+            node_types=("_N",),
+            num_nodes=(num_nodes[0],),
+            edge_types=(("_N", "_E", "_N"),),
+            relations=({Form.BY_DESTINATION: edges},),
+            node_columns=(data.columns("node data"),),
+            edge_columns=(data.columns("edge data"),),
+            beside=beside,
+        )
+        return self._checked(at, found)
 
     def _require_one(self, num_graphs: int) -> None:
         if num_graphs != 1:
@@ -237,32 +261,64 @@ class _Reader:
             num_destinations=num_columns,
         )
 
-    def _checked(
+    def _edge_types(
+        self, at: int, types: StoredEdges, node_types: list[str], names: list[str]
+    ) -> tuple[Relation, ...]:
+        """Return the relations in their order: each is an edge of the graph of ``types``, which lies by its sources."""
+        offsets, ends = types.first.load(), types.second.load()
+        numbers = np.arange(len(ends)) if types.numbers is None else types.numbers.load()
+        is_whole = (
+            int(offsets[0]) == 0
+            and int(offsets[-1]) == len(ends)
+            and bool((np.diff(offsets) >= 0).all())
+            and bool(((ends >= 0) & (ends < len(node_types))).all())
+            and np.array_equal(np.sort(numbers), np.arange(len(ends)))
+        )
+        if not is_whole:
+            raise self._data.damaged(at, f"its graph of types has offsets {offsets[:8]} and ends {ends[:8]}")
+        sources = np.repeat(np.arange(len(node_types)), np.diff(offsets))
+        of_number = np.argsort(numbers)
+        found = tuple(
+            (node_types[source], name, node_types[end])
+            for source, name, end in zip(sources[of_number], names, ends[of_number], strict=True)
+        )
+        twice = [each for each in (found, node_types) if len(set(each)) < len(each)]
+        if twice:
+            raise self._data.damaged(at, f"a name is twice among {twice[0][:8]}")
+        return found
+
+    def _require_sizes(
         self,
         at: int,
-        num_nodes: tuple[int, ...],
+        num_nodes: Mapping[str, int],
+        edge_types: tuple[Relation, ...],
         relations: list[dict[Form, StoredEdges]],
-        nodes: list[dict[str, StoredArray]],
-        edges: list[dict[str, StoredArray]],
-        beside: dict[str, StoredArray],
-    ) -> DglFile:
+    ) -> None:
+        """Refuse relations that are not between as many nodes as their types have."""
+        for (source, name, destination), forms in zip(edge_types, relations, strict=True):
+            edges = next(iter(forms.values()))
+            found, wanted = (
+                (edges.num_sources, edges.num_destinations),
+                (num_nodes[source], num_nodes[destination]),
+            )
+            if found != wanted:
+                raise self._data.damaged(
+                    at,
+                    f"edges {name!r} are of {found[0]} and {found[1]} nodes; {source!r} has {wanted[0]}, and "
+                    f"{destination!r} {wanted[1]}",
+                )
+
+    def _checked(self, at: int, found: DglFile) -> DglFile:
         """Refuse columns that do not have a row for each node, or edge."""
-        counts = [*num_nodes, *(next(iter(each.values())).num_edges for each in relations)]
-        for count, columns in zip(counts, [*nodes, *edges], strict=True):
+        counts = [*found.num_nodes, *(next(iter(each.values())).num_edges for each in found.relations)]
+        for count, columns in zip(counts, [*found.node_columns, *found.edge_columns], strict=True):
             for name, column in columns.items():
                 if column.shape[:1] != (count,):
                     raise self._data.damaged(
                         at,
                         f"{name!r} has shape {column.shape}; it must have {count} rows, one for each node or edge",
                     )
-        return DglFile(
-            path=self._path,
-            num_nodes=num_nodes,
-            relations=tuple(relations),
-            node_columns=tuple(nodes),
-            edge_columns=tuple(edges),
-            beside=beside,
-        )
+        return found
 
 
 def _turned(edges: StoredEdges) -> StoredEdges:
@@ -273,12 +329,3 @@ def _turned(edges: StoredEdges) -> StoredEdges:
         num_sources=edges.num_destinations,
         num_destinations=edges.num_sources,
     )
-
-
-def _require_square(data: DglBytes, at: int, found: DglFile) -> None:
-    (count,) = found.num_nodes
-    edges = next(iter(found.relations[0].values()))
-    if (edges.num_sources, edges.num_destinations) != (count, count):
-        raise data.damaged(
-            at, f"its edges are of {edges.num_sources} and {edges.num_destinations} nodes; it has {count}"
-        )

@@ -16,10 +16,9 @@ from gloader.convert.readers.dgl_file import DglFile
 from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.node_arrays import require_node_memory
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
-from gloader.convert.sources.dgl_hetero import hetero_source
+from gloader.convert.sources.dgl_hetero import stored_hetero_source
 from gloader.convert.sources.dgl_homogeneous import DglArrays, arrays_source, stored_arrays
-from gloader.core.malformed import MALFORMED
-from gloader.errors import GraphError, MissingDependencyError, SourceError
+from gloader.errors import GraphError, MissingDependencyError
 from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
@@ -71,12 +70,10 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
     """Open a saved graph with node data feat, label and masks, and perhaps edge data weight, feat and edge_time.
 
     A graph of several types may have features in any of them, and has labels in one. Without masks, ``options.seed``
-    decides a random split. The arrays of a graph of one type are mapped, and DGL is not needed.
+    decides a random split. The arrays are mapped, and DGL is not needed.
 
     Raises
     ------
-    MissingDependencyError
-        The graph is of several types, and DGL is not installed.
     SourceError
         The file is missing, is not such a file, is damaged, holds other than one graph, or lacks a key.
     ShapeError
@@ -87,27 +84,15 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
     path = Path(argument).expanduser()
     file = DglFile.open(path)
     names = {"name": path.stem, "origin": f"dgl:{argument}"}
+    require_node_memory(max(file.num_nodes), options.budget_bytes, names["origin"])
+    of_options = {
+        "seed": options.seed,
+        "edge_names": options.edge_names,
+        "needs_labels": options.needs_labels,
+    }
     if file.is_homogeneous:
-        require_node_memory(file.num_nodes[0], options.budget_bytes, names["origin"])
-        return arrays_source(
-            stored_arrays(file),
-            **names,
-            where=path,
-            seed=options.seed,
-            edge_names=options.edge_names,
-            needs_labels=options.needs_labels,
-        )
-    # Unlike a graph of one type, one of several is not mapped: features and edges lie in memory.
-    graph, extra = _load(path)
-    return hetero_source(
-        graph,
-        **names,
-        where=path,
-        seed=options.seed,
-        extra=extra,
-        edge_names=options.edge_names,
-        needs_labels=options.needs_labels,
-    )
+        return arrays_source(stored_arrays(file), **names, where=path, **of_options)
+    return stored_hetero_source(file, **names, **of_options)
 
 
 def graph_source(
@@ -227,19 +212,6 @@ def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
     if graph.edge_weight is not None:
         made.edata["weight"] = _shared(graph.edge_weight)
     return made
-
-
-def _load(path: Path) -> tuple[Any, dict[str, Any]]:
-    with quiet_dgl(
-        f"{path} holds a graph of several types: where DGL is, save its arrays for tables:DIR, or read it with"
-    ) as dgl:
-        try:
-            graphs, extra = dgl.load_graphs(str(path))
-        except (dgl.DGLError, OSError, RuntimeError, *MALFORMED) as error:
-            # The first line without the C++ stack that follows it.
-            reason = str(error).partition("\n")[0].rpartition("Check failed: ")[2] or repr(error)
-            raise SourceError(f"{path} is damaged, DGL cannot read it: {reason}") from error
-    return graphs[0], extra
 
 
 def _weights(graph: Any, name: str, edge_ids: torch.Tensor) -> NDArray[Any]:

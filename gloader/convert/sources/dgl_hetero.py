@@ -1,4 +1,4 @@
-"""``dgl:FILE`` with several types: the stores of a heterogeneous `dgl.DGLGraph`."""
+"""DGL's graphs of several types, in memory or in a file of `dgl.save_graphs`: a source over their stores."""
 
 from __future__ import annotations
 
@@ -10,21 +10,33 @@ from gloader.convert.readers.arrays import ArrayEdges
 from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
-from gloader.convert.sources.dgl_homogeneous import dgl_edge_columns
+from gloader.convert.sources.dgl_homogeneous import (
+    DglEdges,
+    dgl_edge_columns,
+    resident_bytes,
+    stored_edges,
+    stored_values,
+)
 from gloader.convert.sources.typed_stores import (
-    LABEL_NAMES,
+    DGL_NAMES,
     EdgeStore,
     NodeStore,
     require_columns,
     stored_source,
 )
+from gloader.dataset.schema import relation_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gloader.convert.hetero_source import HeteroSource
+    from gloader.convert.readers.dgl_file import DglFile
     from gloader.convert.readers.edge_names import EdgeNames
+    from gloader.types import Relation
 
 
 def hetero_source(
@@ -62,40 +74,111 @@ def hetero_source(
     ConfigError
         No relation has anything by a name of ``edge_names``.
     """
-    beside = numpy_arrays(dense_tensors(extra))
-    nodes: dict[str, NodeStore] = {}
-    for node_type in graph.ntypes:
-        place = f"{where} (data of {node_type!r} nodes)"
-        arrays = numpy_arrays(dense_tensors(graph.nodes[node_type].data))
-        if any(key in arrays for key in LABEL_NAMES):
-            arrays = beside | arrays
-        nodes[node_type] = NodeStore(
-            num_nodes=graph.num_nodes(node_type), arrays=Attributes(arrays=arrays, where=place)
-        )
-    edges: list[EdgeStore] = []
-    there: set[str] = set()
-    resident = 0
+    columns = {
+        node_type: numpy_arrays(dense_tensors(graph.nodes[node_type].data)) for node_type in graph.ntypes
+    }
+    counts = [graph.num_nodes(node_type) for node_type in columns]
+    edges = {}
     for relation in graph.canonical_etypes:
-        found = dgl_edge_data(graph.edges[relation].data, f"{where} (data of {':'.join(relation)} edges)")
         src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
-        columns = dgl_edge_columns(found, edge_names, num_edges=len(src))
-        there.update(found.arrays)
-        resident += columns.num_bytes
-        stream = ArrayEdges(src=src, dst=dst, where=found.where, weight=columns.weight)
-        edges.append(
+        data = numpy_arrays(dense_tensors(graph.edges[relation].data))
+        edges[relation] = DglEdges(
+            stream=ArrayEdges(src=src, dst=dst, where=_place(where, relation_text(relation), "edges")),
+            data=data,
+            order=None,
+            resident_bytes=src.nbytes + dst.nbytes + sum(array.nbytes for array in data.values()),
+        )
+    source = _source(
+        _node_stores(columns, counts, numpy_arrays(dense_tensors(extra)), where=where),
+        edges,
+        name=name,
+        origin=origin,
+        where=where,
+        seed=seed,
+        edge_names=edge_names,
+        needs_labels=needs_labels,
+    )
+    held = sum(array.nbytes for arrays in columns.values() for array in arrays.values())
+    return replace(source, resident_bytes=source.resident_bytes + held)
+
+
+def stored_hetero_source(
+    file: DglFile, *, name: str, origin: str, seed: int, edge_names: EdgeNames, needs_labels: bool
+) -> HeteroSource:
+    """Return the source over a graph in a file, whose arrays are mapped; takes and raises as `hetero_source`."""
+    columns = dict(zip(file.node_types, map(stored_values, file.node_columns), strict=True))
+    source = _source(
+        _node_stores(columns, file.num_nodes, stored_values(file.beside), where=file.path),
+        {relation: stored_edges(file, number) for number, relation in enumerate(file.edge_types)},
+        name=name,
+        origin=origin,
+        where=file.path,
+        seed=seed,
+        edge_names=edge_names,
+        needs_labels=needs_labels,
+    )
+    held = sum(resident_bytes(each.values()) for each in (file.beside, *file.node_columns))
+    return replace(source, resident_bytes=source.resident_bytes + held)
+
+
+def _node_stores(
+    columns: Mapping[str, Mapping[str, NDArray[np.generic]]],
+    counts: Sequence[int],
+    beside: Mapping[str, NDArray[np.generic]],
+    *,
+    where: Path | str,
+) -> dict[str, NodeStore]:
+    """Return the stores of the types; what stands ``beside`` the graph goes to those that have labels."""
+    return {
+        node_type: NodeStore(
+            num_nodes=count,
+            arrays=Attributes(
+                arrays={**beside, **found} if any(key in found for key in DGL_NAMES.labels) else found,
+                where=_place(where, repr(node_type), "nodes"),
+            ),
+        )
+        for (node_type, found), count in zip(columns.items(), counts, strict=True)
+    }
+
+
+def _source(
+    nodes: Mapping[str, NodeStore],
+    edges: Mapping[Relation, DglEdges],
+    *,
+    name: str,
+    origin: str,
+    where: Path | str,
+    seed: int,
+    edge_names: EdgeNames,
+    needs_labels: bool,
+) -> HeteroSource:
+    """Return the source over the stores of the types, and the edges; others are as of `hetero_source`."""
+    edge_stores: list[EdgeStore] = []
+    for relation, of in edges.items():
+        data = Attributes(arrays=of.data, where=_place(where, relation_text(relation), "edges"))
+        columns = dgl_edge_columns(data, edge_names, num_edges=of.stream.num_edges or 0)
+        edge_stores.append(
             EdgeStore(
-                relation=relation, edges=columns.timed(stream), features=columns.feature_rows(), arrays=found
+                relation=relation,
+                edges=columns.timed(of.weighted(columns.weight), order=of.order),
+                features=columns.feature_rows(order=of.order),
+                arrays=data,
             )
         )
-    require_columns(edges, edge_names, there=there, where=where)
+    there = {key for of in edges.values() for key in of.data}
+    require_columns(edge_stores, edge_names, there=there, where=where)
     source = stored_source(
-        nodes, edges, name=name, origin=origin, where=where, seed=seed, needs_labels=needs_labels
+        nodes,
+        edge_stores,
+        name=name,
+        origin=origin,
+        where=where,
+        seed=seed,
+        names=DGL_NAMES,
+        needs_labels=needs_labels,
     )
-    # Unlike a PyG file, a DGL file is not mapped: features and edges lie in memory while the source is open.
-    held = sum(array.nbytes for store in nodes.values() for array in store.arrays.arrays.values())
-    return replace(source, resident_bytes=held + resident + 16 * graph.num_edges())
+    return replace(source, resident_bytes=sum(of.resident_bytes for of in edges.values()))
 
 
-def dgl_edge_data(data: Mapping[str, Any], where: str) -> Attributes:
-    """Return the edge data of a graph or of a relation as arrays; ``where`` is for messages."""
-    return Attributes(arrays=numpy_arrays(dense_tensors(data)), where=where)
+def _place(where: Path | str, kind: str, of: str) -> str:
+    return f"{where} (data of {kind} {of})"

@@ -52,12 +52,44 @@ def stored_arrays(file: DglFile) -> DglArrays:
     SourceError
         Edges are not where, or not numbered as, the file says.
     """
-    forms = file.relations[0]
+    edges = stored_edges(file, 0)
+    columns = {**file.beside, **file.node_columns[0]}
+    return DglArrays(
+        num_nodes=file.num_nodes[0],
+        node_data=stored_values(columns),
+        edge_data=edges.data,
+        edges=edges.stream,
+        order=edges.order,
+        resident_bytes=edges.resident_bytes + resident_bytes(columns.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DglEdges:
+    """The edges of a relation."""
+
+    stream: EdgeStream  # without weights
+    data: Mapping[str, NDArray[np.generic]]
+    order: NDArray[np.integer] | None  # (E,) the number of each edge in its data; None: they are in its order
+    resident_bytes: int  # memory that all of these take, as far as they were not there before
+
+    def weighted(self, weight: NDArray[np.generic] | None) -> EdgeStream:
+        """Return the edges with the weights (E,) of their data, where there are any."""
+        return (
+            self.stream
+            if weight is None
+            else WeightedEdges(edges=self.stream, weight=weight, numbers=self.order)
+        )
+
+
+def stored_edges(file: DglFile, number: int) -> DglEdges:
+    """Return the edges of relation ``number`` of a file, which are mapped; raises as `stored_arrays`."""
+    forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
     stored, where = forms[form], f"{file.path}: edges"
+    resident = resident_bytes(columns.values())
     if form is Form.PAIRS:
         stream: EdgeStream = ArrayEdges(src=stored.first.values(), dst=stored.second.values(), where=where)
-        resident = 0
     else:
         try:
             lists = ArrayCscEdges.of(stored.first.load(), stored.second.values(), where=where)
@@ -67,20 +99,12 @@ def stored_arrays(file: DglFile) -> DglArrays:
                 "it again with dgl.save_graphs"
             ) from error
         stream = lists if form is Form.BY_DESTINATION else ReversedEdges(edges=lists)
-        resident = lists.indptr.nbytes
+        resident += lists.indptr.nbytes
     order = None
-    if stored.numbers is not None and file.edge_columns[0]:
+    if stored.numbers is not None and columns:
         _check_numbers(file, stored.numbers)
         order = stored.numbers.values()
-    columns = {**file.beside, **file.node_columns[0]}
-    return DglArrays(
-        num_nodes=file.num_nodes[0],
-        node_data=_values(columns),
-        edge_data=_values(file.edge_columns[0]),
-        edges=stream,
-        order=order,
-        resident_bytes=resident + _resident_bytes([*columns.values(), *file.edge_columns[0].values()]),
-    )
+    return DglEdges(stream=stream, data=stored_values(columns), order=order, resident_bytes=resident)
 
 
 def arrays_source(
@@ -146,11 +170,13 @@ def dgl_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> 
     )
 
 
-def _values(columns: Mapping[str, StoredArray]) -> dict[str, NDArray[np.generic]]:
+def stored_values(columns: Mapping[str, StoredArray]) -> dict[str, NDArray[np.generic]]:
+    """Return the values of columns, as `StoredArray.values`."""
     return {name: column.values() for name, column in columns.items()}
 
 
-def _resident_bytes(columns: Iterable[StoredArray]) -> int:
+def resident_bytes(columns: Iterable[StoredArray]) -> int:
+    """Return the bytes of memory that the values of columns take."""
     return sum(column.resident_bytes for column in columns)
 
 

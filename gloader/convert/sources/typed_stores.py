@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.arrays import ArrayFeatures
@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import Relation
 
-FEATURE_NAMES: Final = ("x", "feat", "features")
-LABEL_NAMES: Final = ("y", "label", "labels")
+
+class StoreNames(NamedTuple):
+    """What a library calls features and labels, and the names that count where the first is not there."""
+
+    features: tuple[str, ...]
+    labels: tuple[str, ...]
+
+
+PYG_NAMES: Final = StoreNames(("x", "feat", "features"), ("y", "label", "labels"))
+DGL_NAMES: Final = StoreNames(("feat", "features", "x"), ("label", "labels", "y"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +69,7 @@ def stored_source(
     origin: str,
     where: Path | str,
     seed: int,
+    names: StoreNames = PYG_NAMES,
     needs_labels: bool = True,
 ) -> HeteroSource:
     """Return the source over the stores of a library.
@@ -72,6 +81,7 @@ def stored_source(
     name, origin : of the source
     where : what holds them, for messages; a path: the file that they came from
     seed : of the random split where there are no masks
+    names : of features and labels
     needs_labels : False: without labels on any type, those of the first one that has nodes are -1
 
     Raises
@@ -82,19 +92,19 @@ def stored_source(
         An array has the wrong shape or dtype.
     """
     labelled = only_labelled(
-        [node_type for node_type, store in nodes.items() if store.arrays.find(*LABEL_NAMES)],
+        [node_type for node_type, store in nodes.items() if store.arrays.find(*names.labels)],
         otherwise=None
         if needs_labels
         else next((name for name, store in nodes.items() if store.num_nodes), None),
         where=str(where),
     )
     store = nodes[labelled]
-    labels = store.arrays.labels(*LABEL_NAMES, num_nodes=store.num_nodes, needs_labels=needs_labels)
+    labels = store.arrays.labels(*names.labels, num_nodes=store.num_nodes, needs_labels=needs_labels)
     splits = store.arrays.splits(store.num_nodes) or random_splits(labels, seed=seed)
     features = {
-        name: ArrayFeatures(rows=each.arrays.features(*FEATURE_NAMES))
+        name: ArrayFeatures(rows=each.arrays.features(*names.features))
         for name, each in nodes.items()
-        if each.arrays.find(*FEATURE_NAMES)
+        if each.arrays.find(*names.features)
     }
     used = [each.arrays for each in nodes.values()]
     used += [each.arrays for each in edges if each.arrays is not None]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import dgl_files
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gloader.convert.options import SourceOptions
 from gloader.convert.readers.dgl_file import DglFile, Form
+from gloader.convert.registry import open_source
 from gloader.convert.sources.dgl import quiet_dgl
-from gloader.convert.sources.dgl_homogeneous import stored_arrays
+from gloader.convert.sources.dgl_hetero import hetero_source
+from gloader.convert.sources.dgl_homogeneous import stored_arrays, stored_edges
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("dgl")
@@ -89,11 +94,9 @@ def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
     expected = sorted((*pair, number) for number, pair in enumerate(ends))
     stored = file.relations[0]
     for form in stored:
-        alone = DglFile(
-            path=path,
-            num_nodes=file.num_nodes,
+        alone = replace(
+            file,
             relations=({form: stored[form]},),
-            node_columns=file.node_columns,
             # The order of edges is looked at where they have data.
             edge_columns=({"number": file.beside.get("number", stored[form].second)},),
             beside={},
@@ -104,6 +107,92 @@ def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
         found_dst = [node for chunk in chunks for node in chunk.dst.tolist()]
         order = range(len(found_src)) if arrays.order is None else arrays.order
         assert edge_list(found_src, found_dst, order) == expected
+
+
+@st.composite
+def typed_graphs(draw):
+    """Return a graph of several types, of which relations may be empty, and share names."""
+    num_nodes = {f"t{k}": draw(st.integers(0, 5)) for k in range(draw(st.integers(1, 3)))}
+    names = st.sampled_from([*num_nodes])
+    relations = draw(
+        st.lists(st.tuples(names, st.sampled_from(["r", "s"]), names), min_size=1, max_size=5, unique=True)
+    )
+    edges = {}
+    for source, name, end in relations:
+        count = draw(st.integers(0, 8)) if num_nodes[source] and num_nodes[end] else 0
+        ends = [
+            draw(st.lists(st.integers(0, max(num_nodes[each] - 1, 0)), min_size=count, max_size=count))
+            for each in (source, end)
+        ]
+        edges[source, name, end] = tuple(torch.tensor(each, dtype=torch.int64) for each in ends)
+    with quiet_dgl("drawing graphs needs") as dgl:
+        graph = dgl.heterograph(edges, num_nodes, idtype=draw(st.sampled_from([torch.int32, torch.int64])))
+    for node_type, count in num_nodes.items():
+        if draw(st.booleans()) or node_type == "t0":
+            graph.nodes[node_type].data["feat"] = torch.rand(count, 2)
+    graph.nodes["t0"].data["label"] = torch.arange(num_nodes["t0"]) % 3
+    for relation in relations:
+        if draw(st.booleans()):
+            count = graph.num_edges(relation)
+            graph.edges[relation].data["weight"] = torch.arange(count).float() + 1
+            graph.edges[relation].data["feat"] = torch.rand(count, 1)
+            graph.edges[relation].data["edge_time"] = torch.arange(count)
+    return graph
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(graph=typed_graphs(), forms=st.sampled_from(FORMS))
+def test_a_graph_of_several_types_is_what_dgl_reads(tmp_path, graph, forms):
+    path = tmp_path / "graph.bin"
+    with quiet_dgl("this test needs") as dgl:
+        dgl.save_graphs(str(path), [graph], formats=forms or None)
+        (theirs,), _ = dgl.load_graphs(str(path))
+    file = DglFile.open(path)
+    assert file.node_types == tuple(theirs.ntypes)
+    assert file.edge_types == tuple(theirs.canonical_etypes)
+    assert file.num_nodes == tuple(map(theirs.num_nodes, theirs.ntypes))
+    for number, relation in enumerate(file.edge_types):
+        found = stored_edges(file, number)
+        same(file.edge_columns[number], dict(theirs.edges[relation].data))
+        weight = found.data.get("weight")
+        chunks = list(found.weighted(weight).chunks(3))
+        src, dst = (
+            [node for chunk in chunks for node in getattr(chunk, end).tolist()] for end in ("src", "dst")
+        )
+        weights = (
+            [0.0] * len(src) if weight is None else [w for chunk in chunks for w in chunk.weight.tolist()]
+        )
+        columns = theirs.edges[relation].data
+        wanted = columns["weight"] if weight is not None else torch.zeros(len(src))
+        assert edge_list(src, dst, weights) == edge_list(*theirs.edges(etype=relation, order="eid"), wanted)
+    if file.is_homogeneous:
+        return
+    made = open_source(f"dgl:{path}", SourceOptions())
+    kept = hetero_source(theirs, name="graph", origin="dgl", where="graph", seed=0)
+    for ours, other in zip(made.relations, kept.relations, strict=True):
+        assert ours.relation == other.relation
+        assert rows_by_edge(ours) == rows_by_edge(other)
+    assert np.array_equal(made.labels, kept.labels)
+
+
+def rows_by_edge(relation):
+    """Return each edge with its weight, time and row of features, sorted."""
+    rows = iter(
+        []
+        if relation.edge_features is None
+        else [row for rows in relation.edge_features.chunks(4) for row in rows]
+    )
+    return sorted(
+        (
+            int(chunk.src[k]),
+            int(chunk.dst[k]),
+            -1.0 if chunk.weight is None else float(chunk.weight[k]),
+            -1 if chunk.time is None else int(chunk.time[k]),
+            *map(float, next(rows, ())),
+        )
+        for chunk in relation.edges.chunks(3)
+        for k in range(len(chunk.src))
+    )
 
 
 @pytest.mark.parametrize("name", dgl_files.NAMES)

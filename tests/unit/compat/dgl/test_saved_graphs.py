@@ -1,12 +1,14 @@
 """Files of DGL as graphs: everything that they hold is there by its own name, or is said not to be."""
 
 import logging
+import sys
 
 import pytest
 import torch
 from block_pairs import dgl as theirs
 
 import gloader.compat.dgl as dgl
+from gloader.errors import SourceError
 
 N = 30
 
@@ -56,3 +58,51 @@ def test_edges_may_be_changed_on_their_way(file):
     src, dst = g.edges()
     assert int((src == dst).sum()) == N
     assert g.num_edges() == N + int((saved.edges()[0] != saved.edges()[1]).sum())
+
+
+def test_a_graph_of_several_types_is_read_without_dgl(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "home"))
+    ends = torch.randint(0, N, (2, 80), generator=torch.Generator().manual_seed(0)).unbind()
+    saved = theirs.heterograph(
+        {
+            ("user", "rates", "item"): ends,
+            ("item", "rated_by", "user"): ends[::-1],
+            ("user", "knows", "user"): ends,
+        },
+        {"user": N, "item": N},
+    )
+    saved.nodes["user"].data["x"], saved.nodes["item"].data["feat"] = torch.rand(N, 4), torch.rand(N, 2)
+    saved.nodes["user"].data["age"], saved.edges["rates"].data["stars"] = torch.arange(N), torch.ones(80)
+    theirs.save_graphs(str(tmp_path / "typed.bin"), [saved], {"kind": torch.tensor([3])})
+    monkeypatch.setitem(sys.modules, "dgl", None)
+    monkeypatch.chdir(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        (g,), beside = dgl.load_graphs("typed.bin")
+    assert "typed.bin: prepared into " in caplog.text
+    assert "once; the same by a command: gloader prepare dgl:typed.bin data/typed\n" in caplog.text
+    assert "edge data 'stars' not taken" in caplog.text
+    assert torch.equal(beside["kind"], torch.tensor([3]))
+    assert (g.ntypes, g.canonical_etypes) == (saved.ntypes, saved.canonical_etypes)
+    assert torch.equal(g.nodes["user"].data["x"][:], saved.nodes["user"].data["x"])
+    assert torch.equal(g.nodes["user"].data["age"], torch.arange(N))
+    for relation in saved.canonical_etypes:
+        assert set(zip(*map(torch.Tensor.tolist, g.edges(etype=relation)), strict=True)) == set(
+            zip(*map(torch.Tensor.tolist, saved.edges(etype=relation)), strict=True)
+        )
+    caplog.clear()
+    dgl.load_graphs("typed.bin")
+    assert "prepared into" not in caplog.text
+
+
+@pytest.mark.reliability("S11")
+def test_what_is_not_there_says_how_it_is_made(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        SourceError, match=r"data/graph is not there; make it once: gloader prepare dgl:FILE data/graph"
+    ):
+        dgl.load_graphs("data/graph")
+    with pytest.raises(
+        SourceError,
+        match=r"graph.bin is not there; make it where DGL is: dgl.save_graphs\('graph.bin', \[g\]\)",
+    ):
+        dgl.load_graphs("graph.bin")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import struct
 import sys
+from typing import Any, NamedTuple
 
 import dgl_files
 import numpy as np
@@ -9,16 +10,25 @@ import pytest
 from dgl_files import DST, EDGE_FEAT, EDGE_TIME, FEAT, LABEL, PARTS, SRC, WEIGHT, E, N
 from parser_guard import within_limits
 
+from gloader.convert.hetero_source import HeteroSource
 from gloader.convert.options import SourceOptions
 from gloader.convert.readers.dgl_file import DglFile, Form
 from gloader.convert.registry import open_source
-from gloader.errors import BudgetError, GloaderError, MissingDependencyError, SourceError
+from gloader.errors import BudgetError, GloaderError, SourceError
 
 UNTYPED = ("pairs", "by_source", "by_destination")
 
 
 def opened(path, **options):
     return open_source(f"dgl:{path}", SourceOptions(**options))
+
+
+class Part(NamedTuple):
+    """A relation of a source, and the features of a type."""
+
+    edges: Any
+    features: Any
+    edge_features: Any = None
 
 
 def drain(source, size):
@@ -36,7 +46,7 @@ def drain(source, size):
             )
             edges.append(edge)
             number += 1
-    return edges, np.concatenate(list(source.features.chunks(size)))
+    return edges, np.concatenate(list(source.features.chunks(size))) if source.features else None
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
@@ -114,16 +124,49 @@ def test_the_number_of_one_form_is_what_dgl_0_5_wrote(number, form, tmp_path):
     assert list(DglFile.open(path).relations[0]) == [form]
 
 
-def test_several_types_take_dgl(tmp_path, monkeypatch):
+def test_several_types_are_read_without_dgl(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "dgl", None)
     path = dgl_files.written("typed", tmp_path)
     file = DglFile.open(path)
-    assert (file.num_nodes, len(file.relations), file.is_homogeneous) == ((N, N + 2), 2, False)
-    monkeypatch.setitem(sys.modules, "dgl", None)
-    with pytest.raises(
-        MissingDependencyError,
-        match=r"typed\.bin holds a graph of several types.*tables:DIR.*pip install -e '\.\[dgl\]' -c constraints\.txt",
-    ):
-        opened(path)
+    assert (file.node_types, file.num_nodes) == (("a", "b"), (N, N + 2))
+    assert dict(zip(file.edge_types, file.relations, strict=True)).keys() == {
+        ("a", "of", "b"),
+        ("a", "to", "a"),
+    }
+    source = opened(path)
+    assert [(nodes.name, nodes.num_nodes) for nodes in source.nodes] == [("a", N), ("b", N + 2)]
+    assert source.nodes[1].features is None
+    for each in source.relations:
+        edges, rows = drain(Part(each.edges, source.nodes[0].features), 3)
+        assert sorted(edge[:2] for edge in edges) == sorted(zip(SRC.tolist(), DST.tolist(), strict=True))
+        assert np.array_equal(rows, FEAT)
+    assert source.labelled == "a"
+    assert np.array_equal(source.labels, LABEL)
+    assert source.resident_bytes == sum(8 * (count + 1) for count in (N, N + 2))  # offsets of either relation
+
+
+@pytest.mark.parametrize(
+    ("offsets", "ends", "numbers"),
+    [
+        ([0, 2, 3], [1, 0], [0, 1]),
+        ([0, 3, 2], [1, 0], [0, 1]),
+        ([1, 2, 2], [1, 0], [0, 1]),
+        ([0, 2, 2], [2, 0], [0, 1]),
+        ([0, 2, 2], [1, -1], [0, 1]),
+        ([0, 2, 2], [1, 0], [1, 1]),
+        ([0, 2, 2], [1, 0], [0, 2]),
+    ],
+)
+def test_a_graph_of_types_that_is_none_is_refused(offsets, ends, numbers, tmp_path):
+    data, path = dgl_files.content("typed"), tmp_path / "bad.bin"
+    old, new = (
+        b"".join(dgl_files.array(np.array(each)) for each in arrays)
+        for arrays in (([0, 2, 2], [1, 0], [0, 1]), (offsets, ends, numbers))
+    )
+    assert old in data
+    path.write_bytes(data.replace(old, new, 1))
+    with pytest.raises(SourceError, match=r"bad\.bin is damaged at byte \d+: its graph of types has offsets"):
+        DglFile.open(path)
 
 
 def test_a_budget_below_a_number_for_each_node_is_refused(tmp_path):
@@ -136,12 +179,23 @@ def fields(data):
     return [at for at in range(4096, len(data) - 7) if int.from_bytes(data[at : at + 8], "little") < 2**16]
 
 
+def read(path):
+    """Read a file to its end."""
+    source = opened(path, memory_budget_bytes=10**8)
+    parts = [source]
+    if isinstance(source, HeteroSource):
+        features = next((nodes.features for nodes in source.nodes if nodes.features), None)
+        parts = [Part(each.edges, features, each.edge_features) for each in source.relations]
+    for part in parts:
+        drain(part, 4)
+
+
 def use(path, what):
     """Read a file as far as it goes: it ends well, or with an error that names it."""
     message = path.name
     try:
         with within_limits(what, num_bytes=30 * 10**6):
-            drain(opened(path, memory_budget_bytes=10**8), 4)
+            read(path)
     except GloaderError as error:
         message = str(error)
     assert path.name in message, what
@@ -161,7 +215,7 @@ def test_a_file_cut_at_any_byte_is_refused(tmp_path):
         DglFile.open(path)
 
 
-@pytest.mark.parametrize("name", ["pairs", "by_destination"])
+@pytest.mark.parametrize("name", ["pairs", "by_destination", "typed"])
 def test_lengths_that_are_not_the_files_are_refused(name, tmp_path):
     data, path = dgl_files.content(name), tmp_path / "huge.bin"
     for number, at in enumerate(fields(data)[::7]):
@@ -206,7 +260,19 @@ def test_lengths_that_are_not_the_files_are_refused(name, tmp_path):
             f"is {1 << 40}; .* bytes are left",
         ),
         ("typed", struct.pack("<qq", N + 2, N), struct.pack("<qq", N + 1, N), "are of different graphs"),
-        ("pairs", struct.pack("<qq", N, N), struct.pack("<qq", N + 1, N + 1), "edges are of 8 and 8 nodes"),
+        (
+            "typed",
+            struct.pack("<QQQ", 2, N, N + 2),
+            struct.pack("<QQQ", 2, N + 2, N),
+            "edges 'of' are of 7 and 9 nodes; 'a' has 9, and 'b' 7",
+        ),
+        ("typed", b"\1\0\0\0\0\0\0\0b", b"\1\0\0\0\0\0\0\0a", "a name is twice among"),
+        (
+            "pairs",
+            struct.pack("<qq", N, N),
+            struct.pack("<qq", N + 1, N + 1),
+            "edges '_E' are of 8 and 8 nodes",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(name, old, new, text, tmp_path):
@@ -235,6 +301,7 @@ def test_offsets_and_numbers_of_edges_are_checked(tmp_path):
 def fuzz(folder, name, chances):
     """Flip, overwrite, delete and insert bytes of a file."""
     data, path = dgl_files.content(name), folder / "fuzzed.bin"
+    read(dgl_files.written(name, folder))  # imports, and compiles, what that needs
     for seed in chances:
         chance = np.random.default_rng(seed)
         changed = bytearray(data)
@@ -252,12 +319,12 @@ def fuzz(folder, name, chances):
         use(path, f"seed {seed} of {name}")
 
 
-@pytest.mark.parametrize("name", UNTYPED)
+@pytest.mark.parametrize("name", dgl_files.NAMES)
 def test_damaged_files_are_refused_or_read(name, tmp_path):
     fuzz(tmp_path, name, range(60))
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", UNTYPED)
+@pytest.mark.parametrize("name", dgl_files.NAMES)
 def test_many_damaged_files_are_refused_or_read(name, tmp_path):
     fuzz(tmp_path, name, range(100, 6000))
