@@ -63,7 +63,7 @@ def _show(screen: Screen, found: "Migration") -> None:
     _list(screen, "changes", of.get("changes", ()))
     _list(screen, "is not needed", of.get("ignored", ()))
     _list(screen, "does not map", of.get("missing", ()))
-    _list(screen, "may not map: judged by the name of a variable", of.get("perhaps missing", ()))
+    _list(screen, "look at this", of.get("perhaps missing", ()))
     for page in dict.fromkeys(each.page for each in found.findings if each.page):
         screen.say(f"{page} says what to do about what does not map\n")
     if found.steps:

@@ -13,8 +13,9 @@ from gloader.compat.dgl_imports import COMPAT, OURS, change_import
 from gloader.compat.dgl_loader import change_loading
 from gloader.compat.dgl_names import FLAGS, LIBRARY, LOADERS, MANY_GRAPHS, NAMES, STORED, kind_of_call
 from gloader.compat.draft import Draft
+from gloader.compat.findings import MISSING
 from gloader.compat.imports import grouped
-from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, of_type
+from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, of_type, stem_of
 from gloader.compat.read_uses import read_uses
 from gloader.compat.source_text import Edits
 
@@ -24,6 +25,20 @@ if TYPE_CHECKING:
 _OPEN: Final = "import gloader"
 _DATA: Final = "feat, label, train_mask, val_mask and test_mask"
 _SPLIT_IDS: Final = {"train_idx": "train", "val_idx": "valid", "test_idx": "test"}
+_FROM_ELSEWHERE: Final = (
+    "what makes this graph is not known here: it has to be dgl.DGLGraph(gloader.Dataset.open(OUT)), of "
+    "`gloader prepare dgl:FILE OUT`"
+)
+_LAYERS: Final = (
+    "layers take blocks, not a whole graph: infer layer by layer, with a DataLoader over "
+    "MultiLayerFullNeighborSampler(1)"
+)
+_HELD_BY_ALL: Final = frozenset(
+    {"copy_ndata", "copy_edata", "readonly"}
+)  # arguments that a dataset need not have
+_PREPARED_WITH: Final = re.compile(
+    r"prepare the dataset with (--[\w-]+)(?:, or with (--[\w-]+) where it has several)?"
+)
 _WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
 # What scripts begin with that train on whole graphs, or by way of something else of DGL's.
 _ELSEWHERE: Final = (
@@ -51,14 +66,25 @@ class _DglScript:
             for name in names
         )
         self._loops: list[Use] = []  # that were removed from the whole graph
+        self._left: set[int] = set()  # nodes of lines that stay, or go, as a whole
+        self._is_made = False  # the changed script opens a dataset, or loads a file
+        self._made: set[str] = set()  # names of graphs besides, which what a helper returned is bound to
+        self._is_typed = any(
+            canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}
+            for use in draft.script.uses
+        )
         self._loaded: list[ast.Call] = []  # files of dgl.save_graphs
         self._ntype: str | None = None  # of the nodes with labels, where there are several types
 
     def write(self) -> Draft:
         draft = self._draft
+        if self._has_loader:
+            self._both_directions()
         for use in draft.script.uses:
             draft.look_at(use.node)
-            if use.held is not None:
+            if id(use.node) in self._left:
+                self._stays(use)
+            elif use.held is not None:
                 self._asked_of(use, use.held)
             elif use.name.startswith("dgl.") or use.name == "dgl":
                 self._dgl_name(use)
@@ -66,10 +92,15 @@ class _DglScript:
                 self._dataset(use)
         if self._has_loader:
             self._from_gloader()
+            self._come_from_elsewhere()
+            self._whole_graphs()
+            self._flags_of_advice()
             self._prepare_files()
         draft.edits.is_frozen = False
         for use in self._loops:
-            if "--self-loops" not in draft.steps.flags:
+            if "--self-loops" in draft.steps.flags:
+                draft.find(use.node, use.name, "changes", "--self-loops leaves each node exactly one")
+            else:
                 draft.find(use.node, use.name, "missing", ADVICE["dgl.remove_self_loop"])
         for group in grouped(draft.script.imports):
             change_import(draft, group, has_loader=self._has_loader)
@@ -85,7 +116,8 @@ class _DglScript:
         if name in SURFACE or id(use.node) in draft.replaced:
             return
         edits = draft.edits
-        if edits.is_replaced(edits.start(use.node), edits.end(use.node)):
+        is_change = name.rpartition(".")[2] in FLAGS and self._is_of_graph(use)
+        if edits.is_replaced(edits.start(use.node), edits.end(use.node)) and not is_change:
             draft.replaced.add(id(use.node))  # an argument of what is opened now
             return
         # A method of a class that is here, such as SAGEConv.reset_parameters.
@@ -95,7 +127,8 @@ class _DglScript:
             where = OURS + known.rpartition(".")[0]
             if kind == "loaded" and use.call is not None:
                 self._loaded.append(use.call)
-                where += ", which prepares a file when it is loaded first"
+                self._is_made = True
+                where = "load_graphs prepares the file the first time"
             draft.find(use.node, use.name, "maps", where)
         elif name in LOADERS:
             self._rename(use)
@@ -105,7 +138,7 @@ class _DglScript:
             self._dataset(use)
         elif kind == "built" and use.call is not None and self._has_loader:
             self._built(use, use.call)
-        elif last in FLAGS and self._is_of_graph(use) and use.call is not None and self._has_loader:
+        elif is_change and use.call is not None and self._has_loader:
             self._flag(use, last, use.call, use.call.args[0])
         else:
             draft.find(
@@ -145,6 +178,7 @@ class _DglScript:
         if not draft.edits.replace_node(call, opened):
             draft.by_hand(use.node, use.name)
             return
+        self._is_made = True
         draft.replaced |= {id(use.node), id(source.node)}
         draft.find(use.node, use.name, "changes", opened)
         if source.name in OGB_CLASSES:
@@ -160,6 +194,7 @@ class _DglScript:
         if not draft.edits.replace_node(call, opened):
             draft.by_hand(use.node, use.name)
             return
+        self._is_made = True
         draft.replaced.add(id(use.node))
         draft.find(use.node, use.name, "changes", opened)
         target = node.targets[0] if isinstance(node, ast.Assign) else None
@@ -185,7 +220,7 @@ class _DglScript:
                 where = "in a shell, and then load OUT in the place of the file:"
                 draft.steps.add(where, "gloader prepare dgl:FILE OUT")
                 continue
-            stem = re.sub(r"\W+", "-", name.rpartition("/")[2].partition(".")[0]).lower() or "graph"
+            stem = stem_of(name)
             draft.look_at(call)
             can_go = draft.edits.replace_node(file, f'"data/{stem}"')
             draft.note(call, "dgl.load_graphs", f'load_graphs("data/{stem}")', can_go=can_go)
@@ -196,7 +231,14 @@ class _DglScript:
         return held is not None and held.kind in {"graph", "built"} and held.is_sure
 
     def _flag(self, use: Use, name: str, call: ast.Call, graph: ast.expr) -> None:
-        draft, flag = self._draft, FLAGS[name]
+        draft, flag, statement = self._draft, FLAGS[name], use.place.statement
+        odd = [each.arg for each in call.keywords if each.arg not in _HELD_BY_ALL]
+        is_several = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
+        if odd or (is_several and isinstance(statement, ast.Assign) and statement.value is call):
+            self._left |= {id(each) for each in ast.walk(call)}
+            because = f"; {odd[0]}= has nothing in its place" if odd and odd[0] else ""
+            draft.find(use.node, use.name, "missing", advice_of(f"dgl.{name}") + because)
+            return
         root = graph
         while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in FLAGS:
             root = root.args[0] if root.args else root.func.value
@@ -210,12 +252,99 @@ class _DglScript:
         else:
             self._loops.append(use)
 
+    def _stays(self, use: Use) -> None:
+        """Note a name of DGL in a line that stays as it is."""
+        if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
+            self._draft.find(use.node, use.name, "missing", advice_of(use.name))
+
+    def _both_directions(self) -> None:
+        """Leave out DGL's helper that adds reverse edges and numbers them: a dataset knows which edges lead back."""
+        draft = self._draft
+        for use in draft.script.uses:
+            call = use.call
+            if call is None or canonical(use.name) != "dgl.to_simple" or not call.args:
+                continue
+            if "writeback_mapping" not in {each.arg for each in call.keywords}:
+                continue
+            made = next((each for each in draft.script.uses if each.call is call.args[0]), None)
+            if made is None or canonical(made.name) != "dgl.add_reverse_edges":
+                continue
+            for function in draft.tree.body:
+                if isinstance(function, ast.FunctionDef) and any(each is call for each in ast.walk(function)):
+                    self._leave_out(function, use)
+
+    def _leave_out(self, function: ast.FunctionDef, use: Use) -> None:
+        """Take ``function`` out, which returns a graph with reverse edges, and their numbers."""
+        draft = self._draft
+        calls = [
+            node
+            for node in ast.walk(draft.tree)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and isinstance(node.value.func, ast.Name)
+            and node.value.func.id == function.name
+        ]
+        said = sum(isinstance(node, ast.Name) and node.id == function.name for node in ast.walk(draft.tree))
+        graphs = [
+            node.value.args[0]
+            for node in calls
+            if isinstance(node.value, ast.Call) and len(node.value.args) == 1
+        ]
+        if not len(calls) == said == len(graphs) or not draft.edits.delete_statement(
+            function, draft.tree.body
+        ):
+            return
+        for node, graph in zip(calls, graphs, strict=True):
+            draft.edits.replace_node(node.value, f"({draft.edits.of(graph)}, None)")
+            self._made |= {
+                each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
+            }
+        self._left |= {id(each) for each in ast.walk(function)}
+        draft.replaced |= self._left
+        draft.steps.flag("--symmetrize")
+        becomes = "prepare the dataset with --symmetrize, which knows the edges that lead back"
+        draft.find(use.node, function.name, "changes", becomes)
+
+    def _come_from_elsewhere(self) -> None:
+        """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
+        draft = self._draft
+        parameters = {each.arg for each in ast.walk(draft.tree) if isinstance(each, ast.arg)}
+        for use in draft.script.uses:
+            if use.held is not None or use.call is None or canonical(use.name) not in LOADERS:
+                continue
+            given, held = argument(use.call, 0, "graph"), use.argument(0, "graph")
+            is_known = held is not None and held.kind in {"graph", "built", "dataset"} and held.is_sure
+            name = given.id if isinstance(given, ast.Name) else ""
+            if given is None or is_known or (self._is_made and name in parameters | self._made):
+                continue
+            draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
+
+    def _whole_graphs(self) -> None:
+        """Note models that are called with the whole graph: their layers take blocks."""
+        draft = self._draft
+        bound = {"g", "graph", "hg"}
+        for node in ast.walk(draft.tree):
+            match node:
+                case ast.Call(func=ast.Name(id="model" | "net"), args=[ast.Name(id=name), *_]) if (
+                    name in bound
+                ):
+                    draft.find(node, f"{draft.edits.of(node.func)}({name}, ...)", "perhaps missing", _LAYERS)
+
+    def _flags_of_advice(self) -> None:
+        """Have the command carry each flag that the advice on a name speaks of."""
+        draft = self._draft
+        for each in draft.findings:
+            found = _PREPARED_WITH.match(each.text) if each.verdict in MISSING else None
+            if found is not None:
+                draft.steps.flag(found[2] if found[2] and self._is_typed else found[1])
+
     def _from_gloader(self) -> None:
         """Wrap what a script that knows gloader already hands to DGL."""
         draft = self._draft
         for node in ast.walk(draft.tree):
             match node:
                 case ast.Call(func=ast.Attribute(attr="to_dgl", value=owner), args=[], keywords=[]):
+                    self._is_made = True
                     draft.look_at(node)
                     can_go = draft.wrap(node, owner, f"{draft.module('dgl', COMPAT)}.DGLGraph")
                     draft.note(node, "to_dgl()", "dgl.DGLGraph(...)", can_go=can_go)

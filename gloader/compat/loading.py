@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +63,19 @@ def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
     last = dotted.rpartition(".")[2]
     short = re.sub(r"(Graph)?Dataset$", "", last) or "graph"
     return _plain(re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", short).lower(), last)
+
+
+def saved_graph(call: ast.Call) -> tuple[str, str]:
+    """Return a folder for the graph in the file that ``call`` loads, and the source that reads it. Pure."""
+    name = literal(argument(call, 0, "f"))
+    if not isinstance(name, str):
+        return "data/graph", "pyg:FILE"
+    return f"data/{stem_of(name)}", shlex.quote(f"pyg:{name}")
+
+
+def stem_of(file: str) -> str:
+    """Return the name of a file as that of a folder. Pure."""
+    return re.sub(r"\W+", "-", file.rpartition("/")[2].partition(".")[0]).lower() or "graph"
 
 
 def idx_split(owner: str, torch: str, *, ntype: str | None = None) -> str:

@@ -20,8 +20,8 @@ _KEYWORDS: Final = {
     "--add-reverse": "add_reverse=True",
     "--self-loops": "self_loops=True",
     "--deduplicate": "deduplicate=True",
-    EDGE_SPLIT: "edge_split=(0.8, 0.1, 0.1)",
 }
+_SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,8 @@ class PrepareSteps:
         """Have link tables made of the edges of ``relation``, as a script writes it; OGB's have theirs."""
         if any(step.command.startswith(_OGB_LINKS) for step in self._steps):
             return
-        self.flag(EDGE_SPLIT)
+        if not any(flag.startswith(_SPLIT) for flag in self.flags):
+            self.flag(EDGE_SPLIT)
         names = [literal(each) for each in relation.elts] if isinstance(relation, ast.Tuple) else []
         if len(names) == 3 and all(isinstance(each, str) for each in names):
             self.flag(_RELATION + ":".join(map(str, names)))
@@ -83,4 +84,7 @@ class PrepareSteps:
 def _keyword(flag: str) -> str:
     if flag.startswith(_RELATION):
         return f'edge_split_relation="{flag.removeprefix(_RELATION)}"'
+    if flag.startswith(_SPLIT):
+        shares = (int(each) / 100 for each in flag.removeprefix(_SPLIT).split("/"))
+        return f"edge_split=({', '.join(map(str, shares))})"
     return _KEYWORDS[flag]

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from gloader.compat.draft import Draft
     from gloader.compat.uses import Use
 
+_NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
+_SAYS_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
 _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint": False, "replace": False}
 
 
@@ -36,15 +38,28 @@ def data_argument(call: ast.Call) -> ast.expr | None:
     return argument(call, 0, "data")
 
 
-def change_loader(draft: Draft, use: Use, call: ast.Call) -> None:
-    """Change the arguments of a loader: those that go, those that say another thing, those that nothing takes."""
+def change_loader(draft: Draft, use: Use, call: ast.Call, *, has_labels: bool) -> None:
+    """Change the arguments of a loader: those that go, those that say another thing, those that nothing takes.
+
+    Parameters
+    ----------
+    draft, use : of the script, and of the loader in it
+    call : of the loader
+    has_labels : the link tables may have labels of their own, and negatives, as OGB's do
+    """
+    needs_negatives = False
     if use.name.endswith("LinkNeighborLoader"):
         _name_the_table(draft, use, call)
+        needs_negatives = not has_labels and not _has_negatives(use, call)
     items = [_Item(None, each, each) for each in call.args]
     items += [_Item(each.arg, each.value, each) for each in call.keywords]
-    _judge(
-        draft, sorted(items, key=lambda item: draft.edits.start(item.first)), end=draft.edits.end(call) - 1
-    )
+    items.sort(key=lambda item: draft.edits.start(item.first))
+    goes = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
+    stays = [item for number, item in enumerate(items) if number not in goes]
+    if needs_negatives and stays and not any(item.name in _SAYS_NEGATIVES for item in items):
+        at, new = draft.edits.end(stays[-1].last), 'neg_sampling="binary"'
+        can_go = draft.edits.replace(at, at, f", {new}")
+        draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
     for mapping in use.spread:
         if isinstance(mapping, ast.Dict) and id(mapping) not in draft.replaced:
             draft.replaced.add(id(mapping))
@@ -55,8 +70,23 @@ def change_loader(draft: Draft, use: Use, call: ast.Call) -> None:
             _judge(draft, items, end=draft.edits.end(mapping) - 1)
 
 
-def _judge(draft: Draft, items: Sequence[_Item], *, end: int) -> None:
-    goes = []
+def _has_negatives(use: Use, call: ast.Call) -> bool:
+    """Return whether a loader of links may be given negatives: by a name, or by what is not known."""
+    named = {each.arg: each.value for each in call.keywords if each.arg}
+    for mapping in use.spread:
+        if isinstance(mapping, ast.Dict):
+            named |= {
+                str(literal(key)): value for key, value in zip(mapping.keys, mapping.values, strict=True)
+            }
+    is_unknown = any(each.arg is None for each in call.keywords) and not use.spread
+    given = [named[name] for name in ("neg_sampling", "neg_sampling_ratio") if name in named]
+    return is_unknown or any(not isinstance(each, ast.Constant) or bool(each.value) for each in given)
+
+
+def _judge(draft: Draft, items: Sequence[_Item], *, end: int, needs_negatives: bool = False) -> list[int]:
+    """Change the items of a call, or of a mapping, which a bracket at ``end`` closes; return the numbers that go."""
+    goes: list[int] = []
+    says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
     for number, item in enumerate(items):
         name, value, said = item.name, literal(item.value), f"{item.name}="
         if not isinstance(name, str):
@@ -71,6 +101,16 @@ def _judge(draft: Draft, items: Sequence[_Item], *, end: int) -> None:
         elif name in {"directed", "replace"}:
             advice = f"give {name}={_DEFAULTS[name]}: others are not known before the script runs"
             draft.find(item.value, said, "missing", advice)
+        elif name in _SAYS_NEGATIVES and needs_negatives and name is not says_negatives:
+            goes.append(number)
+            draft.find(item.value, said, "ignored", "negatives are drawn, and come with labels")
+        elif name in _SAYS_NEGATIVES and needs_negatives:
+            _replace(draft, item, "neg_sampling", "binary", why=_NEGATIVES)
+        elif name == "edge_label":
+            goes.append(number)
+            draft.find(
+                item.value, said, "ignored", "negatives come with labels, and so do tables that have some"
+            )
         elif name in DROPPED:
             goes.append(number)
             draft.find(item.value, said, "ignored", DROPPED[name])
@@ -79,12 +119,13 @@ def _judge(draft: Draft, items: Sequence[_Item], *, end: int) -> None:
     ranges = [(item.first, item.last) for item in items]
     if goes and not draft.edits.delete_items(ranges, goes, end):
         draft.by_hand(items[goes[0]].value, ", ".join(f"{items[number].name}=" for number in goes))
+    return goes
 
 
-def _replace(draft: Draft, item: _Item, name: str, value: str) -> None:
+def _replace(draft: Draft, item: _Item, name: str, value: str, *, why: str = "") -> None:
     new = f'{name}="{value}"' if isinstance(item.first, ast.keyword) else f'"{name}": "{value}"'
     can_go = draft.edits.replace(draft.edits.start(item.first), draft.edits.end(item.last), new)
-    draft.note(item.value, f"{item.name}=", new, can_go=can_go)
+    draft.note(item.value, f"{item.name}=", new + why, can_go=can_go)
 
 
 def _name_the_table(draft: Draft, use: Use, call: ast.Call) -> None:

@@ -102,7 +102,6 @@ DROPPED: Final = {
     "is_sorted": "a dataset is sorted",
     "directed": "a batch has the edges that were sampled",
     "custom_cls": "a batch is a Data or HeteroData",
-    "edge_label": "labels are those of the link table, or of its negatives",
 }
 """Keywords of PyG's loaders that go, and why."""
 REFUSED: Final = {
@@ -147,6 +146,16 @@ DATA_ADVICE: Final = {
     "edge_label": "labels are those of a link table, and of a batch (docs/links.md)",
 }
 """What to do instead of what a Data in memory has besides."""
+BATCH_NAMES: Final = DATA_NAMES | {
+    *DATA_ADVICE,
+    "batch_size",
+    "e_id",
+    "input_id",
+    "batch",
+    "pos",
+    "edge_weight",
+}
+"""What a graph of one type, or a batch of it, may be asked for as an item: another name is that of a type."""
 BATCH_ADVICE: Final = {
     "adj_t": DATA_ADVICE["adj_t"],
     "train_mask": "the first batch_size nodes are the seeds: those of a loader over train_mask are training nodes",

@@ -11,10 +11,11 @@ from gloader.compat.calls import literal
 from gloader.compat.draft import Draft
 from gloader.compat.imports import change_from, grouped, is_needed, uses_of
 from gloader.compat.library import Library
-from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split
+from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, saved_graph
 from gloader.compat.pyg_loader import change_loader, data_argument
 from gloader.compat.pyg_names import (
     BATCH_ADVICE,
+    BATCH_NAMES,
     DATA_ADVICE,
     DATA_NAMES,
     DATASET_NAMES,
@@ -30,6 +31,8 @@ from gloader.compat.pyg_transforms import TRANSFORMS, Transforms, without_split
 from gloader.compat.read_uses import read_uses
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from gloader.compat.library import Kind
     from gloader.compat.uses import Held, Import, Use
 
@@ -38,18 +41,28 @@ _OPEN: Final = "import gloader"
 _GRAPH: Final = "GraphData"
 _HETERO: Final = "HeteroGraphData"
 _BUILT: Final = ("torch_geometric.data.Data", "torch_geometric.data.HeteroData")
+_SAVED: Final = "torch.load"
+_MADE: Final = (*_BUILT, _SAVED)
 _MOVES: Final = ("to", "cuda", "cpu", "contiguous", "pin_memory", "share_memory_")
 _WHOLE_GRAPH: Final = (
     "neither NeighborLoader nor LinkNeighborLoader is made here: whole graphs are trained in memory, with PyG"
 )
 _NO_EDGE_SPLIT: Final = "edges to predict are link tables (docs/links.md)"
+_FROM_ELSEWHERE: Final = (
+    "what makes this graph is not known here: it has to be a gloader.Dataset, GraphData or HeteroGraphData, of "
+    "`gloader prepare pyg:FILE OUT`"
+)
+# What only a graph of several types, or a batch of one, is asked for.
+_OF_TYPES: Final = frozenset(
+    {"metadata", "node_types", "edge_types", "x_dict", "edge_index_dict", "edge_attr_dict"}
+)
 
 
 def _kind_of_call(name: str) -> Kind:
     last = name.rpartition(".")[2]
     if name in OGB_CLASSES or (name.startswith("torch_geometric.datasets.") and last not in MANY_GRAPHS):
         return "dataset"
-    if name in _BUILT:
+    if name in _MADE:
         return "data"
     if name in LOADERS:
         return "loader"
@@ -88,10 +101,14 @@ class _PygScript:
         ]
         self._has_loader = bool(loaders)
         first = [data_argument(call) for call in loaders]
-        self._loaded = {
-            each.id for each in first if isinstance(each, ast.Name)
-        }  # names of what loaders are given
         self._in_loaders = {id(each) for each in first}
+        # Names of what loaders are given, and of what that was transformed from.
+        self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
+        handed_on = {id(use.call) for use in uses if use.call is not None and _hands_on(use)}
+        while more := _sources(draft.tree, self._loaded, handed_on) - self._loaded:
+            self._loaded |= more
+        self._unknown: set[str] = set()  # names of graphs that nothing is promised of
+        self._is_made = False  # the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses)
         self._names: dict[str, list[str]] = {}  # to be imported besides, by their modules
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
@@ -110,8 +127,8 @@ class _PygScript:
                 self._loader(use)
             elif _kind_of_call(use.name) == "dataset":
                 self._dataset(use)
-            elif use.name in _BUILT:
-                self._built(use)
+            elif use.name in _MADE:
+                self._made(use)
             elif use.name.startswith("torch_geometric.datasets."):
                 draft.find(use.node, use.name, "stays", "PyG")
             elif use.name.startswith(TRANSFORMS) and self._has_loader:
@@ -122,6 +139,7 @@ class _PygScript:
         self._from_gloader()
         if self._is_ogb:
             self._flat_labels()
+        self._come_from_elsewhere()
         draft.edits.is_frozen = False
         for group in grouped(draft.script.imports):
             self._imports(group)
@@ -149,7 +167,7 @@ class _PygScript:
         if can_go and isinstance(use.node, ast.Attribute):
             draft.replaced.add(id(use.node))
         if use.call is not None:
-            change_loader(draft, use, use.call)
+            change_loader(draft, use, use.call, has_labels=self._is_ogb)
 
     def _dataset(self, use: Use) -> None:
         draft, call = self._draft, use.call
@@ -167,14 +185,14 @@ class _PygScript:
         if not draft.edits.replace_node(call, opened):
             draft.by_hand(use.node, use.name)
             return
+        self._is_made = True
         draft.replaced.add(id(use.node))
         draft.find(use.node, use.name, "changes", opened)
         if use.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
             draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
         else:
-            behind = f"line {call.end_lineno}"
-            behind += ", and without RandomLinkSplit" if self._transforms.splits_edges else ""
+            behind = f"line {call.end_lineno}{self._transforms.left_out()}"
             self._save(f"{without_split(call)}[0]", folder.path, behind=behind)
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
@@ -182,20 +200,69 @@ class _PygScript:
         where = f"in the script as it is, behind {behind}:"
         self._draft.steps.add(where, f'import gloader; gloader.Dataset.from_pyg({graph}, "{folder}")')
 
-    def _built(self, use: Use) -> None:
-        """Open a prepared dataset where the script makes the graph that its loaders are given."""
+    def _made(self, use: Use) -> None:
+        """Open a prepared dataset where the script makes, or loads, the graph that its loaders are given."""
         draft, node, call = self._draft, use.place.statement, use.call
-        name = node.targets[0] if isinstance(node, ast.Assign) and node.value is call else None
-        if call is None or not isinstance(name, ast.Name) or name.id not in self._loaded:
-            draft.find(use.node, use.name, "stays", "PyG")
+        target = node.targets[0] if isinstance(node, ast.Assign) and _innermost(node.value) is call else None
+        name = target.id if isinstance(target, ast.Name) and target.id in self._loaded else None
+        if call is None or (name is None and id(call) not in self._in_loaders):
+            if isinstance(target, ast.Tuple):  # a file that holds more than the graph
+                self._unknown |= {each.id for each in target.elts if isinstance(each, ast.Name)}
+            if use.name in _BUILT:
+                draft.find(use.node, use.name, "stays", "PyG")
             return
-        opened = f'{self._graph()}({draft.module("gloader", _OPEN)}.Dataset.open("data/graph"))'
+        folder, source = saved_graph(call) if use.name == _SAVED else ("data/graph", None)
+        opened = f'{self._graph()}({draft.module("gloader", _OPEN)}.Dataset.open("{folder}"))'
         if not draft.edits.replace_node(call, opened):
             draft.by_hand(use.node, use.name)
             return
+        self._is_made = True
         draft.replaced.add(id(use.node))
         draft.find(use.node, use.name, "changes", opened)
-        self._save(name.id, "data/graph", behind=f"the lines that make {name.id}")
+        last = node.end_lineno if name is None else self._last_change(name, use)
+        if source is not None and last == node.end_lineno:
+            draft.steps.add("in a shell:", f"gloader prepare {source} {folder}")
+        else:
+            without = self._transforms.left_out()
+            self._save(name or ast.unparse(call), folder, behind=f"line {last}{without}")
+
+    def _last_change(self, name: str, use: Use) -> int | None:
+        """Return the last line that changes the graph ``name``, which ``use`` makes, before a loader is given it."""
+        last, is_behind = use.place.statement.end_lineno, False
+        for node in use.place.body:
+            within = list(ast.walk(node))
+            if is_behind and any(id(each) in self._in_loaders for each in within):
+                break
+            if is_behind and (
+                any(_is_stored(each, name) for each in within)
+                or (self._transforms.changes_rows and any(_is_bound(each, name) for each in within))
+            ):
+                last = node.end_lineno
+            is_behind = is_behind or node is use.place.statement
+        return last
+
+    def _come_from_elsewhere(self) -> None:
+        """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
+        draft = self._draft
+        if not self._is_made:  # what a GraphData would have is no promise
+            draft.findings = {
+                each: None
+                for each in draft.findings
+                if not (each.verdict == "maps" and each.text in {_GRAPH, _HETERO})
+            }
+        parameters = {each.arg for each in ast.walk(draft.tree) if isinstance(each, ast.arg)}
+        for use in draft.script.uses:
+            if use.held is not None or use.name not in LOADERS or use.call is None:
+                continue
+            given = data_argument(use.call)
+            held = use.argument(0, "data")
+            is_known = (
+                held is not None and held.kind in {"data", "dataset"} and not self._unknown & {_root(given)}
+            )
+            if given is None or is_known or id(given) in draft.replaced:
+                continue
+            if not (self._is_made and isinstance(given, ast.Name) and given.id in parameters):
+                draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
     def _from_gloader(self) -> None:
         """Hand the dataset itself to the loader, where a script that knows gloader made PyG's data of it."""
@@ -204,6 +271,7 @@ class _PygScript:
             match node:
                 case ast.Call(func=ast.Attribute(attr="to_pyg", value=owner), args=[], keywords=[]):
                     draft.look_at(node)
+                    self._is_made = True
                     if id(node) in self._in_loaders:
                         can_go, becomes = draft.replace_tail(node, owner, ""), "the dataset itself"
                     else:
@@ -291,10 +359,12 @@ class _PygScript:
 
     def _of_data(self, use: Use, held: Held) -> None:
         draft, node = self._draft, use.node
-        if use.name in {"()", "[]"} or (held.made_by in _BUILT and not self._is_loaded(node)):
+        if held.made_by in _MADE and not self._is_loaded(node):
             return
         if use.is_stored:
             self._stored(use, held)
+        elif use.name in {"()", "[]"}:
+            return
         elif (
             use.name in _MOVES
             and held.kind == "data"
@@ -316,7 +386,7 @@ class _PygScript:
     def _stored(self, use: Use, held: Held) -> None:
         """Leave out where a script sets, or deletes, what the graph holds, where the dataset or the batches have it."""
         draft, node, statement = self._draft, use.node, use.place.statement
-        becomes = {**dict.fromkeys(_BUILT, "the dataset has it"), **dict.fromkeys(LOADERS, "batches have it")}
+        becomes = {**dict.fromkeys(_MADE, "the dataset has it"), **dict.fromkeys(LOADERS, "batches have it")}
         targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
         roots = {_root(each) for each in targets}
         is_alone = len(roots) == 1 and None not in roots  # nothing else is set
@@ -359,6 +429,49 @@ class _PygScript:
                 draft.find(one.statement, one.dotted, "missing", advice)
 
 
+def _hands_on(use: Use) -> bool:
+    """Return whether a call gives the graph that it is given, moved or transformed."""
+    if use.held is None:
+        return False
+    kind, name = use.held.kind, use.name
+    return (kind == "transform" and name == "()") or (kind == "data" and name in _MOVES)
+
+
+def _sources(tree: ast.Module, names: Collection[str], handed_on: Collection[int]) -> set[str]:
+    """Return the names of graphs that those of ``names`` are handed on from, by calls of ``handed_on``."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        bound = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+        if not bound & set(names) or not isinstance(node, ast.Assign):
+            continue
+        value: ast.AST = node.value
+        while isinstance(value, ast.Call) and id(value) in handed_on:
+            is_move = isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES
+            value = value.func.value if is_move and isinstance(value.func, ast.Attribute) else value.args[0]
+        if isinstance(value, ast.Name):
+            found.add(value.id)
+    return found
+
+
+def _innermost(node: ast.AST) -> ast.AST:
+    """Return what a chain of calls of methods begins with."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if not isinstance(node.func.value, ast.Call):
+            return node
+        node = node.func.value
+    return node
+
+
+def _is_stored(node: ast.AST, name: str) -> bool:
+    is_part = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
+    return is_part and _root(node) == name
+
+
+def _is_bound(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+
+
 def _root(node: ast.AST) -> str | None:
     """Return the name that a value begins with; of several values, if they all do."""
     if isinstance(node, ast.Tuple | ast.List):
@@ -374,4 +487,10 @@ def _is_typed(use: Use) -> bool:
     if use.name in OGB_CLASSES and use.call is not None:
         given = [*use.call.args, *(each.value for each in use.call.keywords)]
         return any(literal(each) == "ogbn-mag" for each in given)
-    return use.held is None and (last in SEVERAL_TYPES or last in {"HeteroData", "to_hetero", "HeteroConv"})
+    if use.held is not None:
+        if use.held.kind not in {"data", "batch"} or use.is_stored:
+            return False
+        key = use.node.slice if isinstance(use.node, ast.Subscript) else None
+        is_type = isinstance(literal(key), str) and literal(key) not in BATCH_NAMES
+        return use.name in _OF_TYPES or is_type or isinstance(key, ast.Tuple)
+    return last in SEVERAL_TYPES or last in {"HeteroData", "to_hetero", "HeteroConv"}

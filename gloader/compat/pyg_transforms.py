@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from gloader.compat.calls import argument
+from gloader.compat.calls import argument, literal
 from gloader.compat.loading import EDGE_SPLIT, OGB_CLASSES
 from gloader.compat.pyg_names import TO_DEVICE, advice_of_name
 
@@ -25,6 +25,7 @@ _FLAGS: Final = {
     "RandomLinkSplit": EDGE_SPLIT,
 }
 _SPLIT: Final = f"{TRANSFORMS}RandomLinkSplit"
+_SHARES: Final = (0.1, 0.2)  # of validation and of testing, by default
 
 
 class Transforms:
@@ -42,7 +43,9 @@ class Transforms:
         self._is_typed = is_typed
         uses = draft.script.uses
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
-        self.splits_edges = any(use.name == _SPLIT for use in uses)
+        names = {use.name.rpartition(".")[2] for use in uses if use.name.startswith(TRANSFORMS)}
+        self._splits_edges = _SPLIT.rpartition(".")[2] in names
+        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # by what no flag does
         given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
         within = [node for each in given for node in ast.walk(each)]
         self._nodes = {id(node) for node in within}
@@ -60,6 +63,8 @@ class Transforms:
             draft.find(use.node, use.name, "ignored", TO_DEVICE)
         elif last in _FLAGS and (use.name == _SPLIT or self._is_ogb or not self._is_handed(use)):
             flag = "--add-reverse" if last == "ToUndirected" and self._is_typed else _FLAGS[last]
+            if use.name == _SPLIT and use.call is not None:
+                flag = _edge_split(use.call)
             draft.steps.flag(flag)
             draft.find(use.node, use.name, "changes", f"prepare the dataset with {flag}")
         elif last != "Compose" and self._is_ogb:
@@ -67,12 +72,28 @@ class Transforms:
         elif last != "Compose":
             draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
 
+    def left_out(self) -> str:
+        """Return what to say of transforms that the graph is to be saved without."""
+        return ", and without RandomLinkSplit" if self._splits_edges else ""
+
     def _is_handed(self, use: Use) -> bool:
         """Return whether a data set is made with it: what is saved of that has been transformed."""
         statement = use.place.statement
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         named = {each.id for each in targets if isinstance(each, ast.Name)}
         return id(use.node) in self._nodes or bool(named & self._names)
+
+
+def _edge_split(call: ast.Call) -> str:
+    """Return the flag for the shares that a RandomLinkSplit takes; where they are not known, the usual ones. Pure."""
+    given = (argument(call, 0, "num_val"), argument(call, 1, "num_test"))
+    shares = [
+        default if each is None else literal(each) for each, default in zip(given, _SHARES, strict=True)
+    ]
+    parts = [round(100 * each) if isinstance(each, float) and 0 <= each < 1 else -1 for each in shares]
+    if min(parts) < 0 or sum(parts) >= 100:
+        return EDGE_SPLIT
+    return f"{EDGE_SPLIT.split()[0]} {100 - sum(parts)}/{parts[0]}/{parts[1]}"
 
 
 def without_split(call: ast.Call) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import logging
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -50,7 +52,15 @@ class Screen:
 
 def make_console(*, stderr: bool, quiet: bool = False) -> Console:
     """Return a console that takes text as it is: brackets are no markup, and words between colons no pictures."""
-    return Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
+    return _Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
+
+
+class _Console(Console):
+    """A console that leaves out, in files and pipes, the blanks with which tables are filled up to their width."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        text = super()._render_buffer(buffer)
+        return text if self.is_terminal else re.sub(r" +(?=\n)", "", text)
 
 
 def cell(text: str, style: str = "") -> Text:

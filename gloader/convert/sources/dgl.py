@@ -83,16 +83,26 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
     """
     path = Path(argument).expanduser()
     file = DglFile.open(path)
-    names = {"name": path.stem, "origin": f"dgl:{argument}"}
-    require_node_memory(max(file.num_nodes), options.budget_bytes, names["origin"])
-    of_options = {
-        "seed": options.seed,
-        "edge_names": options.edge_names,
-        "needs_labels": options.needs_labels,
-    }
-    if file.is_homogeneous:
-        return arrays_source(stored_arrays(file), **names, where=path, **of_options)
-    return stored_hetero_source(file, **names, **of_options)
+    name, origin = path.stem, f"dgl:{argument}"
+    require_node_memory(max(file.num_nodes), options.budget_bytes, origin)
+    if not file.is_homogeneous:
+        return stored_hetero_source(
+            file,
+            name=name,
+            origin=origin,
+            seed=options.seed,
+            edge_names=options.edge_names,
+            needs_labels=options.needs_labels,
+        )
+    return arrays_source(
+        stored_arrays(file),
+        name=name,
+        origin=origin,
+        where=path,
+        seed=options.seed,
+        edge_names=options.edge_names,
+        needs_labels=options.needs_labels,
+    )
 
 
 def graph_source(

@@ -4,12 +4,12 @@ import json
 
 import pytest
 from diffs import apply_diff
-from scripts_to_migrate import DGL_BUILT, PYG_BUILT, SCRIPTS
+from scripts_to_migrate import DGL_BUILT, PYG_BUILT, RUN, SCRIPTS
 
 from gloader.compat.migrate import migrate_file, migrate_text
 from gloader.errors import ConfigError
 
-COMPLETE = {"DGL_BUILT", "DGL_PRODUCTS", "DGL_LINKS", "PYG_BUILT", "PYG_LINKS"}
+COMPLETE = {*RUN, "DGL_PRODUCTS", "DGL_LINKS", "PYG_LINKS"}
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -68,7 +68,9 @@ def test_names_that_nothing_says_any_more_are_not_imported():
     changed = migrate(SCRIPTS["DGL_PRODUCTS"]).changed
     assert "from ogb.nodeproppred import Evaluator\n" in changed
     assert "dgl.data " not in changed
-    unused = migrate(f"import dgl\nfrom dgl.multiprocessing import call_once_and_share\n{LOADER}")
+    unused = migrate(
+        f"import dgl\nfrom dgl.multiprocessing import call_once_and_share\ng = dgl.graph(x)\n{LOADER}"
+    )
     assert "call_once" not in unused.changed
     assert unused.is_complete
 
@@ -161,6 +163,62 @@ def test_flags_of_a_dataset_that_is_made_elsewhere_are_named():
     )
 
 
+def test_reverse_edges_that_a_helper_numbers_come_with_the_dataset():
+    text = SCRIPTS["DGL_LINK_FILE"]
+    found = migrate(text)
+    assert "to_bidirected_with_reverse_mapping" not in found.changed
+    assert "g, reverse_eids = (g, None)\n" in found.changed
+    assert (
+        found.steps[0].command
+        == "gloader prepare dgl:graph.bin data/graph --symmetrize --edge-split 80/10/10"
+    )
+    # What is called in another way stays, is marked, and has its flags.
+    kept = migrate(text.replace("g, reverse_eids = to_bi", "g, reverse_eids = f if a else to_bi"))
+    assert "dgl.to_simple(\n        dgl.add_reverse_edges(g), return_counts" in kept.changed
+    assert not kept.is_complete
+    assert "--symmetrize" in kept.steps[0].command
+
+
+def test_lines_that_nothing_takes_the_place_of_stay_and_have_their_flags():
+    line = (
+        "g, mapping = dgl.to_simple(dgl.add_reverse_edges(g), return_counts='count', writeback_mapping=True)"
+    )
+    text = f"import dgl\n(g,), _ = dgl.load_graphs('graph.bin')\n{line}{LOADER}"
+    found = migrate(text)
+    assert line in found.changed
+    assert {each.name for each in found.findings if each.verdict == "missing"} == {
+        "dgl.to_simple",
+        "dgl.add_reverse_edges",
+    }
+    assert found.steps[0].command == "gloader prepare dgl:graph.bin data/graph --deduplicate --symmetrize"
+    unsure = migrate(
+        f"import dgl\n(g,), _ = dgl.load_graphs('graph.bin')\ndef f(g):\n    return dgl.to_bidirected(g)\n{LOADER}"
+    )
+    assert not unsure.is_complete
+    assert unsure.steps[0].command.endswith(" data/graph --symmetrize")
+
+
+def test_loops_that_are_removed_are_said_to_be():
+    found = verdicts(
+        f"import dgl\ng = dgl.graph(x)\ng = dgl.add_self_loop(dgl.remove_self_loop(g))\n{LOADER}"
+    )
+    assert found["dgl.remove_self_loop", "changes"] == "--self-loops leaves each node exactly one"
+
+
+@pytest.mark.parametrize(
+    "text", ["g = load()", "from data import g", "def f(g):\n    pass", "g = dgl.load_graphs"]
+)
+def test_of_a_graph_that_comes_from_elsewhere_nothing_is_promised(text):
+    found = migrate(f"import dgl\n{text}{LOADER}")
+    assert [each.name for each in found.findings if each.verdict == "perhaps missing"] == ["g"]
+
+
+def test_a_model_of_a_whole_graph_is_to_be_looked_at():
+    text = "(g,), _ = dgl.load_graphs('graph.bin')\nmodel(g, g.ndata['feat'])"
+    found = verdicts(f"import dgl\n{text}{LOADER}")
+    assert "layers take blocks" in found["model(g, ...)", "perhaps missing"]
+
+
 def test_loops_that_are_removed_and_not_added_are_named():
     found = verdicts(f"import dgl\ng = dgl.graph(([0], [1]))\ng = dgl.remove_self_loop(g)\n{LOADER}")
     assert "remove them before the export" in found["dgl.remove_self_loop", "missing"]
@@ -208,7 +266,7 @@ def test_edges_to_predict_are_link_tables():
     ],
 )  # fmt: skip
 def test_what_does_not_map_and_why(call, said):
-    found = migrate(f"import dgl\n{call}\n{LOADER}")
+    found = migrate(f"import dgl\n(g,), _ = dgl.load_graphs(f)\n{call}\n{LOADER}")
     assert not found.is_complete
     missing = [each for each in found.findings if each.verdict in {"missing", "perhaps missing"}]
     assert said in missing[0].text

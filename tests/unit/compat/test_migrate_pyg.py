@@ -133,23 +133,50 @@ def test_arguments_that_several_loaders_share():
         ("edge_label_index=val_edges, edge_label=y", 'edge_label_index="valid"'),
         ("edge_label_index=test_edges", 'edge_label_index="test"'),
         ("pairs, batch_size=8", '"train", batch_size=8'),
-        ("batch_size=8", "batch_size=8"),
     ],
 )
 def test_edges_to_predict_are_link_tables(given, after):
-    text = f"ds = Reddit(path)\ndata = ds[0]\na = LinkNeighborLoader(data, [5], {given})\n"
+    drawn = 'neg_sampling="binary"'
+    text = f"ds = Reddit(path)\ndata = ds[0]\na = LinkNeighborLoader(data, [5], {given}, {drawn})\n"
     found = migrate(text, "")
-    assert f"a = LinkNeighborLoader(data, [5], {after})\n" in found.changed
+    assert f"a = LinkNeighborLoader(data, [5], {after}, {drawn})\n" in found.changed
     assert found.steps[0].command == (
         'import gloader; gloader.Dataset.from_pyg(Reddit(path)[0], "data/reddit", edge_split=(0.8, 0.1, 0.1))'
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "after"),
+    [
+        ("edge_label_index=e", 'edge_label_index="train", neg_sampling="binary"'),
+        ("edge_label_index=e,\n", 'edge_label_index="train", neg_sampling="binary",\n'),
+        ("edge_label=y, edge_label_index=e", 'neg_sampling="binary", edge_label_index="train"'),
+        ("edge_label_index=e, neg_sampling_ratio=0.0", 'edge_label_index="train", neg_sampling="binary"'),
+        (
+            "edge_label_index=e, neg_sampling_ratio=ratio",
+            'edge_label_index="train", neg_sampling_ratio=ratio',
+        ),
+        ("edge_label_index=e, **how", 'edge_label_index="train", **how'),
+        (
+            "edge_label_index=e, neg_sampling_ratio=0.0, edge_label=y, batch_size=8",
+            'edge_label_index="train", neg_sampling="binary", batch_size=8',
+        ),
+        ("e, batch_size=8, num_workers=4", '"train", batch_size=8, neg_sampling="binary"'),
+        ("\n    e,\n    num_workers=4,\n", '\n    "train", neg_sampling="binary",\n'),
+        ("batch_size=8", 'batch_size=8, neg_sampling="binary"'),
+    ],
+)
+def test_a_loader_without_negatives_is_given_some(given, after):
+    """A table of `--edge-split` has no labels: without negatives a loader of it refuses to open."""
+    found = migrate(f"data = Reddit(path)[0]\na = LinkNeighborLoader(data, [5], {given})\n", "")
+    assert f"a = LinkNeighborLoader(data, [5], {after})\n" in found.changed
 
 
 def test_the_edges_of_a_relation_are_split():
     pairs = '(("user", "rates", "movie"), pairs)'
     text = f"ds = Reddit(path)\na = LinkNeighborLoader(ds[0], [5], edge_label_index={pairs})\n"
     found = migrate(text, "")
-    assert 'edge_label_index="train")' in found.changed
+    assert 'edge_label_index="train", neg_sampling="binary")' in found.changed
     assert 'edge_split_relation="user:rates:movie")' in found.steps[0].command
     ogb = "from ogb.linkproppred import PygLinkPropPredDataset\nds = PygLinkPropPredDataset('ogbl-collab')\n"
     found = migrate(f"{ogb}a = LinkNeighborLoader(ds[0], [5], edge_label_index=pairs)\n", "")
@@ -160,11 +187,102 @@ def test_one_graph_takes_the_place_of_three():
     found = migrate_text(SCRIPTS["PYG_LINKS"], "script.py")
     assert "train_data = val_data = test_data = GraphData(dataset)\n" in found.changed
     assert found.steps[0].where == "in the script as it is, behind line 6, and without RandomLinkSplit:"
+    assert "edge_split=(0.8, 0.1, 0.1)" in found.steps[0].command
     split = "T.RandomLinkSplit(num_val=0.1)"
     found = migrate(
         f"ds = Reddit(path, transform={split})\na, b, c = ds[0]", "\nl = NeighborLoader(a, [5])\n"
     )
     assert 'from_pyg(Reddit(path)[0], "data/reddit", edge_split' in found.steps[0].command
+
+
+@pytest.mark.parametrize(
+    ("given", "shares"),
+    [
+        ("num_val=0.05, num_test=0.1", "85/5/10"),
+        ("", "70/10/20"),
+        ("0.1, 0.1, is_undirected=True", "80/10/10"),
+        ("num_val=500, num_test=0.1", "80/10/10"),
+        ("num_val=share", "80/10/10"),
+    ],
+)
+def test_the_shares_of_a_split_are_the_scripts(given, shares):
+    text = (
+        f"data = torch.load('a/My graph.pt')\na, b, c = T.RandomLinkSplit({given})(T.ToUndirected()(data))\n"
+    )
+    found = migrate(
+        f"import torch\n{text}l = LinkNeighborLoader(a, [5], edge_label_index=a.edge_label_index)\n", ""
+    )
+    (step,) = found.steps
+    assert (
+        step.command
+        == f"gloader prepare 'pyg:a/My graph.pt' data/my-graph --edge-split {shares} --symmetrize"
+    )
+    assert "a = b = c = data\n" in found.changed
+    assert found.is_complete
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "data = load()\n",
+        "import torch\ndata, split = torch.load(p)\n",
+        "from data import data\n",
+        "class A:\n    def f(self):\n        NeighborLoader(self.data, [5])\n",
+        "def f(data):\n    NeighborLoader(data, [5])\n",
+    ],
+)
+def test_of_a_graph_that_comes_from_elsewhere_nothing_is_promised(text):
+    found = migrate(f"{text}print(data.train_mask)", LOADER if not text.startswith(("class", "def")) else "")
+    (elsewhere,) = [each for each in found.findings if each.verdict == "perhaps missing"]
+    assert "gloader prepare pyg:FILE OUT" in elsewhere.text
+    assert not any(each.text == "GraphData" and each.verdict == "maps" for each in found.findings)
+
+
+def test_a_parameter_is_what_the_script_has_made():
+    made = "def f(data):\n    return NeighborLoader(data, [5])\ndata = Reddit(p)[0]\nf(data)"
+    assert migrate(made, "").is_complete
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("data = torch.load(p)\ndata.train_mask = m\nx = 1", 2),
+        ("data = torch.load(p)\nfor k in ks:\n    data[k] = m\ndata.y = y", 4),
+        ("data = torch.load(p)\ndel data.pos\nx = 1", 2),
+        ("data = torch.load(p)\ndata = T.NormalizeFeatures()(data)\nx = 1", 2),
+        ("data = torch.load(p)\ndata = T.ToUndirected()(data)\nx = 1", 0),
+        ("data = torch.load(p).to(device)\nx = 1", 0),
+    ],
+)
+def test_a_graph_is_saved_behind_its_last_change(text, line):
+    found = migrate(f"import torch\n{text}")
+    (step,) = found.steps
+    assert found.is_complete
+    if line:
+        assert step.where == f"in the script as it is, behind line {HEAD.count(chr(10)) + 1 + line}:"
+        assert step.command.startswith('import gloader; gloader.Dataset.from_pyg(data, "data/graph"')
+    else:
+        assert step.command.startswith("gloader prepare pyg:FILE data/graph")
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        ("data['paper'].x_", "HeteroGraphData"),
+        ("data.metadata()", "HeteroGraphData"),
+        ("for batch in NeighborLoader(data, [5]):\n    batch.x_dict", "HeteroGraphData"),
+        ("for batch in NeighborLoader(data, [5]):\n    batch['paper'].y", "HeteroGraphData"),
+        ("data['train_mask']", "GraphData"),
+        ("for batch in NeighborLoader(data, [5]):\n    batch.x", "GraphData"),
+    ],
+)
+def test_a_file_has_several_types_where_the_script_asks_for_them(use, name):
+    assert f"data = {name}(gloader" in migrate(f"import torch\ndata = torch.load('graph.pt')\n{use}").changed
+
+
+def test_another_file_stays():
+    text = "import torch\nmodel.load_state_dict(torch.load('model.pt'))\nx = torch.load('x.pt')"
+    assert text in migrate(f"{text}\ndata = Reddit(p)[0]").changed
 
 
 def commands(text):
