@@ -12,8 +12,10 @@ from gloader.compat.calls import argument, literal
 from gloader.compat.dgl_imports import COMPAT, OURS, change_import
 from gloader.compat.dgl_loader import change_loading
 from gloader.compat.dgl_names import FLAGS, LIBRARY, LOADERS, MANY_GRAPHS, NAMES, STORED, kind_of_call
+from gloader.compat.dgl_reverse_edges import leave_out_numbering
 from gloader.compat.draft import Draft
 from gloader.compat.findings import MISSING
+from gloader.compat.graph_names import parameters_of
 from gloader.compat.imports import grouped
 from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, of_type, stem_of
 from gloader.compat.read_uses import read_uses
@@ -79,7 +81,7 @@ class _DglScript:
     def write(self) -> Draft:
         draft = self._draft
         if self._has_loader:
-            self._both_directions()
+            self._made, self._left = leave_out_numbering(draft)
         for use in draft.script.uses:
             draft.look_at(use.node)
             if id(use.node) in self._left:
@@ -257,58 +259,10 @@ class _DglScript:
         if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
             self._draft.find(use.node, use.name, "missing", advice_of(use.name))
 
-    def _both_directions(self) -> None:
-        """Leave out DGL's helper that adds reverse edges and numbers them: a dataset knows which edges lead back."""
-        draft = self._draft
-        for use in draft.script.uses:
-            call = use.call
-            if call is None or canonical(use.name) != "dgl.to_simple" or not call.args:
-                continue
-            if "writeback_mapping" not in {each.arg for each in call.keywords}:
-                continue
-            made = next((each for each in draft.script.uses if each.call is call.args[0]), None)
-            if made is None or canonical(made.name) != "dgl.add_reverse_edges":
-                continue
-            for function in draft.tree.body:
-                if isinstance(function, ast.FunctionDef) and any(each is call for each in ast.walk(function)):
-                    self._leave_out(function, use)
-
-    def _leave_out(self, function: ast.FunctionDef, use: Use) -> None:
-        """Take ``function`` out, which returns a graph with reverse edges, and their numbers."""
-        draft = self._draft
-        calls = [
-            node
-            for node in ast.walk(draft.tree)
-            if isinstance(node, ast.Assign)
-            and isinstance(node.value, ast.Call)
-            and isinstance(node.value.func, ast.Name)
-            and node.value.func.id == function.name
-        ]
-        said = sum(isinstance(node, ast.Name) and node.id == function.name for node in ast.walk(draft.tree))
-        graphs = [
-            node.value.args[0]
-            for node in calls
-            if isinstance(node.value, ast.Call) and len(node.value.args) == 1
-        ]
-        if not len(calls) == said == len(graphs) or not draft.edits.delete_statement(
-            function, draft.tree.body
-        ):
-            return
-        for node, graph in zip(calls, graphs, strict=True):
-            draft.edits.replace_node(node.value, f"({draft.edits.of(graph)}, None)")
-            self._made |= {
-                each.id for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name)
-            }
-        self._left |= {id(each) for each in ast.walk(function)}
-        draft.replaced |= self._left
-        draft.steps.flag("--symmetrize")
-        becomes = "prepare the dataset with --symmetrize, which knows the edges that lead back"
-        draft.find(use.node, function.name, "changes", becomes)
-
     def _come_from_elsewhere(self) -> None:
         """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
         draft = self._draft
-        parameters = {each.arg for each in ast.walk(draft.tree) if isinstance(each, ast.arg)}
+        parameters = parameters_of(draft.tree)
         for use in draft.script.uses:
             if use.held is not None or use.call is None or canonical(use.name) not in LOADERS:
                 continue

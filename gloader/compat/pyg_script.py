@@ -9,6 +9,16 @@ from typing import TYPE_CHECKING, Final
 from gloader.compat.advice import FROM_PYG
 from gloader.compat.calls import literal
 from gloader.compat.draft import Draft
+from gloader.compat.graph_names import (
+    MOVES,
+    hands_on,
+    innermost,
+    is_bound,
+    is_stored,
+    parameters_of,
+    root_of,
+    sources_of,
+)
 from gloader.compat.imports import change_from, grouped, is_needed, uses_of
 from gloader.compat.library import Library
 from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, saved_graph
@@ -31,8 +41,6 @@ from gloader.compat.pyg_transforms import TRANSFORMS, Transforms, without_split
 from gloader.compat.read_uses import read_uses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from gloader.compat.library import Kind
     from gloader.compat.uses import Held, Import, Use
 
@@ -43,7 +51,6 @@ _HETERO: Final = "HeteroGraphData"
 _BUILT: Final = ("torch_geometric.data.Data", "torch_geometric.data.HeteroData")
 _SAVED: Final = "torch.load"
 _MADE: Final = (*_BUILT, _SAVED)
-_MOVES: Final = ("to", "cuda", "cpu", "contiguous", "pin_memory", "share_memory_")
 _WHOLE_GRAPH: Final = (
     "neither NeighborLoader nor LinkNeighborLoader is made here: whole graphs are trained in memory, with PyG"
 )
@@ -74,7 +81,7 @@ def _kind_of_call(name: str) -> Kind:
 _LIBRARY: Final = Library(
     kind_of_call=_kind_of_call,
     methods={
-        **{(kind, name): kind for kind in ("data", "batch") for name in _MOVES},
+        **{(kind, name): kind for kind in ("data", "batch") for name in MOVES},
         ("transform", "()"): "data",
         ("", "to_pyg"): "data",
     },
@@ -104,8 +111,8 @@ class _PygScript:
         self._in_loaders = {id(each) for each in first}
         # Names of what loaders are given, and of what that was transformed from.
         self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
-        handed_on = {id(use.call) for use in uses if use.call is not None and _hands_on(use)}
-        while more := _sources(draft.tree, self._loaded, handed_on) - self._loaded:
+        handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
+        while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
             self._loaded |= more
         self._unknown: set[str] = set()  # names of graphs that nothing is promised of
         self._is_made = False  # the changed script opens a dataset
@@ -203,11 +210,12 @@ class _PygScript:
     def _made(self, use: Use) -> None:
         """Open a prepared dataset where the script makes, or loads, the graph that its loaders are given."""
         draft, node, call = self._draft, use.place.statement, use.call
-        target = node.targets[0] if isinstance(node, ast.Assign) and _innermost(node.value) is call else None
+        target = node.targets[0] if isinstance(node, ast.Assign) and innermost(node.value) is call else None
         name = target.id if isinstance(target, ast.Name) and target.id in self._loaded else None
         if call is None or (name is None and id(call) not in self._in_loaders):
-            if isinstance(target, ast.Tuple):  # a file that holds more than the graph
-                self._unknown |= {each.id for each in target.elts if isinstance(each, ast.Name)}
+            # An attribute, or one of several things that a file holds.
+            parts = target.elts if isinstance(target, ast.Tuple) else [target] if target is not None else []
+            self._unknown |= {name for name in map(root_of, parts) if name is not None}
             if use.name in _BUILT:
                 draft.find(use.node, use.name, "stays", "PyG")
             return
@@ -234,8 +242,8 @@ class _PygScript:
             if is_behind and any(id(each) in self._in_loaders for each in within):
                 break
             if is_behind and (
-                any(_is_stored(each, name) for each in within)
-                or (self._transforms.changes_rows and any(_is_bound(each, name) for each in within))
+                any(is_stored(each, name) for each in within)
+                or (self._transforms.changes_rows and any(is_bound(each, name) for each in within))
             ):
                 last = node.end_lineno
             is_behind = is_behind or node is use.place.statement
@@ -250,16 +258,14 @@ class _PygScript:
                 for each in draft.findings
                 if not (each.verdict == "maps" and each.text in {_GRAPH, _HETERO})
             }
-        parameters = {each.arg for each in ast.walk(draft.tree) if isinstance(each, ast.arg)}
+        parameters = parameters_of(draft.tree)
         for use in draft.script.uses:
             if use.held is not None or use.name not in LOADERS or use.call is None:
                 continue
-            given = data_argument(use.call)
-            held = use.argument(0, "data")
-            is_known = (
-                held is not None and held.kind in {"data", "dataset"} and not self._unknown & {_root(given)}
-            )
-            if given is None or is_known or id(given) in draft.replaced:
+            given, held = data_argument(use.call), use.argument(0, "data")
+            if given is None or id(given) in draft.replaced:
+                continue
+            if held is not None and held.kind in {"data", "dataset"} and root_of(given) not in self._unknown:
                 continue
             if not (self._is_made and isinstance(given, ast.Name) and given.id in parameters):
                 draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
@@ -366,7 +372,7 @@ class _PygScript:
         elif use.name in {"()", "[]"}:
             return
         elif (
-            use.name in _MOVES
+            use.name in MOVES
             and held.kind == "data"
             and use.call is not None
             and isinstance(node, ast.Attribute)
@@ -388,7 +394,7 @@ class _PygScript:
         draft, node, statement = self._draft, use.node, use.place.statement
         becomes = {**dict.fromkeys(_MADE, "the dataset has it"), **dict.fromkeys(LOADERS, "batches have it")}
         targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
-        roots = {_root(each) for each in targets}
+        roots = {root_of(each) for each in targets}
         is_alone = len(roots) == 1 and None not in roots  # nothing else is set
         if held.made_by in becomes and is_alone and draft.edits.delete_statement(statement, use.place.body):
             draft.find(node, draft.edits.of(node), "changes", becomes[held.made_by])
@@ -400,7 +406,7 @@ class _PygScript:
 
     def _is_loaded(self, node: ast.AST) -> bool:
         """Return whether a value begins with the name of a graph that a loader is given."""
-        return _root(node) in self._loaded
+        return root_of(node) in self._loaded
 
     # --- imports ---------------------------------------------------------------------------------
 
@@ -427,59 +433,6 @@ class _PygScript:
                 draft.find(one.statement, one.dotted, "changes", f"{_ADAPTER}.{LOADERS[one.dotted]}")
             elif isinstance(one.statement, ast.ImportFrom) and (advice := advice_of_name(one.dotted)):
                 draft.find(one.statement, one.dotted, "missing", advice)
-
-
-def _hands_on(use: Use) -> bool:
-    """Return whether a call gives the graph that it is given, moved or transformed."""
-    if use.held is None:
-        return False
-    kind, name = use.held.kind, use.name
-    return (kind == "transform" and name == "()") or (kind == "data" and name in _MOVES)
-
-
-def _sources(tree: ast.Module, names: Collection[str], handed_on: Collection[int]) -> set[str]:
-    """Return the names of graphs that those of ``names`` are handed on from, by calls of ``handed_on``."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        bound = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
-        if not bound & set(names) or not isinstance(node, ast.Assign):
-            continue
-        value: ast.AST = node.value
-        while isinstance(value, ast.Call) and id(value) in handed_on:
-            is_move = isinstance(value.func, ast.Attribute) and value.func.attr in _MOVES
-            value = value.func.value if is_move and isinstance(value.func, ast.Attribute) else value.args[0]
-        if isinstance(value, ast.Name):
-            found.add(value.id)
-    return found
-
-
-def _innermost(node: ast.AST) -> ast.AST:
-    """Return what a chain of calls of methods begins with."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        if not isinstance(node.func.value, ast.Call):
-            return node
-        node = node.func.value
-    return node
-
-
-def _is_stored(node: ast.AST, name: str) -> bool:
-    is_part = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del)
-    return is_part and _root(node) == name
-
-
-def _is_bound(node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
-
-
-def _root(node: ast.AST) -> str | None:
-    """Return the name that a value begins with; of several values, if they all do."""
-    if isinstance(node, ast.Tuple | ast.List):
-        names = {_root(each) for each in node.elts}
-        return names.pop() if len(names) == 1 else None
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else None
 
 
 def _is_typed(use: Use) -> bool:

@@ -228,6 +228,7 @@ def test_the_shares_of_a_split_are_the_scripts(given, shares):
         "import torch\ndata, split = torch.load(p)\n",
         "from data import data\n",
         "class A:\n    def f(self):\n        NeighborLoader(self.data, [5])\n",
+        "class A:\n    def f(self):\n        self.data = Data(x=x)\n        NeighborLoader(self.data, [5])\n",
         "def f(data):\n    NeighborLoader(data, [5])\n",
     ],
 )
