@@ -9,7 +9,7 @@ from typing import Final
 from gloader.compat.calls import literal
 from gloader.compat.loading import EDGE_SPLIT
 
-_ELSEWHERE: Final = "in a shell, where the dataset is prepared:"
+_ELSEWHERE: Final = "in a shell, with the SOURCE of the graph and a folder OUT:"
 _PREPARE: Final = "gloader prepare "
 _FROM_PYG: Final = "import gloader; gloader.Dataset.from_pyg("
 _OGB_LINKS: Final = f"{_PREPARE}ogb:ogbl"
