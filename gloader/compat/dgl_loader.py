@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gloader.compat.advice import ADVICE, canonical
 from gloader.compat.calls import argument, literal
-from gloader.compat.dgl_names import ALLOWED, EDGE_SAMPLER, LOADERS, NEEDLESS, SAMPLERS
+from gloader.compat.dgl_names import ALLOWED, EDGE_SAMPLER, LOADERS, NEEDLESS, REFUSED, SAMPLERS
 from gloader.compat.loading import table_of
 
 if TYPE_CHECKING:
     from gloader.compat.draft import Draft
     from gloader.compat.uses import Use
+
+_LABELS: Final = (
+    "without negatives the link table needs labels: prepare it with --edge-table (docs/links.md), or give "
+    "negative_sampler=negative_sampler.Uniform(1)"
+)
 
 
 def change_loading(draft: Draft, use: Use) -> None:
@@ -31,10 +36,15 @@ def change_loading(draft: Draft, use: Use) -> None:
     for said, value in given:
         if said in NEEDLESS:
             draft.find(use.node, f"{said}=", "ignored", NEEDLESS[said])
+        elif said in REFUSED and name in LOADERS:
+            draft.find(value, f"{said}=", "missing", REFUSED[said])
         elif said in ALLOWED:
             _check(draft, said, value)
     if name in LOADERS:
         _change_seeds(draft, use, use.call)
+    is_known = not any(each.arg is None for each in use.call.keywords)
+    if name == EDGE_SAMPLER and is_known and argument(use.call, 4, "negative_sampler") is None:
+        draft.find(use.node, use.name, "missing", _LABELS)
 
 
 def _check(draft: Draft, name: str, value: ast.expr) -> None:

@@ -48,6 +48,15 @@ NEEDLESS: Final = {
     "reverse_etypes": "a dataset knows which edges lead back",
 }
 """Arguments of loaders and samplers that `gloader.compat.dgl` takes and does not look at."""
+REFUSED: Final = {
+    "sampler": "give indices the nodes, and shuffle=, that an epoch is to have",
+    "batch_sampler": "give indices the nodes, batch_size= and shuffle=",
+    "collate_fn": "batches are made by the loader: change them in the loop",
+    "generator": "dgl.seed(n) is the key of order and sampling",
+    "timeout": "stall_timeout_s= is how long a stage may stand still",
+    "multiprocessing_context": "threads sample and read ahead: leave it out",
+}
+"""Arguments of torch's loader that it does not take, and what to do instead."""
 ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
     "edge_dir": (("in",), "neighbours are those of in-edges: reverse the edges before the export"),
     "replace": ((False,), "neighbours are drawn without replacement"),

@@ -35,6 +35,9 @@ _LAYERS: Final = (
     "layers take blocks, not a whole graph: infer layer by layer, with a DataLoader over "
     "MultiLayerFullNeighborSampler(1)"
 )
+_MAILBOX: Final = (
+    "no reduce function of your own (nodes.mailbox): dgl.function.sum, mean, max or min, written in the call"
+)
 _HELD_BY_ALL: Final = frozenset(
     {"copy_ndata", "copy_edata", "readonly"}
 )  # arguments that a dataset need not have
@@ -131,7 +134,8 @@ class _DglScript:
                 self._loaded.append(use.call)
                 self._is_made = True
                 where = "load_graphs prepares the file the first time"
-            draft.find(use.node, use.name, "maps", where)
+            odd = _unlike(name, use.call)
+            draft.find(use.node, use.name, "missing" if odd else "maps", odd or where)
         elif name in LOADERS:
             self._rename(use)
         elif name.startswith("dgl.data.") and last in MANY_GRAPHS:
@@ -323,6 +327,8 @@ class _DglScript:
         is_whole = held.is_sure and held.kind in {"graph", "built"} and self._has_loader
         if use.name in FLAGS and is_whole and use.call is not None and isinstance(use.node, ast.Attribute):
             self._flag(use, use.name, use.call, use.node.value)
+        elif use.name == "update_all" and not _names_its_sum(use.call):
+            draft.find(use.node, said, "perhaps missing", _MAILBOX)
         elif use.name in NAMES[held.kind]:
             draft.find(use.node, said, "maps", "graphs and blocks of gloader.compat.dgl")
         else:
@@ -383,6 +389,21 @@ class _DglScript:
                 use.node, f'graph data "{shown}"', "missing",
                 f"a dataset has {_DATA} of nodes, feat and weight of edges",
             )  # fmt: skip
+
+
+def _unlike(name: str, call: ast.Call | None) -> str:
+    """Return why a call of what is here by the same name is not taken, "" where it is. Pure."""
+    given = {each.arg for each in call.keywords} if call is not None else set()
+    if name.endswith("edge_softmax") and given & {"eids", "norm_by"}:
+        return "it is over all in-edges of each destination: eids= and norm_by= are not taken"
+    if name == "dgl.load_graphs" and call is not None and argument(call, 1, "idx_list") is not None:
+        return "a file has one graph: save each in its own"
+    return ""
+
+
+def _names_its_sum(call: ast.Call | None) -> bool:
+    """Return whether update_all is given one of DGL's sums: a function of a mailbox is a name, or a lambda. Pure."""
+    return call is None or isinstance(argument(call, 1, "reduce_func"), ast.Call)
 
 
 def _prefixes(name: str) -> list[str]:

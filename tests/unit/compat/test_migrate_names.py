@@ -29,7 +29,12 @@ WORDS = {
     "edge_dir": "reverse the edges before the export",
     "prob": "the weights of edges are called 'weight'",
 }
-VALUES = {"--order": ["community"], "--edge-split": ["80/10/10"], "--edge-split-relation": ["a:b:c"]}
+VALUES = {
+    "--edge-table": ["train=links.csv"],
+    "--order": ["community"],
+    "--edge-split": ["80/10/10"],
+    "--edge-split-relation": ["a:b:c"],
+}
 
 
 def texts():
