@@ -50,12 +50,12 @@ class PrepareSteps:
         if name not in self.flags:
             self.flags.append(name)
 
-    def split_edges(self, relation: ast.expr | None) -> None:
-        """Have link tables made of the edges of ``relation``, as a script writes it; OGB's have theirs."""
+    def split_edges(self, relation: ast.expr | None, *, flag: str = EDGE_SPLIT) -> None:
+        """Have link tables made of the edges of ``relation``, as a script writes it, by ``flag``; OGB's have theirs."""
         if any(step.command.startswith(_OGB_LINKS) for step in self._steps):
             return
-        if not any(flag.startswith(_SPLIT) for flag in self.flags):
-            self.flag(EDGE_SPLIT)
+        if not any(each.startswith(_SPLIT) for each in self.flags):
+            self.flag(flag)
         names = [literal(each) for each in relation.elts] if isinstance(relation, ast.Tuple) else []
         if len(names) == 3 and all(isinstance(each, str) for each in names):
             self.flag(_RELATION + ":".join(map(str, names)))

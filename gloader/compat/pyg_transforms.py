@@ -64,13 +64,23 @@ class Transforms:
         elif last in _FLAGS and (use.name == _SPLIT or self._is_ogb or not self._is_handed(use)):
             flag = "--add-reverse" if last == "ToUndirected" and self._is_typed else _FLAGS[last]
             if use.name == _SPLIT and use.call is not None:
-                flag = _edge_split(use.call)
+                flag = self._split(use.call)
             draft.steps.flag(flag)
             draft.find(use.node, use.name, "changes", f"prepare the dataset with {flag}")
         elif last != "Compose" and self._is_ogb:
             draft.find(use.node, use.name, "missing", "apply it to the batches, in the loop")
         elif last != "Compose":
             draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
+
+    def _split(self, call: ast.Call) -> str:
+        """Return the flag of a RandomLinkSplit, and note of which relation it is."""
+        types = argument(call, 8, "edge_types")
+        relations = types.elts if isinstance(types, ast.List | ast.Tuple) else []
+        if len(relations) == 1:
+            self._draft.steps.split_edges(relations[0], flag=_edge_split(call))
+        elif relations:
+            self._draft.find(call, "edge_types=", "missing", "links are split in one relation of a dataset")
+        return _edge_split(call)
 
     def left_out(self) -> str:
         """Return what to say of transforms that the graph is to be saved without."""

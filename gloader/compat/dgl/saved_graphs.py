@@ -22,6 +22,7 @@ from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Mapping
 
     from gloader.convert.readers.stored_array import StoredArray
 
@@ -70,13 +71,20 @@ def load_graphs(
     source, options = SourceOptions(needs_labels=False), PrepareOptions(**changes)
     target = prepared_path(f"dgl:{path}", source, options)
     if not (target / DATASET_MANIFEST).is_file():
-        flags = "".join(f" --{name.replace('_', '-')}" for name, value in changes.items() if value is True)
-        command = f"gloader prepare {shlex.quote(f'dgl:{path}')} data/{file_slug(path.stem)}{flags}"
-        _LOG.warning("%s: prepared into %s, once; the same by a command: %s", path, target, command)
+        _LOG.warning("%s: prepared into %s, once%s", path, target, _same_by_command(path, changes))
     graph = DGLGraph(Dataset.open(ensure_dataset(f"dgl:{path}", source, options)))
     file = DglFile.open(path)
     _add_columns(graph, file)
     return [graph], {name: torch.from_numpy(column.load()) for name, column in file.beside.items()}
+
+
+def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
+    """Return the words that name the command, where every change of the edges is a flag without a value. Pure."""
+    if any(value is not True for value in changes.values()):
+        return ""
+    flags = "".join(f" --{name.replace('_', '-')}" for name in changes)
+    source = shlex.quote(f"dgl:{path}")
+    return f"; the same by a command: gloader prepare {source} data/{file_slug(path.stem)}{flags}"
 
 
 def _absent(path: Path) -> str:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 from diffs import apply_diff
-from scripts_to_migrate import DGL_BUILT, PYG_BUILT, RUN, SCRIPTS
+from scripts_that_run import RUNNING
+from scripts_to_migrate import DGL_BUILT, PYG_BUILT
 
 import gloader
 from gloader.cli.main import main
@@ -94,22 +95,16 @@ def make_files(library):
 
 
 @pytest.mark.reliability("S11")
-@pytest.mark.parametrize("name", RUN)
+@pytest.mark.parametrize("name", RUNNING)
 def test_what_migrate_says_to_map_runs(name, folder, monkeypatch):
     """The diff alone is applied, what is to be done once is done as it says, and the script runs to its end."""
-    script = SCRIPTS[name]
+    script = RUNNING[name]
     make_files("DGL" if name.startswith("DGL") else "PyG")
     text, steps = changed(script)
     for step in steps:
         if step.where.startswith("in the script as it is"):
-            line = re.search(r"behind line (\d+)", step.where)
-            # Of DGL the place is said in words: here, what is in front of the model.
-            made = (
-                "".join(script.splitlines(keepends=True)[: int(line[1])])
-                if line
-                else script.partition("class SAGE")[0]
-            )
-            run(f"{made}\n{step.command}\n")
+            line = int(re.search(r"behind line (\d+)", step.where)[1])
+            run("".join(script.splitlines(keepends=True)[:line]) + step.command)
         else:
             assert main(shlex.split(step.command)[1:]) == 0
     monkeypatch.setitem(sys.modules, "dgl", None)

@@ -52,9 +52,13 @@ def test_node_data_keep_their_names(file, caplog):
     assert torch.equal(blocks[0].srcdata["pos"], saved.ndata["pos"][nodes])
 
 
-def test_edges_may_be_changed_on_their_way(file):
+def test_edges_may_be_changed_on_their_way(file, caplog):
     path, saved = file
-    (g,), _ = dgl.load_graphs(path, self_loops=True)
+    with caplog.at_level(logging.WARNING):
+        (g,), _ = dgl.load_graphs(path, self_loops=True)
+        dgl.load_graphs(path, order="degree")
+    assert " data/graph --self-loops\n" in caplog.text
+    assert caplog.text.count("the same by a command") == 1  # of the other, a flag alone would say too little
     src, dst = g.edges()
     assert int((src == dst).sum()) == N
     assert g.num_edges() == N + int((saved.edges()[0] != saved.edges()[1]).sum())
