@@ -75,7 +75,10 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         (["prepare", "nyp:here", "OUT"], "did you mean npy:...?"),
         (["prepare", "npy:/nowhere", "OUT"], "/nowhere"),
         (["info", "builtin:digits"], "no dataset yet: gloader prepare builtin:digits FOLDER"),
-        (["info", "/nowhere"], "/nowhere: cannot open as a store: there is nothing here"),
+        (
+            ["info", "/nowhere"],
+            "/nowhere: this dataset is not there; make it once: gloader prepare SOURCE /nowhere",
+        ),
         (["verify", "/nowhere"], "there is nothing here"),
         (["train", "--dataset", "digits"], "'digits' is neither a folder nor a source"),
         (["train", "--dataset", DIGITS, "--device", "cuda:99"], "cuda:99"),

@@ -1,5 +1,6 @@
 """Files of DGL as graphs: everything that they hold is there by its own name, or is said not to be."""
 
+import errno
 import logging
 import sys
 
@@ -7,8 +8,9 @@ import pytest
 import torch
 from block_pairs import dgl as theirs
 
+import gloader
 import gloader.compat.dgl as dgl
-from gloader.errors import SourceError
+from gloader.errors import SourceError, StoreOpenError
 
 N = 30
 
@@ -101,6 +103,12 @@ def test_a_graph_of_several_types_is_read_without_dgl(tmp_path, monkeypatch, cap
 @pytest.mark.reliability("S11")
 def test_what_is_not_there_says_how_it_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        StoreOpenError, match="not there; make it once: gloader prepare SOURCE data/graph"
+    ) as caught:
+        gloader.Dataset.open("data/graph")
+    assert caught.value.__suppress_context__  # one traceback, and not the two of what was looked for
+    assert caught.value.errno == errno.ENOENT
     with pytest.raises(
         SourceError, match=r"data/graph is not there; make it once: gloader prepare dgl:FILE data/graph"
     ):
