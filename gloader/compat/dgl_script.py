@@ -38,11 +38,10 @@ _LAYERS: Final = (
 _MAILBOX: Final = (
     "no reduce function of your own (nodes.mailbox): dgl.function.sum, mean, max or min, written in the call"
 )
-_HELD_BY_ALL: Final = frozenset(
-    {"copy_ndata", "copy_edata", "readonly"}
-)  # arguments that a dataset need not have
+# Arguments of changes to a graph that say nothing about its edges.
+_ABOUT_DATA: Final = frozenset({"copy_ndata", "copy_edata", "readonly"})
 _PREPARED_WITH: Final = re.compile(
-    r"prepare the dataset with (--[\w-]+)(?:, or with (--[\w-]+) where it has several)?"
+    r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
 )
 _WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
 # What scripts begin with that train on whole graphs, or by way of something else of DGL's.
@@ -238,7 +237,7 @@ class _DglScript:
 
     def _flag(self, use: Use, name: str, call: ast.Call, graph: ast.expr) -> None:
         draft, flag, statement = self._draft, FLAGS[name], use.place.statement
-        odd = [each.arg for each in call.keywords if each.arg not in _HELD_BY_ALL]
+        odd = [each.arg for each in call.keywords if each.arg not in _ABOUT_DATA]
         is_several = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
         if odd or (is_several and isinstance(statement, ast.Assign) and statement.value is call):
             self._left |= {id(each) for each in ast.walk(call)}

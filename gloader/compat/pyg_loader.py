@@ -101,7 +101,7 @@ def _judge(draft: Draft, items: Sequence[_Item], *, end: int, needs_negatives: b
         elif name in {"directed", "replace"}:
             advice = f"give {name}={_DEFAULTS[name]}: others are not known before the script runs"
             draft.find(item.value, said, "missing", advice)
-        elif name in _SAYS_NEGATIVES and needs_negatives and name is not says_negatives:
+        elif name in _SAYS_NEGATIVES and needs_negatives and name != says_negatives:
             goes.append(number)
             draft.find(item.value, said, "ignored", "negatives are drawn, and come with labels")
         elif name in _SAYS_NEGATIVES and needs_negatives:

@@ -116,7 +116,7 @@ class _PygScript:
             self._loaded |= more
         self._unknown: set[str] = set()  # names of graphs that nothing is promised of
         self._is_made = False  # the changed script opens a dataset
-        self._is_typed = any(_is_typed(use) for use in uses)
+        self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
         self._names: dict[str, list[str]] = {}  # to be imported besides, by their modules
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         datasets = [use.call for use in uses if _kind_of_call(use.name) == "dataset" and use.call is not None]
@@ -365,7 +365,7 @@ class _PygScript:
 
     def _of_data(self, use: Use, held: Held) -> None:
         draft, node = self._draft, use.node
-        if held.made_by in _MADE and not self._is_loaded(node):
+        if self._is_other(use):
             return
         if use.is_stored:
             self._stored(use, held)
@@ -403,6 +403,10 @@ class _PygScript:
                 use.name, "the graph holds what the dataset has: prepare it after this line"
             )
             draft.find(node, draft.edits.of(node), "missing", advice)
+
+    def _is_other(self, use: Use) -> bool:
+        """Return whether something is asked of what was made, or loaded, and is no graph of a loader."""
+        return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
 
     def _is_loaded(self, node: ast.AST) -> bool:
         """Return whether a value begins with the name of a graph that a loader is given."""

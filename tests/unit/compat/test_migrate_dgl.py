@@ -198,6 +198,21 @@ def test_lines_that_nothing_takes_the_place_of_stay_and_have_their_flags():
     assert unsure.steps[0].command.endswith(" data/graph --symmetrize")
 
 
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("t = dgl.AddReverse()", "--symmetrize"),
+        ("t = dgl.AddReverse()\nprint(g.canonical_etypes)", "--add-reverse"),
+        ("t = dgl.Compose([dgl.AddSelfLoop(), dgl.ToSimple()])", "--self-loops --deduplicate"),
+        ("ds = dgl.data.AsLinkPredDataset", "--edge-split 80/10/10"),
+    ],
+)
+def test_the_command_has_the_flags_of_the_advice(text, flags):
+    found = migrate(f"import dgl\n(g,), _ = dgl.load_graphs('graph.bin')\n{text}{LOADER}")
+    assert not found.is_complete
+    assert found.steps[0].command == f"gloader prepare dgl:graph.bin data/graph {flags}"
+
+
 def test_loops_that_are_removed_are_said_to_be():
     found = verdicts(
         f"import dgl\ng = dgl.graph(x)\ng = dgl.add_self_loop(dgl.remove_self_loop(g))\n{LOADER}"

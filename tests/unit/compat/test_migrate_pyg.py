@@ -274,6 +274,7 @@ def test_a_graph_is_saved_behind_its_last_change(text, line):
         ("for batch in NeighborLoader(data, [5]):\n    batch.x_dict", "HeteroGraphData"),
         ("for batch in NeighborLoader(data, [5]):\n    batch['paper'].y", "HeteroGraphData"),
         ("data['train_mask']", "GraphData"),
+        ("saved = torch.load('model.pt')\nmodel.load_state_dict(saved['model'])", "GraphData"),
         ("for batch in NeighborLoader(data, [5]):\n    batch.x", "GraphData"),
     ],
 )
