@@ -65,7 +65,7 @@ def load_graphs(
     path = Path(filename)
     if not path.exists():
         raise SourceError(_absent(path))
-    if (path / DATASET_MANIFEST).is_file():
+    if path.is_dir():
         return [DGLGraph(Dataset.open(path))], {}
     # Graphs whose edges are predicted have no labels, and need none.
     source, options = SourceOptions(needs_labels=False), PrepareOptions(**changes)

@@ -10,7 +10,7 @@ from block_pairs import dgl as theirs
 
 import gloader
 import gloader.compat.dgl as dgl
-from gloader.errors import SourceError, StoreOpenError
+from gloader.errors import NotAStoreError, SourceError, StoreOpenError
 
 N = 30
 
@@ -109,6 +109,8 @@ def test_what_is_not_there_says_how_it_is_made(tmp_path, monkeypatch):
         gloader.Dataset.open("data/graph")
     assert caught.value.__suppress_context__  # one traceback, and not the two of what was looked for
     assert caught.value.errno == errno.ENOENT
+    with pytest.raises(NotAStoreError, match=r"dataset\.json"):  # a folder is one of a dataset
+        dgl.load_graphs(".")
     with pytest.raises(
         SourceError, match=r"data/graph is not there; make it once: gloader prepare dgl:FILE data/graph"
     ):
