@@ -138,15 +138,19 @@ def known_page_checksums(
         return None
     path = Path(root) / record.pages_file
     data = aligned_bytes(num_pages_of(record.num_pages * 8) * PAGE_BYTES)
-    with open_array(path, os_io=os_io) as fd:
-        read_exactly(fd, data.data, DATA_OFFSET, path=path, os_io=os_io)
     checksums = data.view(np.uint64)[: record.num_pages]
-    # The digest is over the checksums, so it vouches for this file too; the padding it does not cover must be zero.
-    if digest_of(checksums, record.version) != record.digest or data[record.num_pages * 8 :].any():
-        raise ChecksumError(
-            f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
-            "commit record; the file is damaged: restore it from a copy or prepare it again"
-        )
+    with open_array(path, os_io=os_io) as fd:
+        while True:
+            read_exactly(fd, data.data, DATA_OFFSET, path=path, os_io=os_io)
+            # The digest is over the checksums, so it vouches for this file too; the padding it does not cover must be
+            # zero.
+            if digest_of(checksums, record.version) == record.digest and not data[checksums.nbytes :].any():
+                break
+            if not os_io.refetch(fd, DATA_OFFSET):
+                raise ChecksumError(
+                    f"{path}: the page checksums of {record.name!r} do not match the digest {record.digest} of the "
+                    "commit record; the file is damaged: restore it from a copy or prepare it again"
+                )
     checksums.flags.writeable = False
     return checksums
 
@@ -215,28 +219,62 @@ def read_pages(
     """
     size = record.num_pages * PAGE_BYTES
     buffer = aligned_bytes(min(_STEP_BYTES, size)) if out is None else out
-    running, actual = Digest(record.version), np.empty(_STEP_BYTES // PAGE_BYTES, dtype=np.uint64)
+    running = Digest(record.version)
     for start in range(0, size, _STEP_BYTES):
         step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
-        read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
-        # Before the piece is handed on, while it is in the processor's cache.
         first = start // PAGE_BYTES
-        part = actual[: step.size // PAGE_BYTES]
-        checksum_pages(step, first, part, record.version)
-        if checksums is not None:
-            wrong = np.flatnonzero(part != checksums[first : first + part.size])
-            while wrong.size and os_io.refetch(fd, DATA_OFFSET + (first + int(wrong[0])) * PAGE_BYTES):
-                read_exactly(fd, step.data, DATA_OFFSET + start, path=path, os_io=os_io)
-                checksum_pages(step, first, part, record.version)
-                wrong = np.flatnonzero(part != checksums[first : first + part.size])
-            if wrong.size:
-                raise damaged_pages(path, record, first + wrong)
-        running.update(part)
+        # Before the piece is handed on, while it is in the processor's cache.
+        actual = read_run(fd, step, first, path=path, record=record, checksums=checksums, os_io=os_io)
+        running.update(actual)
         if learnt is not None:
-            learnt[first : first + part.size] = part
+            learnt[first : first + actual.size] = actual
         yield step
     if running.hexdigest() != record.digest:
         raise ChecksumError(
             f"{path}: the bytes do not match the digest {record.digest} of the commit record; the file is damaged: "
             "restore it from a copy or prepare it again (it has no page checksums, which tell the pages)"
         )
+
+
+def read_run(
+    fd: int,
+    data: NDArray[np.uint8],
+    first: int,
+    *,
+    path: Path,
+    record: ArrayRecord,
+    checksums: NDArray[np.uint64] | None,
+    wanted: NDArray[np.integer[Any]] | None = None,
+    os_io: OsIO = REAL_OS,
+) -> NDArray[np.uint64]:
+    """Read pages of ``record`` that lie one behind the other; a damaged one once more, if a mirror brings it anew.
+
+    Parameters
+    ----------
+    data : (n * 4096,) aligned uint8 to read into
+    first : number of the first page
+    checksums : (P,) of all pages; None: nothing is compared
+    wanted : (m,) numbers of the pages that are compared; None: all that are read
+
+    Returns
+    -------
+    (n,) uint64, the checksums of the pages
+
+    Raises
+    ------
+    ChecksumError, StoreReadError, TruncatedStoreError
+        As `load_array`.
+    """
+    actual = np.empty(data.size // PAGE_BYTES, dtype=np.uint64)
+    while True:
+        read_exactly(fd, data.data, DATA_OFFSET + first * PAGE_BYTES, path=path, os_io=os_io)
+        checksum_pages(data, first, actual, record.version)
+        if checksums is None:
+            return actual
+        wrong = first + np.flatnonzero(actual != checksums[first : first + actual.size])
+        if wanted is not None:
+            wrong = np.intersect1d(wrong, wanted)
+        if not wrong.size:
+            return actual
+        if not os_io.refetch(fd, DATA_OFFSET + int(wrong[0]) * PAGE_BYTES):
+            raise damaged_pages(path, record, wrong)

@@ -10,14 +10,9 @@ import numpy as np
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.ids import as_ids, outside
 from gloader.errors import ShapeError
-from gloader.ssd_store.format.array_reader import (
-    damaged_pages,
-    load_page_checksums,
-    open_array,
-    read_pages,
-)
-from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages
-from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, read_exactly, stored_dtype
+from gloader.ssd_store.format.array_reader import load_page_checksums, open_array, read_pages, read_run
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.format import ArrayRecord, stored_dtype
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
@@ -104,18 +99,21 @@ def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
     checksums = load_page_checksums(root, record, os_io=os_io)
     found = np.empty(wanted.shape[0], dtype=dtype)
     buffer = aligned_bytes(_RUN_PAGES * PAGE_BYTES)
-    actual = np.empty(_RUN_PAGES, dtype=np.uint64)
     with open_array(path, os_io=os_io) as fd:
         for first, last in _runs(wanted // per_page):
             data = buffer[: (last - first) * PAGE_BYTES]
-            read_exactly(fd, data.data, DATA_OFFSET + first * PAGE_BYTES, path=path, os_io=os_io)
-            checksum_pages(data, first, actual[: last - first], record.version)
             begin, end = np.searchsorted(wanted, [first * per_page, last * per_page])
             here = wanted[begin:end]
-            pages = here // per_page
-            bad = pages[actual[pages - first] != checksums[pages]]
-            if bad.size:
-                raise damaged_pages(path, record, np.unique(bad))
+            read_run(
+                fd,
+                data,
+                first,
+                path=path,
+                record=record,
+                checksums=checksums,
+                wanted=here // per_page,
+                os_io=os_io,
+            )
             found[begin:end] = data.view(dtype)[here - first * per_page]
     return found
 

@@ -7,7 +7,7 @@ import logging
 import os
 import stat
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +22,7 @@ from gloader.errors import (
 )
 from gloader.ssd_store.format.manifest import DATASET_MANIFEST
 from gloader.ssd_store.format.npy_header import DATA_OFFSET, file_bytes, npy_header
+from gloader.ssd_store.mirror.mirror_files import disk_errors
 from gloader.ssd_store.mirror.mirrored_file import HERE, MISSING
 from gloader.ssd_store.mirror.record import FILES, MARKS, MAX_RECORD_BYTES, MIRROR_RECORD, MirrorRecord
 from gloader.ssd_store.os_io import close_quietly, make_folders, pwrite_full, read_full, write_full
@@ -131,6 +132,69 @@ def make_mirror(
             draft.remove()
 
 
+def mend_mirror(
+    folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], *, os_io: OsIO
+) -> None:
+    """Write again what the mirror ``folder`` keeps of itself, where it is damaged; a file with a wrong size comes anew.
+
+    Sizes, headers, marks and the commit record are known, so that their damage is no reason to stop. Another process
+    may use the mirror meanwhile: what it reads is verified, and a mark that is lost costs a request.
+
+    Parameters
+    ----------
+    folder, record, commit, headers : as of `make_mirror`
+
+    Raises
+    ------
+    StoreOpenError
+        A file cannot be opened or written.
+    """
+    with disk_errors(StoreOpenError, "the mirror cannot be opened", folder):
+        for name, facts in record.files.items():
+            path, marks_path = folder / FILES / name, folder / MARKS / name
+            marks = _no_marks(facts.size, record.block_bytes)
+            if not (_is(path, facts.size, headers[name], os_io) and _is(marks_path, len(marks), b"", os_io)):
+                # The marks first: one over a hole would promise zeros.
+                _rewrite(marks_path, marks, len(marks), os_io)
+                _rewrite(path, headers[name], facts.size, os_io)
+        path = folder / FILES / DATASET_MANIFEST
+        if not _is(path, len(commit), commit, os_io):
+            _rewrite(path, commit, len(commit), os_io)
+
+
+def _is(path: Path, size: int, head: bytes, os_io: OsIO) -> bool:
+    """Return whether a file has ``size`` bytes and begins with ``head``."""
+    try:
+        with Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd:
+            found = bytearray(len(head))
+            read_full(fd, memoryview(found), 0, os_io=os_io)
+            return os_io.fstat(fd).st_size == size and found == head
+    except FileNotFoundError:
+        return False
+
+
+def _rewrite(path: Path, head: bytes, size: int, os_io: OsIO) -> None:
+    """Have a file of a mirror begin with ``head`` and end at ``size``, on the device; made where it is missing."""
+    _LOG.warning("%s was damaged: it is written again, and what it held is fetched again", path)
+    for parent in reversed(path.parents):
+        if not is_folder(parent, os_io):
+            with suppress(FileExistsError):
+                os_io.mkdir(parent, _PRIVATE)
+    with suppress(FileExistsError):
+        close_quietly(os_io.open(path, _NEW, 0o600), os_io=os_io)
+    with Descriptor(path, os.O_RDWR | os.O_NOFOLLOW, os_io=os_io) as fd:
+        os_io.truncate(fd, size)
+        pwrite_full(fd, memoryview(head), 0, os_io=os_io)
+        os_io.fsync(fd)
+    os_io.fsync_dir(path.parent)
+
+
+def _no_marks(size: int, block_bytes: int) -> bytes:
+    """Return the marks of a file of which nothing came. Pure."""
+    # A file of a header alone has nothing to bring.
+    return bytes([HERE if size == DATA_OFFSET else MISSING]) * -(-size // block_bytes)
+
+
 def remove_dead_draft(folder: Path, *, os_io: OsIO) -> None:
     """Remove what a process left that was killed just when it had made the mirror ``folder``."""
     path = _draft_of(folder)
@@ -233,10 +297,7 @@ def _write_all(
                     folders.append(root / parent)
         # Of full size by its last byte: what is before it takes no space.
         _write_new(folder / FILES / name, headers[name], facts.size, os_io)
-        # A file of a header alone has nothing to bring.
-        mark = HERE if facts.size == DATA_OFFSET else MISSING
-        marks = bytes([mark]) * -(-facts.size // record.block_bytes)
-        _write_new(folder / MARKS / name, marks, 0, os_io)
+        _write_new(folder / MARKS / name, _no_marks(facts.size, record.block_bytes), 0, os_io)
     _write_new(folder / FILES / DATASET_MANIFEST, commit, 0, os_io)
     _write_new(folder / MIRROR_RECORD, record.to_bytes(), 0, os_io)
     for path in reversed(folders):

@@ -116,7 +116,8 @@ class MirroredFile:
         # With `mark`, one at a time: what was read before a block was evicted must not be noted behind it.
         with self._lock:
             read_full(self._marks.fileno(), memoryview(found), first, os_io=self._os_io)
-            self.marks[first:past] = np.frombuffer(found, np.uint8)
+            marks = np.frombuffer(found, np.uint8)
+            self.marks[first:past] = np.where(marks <= WRITTEN, marks, MISSING)  # another one is damage
 
     def write(self, block: int, data: NDArray[np.uint8]) -> None:
         """Write a block; on the device on return. Raises `OSError`."""

@@ -15,6 +15,7 @@ from gloader.ssd_store.mirror.make import (
     headers_of,
     is_folder,
     make_mirror,
+    mend_mirror,
     read_record,
     remove_dead_draft,
 )
@@ -113,19 +114,20 @@ def open_mirror(
         commit = _local_commit(folder, os_io)
     manifest = parse_manifest(commit, f"{store.url}/{DATASET_MANIFEST}")
     headers = headers_of(manifest)
+    pages = {name: header for name, (header, _) in headers.items()}
     folder = mirror_dir / folder_name(store.url, commit)
     if not is_folder(folder, os_io):
         facts = facts_of(store, {name: size for name, (_, size) in headers.items()})
         num_requests += len(facts)
         record = MirrorRecord(url=store.url, files=facts, block_bytes=block_bytes)
-        make_mirror(
-            folder, record, commit, {name: header for name, (header, _) in headers.items()}, os_io=os_io
-        )
+        make_mirror(folder, record, commit, pages, os_io=os_io)
     else:
         remove_dead_draft(folder, os_io=os_io)
     record = read_record(folder, os_io=os_io)
-    if record.url != store.url or record.files.keys() != headers.keys():
+    sizes = {name: facts.size for name, facts in record.files.items()}
+    if record.url != store.url or sizes != {name: size for name, (_, size) in headers.items()}:
         raise FormatError(f"{folder / MIRROR_RECORD}: it belongs to another dataset; remove the folder")
+    mend_mirror(folder, record, commit, pages, os_io=os_io)
     fetcher = Fetcher(store, limits=limits or Limits(), most_requests=requests)
     mirror = Mirror(
         folder, record, checks_of(manifest, headers), fetcher, budget_bytes=budget_bytes, os_io=os_io
@@ -164,12 +166,14 @@ def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
 
 
 def _is_whole(folder: Path, record: MirrorRecord, os_io: OsIO) -> bool:
+    if folder.name != folder_name(record.url, _local_commit(folder, os_io)):
+        return False
     for name, facts in record.files.items():
         num_blocks = -(-facts.size // record.block_bytes)
         marks = bytearray(num_blocks)
         with Descriptor(folder / MARKS / name, os_io=os_io) as fd:
             read_full(fd, memoryview(marks), 0, os_io=os_io)
-        if marks.count(HERE) != num_blocks:
+        if marks.count(HERE) != num_blocks or os_io.stat(folder / FILES / name).st_size != facts.size:
             return False
     return True
 
