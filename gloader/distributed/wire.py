@@ -14,6 +14,7 @@ import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from gloader.core.malformed import MALFORMED
 from gloader.distributed.messages import parse, to_json
 from gloader.errors import RankError
 
@@ -179,7 +180,7 @@ def _decoded(data: bytes, *, is_whole: bool) -> Message:
         raise RankError(f"a message of more than {_LONGEST} bytes, or with more than one descriptor, came")
     try:
         document = json.loads(data)
-    except ValueError as error:
+    except MALFORMED as error:
         raise RankError(f"another rank sent what is no JSON: {error}") from error
     return parse(document)
 

@@ -50,7 +50,7 @@ def make_report(
     # All of it is read and drawn before the old page is touched.
     sections = beside([section for run in runs for section in read_sections(run)])
     make_output_folder(out.parent, os_io=os_io)
-    write_atomically(out, render_page(title, sections).encode(), os_io=os_io)
+    write_atomically(out, render_page(title, sections).encode(errors="backslashreplace"), os_io=os_io)
     if png is not None:
         make_output_folder(png, os_io=os_io)
         for name, data in name_pictures(sections).items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gloader.core.malformed import shown
+from gloader.core.malformed import MALFORMED, shown
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import FormatError
 from gloader.report.text_table import TextTable
@@ -91,7 +91,7 @@ class Comparison:
                 heading=_heading(values),
                 rows=tuple(_row(row) for row in values["rows"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except MALFORMED as error:
             raise FormatError(
                 f"the comparison is malformed: {shown(error)}; write it anew with experiments/bench/compare.py"
             ) from error

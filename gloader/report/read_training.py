@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from gloader.core.malformed import shown
+from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import FormatError
 from gloader.report.run_facts import circumstances_of, facts_of, table_of
 from gloader.report.run_settings import read_settings
@@ -55,7 +55,7 @@ def read_training(folder: Path) -> Training:
         )
         # Whatever is not a figure in the last of them is found now, with its name.
         facts_of(found), circumstances_of(found), table_of(found)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
     return found
 
@@ -72,7 +72,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     lines = [json.loads(line) for line in whole.splitlines()]
     try:
         return lines + ([json.loads(torn)] if torn else [])
-    except ValueError:
+    except MALFORMED:
         return lines
 
 

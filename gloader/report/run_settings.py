@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gloader.core.malformed import MALFORMED, shown
 from gloader.core.units import format_bytes
 from gloader.core.yaml_file import read_yaml_mapping
 from gloader.errors import FormatError
@@ -36,7 +37,7 @@ def read_settings(path: Path) -> RunSettings:
     Raises
     ------
     FormatError
-        It is no YAML.
+        It is no YAML, or a value is none that a run has.
     """
     content = (
         read_yaml_mapping(
@@ -45,7 +46,14 @@ def read_settings(path: Path) -> RunSettings:
         if path.is_file()
         else {}
     )
-    config = dict(_flat("", content))
+    try:
+        return _settings_of(dict(_flat("", content)))
+    except MALFORMED as error:
+        raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
+
+
+def _settings_of(config: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of a run; one of `MALFORMED` where a value is none that a run has."""
     named: dict[str, str] = {}
     for name, value in config.items():
         short = _short_name(name)

@@ -98,8 +98,8 @@ def _folder_sections(folder: Path) -> Iterator[Section]:
 def _file_sections(path: Path) -> list[Section]:
     try:
         values = json.loads(path.read_text())
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{path} is not JSON: {error}; give {_ACCEPTED}") from error
+    except MALFORMED as error:
+        raise FormatError(f"{path} is not JSON: {shown(error)}; give {_ACCEPTED}") from error
     if not isinstance(values, dict):
         raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")
     # By content, not by name: a user may have renamed the file.
@@ -124,7 +124,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
             ("read-ahead, KB", _listed(values["read_ahead_kb"])),
             ("command", str(values["command"])),
         ]
-    except (KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise FormatError(f"{path} is no comparison: {shown(error)}") from error
     return [
         Section(
@@ -165,7 +165,7 @@ def _tried_table(part: dict[str, Any]) -> TextTable:
 def _trace_section(path: Path, values: dict[str, Any]) -> Section:
     try:
         epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
-    except (KeyError, TypeError) as error:
+    except MALFORMED as error:
         raise FormatError(f"{path} is no trace of gloader: {shown(error)}") from error
     epoch = min(1, max(epochs, default=0))  # the second is the first that shows the steady state
     name = _name_of(path)
@@ -191,7 +191,7 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
             knee_slots=values["knee"]["slots"],
         )
         name = str(values["dataset"])
-    except (KeyError, TypeError, AttributeError) as error:
+    except MALFORMED as error:
         raise FormatError(f"{path} is no inspection: {shown(error)}") from error
     policies = [policy for policy in found.misses if policy != "none"]
     columns = [found.ratios(policy) for policy in policies]

@@ -72,7 +72,7 @@ class Chart:
         head, _, rest = self.svg.partition(">")
         own = f'{head} xmlns="http://www.w3.org/2000/svg">'
         style = f"<style>svg.chart{{{LIGHT};background:var(--paper)}}\n{RULES}</style>"
-        return f"{own}{style}{rest}".encode()
+        return f"{own}{style}{rest}".encode(errors="backslashreplace")
 
 
 def mark(style: int, x: float, y: float, *, title: str = "") -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
@@ -58,8 +59,8 @@ class Training:
 
     @property
     def best(self) -> float | None:
-        """The best validation."""
-        known = [epoch.valid for epoch in self.epochs if epoch.valid is not None]
+        """The best validation; one that is not a number counts for none."""
+        known = [each.valid for each in self.epochs if each.valid is not None and not isnan(each.valid)]
         return (min if self.metric in _ERRORS else max)(known) if known else None
 
     @property

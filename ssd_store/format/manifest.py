@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from gloader.core.malformed import shown
+from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ChecksumError, FormatError, VersionError
 from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
@@ -138,7 +138,7 @@ class Manifest:
         """
         try:
             data = seal_manifest(self.to_json())
-        except (TypeError, ValueError, RecursionError) as error:
+        except MALFORMED as error:
             raise FormatError(f"the metadata of a {self.kind} must be JSON values: {error}") from error
         parse_manifest(data, self.kind)  # what is refused when read must not be written
         return data
@@ -318,7 +318,7 @@ def _trailer(head: bytes) -> bytes:
 def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
     try:
         body = json.loads(data.decode("ascii"), object_pairs_hook=_distinct, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+    except MALFORMED as error:
         raise FormatError(f"{path}: the manifest is not JSON: {error}") from error
     if not isinstance(body, dict) or body.get("format") != FORMAT_NAME:
         raise FormatError(f"{path}: not a manifest of ours: its format is not {FORMAT_NAME!r}")

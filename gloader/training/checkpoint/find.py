@@ -6,6 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from gloader.core.malformed import MALFORMED
 from gloader.errors import CheckpointError
 from gloader.training.checkpoint.digest import SUMS_NAME, unsealed
 
@@ -104,5 +105,5 @@ def _best_run(result: Path) -> str:
     """Return the name of the best of several runs, the first where ``result`` cannot tell."""
     try:
         return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, *MALFORMED):
         return "run-0"

@@ -173,5 +173,5 @@ def _parse(content: Any, file: Path) -> Checkpoint:
 def _parse_spec(content: Any, file: Path) -> AnyModelSpec:
     try:
         return parse_spec(content, file)
-    except (TypeError, ValueError, KeyError, ConfigError) as error:
+    except (ConfigError, *MALFORMED) as error:
         raise CheckpointError(f"the model in {file} is malformed: {error}") from error

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gloader.errors import FormatError
+from gloader.report import make_report
 from gloader.report.read_training import read_training
+from gloader.report.run_settings import read_settings
 
 EPOCH = {
     "epoch": 0, "loss": 1.5, "train_acc": 0.5, "valid_acc": 0.25, "lr": 0.1, "seconds": 2.0, "evaluate_seconds": 1.0,
@@ -87,3 +91,62 @@ def test_malformed_figures_name_the_file(tmp_path: Path) -> None:
         read_training(tmp_path / "s")
     with pytest.raises(FormatError, match=r"config\.yaml is not what"):
         read_training(_run(tmp_path / "t", EPOCH, config="loader: {memory_budget_bytes: many}"))
+
+
+RESULT = {
+    "features": "ssd", "policy": "belady", "io_strategy": "auto", "test_acc": 0.5, "memory_budget_bytes": 100,
+    "peak_anonymous_bytes": 50, "peak_rss_bytes": 60, "total_seconds": 5.0, "versions": {"gloader": "1"},
+    "machine": {"device": "cpu", "processor": "x", "cores": 2, "memory_bytes": 10**9},
+    "tables": {"a": {"hit_rate": 0.5, "rows_gathered": 5, "bytes_read": 6}},
+}  # fmt: skip
+SETTINGS = {"loader": {"seed": 3, "memory_budget_bytes": 100, "fanouts": [5, 5]}, "dataset": {"name": "d"}}
+HOSTILE = ("[" * 20_000, "1" + "0" * 400, "9" * 5000, "0x" + "f" * 5000, "Infinity", "NaN", "[]", '"\\ud800"')
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, each in inner:
+        yield from _places(each, (*path, key))
+
+
+def _put(value: Any, path: tuple[Any, ...], odd: Any) -> Any:
+    if not path:
+        return odd
+    changed = value.copy()
+    changed[path[0]] = _put(value[path[0]], path[1:], odd)
+    return changed
+
+
+@pytest.mark.reliability("J10")
+@pytest.mark.parametrize("odd", HOSTILE, ids=lambda text: text[:8])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("metrics.jsonl", EPOCH | NEWER), ("result.json", RESULT), ("config.yaml", SETTINGS)],
+)
+def test_a_value_that_no_run_has_anywhere_is_shown_or_refused(
+    name: str, content: dict[str, Any], odd: str, tmp_path: Path
+) -> None:
+    folder = _run(tmp_path / "r", EPOCH | NEWER, EPOCH | NEWER | {"epoch": 1}, config=json.dumps(SETTINGS))
+    (folder / "result.json").write_text(json.dumps(RESULT))
+    for path in _places(content):
+        text = json.dumps(_put(content, path, "@@")).replace('"@@"', odd) + "\n"
+        (folder / name).write_text(text)
+        with suppress(FormatError):
+            read_training(folder)
+        with suppress(FormatError):
+            make_report([folder], tmp_path / "page.html", png=tmp_path / "pictures")
+
+
+@pytest.mark.reliability("J10")
+def test_settings_alone_are_refused_as_they_are_with_a_run(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"optim: {{lr: 0x{'f' * 5000}}}\n")
+    with pytest.raises(FormatError, match=r"config\.yaml is not what `gloader train` writes"):
+        read_settings(path)
+
+
+def test_a_validation_that_is_no_number_is_not_the_best(tmp_path: Path) -> None:
+    epochs = [EPOCH | {"valid_acc": float("nan")}, EPOCH | {"epoch": 1}]
+    assert read_training(_run(tmp_path / "r", *epochs)).best == 0.25
+    assert read_training(_run(tmp_path / "s", epochs[0])).best is None
