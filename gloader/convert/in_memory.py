@@ -34,6 +34,7 @@ from gloader.convert.readers.attributes import Attributes
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import RandomSplits, Source
+from gloader.core.fanouts import parse_relation
 from gloader.core.row_ranges import RangePart
 from gloader.core.units import parse_bytes
 from gloader.dataset.schema import relation_text
@@ -161,7 +162,8 @@ def write_hetero(
     add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) that has no reverse, behind all others
     links : link tables by name, as of `write_numpy`, each with its "relation", and perhaps the "reverse" that leads
         back, where there are several
-    edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out
+    edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out: a
+        relation, or its name
     reverse : relations that lead back, such as {"buys": "bought_by"}, out of which held-out edges are left too; one
         that is named rev_NAME, or has the same pairs, is found without
     symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
@@ -184,10 +186,6 @@ def write_hetero(
     options = {"seed": 0, **splits_and_options}
     if "feature_dtype" in options:
         options["dtype"] = options.pop("feature_dtype")
-    asked = options.get("symmetrize", ())
-    if not isinstance(asked, bool):  # which is refused, as relations are to be named
-        given = [asked] if isinstance(asked, str) else asked
-        options["symmetrize"] = tuple(map(_text, given))
     splits = {name: options.pop(name, None) for name in _SPLITS}
     seed = options.pop("seed")
     source = arrays_source(
@@ -357,10 +355,6 @@ def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> Arra
     raise ConfigError("give the topology as edge_index=, or as indptr= and indices=")
 
 
-def _text(relation: Relation | str) -> str:
-    return relation if isinstance(relation, str) else relation_text(relation)
-
-
 def _write(
     source: AnySource,
     path: str | os.PathLike[str],
@@ -375,13 +369,18 @@ def _write(
     known = PrepareOptions.__dataclass_fields__
     if unknown := sorted(set(settings) - set(known)):
         raise ConfigError(f"unknown options {unknown}; choose from memory_budget, {', '.join(known)}")
+    # A typed source refuses True: its relations are to be named.
+    if not isinstance(asked := settings.get("symmetrize", False), bool):
+        settings["symmetrize"] = tuple(map(_name_of, [asked] if isinstance(asked, str) else asked))
+    if settings.get("edge_split_relation") is not None:
+        settings["edge_split_relation"] = _name_of(settings["edge_split_relation"])
     if settings.get("ranges") is not None:
         settings["ranges"] = RangePart.parse(settings["ranges"])
     if settings.get("edge_split") is not None:
         settings["edge_split"] = edge_shares(settings["edge_split"])
         settings.setdefault("edge_split_seed", seed)
     if isinstance(reverse := settings.get("reverse"), Mapping):
-        settings["reverse"] = tuple((_text(one), _text(back)) for one, back in reverse.items())
+        settings["reverse"] = tuple((_name_of(one), _name_of(back)) for one, back in reverse.items())
     if num_classes is not None:
         source = replace(source, num_classes=num_classes)
     report = prepare(source, Path(path), PrepareOptions(**settings))
@@ -389,3 +388,8 @@ def _write(
         # What was given and left, or made up, is no news of a log.
         is_said = name == NOT_USED or (name == "split" and isinstance(source.splits, RandomSplits))
         _LOG.log(logging.WARNING if is_said else logging.INFO, "%s: %s: %s", path, name, text)
+
+
+def _name_of(relation: str | Relation) -> str:
+    """Return a relation as text, which may be its name alone; raises `ConfigError` where it is neither. Pure."""
+    return relation if isinstance(relation, str) else relation_text(parse_relation(relation))

@@ -642,3 +642,25 @@ def test_the_plan_counts_the_tables_of_a_split(tmp_path):
     assert stored <= plan.dataset_bytes
     with pytest.raises(BudgetError, match="finding link tables in a graph of 10 nodes needs at least"):
         plan_source(source, tmp_path / "out", replace(split, memory_budget_bytes=30 * MB))
+
+
+def test_keywords_of_a_typed_graph_take_relations_as_tuples(tmp_path):
+    given = {
+        "num_nodes": {"paper": 40, "author": 20},
+        "edges": {
+            ("paper", "cites", "paper"): np.arange(80).reshape(2, 40) % 37,
+            ("author", "writes", "paper"): np.arange(60).reshape(2, 30) % 20,
+        },
+        "edge_split": (0.8, 0.1, 0.1),
+    }
+    cites = ("paper", "cites", "paper")
+    made = [
+        Dataset.from_numpy_hetero(
+            tmp_path / str(number), symmetrize=[relation], edge_split_relation=relation, **given
+        )
+        for number, relation in enumerate((cites, "paper:cites:paper", "cites"))
+    ]
+    assert {each.fingerprint for each in made} == {made[0].fingerprint}
+    assert made[0].link_table("train").relation == cites
+    with pytest.raises(ConfigError, match="names no relation; write source:name:destination"):
+        Dataset.from_numpy_hetero(tmp_path / "no", edge_split_relation=("paper", "cites"), **given)

@@ -10,7 +10,7 @@ import pytest
 from gloader import Binary, InBatch, LinkLoader, Uniform
 from gloader.types import ReadyBatch
 
-from .linked import LinkedGraph, link_contents, write_linked
+from .linked import NUM_ROWS, LinkedGraph, link_contents, write_linked
 
 PLACES: list[dict[str, Any]] = [
     {"features": "ram"},
@@ -130,3 +130,37 @@ def test_one_stream_of_links_for_many_settings(
     linked: LinkedGraph, tmp_path: Path, number: int, seed: int
 ) -> None:
     check(linked, tmp_path, KINDS[number], random.Random(100 + 10 * seed + number), count=5)  # noqa: S311
+
+
+def steps(graph: LinkedGraph, negatives: Any, world_size: int) -> list[set[tuple[int, ...]]]:
+    """Return what each step of all ranks learns: (source, destination, label) of its pairs, 64 positives a step."""
+    learned: list[set[tuple[int, ...]]] = []
+    for rank in range(world_size):
+        size = {"batch_size": 64 // world_size, "rank": rank, "world_size": world_size}
+        with open_links(graph, negatives=negatives, threads=1, epochs=1, **size) as loader:
+            for number, batch in enumerate(loader):
+                assert isinstance(batch.batch, ReadyBatch)
+                ends = batch.batch.nodes[batch.pairs.numpy()]
+                rows = {
+                    (*pair, label) for pair, label in zip(ends.tolist(), batch.labels.tolist(), strict=True)
+                }
+                if rank == 0:
+                    learned.append(rows)
+                else:
+                    learned[number] |= rows
+    return learned
+
+
+@pytest.mark.parametrize("negatives", [Uniform(2), Binary(2)])
+def test_two_ranks_learn_of_drawn_negatives_what_one_does_with_twice_the_batch(
+    linked: LinkedGraph, negatives: Any
+) -> None:
+    whole = NUM_ROWS // 64  # steps that are full
+    assert steps(linked, negatives, 2)[:whole] == steps(linked, negatives, 1)[:whole]
+
+
+def test_negatives_of_the_batch_are_those_of_the_rank_s_own_batch(linked: LinkedGraph) -> None:
+    two, one = (steps(linked, InBatch(), world_size)[0] for world_size in (2, 1))
+    assert two < one  # the positives are the same, and each has half as many negatives beside it
+    count = [len([pair for pair in pairs if pair[2] == 0]) for pairs in (one, two)]
+    assert 1.8 < count[0] / count[1] < 2.2
