@@ -329,6 +329,8 @@ class ObjectSettings:
     """Most requests under way at a time."""
     object_price: Price | None = None
     """What the store asks, such as 0.0004/1000req,0.09/GB: the cost is shown then."""
+    object_redirects: bool = False
+    """Follow a web server that sends requests on to another host, whose record and checksums are believed then."""
 
     @property
     def price(self) -> ObjectPrice | None:
@@ -344,6 +346,7 @@ class ObjectSettings:
         object_limit: str | None = None,
         object_requests: int = 64,
         object_price: str | None = None,
+        object_redirects: bool = False,
     ) -> Self:
         """Return the settings that keywords of `gloader.Dataset.open` make; sizes may be text.
 
@@ -358,6 +361,7 @@ class ObjectSettings:
             object_limit=object_limit,
             object_requests=object_requests,
             object_price=object_price,
+            object_redirects=object_redirects,
         )
         if object_requests < 1:
             raise ConfigError(f"object_requests is {object_requests}; it must be at least 1")

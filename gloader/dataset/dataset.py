@@ -97,6 +97,7 @@ class Dataset:
         object_limit: str | None = None,
         object_requests: int = 64,
         object_price: str | None = None,
+        object_redirects: bool = False,
         os_io: OsIO = REAL_OS,
     ) -> Dataset:
         """Open the dataset directory at ``path``, or the dataset at a URL.
@@ -107,7 +108,7 @@ class Dataset:
         Parameters
         ----------
         path : a directory, or a URL such as "s3://bucket/papers"; also gs, az, https and file
-        mirror_dir, mirror_budget, object_limit, object_requests, object_price
+        mirror_dir, mirror_budget, object_limit, object_requests, object_price, object_redirects
             How a URL is mirrored, see `gloader.config.ObjectSettings`; of no use to a directory.
         os_io : the system calls by which a directory is read
 
@@ -129,6 +130,7 @@ class Dataset:
                 object_limit=object_limit,
                 object_requests=object_requests,
                 object_price=object_price,
+                object_redirects=object_redirects,
             )
             root, mirrored = open_mirrored(text, settings)
             try:

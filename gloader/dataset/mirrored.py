@@ -122,7 +122,7 @@ def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
     """
     require_plain(url)
     # Late: obstore is optional.
-    from gloader.ssd_store.mirror import Limits, open_mirror
+    from gloader.ssd_store.mirror import Limits, open_mirror, open_objects
 
     root, os_io = open_mirror(
         url,
@@ -130,6 +130,7 @@ def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
         budget_bytes=settings.mirror_budget,
         limits=Limits.parse(settings.object_limit),
         requests=settings.object_requests,
+        objects=open_objects(url, redirects=settings.object_redirects),
     )
     return root, Mirrored(shown_url(url), root, settings, os_io)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from gloader.core.urls import shown_url
 from gloader.errors import ConfigError, MissingDependencyError, StoreReadError, StoreWriteError
 from gloader.ssd_store.mirror.objects import REQUEST_TIMEOUT_S, ObjectFacts
+from gloader.ssd_store.mirror.redirects import RedirectGuard
 from gloader.ssd_store.mirror.store_errors import redacted, refusal, store_error
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ _STALL_S: Final = 20.0  # without any byte
 _CONNECT_S: Final = 5.0
 
 
-def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> ObjectStore:
+def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: bool = False) -> ObjectStore:
     """Open the objects below ``url`` through obstore; no request is made.
 
     Credentials are found by obstore alone: environment variables (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...),
@@ -38,6 +39,7 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> ObjectSto
     ----------
     url : s3://, gs://, az://, https://, http://, file:// or, within a process, memory://name
     timeout_s : of one request, until its last byte is here
+    redirects : follow a web server to another host
 
     Raises
     ------
@@ -78,7 +80,9 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> ObjectSto
             "az://container/folder, https://host/folder and file:///folder, and the settings of the store in the "
             "environment, such as AWS_REGION or AZURE_STORAGE_ACCOUNT_NAME"
         ) from None
-    return ObstoreClient(shown, once=once, patient=patient)
+    is_guarded = shown.lower().startswith("http") and not redirects
+    guard = RedirectGuard(url, timeout_s=timeout_s) if is_guarded else None
+    return ObstoreClient(shown, once=once, patient=patient, guard=guard)
 
 
 def _says_http(url: str) -> bool:
@@ -102,12 +106,14 @@ class ObstoreClient:
     url : where they are, as it may be shown
     once : the store, which repeats no request: for `get`, whose caller does
     patient : the same store, which repeats requests itself
+    guard : refuses objects of other hosts; None: there are none, or they are allowed
     """
 
-    def __init__(self, url: str, *, once: Any, patient: Any) -> None:
+    def __init__(self, url: str, *, once: Any, patient: Any, guard: RedirectGuard | None = None) -> None:
         self.url = url
         self._once = once
         self._patient = patient
+        self._guard = guard
 
     def head(self, name: str, /) -> ObjectFacts | None:
         """As `ObjectStore.head`."""
@@ -197,6 +203,8 @@ class ObstoreClient:
         doing: str,
         act: Callable[[], T],
     ) -> T:
+        if self._guard is not None:
+            self._guard.require_direct(name)
         try:
             return act()
         except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a signed query

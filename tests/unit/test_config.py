@@ -250,6 +250,7 @@ def test_settings_of_a_url_are_flags_and_their_record_is_a_recipe() -> None:
         object_limit="1MB/s",
         object_requests=3,
         object_price="2/GB",
+        object_redirects=True,
     )
     assert given.mirror_budget == 40_000_000_000
     recorded = given.recorded()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -272,3 +274,35 @@ def test_a_dataset_of_several_types_comes_from_a_url(opened: Open, tmp_path: Pat
     ours, theirs = mirrored.load_hetero_graph(), local.load_hetero_graph()
     for relation, edges in theirs.relations.items():
         np.testing.assert_array_equal(ours.relations[relation].indices, edges.indices)
+
+
+@pytest.mark.reliability("O15")
+def test_a_dataset_that_another_host_answers_for_is_opened_where_that_is_allowed(
+    serve: Serve, opened: Open, local: Dataset
+) -> None:
+    server = serve()
+
+    class SendOn(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(302)
+            self.send_header("Location", server.url + self.path)
+            self.end_headers()
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), SendOn) as first:
+        thread = threading.Thread(target=first.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        url = f"http://127.0.0.1:{first.server_port}/papers"
+        try:
+            with pytest.raises(StoreError, match=r"sends requests on to .*--object-redirects"):
+                opened(url)
+            assert server.counts.requests == 0
+            found = opened(url, object_redirects=True)
+            np.testing.assert_array_equal(found.labels, local.labels)
+        finally:
+            first.shutdown()
+            thread.join()

@@ -19,6 +19,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     """Answers by the name that is asked for."""
 
     protocol_version = "HTTP/1.1"
+    elsewhere = ""  # the URL of another server
 
     def log_message(self, *_):
         pass
@@ -59,6 +60,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.close_connection = True
         elif name in {"loop", "file"}:
             self.answer(302, b"", Location=name if name == "loop" else "file:///etc/passwd")
+        elif name in {"near", "away", "near-then-away"}:
+            places = {"near": "good", "near-then-away": "away"}
+            self.answer(302, b"", Location=places.get(name) or f"{self.elsewhere}/{name}?sig=SECRETSIGNATURE")
         elif name == "weak":
             assert "If-Match" not in self.headers
             self.answer(206, b"x" * 100, **{**ranges, "ETag": 'W/"a"'})
@@ -74,6 +78,28 @@ def _port():
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(name="elsewhere")
+def _elsewhere(port):
+    """Another host, which answers to anything, and what it was asked."""
+    asked = []
+
+    class Other(Handler):
+        def do_GET(self):
+            asked.append((self.command, self.path))
+            self.answer(206, b"z" * 100, Content_Range="bytes 0-99/1000", ETag='"a"')
+
+        do_HEAD = do_PUT = do_GET  # noqa: N815
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    Handler.elsewhere = f"http://127.0.0.1:{server.server_port}"
+    yield asked
     server.shutdown()
     server.server_close()
     thread.join()
@@ -235,3 +261,35 @@ def test_objects_are_written_listed_read_and_removed(tmp_path, kind):
     with pytest.raises(StoreReadError, match="it was replaced") as caught:
         objects.get("a/c", 0, 10, objects.head("a/b").etag)
     assert caught.value.errno == errno.ESTALE
+
+
+@pytest.mark.reliability("O15")
+@pytest.mark.reliability("O16")
+@pytest.mark.parametrize("name", ["away", "near-then-away"])
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda objects, name: objects.get(name, 0, 100, '"a"'),
+        lambda objects, name: objects.read(name, max_bytes=1000),
+        lambda objects, name: objects.head(name),
+        lambda objects, name: objects.put(name, b"x"),
+    ],
+    ids=["get", "read", "head", "put"],
+)
+def test_a_redirect_to_another_host_is_refused_and_that_host_is_not_asked(objects, elsewhere, ask, name):
+    words = r"sends requests on to http://127.0.0.1:\d+.*--object-redirects"
+    with pytest.raises(StoreReadError, match=words) as caught:
+        ask(objects, name)
+    require_no_secrets(caught.value)
+    assert not elsewhere
+
+
+@pytest.mark.reliability("O15")
+def test_a_redirect_to_another_host_is_followed_where_that_is_allowed(port, elsewhere):
+    objects = open_objects(f"http://127.0.0.1:{port}/folder", timeout_s=0.5, redirects=True)
+    assert bytes(objects.get("away", 0, 100, '"a"')) == b"z" * 100
+    assert [command for command, _ in elsewhere] == ["GET"]
+
+
+def test_a_redirect_within_a_host_is_followed(objects):
+    assert bytes(objects.get("near", 0, 100, '"a"')) == b"y" * 100
