@@ -6,8 +6,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from gloader.core.descriptors import require_descriptors
 from gloader.core.fanouts import checked_hops
 from gloader.core.row_order import RowOrder
+from gloader.dataset.hetero_passes import num_swept
 from gloader.dataset.topology import open_hetero_topology, open_topology
 from gloader.errors import BudgetError
 from gloader.pipeline.device_rows import DeviceTable, Workload
@@ -21,7 +23,7 @@ from gloader.pipeline.open_edges import (
     sweep_demand,
 )
 from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
-from gloader.pipeline.table_files import open_files
+from gloader.pipeline.table_files import FILES_OF_A_MIRRORED_FILE, FILES_OF_A_READER, feature_rows, open_files
 from gloader.pipeline.unreachable import tell_unreachable
 from gloader.samplers import (
     HeteroGraph,
@@ -29,7 +31,9 @@ from gloader.samplers import (
     make_hetero_temporal_sampler,
     make_sampler,
     make_temporal_sampler,
+    reads_weights,
 )
+from gloader.ssd_store.regions.layout import MAX_FILES
 
 if TYPE_CHECKING:
     from gloader.config import LoaderSettings
@@ -100,6 +104,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
         )
     room = known if known is not None and known.spill_bytes else spill
     home = choose_edge_home(dataset, settings, room, budget_bytes=budget_bytes)
+    require_descriptors(_most_open_files(dataset, settings, home))
     # Held first: what it leaves of the budget is shared out below.
     topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
     beside: list[tuple[str, int]] = []
@@ -138,6 +143,19 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
         others=tuple(beside),
     )
     return MeasuredLoad(work=work, files=files, home=home, tiers=tiers, demand=demand, links=links)
+
+
+def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:
+    """Return how many files may be open at a time, without those of packs of rows."""
+    count = FILES_OF_A_READER * len(feature_rows(dataset, settings))
+    if home.home == "sweep":
+        arrays = 2 if reads_weights(settings.sampling.sampler) else 1
+        count += FILES_OF_A_READER * arrays * num_swept(dataset)
+        # Those of a pass are written together: of each hop, as its batches are not done at the same time.
+        count += MAX_FILES * len(settings.sampling.fanouts)
+    if dataset.mirrored is not None:
+        count += FILES_OF_A_MIRRORED_FILE * len(dataset.mirrored.os_io.mirror.record.files)
+    return count + FILES_OF_A_READER
 
 
 def _open_edges(

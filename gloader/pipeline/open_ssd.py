@@ -8,12 +8,15 @@ import numpy as np
 
 from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner
 from gloader.cache.trace import NO_ROWS
+from gloader.core.descriptors import require_descriptors
 from gloader.errors import BudgetError
 from gloader.memory.divide_cache import share_out
 from gloader.pipeline.stage import MissRetrieval
+from gloader.pipeline.table_files import FILES_OF_A_READER
 from gloader.pipeline.tiers import SsdTable
 from gloader.samplers import HeteroGraph
 from gloader.ssd_store import Packer, pack_buffers
+from gloader.ssd_store.regions.layout import MAX_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +75,8 @@ def open_ssd(
     buffers = None
     # The plan may have found packs too dear, though there is a folder for them.
     if files.spill is not None and plan.pack_buffer_bytes:
+        # Each table is swept by a reader of its own; the files of a pack are written together.
+        require_descriptors(FILES_OF_A_READER * len(files.tables) + MAX_FILES)
         buffers = pack_buffers(plan.pack_buffer_bytes)
         stack.callback(buffers.close)
     held = [NO_ROWS if tier.cache is None else tier.cache.plan.rows for tier in tiers]

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.spill.folder import SpillFolder
 
 
+# Open files at most of what reads a file: the file, a ring, and the events that it waits for.
+FILES_OF_A_READER: Final = 4
+FILES_OF_A_MIRRORED_FILE: Final = 3  # for reading and for writing, and its marks
 _AS_PROBED: Final = ("auto", "uring")  # the ways to make requests that a probe would choose
 
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class RegionFiles:
     """Creates the files of a pack, lends them to readers and gives each back when its batches are released.
 
-    Thread-safe. Owns the files and their descriptors until `close`.
+    Thread-safe. Owns the files until `close`. Their descriptors are open while a pack is written and while a region is
+    read, no longer: packs of many relations are there at a time.
 
     Parameters
     ----------
@@ -44,7 +45,6 @@ class RegionFiles:
         self._lock = threading.Lock()
         self._paths: dict[int, Path] = {}  # of the files that are there, by number
         self._writing: dict[int, SpillFile] = {}
-        self._reading: dict[int, DeviceFile] = {}
         self._is_live = np.ones(layout.file.shape[0], np.bool_)  # batches that were not released
 
     @property
@@ -119,7 +119,11 @@ class RegionFiles:
         with self._lock:
             if not self._is_live[batch]:
                 raise SpillError(errno.ENOENT, f"the pack of {label} was released", str(self._folder.path))
-            yield self._opened(number, label)
+            file = self._opened(number, label)
+            try:
+                yield file
+            finally:
+                file.close()
 
     def release(self, batch: int) -> None:
         """Say that ``batch`` is done, and give its file back to the folder if it was the last. Idempotent."""
@@ -127,7 +131,6 @@ class RegionFiles:
             self._is_live[batch] = False
             number = int(self._layout.file[batch])
             if number in self._paths and not self._is_live[self._layout.file == number].any():
-                self._stop_reading(number)
                 self._folder.keep_file(self._paths.pop(number))
 
     def close(self) -> None:
@@ -151,22 +154,14 @@ class RegionFiles:
             raise failure
 
     def _opened(self, number: int, label: str) -> DeviceFile:
-        if number not in self._reading:
-            path = self._paths[number]
-            direct: Direct = "auto" if self.is_direct else "off"
-            try:
-                self._reading[number] = DeviceFile(path, direct=direct, os_io=self._folder.os_io)
-            except StoreOpenError as error:
-                text = f"opening the pack of {label} failed: {error.strerror}"
-                raise SpillError(error.errno or errno.EIO, text, str(path)) from error
-        return self._reading[number]
+        path = self._paths[number]
+        direct: Direct = "auto" if self.is_direct else "off"
+        try:
+            return DeviceFile(path, direct=direct, os_io=self._folder.os_io)
+        except StoreOpenError as error:
+            text = f"opening the pack of {label} failed: {error.strerror}"
+            raise SpillError(error.errno or errno.EIO, text, str(path)) from error
 
     def _remove(self, number: int) -> None:
-        self._stop_reading(number)  # an open descriptor would keep the bytes on the disk
         self._folder.remove_file(self._paths[number])
         del self._paths[number]
-
-    def _stop_reading(self, number: int) -> None:
-        file = self._reading.pop(number, None)
-        if file is not None:
-            file.close()
