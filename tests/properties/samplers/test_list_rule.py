@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from gloader.errors import ConfigError, GraphError, ShapeError
 from gloader.samplers import CscGraph, make_sampler
 from gloader.samplers import list_rule as list_rules
 from gloader.samplers.list_rule import ListDraws, ListRule
+from gloader.samplers.rng import layer_key, relation_key
 from gloader.samplers.sweeping import Frontier
 from gloader.testing.sampler_suite import batch_bytes, require_same
 from gloader.types import BatchId
@@ -158,3 +160,28 @@ def test_samplers_that_look_at_lists_twice_have_no_rule(
     sampler: Any = make_sampler(name, list_graph([1.0]), [2], **options)
     with pytest.raises(ConfigError, match=f"go by once; use .*{instead}"):
         sampler.rule  # noqa: B018 - a property that raises
+
+
+@pytest.mark.parametrize("kind", ["weighted", "labor"])
+def test_lists_of_any_relation_are_drawn_by_the_key_of_their_own(kind: str) -> None:
+    rule = make_sampler(kind, list_graph([1.0] * 8), [2], 3).rule  # type: ignore[attr-defined]
+    frontier = rule.begin(BatchId(epoch=1, index=5), np.array([0]))
+    of_batch = layer_key(3, 1, 5, 0)
+    for number in range(3):
+        assert replace(rule, relation=number).key(frontier) == relation_key(of_batch, number)
+
+
+def test_the_pages_that_are_marked_are_those_that_hold_the_lists_and_no_other() -> None:
+    degrees = np.array([3, 0, 4, 1, 8, 5])  # edges 0 to 2, 3 to 6, 7, 8 to 15, 16 to 20, of four to a page
+    graph = CscGraph(
+        indptr=np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64),
+        indices=np.zeros(21, np.int32),
+        edge_weight=np.ones(21, np.float32),
+    )
+    rule = make_sampler("weighted", graph, [2]).rule  # type: ignore[attr-defined]
+    wanted = {0: {0}, 1: set(), 2: {0, 1}, 3: {1}, 4: {2, 3}, 5: {4, 5}}
+    for node, pages in wanted.items():
+        marked = np.zeros(1, np.uint64)
+        taken = rule.mark(rule.begin(BatchId(epoch=0, index=0), np.array([node])), marked, per_page=4)
+        assert {page for page in range(64) if int(marked[0]) >> page & 1} == pages
+        assert taken == min(degrees[node], 2)

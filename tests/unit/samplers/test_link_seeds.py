@@ -564,3 +564,31 @@ def test_a_batch_of_too_many_pairs_is_refused() -> None:
         r"pairs: lower batch_size or the number of negatives$",
     ):
         seeds.of(FIRST, np.arange(10))
+
+
+def test_parallel_edges_of_the_reverse_relation_are_left_out_too() -> None:
+    writes, written = ("author", "writes", "paper"), ("paper", "rev_writes", "author")
+    graph = HeteroGraph(
+        num_nodes={"author": 4, "paper": 4},
+        relations={
+            writes: of_pairs(4, [(0, 1), (0, 1), (2, 1)]),
+            written: of_pairs(4, [(1, 0)] * 3 + [(1, 2)]),
+        },
+    )
+    table = links_of(
+        graph.relations[writes],
+        [(0, 1)],
+        relation=writes,
+        reverse=graph.relations[written],
+        reverse_relation=written,
+    )
+    seeds = LinkSeeds(graph, table, negatives=Uniform(1), exclude="reverse", duplicates=True)
+    left_out = [array.tolist() for array in seeds.of(FIRST, np.array([0])).excluded]
+    assert left_out == [[0, 1], [0, 1, 2]]  # of each relation all edges between the two, and no other
+
+
+def test_a_strict_pair_may_lead_to_its_own_source_where_that_is_no_edge() -> None:
+    graph = of_pairs(4, [(0, 1)])
+    seeds = LinkSeeds(graph, links_of(graph, [(0, 1)]), negatives=Binary(400.0, strict=True))
+    drawn = Counter(map(tuple, wrong_pairs(seeds.of(FIRST, np.array([0]))).tolist()))
+    assert set(drawn) == {(source, dst) for source in range(4) for dst in range(4)} - {(0, 1)}

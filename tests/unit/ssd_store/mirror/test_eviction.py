@@ -16,7 +16,7 @@ from gloader.errors import StoreOpenError
 from gloader.ssd_store.format.npy_header import DATA_OFFSET
 from gloader.ssd_store.mirror import mirror_files
 from gloader.ssd_store.mirror.eviction import choose_victims, count_uses
-from gloader.ssd_store.mirror.mirrored_file import HERE
+from gloader.ssd_store.mirror.mirrored_file import EVICTED, HERE
 from gloader.ssd_store.os_io import OsIO
 
 
@@ -51,6 +51,11 @@ def test_where_too_little_would_go_nothing_does_but_for_what_must_stay():
     assert choose_victims(uses_of(1), np.array([10]), needed_bytes=11, newcomer=9) is None
     assert choose_victims(uses_of(1), np.array([10]), needed_bytes=11, newcomer=None).tolist() == [0]
     assert choose_victims(uses_of(), np.array([], int), needed_bytes=1, newcomer=9) is None
+
+
+def test_a_newcomer_may_need_all_that_may_go():
+    assert choose_victims(uses_of(1, 1), np.array([10, 10]), needed_bytes=20, newcomer=5).tolist() == [0, 1]
+    assert choose_victims(uses_of(1), np.array([10]), needed_bytes=10, newcomer=5).tolist() == [0]
 
 
 @pytest.fixture(name="budget")
@@ -320,3 +325,56 @@ def test_nothing_is_evicted_from_a_folder_without_our_record(remote, mirror_dir,
     assert os_io.stats().blocks_here == before.blocks_here
     assert os_io.stats().not_kept > before.not_kept
     os_io.close_mirror()
+
+
+@pytest.mark.reliability("O11")
+def test_a_mark_is_gone_from_the_device_before_the_bytes_are_and_is_set_once(remote, mirror_dir, budget):
+    calls = []
+
+    class Recorded(OsIO):
+        def pwrite(self, fd, data, offset):
+            calls.append(("pwrite", fd))
+            return super().pwrite(fd, data, offset)
+
+        def datasync(self, fd):
+            calls.append(("datasync", fd))
+            super().datasync(fd)
+
+        def punch_hole(self, fd, offset, num_bytes):
+            calls.append(("punch", offset // BLOCK))
+            super().punch_hole(fd, offset, num_bytes)
+
+        def kill_point(self, name):
+            calls.append(("point", name))
+
+    root, os_io, _ = open_mirrored(remote, mirror_dir, budget_bytes=budget, os_io=Recorded())
+    sweep(os_io, root / FEATURES, [0, 1], remote.files[FEATURES])
+    file = os_io.mirror.files.named(FEATURES)
+    calls.clear()
+    os_io.mirror.keeper._evict(file, 1)
+    marks = file._marks.fileno()
+    assert calls == [
+        ("pwrite", marks),
+        ("datasync", marks),
+        ("point", "mirror.after_mark"),
+        ("point", "mirror.before_punch"),
+        ("punch", 1),
+    ]
+
+
+def test_a_block_that_is_just_being_evicted_cannot_be_pinned(remote, mirror_dir, budget):
+    root, os_io, _ = open_mirrored(remote, mirror_dir, budget_bytes=budget)
+    sweep(os_io, root / FEATURES, [0, 1], remote.files[FEATURES])
+    file, keeper = os_io.mirror.files.named(FEATURES), os_io.mirror.keeper
+    found = []
+    set_mark = file.mark
+
+    def mark_and_pin(block, mark, *, is_durable):
+        # Its mark is still there.
+        found.append((keeper.pin(file, 0, 2), file.pins[:2].tolist()))
+        set_mark(block, mark, is_durable=is_durable)
+
+    file.mark = mark_and_pin
+    keeper._evict(file, 1)
+    assert found == [(False, [0, EVICTED])]
+    assert not file.pins.any()
