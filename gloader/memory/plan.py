@@ -19,8 +19,8 @@ from gloader.memory.part_bytes import (
     table_planning_bytes,
     workspace_bytes,
 )
-from gloader.memory.predict import StepSeconds, StepShares, predict_step
-from gloader.memory.too_small import does_not_fit, require_batch, require_features
+from gloader.memory.predict import StepSeconds, StepShares, predict_step, staged_by_name_bytes
+from gloader.memory.too_small import does_not_fit, require_batch, require_features, require_staging
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize, superbatch_sizes
 
 if TYPE_CHECKING:
@@ -43,6 +43,9 @@ _KEPT_SUPERBATCHES = 3
 # left on the disk what a batch is made of.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)
+
+# Of idle memory: staged rows, those of the next superbatch, and buffers.
+_IDLE_PARTS = 3
 
 # Ways to share the memory out that are told of: the one that is taken, and the next best.
 _TOLD = 3
@@ -170,6 +173,13 @@ def plan_memory(
         found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
     if not found:
         least = _sizes(demand, superbatch)[0]
+        outlooks = _outlooks(demand, least)
+        require_staging(
+            demand,
+            left - (cache_bytes or 0),
+            _IDLE_PARTS * staged_by_name_bytes(demand.work, outlooks, least),
+            least,
+        )
         raise does_not_fit(demand, left, spill_bytes, cache_bytes, least, must_pack=must_pack)
     return _plan_of(demand, _ranked(found), parts, budget_bytes, asked=superbatch)
 
@@ -309,10 +319,7 @@ def _on_ssd(
     kept_shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
     spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
     for num_batches in _sizes(demand, superbatch):
-        outlooks = tuple(
-            cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
-            for table in demand.tables
-        )
+        outlooks = _outlooks(demand, num_batches)
         planned = planning_bytes(demand, num_batches)
         for count in counts:
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
@@ -341,6 +348,14 @@ def _on_ssd(
                         )
 
 
+def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
+    """Return what a cache misses of each table with superbatches of ``num_batches``. Pure."""
+    return tuple(
+        cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
+        for table in demand.tables
+    )
+
+
 def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
     """Return the superbatches that are tried: what was asked for, and half of an edge sweep's batches at most. Pure."""
     sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
@@ -357,6 +372,8 @@ def _with_cache(
     cache_bytes: int | None,
 ) -> StepShares | None:
     """Return ``shares`` with the cache that has ``room``, and its part of what is idle then; None: no room. Pure."""
+    staged = staged_by_name_bytes(demand.work, outlooks, shares.num_batches)
+    room -= _IDLE_PARTS * staged
     if room < 0:
         return None
     if cache_bytes is None:
@@ -367,7 +384,7 @@ def _with_cache(
     left = room - caches_bytes(demand, rows)
     if left < 0:
         return None
-    return replace(shares, cache_rows=rows, staging_bytes=idle_part(left))
+    return replace(shares, cache_rows=rows, staging_bytes=staged + idle_part(left))
 
 
 def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ...]:
@@ -384,4 +401,4 @@ def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ..
 
 def idle_part(idle_bytes: int) -> int:
     """Return a third of idle memory: for staged rows, for those of the next superbatch, and for buffers. Pure."""
-    return max(idle_bytes, 0) // 3
+    return max(idle_bytes, 0) // _IDLE_PARTS

@@ -213,7 +213,9 @@ def _reads(
     return _Reads(
         misses=misses,
         missed_bytes=misses * table.stored_row_bytes,
-        staged_bytes=in_ram_bytes(math.ceil(_STAGED_MARGIN * unique), table.stored_row_bytes),
+        staged_bytes=_staged_bytes(
+            table, outlook, 0 if work.strategy == "staged" else cache_rows, num_batches
+        ),
         direct_s=_read_seconds(work.rates, table, misses, 0, table.gap_bytes),
         sweep_s=_read_seconds(work.rates, table, unique, work.sweep_gap_bytes) / num_batches,
         sweep_bytes=expected_reads(
@@ -224,6 +226,24 @@ def _reads(
         )[1]
         / num_batches,
     )
+
+
+def staged_by_name_bytes(work: StepWork, outlooks: Sequence[CacheOutlook], num_batches: int) -> int:
+    """Return the memory that missing rows must have where staged reads were asked for by name, else 0. Pure.
+
+    The cache is empty at first, and then a superbatch misses all of its rows, and must not be read in another way.
+    """
+    if work.strategy != "staged":
+        return 0
+    return sum(
+        _staged_bytes(table, outlook, 0, num_batches)
+        for table, outlook in zip(work.tables, outlooks, strict=True)
+    )
+
+
+def _staged_bytes(table: TableWork, outlook: CacheOutlook, cache_rows: int, num_batches: int) -> int:
+    unique = outlook.distinct_misses(cache_rows, num_batches)
+    return in_ram_bytes(math.ceil(_STAGED_MARGIN * unique), table.stored_row_bytes)
 
 
 def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[Strategy, _DiskWork]:

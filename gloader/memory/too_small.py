@@ -93,3 +93,15 @@ def require_features(demand: Demand, left: int, features: Features, budget_bytes
             f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
             f"{format_bytes(max(left, 0))}. Raise the budget"
         )
+
+
+def require_staging(demand: Demand, left: int, staged_bytes: int, num_batches: int) -> None:
+    """Raise BudgetError where ``staged_bytes`` for io_strategy='staged', asked for by name, are not left. Pure."""
+    room = left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes
+    room -= planning_bytes(demand, num_batches)
+    if staged_bytes > max(room, 0):
+        raise BudgetError(
+            f"io_strategy='staged' needs {format_bytes(staged_bytes)} of memory for the missing rows of superbatches "
+            f"(superbatch={num_batches}), and {format_bytes(max(room, 0))} of the memory budget are left; raise "
+            f"memory_budget by {format_bytes(staged_bytes - room)}, use a smaller superbatch, or io_strategy='auto'"
+        )

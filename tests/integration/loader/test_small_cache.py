@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import gloader
+from gloader.errors import BudgetError
 
 from .conftest import DIM, Written
 
@@ -61,3 +62,26 @@ def test_a_static_cache_hits_the_rows_of_its_start(tiny: Written) -> None:
             stats = loader.stats
             assert hits > 0
             assert (stats.cache_hits, stats.rows_read, stats.rows_gathered) == (hits, rows - hits, rows)
+
+
+@pytest.mark.parametrize("superbatch", [1, 8])
+def test_staged_reads_run_to_their_end_or_are_refused_at_the_door(tiny: Written, superbatch: int) -> None:
+    settings = {"features": "ssd", "io_strategy": "staged", "superbatch": superbatch, "threads": 1}
+
+    def runs(budget: int) -> bool:
+        try:
+            loader = gloader.Loader(
+                tiny.dataset, fanouts=[4, 3], batch_size=16, epochs=1, memory_budget=budget, **settings
+            )
+        except BudgetError:
+            return False
+        with loader:
+            for batch in loader:
+                np.testing.assert_array_equal(batch.x.numpy(), tiny.features[batch.nodes])
+        return True
+
+    too_little, enough = 10**6, 10**8
+    while enough - too_little > 20_000:
+        budget = (too_little + enough) // 2
+        too_little, enough = (too_little, budget) if runs(budget) else (budget, enough)
+    assert all(runs(enough + more) for more in (0, 50_000, 500_000))

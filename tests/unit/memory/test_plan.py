@@ -1,7 +1,7 @@
 """How a memory budget is shared out."""
 
 import re
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError, ConfigError
 from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.part_bytes import table_planning_bytes, topology_share
-from gloader.memory.plan import MemoryPlan, plan_memory
+from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
 from gloader.memory.predict import StepWork, TableWork
 from gloader.ssd_store.cost.strategy import IoRates
 
@@ -191,6 +191,31 @@ def test_packs_are_planned_where_they_are_faster_and_the_disk_has_room_for_two()
     assert plan.pack_buffer_bytes > 0
     with pytest.raises(BudgetError, match="for packing"):
         plan_memory(_demand(), budget_bytes=70 * MB, spill_bytes=10_000 * MB, must_pack=True)
+
+
+def test_staged_reads_that_were_asked_for_have_room_before_the_cache_has() -> None:
+    demand = replace(_demand(), work=replace(WORK, strategy="staged"))
+    ssd: dict[str, Any] = {"features": "ssd", "superbatch": 2}
+    plan = plan_memory(demand, budget_bytes=200 * MB, **ssd)
+    assert plan.step.strategy == "staged"
+    # All rows of two batches, of which the first superbatch finds none in the cache; a third of what is idle.
+    rows = 2 * 8_700 - 870
+    assert idle_part(plan.spare_bytes) > 1.1 * rows * 512
+    assert plan_memory(_demand(), budget_bytes=200 * MB, **ssd).cache_rows[0] > plan.cache_rows[0] > 0
+    for budget in range(60 * MB, 200 * MB, 7 * MB):
+        with suppress(BudgetError):
+            plan = plan_memory(demand, budget_bytes=budget, **ssd)
+            assert idle_part(plan.spare_bytes) > 1.1 * rows * 512
+
+
+def test_staged_reads_that_were_asked_for_and_do_not_fit_are_refused_with_what_would_do() -> None:
+    demand = replace(_demand(), work=replace(WORK, strategy="staged"))
+    with pytest.raises(BudgetError, match=r"io_strategy='staged' needs 28.* \(superbatch=2\)") as caught:
+        plan_memory(demand, budget_bytes=75 * MB, features="ssd", superbatch=2)
+    more = re.search(r"raise memory_budget by ([\d.]+ MB)", str(caught.value))
+    assert more is not None
+    asked = 75 * MB + parse_bytes(more[1].replace(" ", "")) + MB // 10  # three digits are said
+    assert plan_memory(demand, budget_bytes=asked, features="ssd", superbatch=2).step.strategy == "staged"
 
 
 def test_rows_of_other_machines_are_never_predicted_to_be_read_by_each_batch_alone() -> None:
