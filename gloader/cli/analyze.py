@@ -114,7 +114,10 @@ class _Files:
         write_atomically(self.figures, text.encode())
         name = Path(found.run).resolve().name
         sections = analysis_sections(found, source=found.run, name=name)
-        write_atomically(self.page, render_page(f"gloader analyze: {name}", sections.shown).encode())
+        write_atomically(
+            self.page,
+            render_page(f"gloader analyze: {name}", sections.shown).encode(errors="backslashreplace"),
+        )
         if sections.missing:
             screen.say(f"the page has no pictures: {sections.missing}")
 

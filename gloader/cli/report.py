@@ -17,7 +17,7 @@ def report(
     *runs: Path,
     out: Path = Path("report.html"),
     png: Path | None = None,
-    title: str = "gloader",
+    title: str = "",
     output: OutputFlags = DEFAULT_OUTPUT,
 ) -> None:
     """Make one HTML page of runs: curves, seconds, memory and bytes of each beside the others.
@@ -35,7 +35,7 @@ def report(
     png
         Folder for the pictures as files of their own.
     title
-        Heading of the page.
+        Heading of the page; the names of the runs when not given.
     """
     from gloader.report import make_report
     from gloader.report.build_page import name_pictures

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gloader.errors import ConfigError
@@ -22,7 +23,7 @@ def make_report(
     out: Path,
     *,
     png: Path | None = None,
-    title: str = "gloader",
+    title: str = "",
     os_io: OsIO = REAL_OS,
 ) -> list[Section]:
     """Write one HTML page that shows ``runs``, and return what it holds.
@@ -32,6 +33,7 @@ def make_report(
     runs : folders and files, see `gloader.report.sections.read_sections`
     out : the page; replaced as a whole, or left as it was
     png : folder for the pictures, as files of their own; None for none
+    title : heading of the page; empty: the names of the runs
 
     Raises
     ------
@@ -50,7 +52,13 @@ def make_report(
     # All of it is read and drawn before the old page is touched.
     sections = beside([section for run in runs for section in read_sections(run)])
     make_output_folder(out.parent, os_io=os_io)
-    write_atomically(out, render_page(title, sections).encode(errors="backslashreplace"), os_io=os_io)
+    named = (
+        title or ", ".join(section.run.name for section in sections if section.run is not None) or "gloader"
+    )
+    made = f"{datetime.now().astimezone():%Y-%m-%d %H:%M}, gloader report {' '.join(map(str, runs))}"
+    write_atomically(
+        out, render_page(named, sections, made=made).encode(errors="backslashreplace"), os_io=os_io
+    )
     if png is not None:
         make_output_folder(png, os_io=os_io)
         for name, data in name_pictures(sections).items():

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from gloader.report.training import Training
 
 _STYLE = f"""
-:root {{ color-scheme: light dark; --soft: #555; --edge: #ddd; --box: #f6f6f6; {LIGHT} }}
+:root {{ color-scheme: light dark; --soft: #555; --edge: #ddd; --box: #f6f6f6; --shade: #0006; {LIGHT} }}
 @media screen and (prefers-color-scheme: dark) {{
-  :root {{ --soft: #aaa; --edge: #3a3d41; --box: #22252a; {DARK} }}
+  :root {{ --soft: #aaa; --edge: #3a3d41; --box: #22252a; --shade: #fff6; {DARK} }}
 }}
 body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper); }}
 body {{ max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
@@ -30,10 +30,13 @@ h3 {{ font-size: 1rem; margin: 1.6rem 0 .3rem; }}
 figure {{ margin: 1.2rem 0; break-inside: avoid; }} figcaption {{ color: var(--soft); font-size: .9rem; }}
 img {{ max-width: 100%; height: auto; background: #fff; }}
 .charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: .5rem 2rem; }}
-.charts > figure {{ max-width: 40rem; }} .charts figcaption {{ min-height: 3em; }}
+.charts > figure {{ max-width: 40rem; align-self: end; }}
 svg.chart {{ width: 100%; height: auto; display: block; }}
 {RULES}
-.wide {{ overflow-x: auto; }}
+.wide {{ overflow-x: auto; background:
+  linear-gradient(90deg, var(--paper) 30%, transparent) 0 0 / 3rem 100% no-repeat local,
+  linear-gradient(270deg, var(--paper) 30%, transparent) 100% 0 / 3rem 100% no-repeat local,
+  linear-gradient(270deg, var(--shade), transparent) 100% 0 / 1.2rem 100% no-repeat scroll; }}
 table {{ border-collapse: separate; border-spacing: 0; font-size: .85rem; font-variant-numeric: tabular-nums; }}
 th, td {{ padding: .2rem .6rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--edge); }}
 th, td {{ max-width: 22rem; overflow-wrap: break-word; }}
@@ -73,8 +76,15 @@ class Section:
     notes: tuple[str, ...] = ()  # text as it was printed
 
 
-def render_page(title: str, sections: Sequence[Section]) -> str:
-    """Return the page; it refers to nothing outside itself, and runs no script."""
+def render_page(title: str, sections: Sequence[Section], *, made: str = "") -> str:
+    """Return the page; it refers to nothing outside itself, and runs no script.
+
+    Parameters
+    ----------
+    title : its heading
+    sections : what it shows
+    made : when and how it was made, for the line below the heading; empty: there is none
+    """
     body = "\n".join(map(_section, sections))
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -82,8 +92,12 @@ def render_page(title: str, sections: Sequence[Section]) -> str:
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
         "style-src 'unsafe-inline'\">\n"
         f"<title>{escape(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
-        f"{body}\n</body>\n</html>\n"
+        f"{_line(made)}{body}\n</body>\n</html>\n"
     )
+
+
+def _line(made: str) -> str:
+    return f'<p class="source">{escape(made)}</p>\n' if made else ""
 
 
 def _section(section: Section) -> str:

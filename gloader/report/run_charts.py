@@ -32,7 +32,7 @@ def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
     found = [
         _curve("loss", "Training loss over epochs.", groups, lambda epoch: epoch.loss),
         _curve(
-            "loss-seconds", "The same over seconds, evaluation included.", groups, lambda epoch: epoch.loss,
+            "loss-seconds", "Training loss over seconds, evaluation included.", groups, lambda epoch: epoch.loss,
             over_seconds=True,
         ),
         *(chart for metric in dict.fromkeys(run.metric for run in runs) for chart in _of_metric(metric, groups)),
@@ -146,7 +146,10 @@ def _mean_parts(groups: Sequence[RunGroup]) -> Chart | None:
         (group.name, [epoch for run in group.runs for epoch in run.epochs if epoch.parts]) for group in groups
     ]
     bars = [Bar(label=name, parts=_mean_of_parts(epochs)) for name, epochs in known if epochs]
-    caption = "Mean seconds of an epoch: the model's step, what the loop waited for, and the evaluation."
+    caption = (
+        "Mean seconds of an epoch: the model's step, what the loop waited for, and the evaluation, which the median "
+        "epoch of the table leaves out."
+    )
     return draw_bars(
         "seconds", caption + _unknown(runs, lambda epoch: bool(epoch.parts)), PARTS, bars, x_label="seconds"
     )
@@ -161,6 +164,7 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
     runs = [(group, run) for group in groups for run in group.runs]
     lines: list[Series] = []
     levels: dict[int, Level] = {}
+    beyond: dict[int, str] = {}  # budgets that are not drawn, and whose they are
     for group, run in runs:
         points = _memory_points(run)
         if points:
@@ -169,7 +173,9 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
             lines.append(Series(label=label, style=style, points=points, has_marks=False))
             most = max(up for _, up in points)
             # A budget that is far above would press the lines to the ground.
-            if run.budget_bytes is not None and run.budget_bytes < 4 * most:
+            if run.budget_bytes is not None and run.budget_bytes >= 4 * most:
+                beyond.setdefault(run.budget_bytes, group.name)
+            elif run.budget_bytes is not None:
                 # One that several have is nobody's own.
                 levels[run.budget_bytes] = Level(
                     label=f"budget {format_bytes(run.budget_bytes)}",
@@ -179,8 +185,11 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
     caption = "Memory over seconds, as the budget counts it: anonymous, above a bare import of torch."
     if levels:
         caption += " Dashed: the budget."
-    elif any(run.budget_bytes is not None for _, run in runs):
-        caption += " The budget is far above."
+    if beyond and len(runs) == 1:
+        caption += f" The budget, {format_bytes(min(beyond))}, is far above."
+    elif beyond:
+        some = ", ".join(f"{format_bytes(budget)} ({name})" for budget, name in sorted(beyond.items()))
+        caption += f" Far above, and not drawn: a budget of {some}."
     return draw_lines(
         "memory",
         caption + _unknown([run for _, run in runs], lambda epoch: bool(epoch.memory_bytes)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,9 @@ def test_a_run_its_timeline_and_a_miss_curve_are_one_page(
         assert path.read_bytes().startswith(begins[path.suffix]), path
     text = page.read_text()
     assert "<title>Mine</title>" in text
+    assert re.search(
+        rf"<p class=.source.>\d{{4}}-\d\d-\d\d \d\d:\d\d, gloader report {run} {inspection}</p>", text
+    )
     assert text.count("data:image/png;base64,") == 2
     assert "test accuracy" in text
     (figures,) = report["runs"]
@@ -85,6 +89,7 @@ def test_runs_are_a_table_on_the_screen_too(
     monkeypatch.setenv("COLUMNS", "100")
     page = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "seeds"), "--out", str(page)]) == 0
+    assert "<h1>seeds/run-0, seeds/run-1</h1>" in page.read_text()
     screen = " ".join(capsys.readouterr().out.split())
     assert "seeds/run (2" in screen
     assert "median epoch waiting peak memory budget read" in screen

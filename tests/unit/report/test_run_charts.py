@@ -76,8 +76,20 @@ def test_memory_is_over_seconds_and_the_budget_across() -> None:
 def test_a_budget_that_is_far_above_is_said_not_drawn() -> None:
     memory = _charts(run("a", budget_bytes=10**9))["memory"]
     assert drawn(memory, "level") == []
-    assert memory.caption.endswith("The budget is far above.")
+    assert memory.caption.endswith("The budget, 1 GB, is far above.")
     assert "budget is" not in _charts(run("a", budget_bytes=None))["memory"].caption
+
+
+def test_of_two_budgets_the_one_that_is_not_drawn_is_said_with_its_run() -> None:
+    memory = _charts(run("mine", budget_bytes=10), run("large", budget_bytes=4 * 10**9))["memory"]
+    assert "budget 10 B" in texts(memory)
+    assert memory.caption.endswith("Dashed: the budget. Far above, and not drawn: a budget of 4 GB (large).")
+
+
+def test_captions_say_what_is_shown_wherever_they_stand() -> None:
+    charts = _charts(run("a"), run("b"))
+    assert charts["loss-seconds"].caption.startswith("Training loss over seconds")
+    assert "which the median epoch of the table leaves out" in charts["seconds"].caption
 
 
 def test_a_budget_that_two_have_is_one_line() -> None:
