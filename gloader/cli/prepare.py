@@ -100,11 +100,15 @@ class SourceFlags:
     """Flags of the source, besides its name."""
 
     features: Path | None = None
-    """edges: a .npy or .npz file of feature rows."""
+    """edges: feature rows: a .npy, a .npz of a CSR matrix, or a table, whose rows are joined by its column of ids."""
     labels: Path | None = None
-    """edges: a .npy file of labels, -1 where unlabelled; may be left out where edges are predicted."""
+    """edges: labels, a .npy or a table likewise, -1 where unlabelled; may be left out where edges are predicted."""
     splits: Path | None = None
     """edges: a .npz file with train, valid and test ids; random 60/20/20 by default."""
+    src: str | None = None
+    """edges: the column of the sources, where its name is not one that is known, such as src, source or from."""
+    dst: str | None = None
+    """edges: the column of the destinations, likewise."""
     edge_time: str | None = None
     """Where the times of edges are, by which lists are sorted: a column of their table, or an array's name; or none."""
     edge_features: str | None = None
@@ -120,6 +124,8 @@ class SourceFlags:
             features=self.features,
             labels=self.labels,
             splits=self.splits,
+            src=self.src,
+            dst=self.dst,
             edge_time=self.edge_time,
             edge_features=self.edge_features,
             root=self.root,

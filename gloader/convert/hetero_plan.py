@@ -26,6 +26,9 @@ from gloader.convert.prepare_plan import (
     WRITER_BYTES,
     check_stored_dtype,
     on_disk,
+    ordered_range_rows,
+    ordered_row_bytes,
+    ordered_scratch_bytes,
     stored_feature_bytes,
 )
 from gloader.convert.receipt import marked_bytes
@@ -53,6 +56,7 @@ class HeteroPlan:
     memory_bytes: int  # at most, of what the conversion allocates
     free_bytes: int  # for each sort, each feature matrix and each mean: they run one after another
     chunk_rows: Mapping[str, int]  # feature rows at a time, of the types that have features
+    range_rows: Mapping[str, int]  # feature rows put in order at a time, of those whose rows are joined by id
     dims: Mapping[str, int]  # their columns
     dataset_bytes: int  # on disk, at the end; without the edges whose number is not known
     scratch_bytes: int  # on disk, at most, while it runs
@@ -85,7 +89,8 @@ def plan_hetero(
     check_stored_dtype(options.stored_edge_dtype)
     dims = feature_dims(source)
     resident = _resident_bytes(source, budget_bytes)
-    widest = max((CHUNK_COPIES * _row_bytes(nodes, dims) for nodes in source.nodes), default=0)
+    least = [_copies(nodes) * (1 + _is_joined(nodes)) * _row_bytes(nodes, dims) for nodes in source.nodes]
+    widest = max(least, default=0)
     if resident + widest > budget_bytes:
         raise BudgetError(
             f"preparing {source.origin} needs {format_bytes(resident)} for labels, splits and write buffers, and "
@@ -94,16 +99,31 @@ def plan_hetero(
         )
     free = budget_bytes - resident
     sorts = [_sort(each, budget_bytes=free) for each in relations]
+    # Rows that change places share the memory between the chunk that is read and the range that is put in order.
     chunks = {
-        nodes.name: max(1, min(CHUNK_BYTES, free // CHUNK_COPIES) // _row_bytes(nodes, dims))
+        nodes.name: max(
+            1,
+            min(CHUNK_BYTES, free // (2 if _is_joined(nodes) else 1) // _copies(nodes))
+            // _row_bytes(nodes, dims),
+        )
         for nodes in source.nodes
         if nodes.features is not None
+    }
+    widths = {
+        nodes.name: ordered_row_bytes(dims[nodes.name], options)
+        for nodes in source.nodes
+        if _is_joined(nodes)
+    }
+    ranges = {
+        name: ordered_range_rows(source.num_nodes_of(name), width, free - free // 2)
+        for name, width in widths.items()
     }
     edge_rows = [_edge_rows(source, each, options, budget_bytes=free) for each in relations]
     peaks = [sort.peak_bytes for sort in sorts]
     peaks += [rows.memory_bytes for rows in edge_rows]
     peaks += [
-        CHUNK_COPIES * chunks[nodes.name] * _row_bytes(nodes, dims)
+        _copies(nodes) * chunks[nodes.name] * _row_bytes(nodes, dims)
+        + ranges.get(nodes.name, 0) * widths.get(nodes.name, 0)
         for nodes in source.nodes
         if nodes.name in chunks
     ]
@@ -126,12 +146,17 @@ def plan_hetero(
         max(_scratch_bytes(each, sort) + rows.number_bytes, rows.scratch_bytes)
         for each, sort, rows in zip(relations, sorts, edge_rows, strict=True)
     ]
+    scratch += [
+        ordered_scratch_bytes(source.num_nodes_of(name), dims[name], options, rows)
+        for name, rows in ranges.items()
+    ]
     return HeteroPlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident
         + max([*peaks, links.memory_bytes, *(memory for memory, _ in means)], default=0),
         free_bytes=free,
         chunk_rows=chunks,
+        range_rows=ranges,
         dims=dims,
         dataset_bytes=_dataset_bytes(source, relations, dims, options, links),
         scratch_bytes=max([*scratch, links.scratch_bytes, *mean_disk], default=0),
@@ -141,6 +166,15 @@ def plan_hetero(
 def mean_shares(source: HeteroSource, options: PrepareOptions) -> int:
     """Return how many means share the memory: those that are made again while another averages them. Pure."""
     return max(1, derivation_depth(source)) if options.num_parts > 1 else 1
+
+
+def _is_joined(nodes: NodeSource) -> bool:
+    return nodes.row_ids is not None
+
+
+def _copies(nodes: NodeSource) -> int:
+    """Copies of a feature chunk alive at once; rows that change places add one."""
+    return CHUNK_COPIES + _is_joined(nodes)
 
 
 def _row_bytes(nodes: NodeSource, dims: Mapping[str, int]) -> int:

@@ -21,6 +21,8 @@ from gloader.convert.links.stored_csc import KeptTopology
 from gloader.convert.links.tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write import write_tables
 from gloader.convert.options import EdgeRules
+from gloader.convert.order.ordered_rows import ordered_rows
+from gloader.convert.order.row_order import RowOrder
 from gloader.convert.receipt import Receipt
 from gloader.convert.relation_rules import PlannedRelation, plan_relations
 from gloader.convert.source_check import check_hetero
@@ -298,6 +300,7 @@ class _FeatureWriter:
         self._writer = writer
         self._plan = plan
         self._dtype = options.stored_dtype
+        self._num_parts = options.num_parts
         self._is_in_part = options.num_parts > 1
         self._mean_bytes = plan.free_bytes // mean_shares(source, options)
         self._progress = progress
@@ -307,13 +310,29 @@ class _FeatureWriter:
         """Write all of them."""
         for nodes in self._source.nodes:
             if nodes.features is not None and not isinstance(nodes.features, MeanOf):
-                chunks = nodes.features.chunks(self._plan.chunk_rows[nodes.name])
-                self._append(nodes, "writing features", chunks, nodes.features)
+                self._append(nodes, "writing features", self._rows(nodes, nodes.features), nodes.features)
         with ExitStack() as graphs:
             for nodes, other in derivation_order(self._source):
                 self._derive(nodes, self._stored[other], graphs)
                 if not self._is_in_part:
                     graphs.close()
+
+    def _rows(self, nodes: NodeSource, features: FeatureStream) -> Iterator[NDArray[np.generic]]:
+        """Return the rows of a type in the order of its nodes."""
+        chunk_rows = self._plan.chunk_rows[nodes.name]
+        moves = RowOrder.of_rows(nodes.row_ids, None)
+        if moves is None:
+            return features.chunks(chunk_rows)
+        return ordered_rows(
+            features,
+            moves,
+            dtype=self._dtype,
+            chunk_rows=chunk_rows,
+            range_rows=self._plan.range_rows[nodes.name],
+            num_passes=self._num_parts,
+            scratch=self._writer.scratch,
+            progress=_Named(self._progress, nodes.name),
+        )
 
     def _derive(self, nodes: NodeSource, column: Column, graphs: ExitStack) -> None:
         edges, ends = averaged_edges(self._source, nodes)

@@ -36,6 +36,7 @@ class NodeSource:
     name: str
     num_nodes: int
     features: FeatureStream | MeanOf | None = None  # None: the type has none
+    row_ids: IdArray | None = None  # (N,) the node of each row of ``features``; None: row i is of node i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ class SourceOptions:
     features: Path | None = None  # edges: a file of feature rows
     labels: Path | None = None  # edges: a file of labels
     splits: Path | None = None  # edges: a file of splits
+    src: str | None = None  # edges: the column of the sources; None: by its name
+    dst: str | None = None  # edges: the column of the destinations, likewise
     edge_time: str | None = None  # what the times of edges are called; None: edge_time, where that is there
     edge_features: str | None = (
         None  # what the features of edges are called, or columns of them; None: as is usual

@@ -16,7 +16,7 @@ from gloader.convert.links.tables import planned_tables, split_source, with_tabl
 from gloader.convert.links.write import write_tables
 from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import renumbered
-from gloader.convert.order.row_order import find_order
+from gloader.convert.order.row_order import RowOrder, find_order
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.convert.receipt import Receipt
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from gloader.convert.edge_rows import EdgeSink
     from gloader.convert.links.write import LinkReport
     from gloader.convert.options import OrderName, PrepareOptions
-    from gloader.convert.order.row_order import RowOrder
     from gloader.convert.source import Source
 
 _LOG = logging.getLogger(__name__)
@@ -281,12 +280,13 @@ def _write_features(
 ) -> None:
     features = source.features
     row_bytes = features.dim * features.dtype.itemsize
-    if order is None:
+    moves = RowOrder.of_rows(source.row_ids, order)
+    if moves is None:
         chunks = features.chunks(plan.chunk_rows)
     else:
         chunks = ordered_rows(
             features,
-            order,
+            moves,
             dtype=options.stored_dtype,
             chunk_rows=plan.chunk_rows,
             range_rows=plan.range_rows,

@@ -77,7 +77,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     check_stored_dtype(options.stored_edge_dtype)
     resident = _resident_bytes(source, options)
     row_bytes = source.features.dim * max(4, source.features.dtype.itemsize)
-    is_ordered = options.order != "none"
+    is_ordered = options.order != "none" or source.row_ids is not None
     copies = CHUNK_COPIES + is_ordered
     least_rows = copies * row_bytes * (2 if is_ordered else 1)
     if resident + least_rows > budget_bytes:
@@ -107,8 +107,9 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
     chunk_rows = max(1, min(CHUNK_BYTES, for_chunks // copies) // max(1, row_bytes))
     range_rows, range_bytes = source.num_nodes, 0
     if is_ordered:
-        range_rows = _range_rows(source, options, free - for_chunks)
-        range_bytes = range_rows * _ordered_row_bytes(source, options)
+        width = ordered_row_bytes(source.features.dim, options)
+        range_rows = ordered_range_rows(source.num_nodes, width, free - for_chunks)
+        range_bytes = range_rows * width
     return PreparePlan(
         budget_bytes=budget_bytes,
         memory_bytes=resident
@@ -127,7 +128,7 @@ def plan_prepare(source: Source, options: PrepareOptions, *, budget_bytes: int) 
             _edge_scratch_bytes(source, options, held_bytes=sort.held_bytes) + edge_rows.number_bytes,
             edge_rows.scratch_bytes,
             links.scratch_bytes,
-            _ordered_scratch_bytes(source, options, range_rows),
+            ordered_scratch_bytes(source.num_nodes, source.features.dim, options, range_rows),
         ),
     )
 
@@ -154,6 +155,31 @@ def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int 
     return part + num_rows * 4 * (dtype == "int8") + num_rows * row_bytes // _PAGE_BYTES * _CHECKSUM_BYTES
 
 
+def ordered_row_bytes(dim: int, options: PrepareOptions) -> int:
+    """Return the bytes of memory per row of a range that is put in order, with the sort of its original ids. Pure."""
+    return dim * spill_dtype(options.stored_dtype).itemsize + _ROW_SORT_BYTES
+
+
+def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
+    """Return how many rows are put in order at a time; raises BudgetError where too few would be. Pure."""
+    least = -(-num_rows // _MAX_RANGES)
+    if least * row_bytes > budget_bytes:
+        raise BudgetError(
+            f"putting {num_rows} feature rows in another order takes at least "
+            f"{format_bytes(2 * least * row_bytes)}; the memory budget leaves {format_bytes(2 * budget_bytes)} for it. "
+            "Raise --memory-budget"
+        )
+    return min(num_rows, budget_bytes // row_bytes)
+
+
+def ordered_scratch_bytes(num_rows: int, dim: int, options: PrepareOptions, range_rows: int) -> int:
+    """Return the bytes on disk of rows that wait to be put in order: those of one pass over the source. Pure."""
+    if range_rows >= num_rows:
+        return 0
+    held = range_rows * ranges_per_pass(-(-num_rows // range_rows), options.num_parts)
+    return min(held, num_rows) * dim * spill_dtype(options.stored_dtype).itemsize
+
+
 def on_disk(array_bytes: int, *, num_arrays: int) -> int:
     """Return the bytes that arrays take on disk at most, with their headers and checksums. Pure."""
     # Headers, last pages and the commit record: a few pages for each array and for its checksums.
@@ -165,36 +191,6 @@ def _resident_bytes(source: Source, options: PrepareOptions) -> int:
     per_node = CHECK_BYTES + ORDER_NODE_BYTES[options.order]
     arrays = source.resident_bytes + source.labels.nbytes + source.splits.num_bytes
     return arrays + per_node * source.num_nodes + WRITER_BYTES
-
-
-def _spilled_row_bytes(source: Source, options: PrepareOptions) -> int:
-    return source.features.dim * spill_dtype(options.stored_dtype).itemsize
-
-
-def _ordered_scratch_bytes(source: Source, options: PrepareOptions, range_rows: int) -> int:
-    """Bytes on disk of the rows that wait to be put in order: those of one pass over the source."""
-    if range_rows >= source.num_nodes:
-        return 0
-    held = range_rows * ranges_per_pass(-(-source.num_nodes // range_rows), options.num_parts)
-    return min(held, source.num_nodes) * _spilled_row_bytes(source, options)
-
-
-def _ordered_row_bytes(source: Source, options: PrepareOptions) -> int:
-    """Bytes of memory per row of a range that is being put in order, the sort of its original ids included."""
-    return _spilled_row_bytes(source, options) + _ROW_SORT_BYTES
-
-
-def _range_rows(source: Source, options: PrepareOptions, budget_bytes: int) -> int:
-    """Return how many rows are put in order at a time."""
-    row_bytes = _ordered_row_bytes(source, options)
-    least = -(-source.num_nodes // _MAX_RANGES)
-    if least * row_bytes > budget_bytes:
-        raise BudgetError(
-            f"putting {source.num_nodes} feature rows in another order takes at least "
-            f"{format_bytes(2 * least * row_bytes)}; the memory budget leaves {format_bytes(2 * budget_bytes)} for it. "
-            "Raise --memory-budget"
-        )
-    return min(source.num_nodes, budget_bytes // row_bytes)
 
 
 def _max_edges(source: Source, options: PrepareOptions) -> int:

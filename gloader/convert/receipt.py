@@ -10,6 +10,7 @@ import numpy as np
 from gloader.convert.hetero_source import HeteroSource, MeanOf
 from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
+from gloader.convert.readers.tables import TableFeatures
 from gloader.convert.source import ChangedEdges, RandomSplits, Source
 from gloader.dataset.schema import EDGE, NODE, relation_text
 
@@ -147,7 +148,11 @@ class Receipt:
 
     def _nodes(self, name: str, rows: FeatureStream, options: PrepareOptions, where: str) -> CheckedRows:
         checked = CheckedRows(
-            rows, where=where, stored_as=options.dtype, flag="--dtype", allow_nan=options.allow_nan
+            _as_asked(rows, options.dtype),
+            where=where,
+            stored_as=options.dtype,
+            flag="--dtype",
+            allow_nan=options.allow_nan,
         )
         self.rows[name] = checked, options.stored_dtype
         return checked
@@ -158,7 +163,7 @@ class Receipt:
         if rows is None:
             return None
         checked = CheckedRows(
-            rows,
+            _as_asked(rows, options.edge_dtype),
             where=f"{where}, edge features",
             stored_as=options.edge_dtype,
             flag="--edge-dtype",
@@ -249,6 +254,11 @@ def _listed(parts: Iterable[str]) -> str:
     texts = list(parts)
     more = len(texts) - _MOST_PARTS
     return "; ".join(texts[:_MOST_PARTS]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _as_asked(rows: FeatureStream, dtype: str | None) -> FeatureStream:
+    """Return rows of a table that may round whole numbers where a dtype was asked for; other rows as they are."""
+    return replace(rows, may_round=True) if dtype is not None and isinstance(rows, TableFeatures) else rows
 
 
 def _ranges(rows: Mapping[str, tuple[CheckedRows, str]], *, is_named: bool) -> str:

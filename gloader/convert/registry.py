@@ -8,12 +8,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
+from gloader.convert.readers.part_files import is_pattern
 from gloader.convert.source import Source
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ConfigError, GloaderError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
@@ -108,8 +109,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
             paths = [*named, *filter(None, (options.features, options.labels, options.splits)), beside]
         found = [path.expanduser() for path in paths]
         below = "**/*" if prefix in _DEEP else "*"
-        files = [file for path in found for file in (path.glob(below) if path.is_dir() else [path])]
-        files = [file for file in files if file.is_file()]
+        files = [file for path in found for file in _files_at(path, below) if file.is_file()]
     except (OSError, RuntimeError, ValueError) as error:  # a name too long, a home that nobody has
         if isinstance(error, GloaderError):
             raise
@@ -117,8 +117,21 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
     return sorted(file.resolve() for file in files)
 
 
+def _files_at(path: Path, below: str) -> Iterable[Path]:
+    """Return what a path names: a file, the files of a folder, or those that match a pattern."""
+    if path.is_dir():
+        return path.glob(below)
+    return [path] if path.exists() or not is_pattern(path) else path.parent.glob(path.name)
+
+
 def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
-    """Refuse names of times and features of edges with a source that has no such things."""
+    """Refuse names of ends, times and features of edges with a source that has no such things."""
+    named = options.src or options.dst
+    if named is not None and not spec.startswith("edges:"):
+        raise ConfigError(
+            f"--src and --dst name columns of edges:FILE, and {shown(spec)} has no such file; a graph.yaml says src "
+            "and dst for each relation"
+        )
     parts = [source] if isinstance(source, Source) else source.relations
     options.edge_names.require(
         has_times=any(each.edges.has_times for each in parts),

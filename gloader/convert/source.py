@@ -145,6 +145,7 @@ class Source:
     splits: Splits
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
     edge_file: Path | None = None  # where the edges come from, for messages
+    row_ids: IdArray | None = None  # (N,) the node of each row of ``features``; None: row i is of node i
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
     links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
     said: tuple[str, ...] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"

@@ -10,7 +10,7 @@ import numpy as np
 
 from gloader.convert.links.edge_parts import EdgeRows
 from gloader.convert.links.link_source import LinkChunk, LinkSource
-from gloader.convert.readers.csv_table import CsvTable
+from gloader.convert.readers.column_names import LABEL_NAMES, NEGATIVE_NAMES, TIME_NAMES, named_column
 from gloader.convert.readers.edge_times import to_seconds
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.node_arrays import to_ids
@@ -18,7 +18,7 @@ from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import open_table, plain_suffix
 from gloader.convert.readers.parquet_lists import NODE_IDS, ParquetLists
 from gloader.convert.readers.parquet_table import ParquetTable
-from gloader.convert.readers.tables import DESTINATION_NAMES, SOURCE_NAMES, named_column, regroup
+from gloader.convert.readers.tables import find_ends, regroup
 from gloader.errors import ConfigError, GraphError, SourceError
 
 if TYPE_CHECKING:
@@ -28,18 +28,15 @@ if TYPE_CHECKING:
 
     from gloader.convert.links.link_source import LinkStream
     from gloader.convert.readers.tables import Number, TableFile
+    from gloader.convert.readers.told import Told
     from gloader.types import IdArray
 
-_LABEL_NAMES = ("label", "labels", "edge_label", "y")
-_TIME_NAMES = ("time", "times", "timestamp", "edge_time", "t")
-_NEGATIVE_NAMES = ("negatives", "negative", "neg")
 
-
-def edge_table(text: str) -> LinkSource:
+def edge_table(text: str, told: Told) -> LinkSource:
     """Return the link table that ``NAME=FILE`` names, or ``NAME@RELATION=FILE``.
 
     FILE is Parquet or CSV with the columns src and dst, and perhaps label, time and (Parquet) negatives, a list of
-    destinations for each row; or a .npy of shape (2, n) or (n, 2).
+    destinations for each row; or a .npy of shape (2, n) or (n, 2). ``told`` receives what the columns became.
 
     Raises
     ------
@@ -55,7 +52,10 @@ def edge_table(text: str) -> LinkSource:
             f"edge table {text!r}: write NAME=FILE, such as valid=valid.parquet, or NAME@RELATION=FILE"
         )
     path = Path(file).expanduser()
-    return LinkSource(name=name, rows=open_rows(path), where=str(path), relation=relation or None)
+    rows = open_rows(path)
+    if isinstance(rows, TableRows):
+        rows.tell(name, told)
+    return LinkSource(name=name, rows=rows, where=str(path), relation=relation or None)
 
 
 def edge_table_file(text: str) -> Path:
@@ -94,18 +94,13 @@ class TableRows:
             As `edge_table`.
         """
         names = table.names
-        src, dst = named_column(names, SOURCE_NAMES), named_column(names, DESTINATION_NAMES)
-        if not table.has_names and len(names) == 2:
-            src, dst = names
-        if src is None or dst is None:
-            said = (
-                f"the columns {', '.join(names)}"
-                if table.has_names
-                else f"{len(names)} columns without names"
+        if not table.has_names and len(names) != 2:
+            raise SourceError(
+                f"{table.path} has {len(names)} columns without names; an edge table has columns src and dst"
             )
-            raise SourceError(f"{table.path} has {said}; an edge table has columns src and dst")
-        label, negatives = named_column(names, _LABEL_NAMES), named_column(names, _NEGATIVE_NAMES)
-        if isinstance(table, CsvTable):
+        src, dst = find_ends(table, keys="a header of src and dst")
+        label, negatives = named_column(names, LABEL_NAMES), named_column(names, NEGATIVE_NAMES)
+        if not isinstance(table, ParquetTable):
             if negatives is not None:
                 raise SourceError(
                     f"{table.path} has the column {negatives!r}; negatives are lists, which Parquet files hold"
@@ -121,9 +116,19 @@ class TableRows:
             dst=dst,
             label=label,
             label_dtype=label_dtype,
-            time=named_column(names, _TIME_NAMES),
+            time=named_column(names, TIME_NAMES),
             lists=None if negatives is None else ParquetLists.open(table.path, negatives, NODE_IDS),
         )
+
+    def tell(self, name: str, told: Told) -> None:
+        """Say what the columns of the link table ``name`` became."""
+        lists = None if self.lists is None else self.lists.column
+        roles = {self.label: "the label", self.time: "the time", lists: "the negatives"}
+        others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
+        ends = ", ".join([f"{self.src} and {self.dst} of {self.table.path.name}", *others])
+        told.say(f"links {name}: {ends}")
+        used = {self.src, self.dst, self.label, self.time, lists}
+        told.leave(self.table, [each for each in self.table.names if each not in used])
 
     @property
     def has_times(self) -> bool:
@@ -168,7 +173,7 @@ class TableRows:
             yield from self.lists.chunks(max_rows)
 
 
-def _scan(table: CsvTable, src: str, label: str | None) -> tuple[int, str | None]:
+def _scan(table: TableFile, src: str, label: str | None) -> tuple[int, str | None]:
     """Return the rows of a CSV file, and the dtype of its labels: text says neither without being read."""
     count, is_whole = 0, True
     for (column,) in table.read({src if label is None else label: "float64"}, error=SourceError):
@@ -178,5 +183,4 @@ def _scan(table: CsvTable, src: str, label: str | None) -> tuple[int, str | None
 
 
 def _label_dtype(table: TableFile, label: str) -> str:
-    is_whole = isinstance(table, ParquetTable) and table.is_integer(label)
-    return "int64" if is_whole else "float32"
+    return "int64" if table.kind(label) == "integer" else "float32"

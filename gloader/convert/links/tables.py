@@ -13,6 +13,7 @@ from gloader.convert.links.relations import named_or_only, reverse_of, reverses_
 from gloader.convert.links.shares import PARTS
 from gloader.convert.links.time_cuts import time_parts
 from gloader.convert.links.write import PlannedTable
+from gloader.convert.readers.told import Told
 from gloader.convert.relation_rules import find_relation, named_reverses, relation_ends
 from gloader.convert.source import Source
 from gloader.core.malformed import shown
@@ -47,7 +48,8 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
     SourceError, ShapeError, GraphError
         A file is missing or malformed.
     """
-    links = (*source.links, *map(_table_in_file, options.edge_tables))
+    told: Told = Told()
+    links = (*source.links, *(_table_in_file(text, told) for text in options.edge_tables))
     if isinstance(source, HeteroSource):
         named_reverses(options.reverse, _relations(source), where=source.origin)
     elif options.reverse:
@@ -73,14 +75,16 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
             raise ConfigError(f"the link table {each.name!r} of {each.where} is there already, {other}")
         seen[each.name.casefold()] = f"from {each.where}"
         _relation_of(each, source, _relations(source))
-    return replace(source, links=links)
+    return replace(
+        source, links=links, said=(*source.said, *told.said), unused=(*source.unused, *told.unused)
+    )
 
 
-def _table_in_file(text: str) -> LinkSource:
+def _table_in_file(text: str, told: Told) -> LinkSource:
     """Return the link table that ``text`` names, see `edge_table`."""
     from gloader.convert.links.table_rows import edge_table  # needs pyarrow, which no other preparation does
 
-    return edge_table(text)
+    return edge_table(text, told)
 
 
 def split_edges(source: AnySource, options: PrepareOptions) -> EdgeStream | None:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gloader.convert.source import Source
     from gloader.types import IdArray
 
+# Bytes of memory per node of rows that are joined to nodes by id: the ids, and the order of the rows and its inverse.
+JOINED_NODE_BYTES = 24
 # Bytes of memory per node that finding an order, and then having one, takes at most.
 ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 64}
 
@@ -36,6 +38,20 @@ class RowOrder:
         new_ids = np.empty_like(original_ids)
         new_ids[original_ids] = np.arange(original_ids.shape[0], dtype=np.int64)
         return cls(new_ids=new_ids, original_ids=original_ids)
+
+    @classmethod
+    def of_rows(cls, row_ids: IdArray | None, order: RowOrder | None) -> RowOrder | None:
+        """Return the order in which rows of features are stored; None: the order in which they come. Pure.
+
+        Parameters
+        ----------
+        row_ids : (N,) the node of each row, by its id in the source; None: row i is of node i
+        order : of the nodes; None: they keep their ids
+        """
+        if row_ids is None:
+            return order
+        places = row_ids if order is None else order.new_ids[row_ids]
+        return cls(new_ids=places, original_ids=cls.of(places).new_ids)
 
     @property
     def num_rows(self) -> int:

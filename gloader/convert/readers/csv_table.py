@@ -1,24 +1,32 @@
-"""A CSV file as a stream of numbers, gzipped or not, with or without a header."""
+"""A text table as a stream of numbers: CSV, TSV or aligned columns, gzipped or not, with or without a header."""
 
 from __future__ import annotations
 
-import csv
-import gzip
-import io
-from contextlib import contextmanager
+import re
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from gloader.convert.readers.column_names import MISSING, is_known, is_unnamed, twice_in
+from gloader.convert.readers.csv_text import (
+    BLANKS,
+    COMMENTS,
+    RowText,
+    fields_of,
+    is_comment,
+    lines_of,
+    open_text,
+    rows_of,
+)
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -29,20 +37,23 @@ if TYPE_CHECKING:
 _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
 # As long as a line may be. The reader holds several of them, and each is several times as large as numbers.
 _BLOCK_BYTES = 1 << 20
-_DELIMITERS = (",", "\t", ";", " ")
-_COMMENTS = ("#", "%")
-# Of text: a row of 100,000 numbers is shorter. Packed, a line without an end takes next to nothing.
-MAX_LINE_CHARACTERS: Final = 1 << 20
+_DELIMITERS = (",", "\t", ";", "|", BLANKS)
 # More comment lines than this before the first row are taken for a file of another kind.
-_SNIFFED_LINES = 1000
+_MAX_COMMENTS = 1000
+# Rows that tell what the columns hold.
+_SNIFFED_ROWS = 100
+_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
+_NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
+_BOOLS: Final = frozenset({"true", "false"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvTable:
-    """Rows of numbers as text. Lines of ``#`` or ``%`` before the first row are skipped.
+    """Rows of numbers as text. Blank lines, and lines of ``#`` or ``%``, are skipped.
 
-    The separator is a comma, tab, semicolon or space, whichever the first row has. The first row is a header if
-    one of its fields is no number.
+    The separator is a comma, tab, semicolon, bar or blanks, whichever the first rows have. The first row is data if
+    its first two fields are whole numbers or all of them are numbers, and otherwise the header. Without one, the last
+    comment before the first row is, where it has names that are known.
     """
 
     path: Path
@@ -50,38 +61,61 @@ class CsvTable:
     has_names: bool
     delimiter: str
     skipped_lines: int  # before the first row of numbers
+    kinds: tuple[str, ...]  # of the columns, as `TableFile.kind` says them
+    is_empty: bool  # no rows
+    # First fields are 0, 1, 2 and so on, as in the header that pandas writes of columns without names.
+    counts_columns: bool
 
     @classmethod
     def open(cls, path: Path) -> CsvTable:
-        """Look at the first lines of the file.
+        """Look at the first rows of the file.
 
         Raises
         ------
         SourceError
-            The file cannot be read.
+            The file cannot be read, or its first line is neither names nor numbers.
         """
-        comments, first = _first_line(path)
-        delimiter = next((mark for mark in _DELIMITERS if mark in first), ",")
         with _reading(path):
-            fields = next(csv.reader([first], delimiter=delimiter), []) if first else []
-        has_names = any(not _is_number(field) for field in fields)
-        names = (
-            tuple(field.strip() for field in fields)
-            if has_names
-            else tuple(f"c{i}" for i in range(len(fields)))
-        )
+            comment, lines = _first_lines(path)
+            texts = [line for _, line in lines]
+            delimiter = _delimiter(texts)
+            rows = [fields_of(text, delimiter) for text in texts]
+        first = rows[0] if rows else []
+        has_header = bool(rows) and not _is_data(first)
+        names = tuple(_names(first, path)) if has_header else _commented_names(comment, len(first), delimiter)
+        has_names = bool(names)
+        names = names or tuple(f"c{i}" for i in range(len(first)))
+        data = rows[has_header:]
+        before = lines[0][0] - 1 if lines else 0
         return cls(
             path=path,
             names=names,
             has_names=has_names,
             delimiter=delimiter,
-            skipped_lines=comments + has_names,
+            skipped_lines=before + has_header,
+            kinds=tuple(_kind([row[i] for row in data if i < len(row)]) for i in range(len(names))),
+            is_empty=not data,
+            counts_columns=not has_names and first == [str(i) for i in range(len(first))],
         )
 
     @property
     def num_rows(self) -> None:
         """Unknown: only reading tells."""
         return
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """The columns without a name, such as the index of a pandas table."""
+        return tuple(name for name in self.names if is_unnamed(name)) if self.has_names else ()
+
+    @property
+    def row_ids(self) -> None:
+        """Never: the index of a pandas table is a column."""
+        return
+
+    def kind(self, column: str) -> str:
+        """Return what a column holds, as far as its first rows tell; see `TableFile.kind`."""
+        return self.kinds[self.names.index(column)]
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`."""
@@ -101,41 +135,57 @@ class CsvTable:
         SourceError
             The file is malformed.
         """
-        return sum(chunk[0].shape[0] for chunk in self.read({self.names[0]: "float64"}, error=SourceError))
+        try:
+            with _reading(self.path):
+                return sum(batch.num_rows for batch in self._batches({self.names[0]: pa.binary()}))
+        except pa.ArrowInvalid as failure:
+            with _reading(self.path):
+                explained = self._explained({}, SourceError, failure)
+            raise explained from failure
 
     def _read(self, columns: Mapping[str, Number]) -> Iterator[Columns]:
-        # pyarrow refuses an empty file, which is an empty table to us.
-        if not self._has_rows():
-            return
-        kinds = {name: self._kind(name, number) for name, number in columns.items()}
-        reader = pacsv.open_csv(
-            self.path,
-            read_options=pacsv.ReadOptions(
-                block_size=_BLOCK_BYTES, skip_rows=self.skipped_lines, column_names=list(self.names)
-            ),
-            parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
-            # Without nulls of its own, pyarrow would take words such as "null" for missing numbers.
-            convert_options=pacsv.ConvertOptions(
-                column_types=kinds,
-                include_columns=list(columns),
-                null_values=["", "nan", "NaN"],
-            ),
-        )
-        with reader:
-            for batch in reader:
-                for name in columns:
-                    # Floats become NaN where empty; integers have no such value.
-                    if kinds[name] == pa.int64() and batch.column(name).null_count:
-                        raise pa.ArrowInvalid(f"column {name} has empty fields")
-                yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
+        kinds = {name: self._type(name, number) for name, number in columns.items()}
+        for batch in self._batches(kinds):
+            for name in columns:
+                # Floats become NaN where empty; integers and bools have no such value.
+                if not pa.types.is_floating(kinds[name]) and batch.column(name).null_count:
+                    raise pa.ArrowInvalid(f"column {name} has empty fields")
+            yield tuple(_numbers(batch.column(name), columns[name]) for name in columns)
 
-    def _kind(self, name: str, number: Number) -> pa.DataType:
+    def _batches(self, kinds: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
+        # pyarrow refuses an empty file, which is an empty table to us.
+        if self.is_empty:
+            return
+        with closing(self._text()) as text:
+            reader = pacsv.open_csv(
+                cast("IO[bytes]", text),
+                read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES, column_names=list(self.names)),
+                parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
+                # Without nulls of its own, pyarrow would take words such as "null" for missing numbers.
+                convert_options=pacsv.ConvertOptions(
+                    column_types=dict(kinds),
+                    include_columns=list(kinds),
+                    null_values=["", "nan", "NaN"],
+                ),
+            )
+            with reader:
+                yield from reader
+
+    def _text(self) -> RowText:
+        is_number = self.kinds[0] not in {"string", "empty"}
+        return RowText(
+            self.path,
+            delimiter=self.delimiter,
+            skipped_lines=self.skipped_lines,
+            rows_may_look_so=0 if is_number else len(self.names),
+        )
+
+    def _type(self, name: str, number: Number) -> pa.DataType:
         """Return the type as which a column is read: of times, the one that the first row's is."""
         if number != "time":
-            return pa.type_for_alias(number)
-        with _text(self.path) as file:
-            lines = islice(_lines(file, self.path), self.skipped_lines, None)
-            row = next((fields for fields in csv.reader(lines, delimiter=self.delimiter) if fields), [])
+            is_bool = number != "int64" and self.kind(name) == "bool"
+            return pa.bool_() if is_bool else pa.type_for_alias(number)
+        _, row = next(rows_of(self.path, self.delimiter, self.skipped_lines), (0, []))
         field = dict(zip(self.names, row, strict=False)).get(name, "")
         if _is_valid(field, pa.int64()):
             return pa.int64()
@@ -143,32 +193,23 @@ class CsvTable:
             return pa.float64()
         return _UTC_DATE if field.strip().endswith("Z") else _DATE
 
-    def _has_rows(self) -> bool:
-        with _text(self.path) as file:
-            lines = _lines(file, self.path)
-            return any(line.strip() for line in islice(lines, self.skipped_lines, None))
-
     def _explained(self, columns: Mapping[str, Number], error: TableError, failure: Exception) -> Exception:
         """Return the error for the first bad row, found by reading the text line by line."""
         # pyarrow's message does not always name the row, and never the line.
-        kinds = {name: self._kind(name, number) for name, number in columns.items()}
-        with _text(self.path) as file:
-            lines = islice(_lines(file, self.path), self.skipped_lines, None)
-            rows = csv.reader(lines, delimiter=self.delimiter)
-            for row, fields in enumerate(fields for fields in rows if fields):
-                line = row + self.skipped_lines + 1
-                if len(fields) != len(self.names):
+        kinds = {name: self._type(name, number) for name, number in columns.items()}
+        for row, (line, fields) in enumerate(rows_of(self.path, self.delimiter, self.skipped_lines)):
+            if len(fields) != len(self.names):
+                return error(
+                    f"{self.path}: row {row} (line {line}) has {len(fields)} fields; the first row has "
+                    f"{len(self.names)}"
+                )
+            for name, number in columns.items():
+                field = fields[self.names.index(name)]
+                if not _is_valid(field, kinds[name]):
                     return error(
-                        f"{self.path}: row {row} (line {line}) has {len(fields)} fields; the first row has "
-                        f"{len(self.names)}"
+                        f"{self.path}: row {row} (line {line}), column {shown(name)} is {shown(field)}; expected "
+                        f"{_MEANING[number]}"
                     )
-                for name, number in columns.items():
-                    field = fields[self.names.index(name)]
-                    if not _is_valid(field, kinds[name]):
-                        return error(
-                            f"{self.path}: row {row} (line {line}), column {shown(name)} is {shown(field)}; expected "
-                            f"{_MEANING[number]}"
-                        )
         return SourceError(f"{self.path} cannot be parsed: {failure}")
 
 
@@ -189,54 +230,99 @@ def _is_valid(field: str, kind: pa.DataType) -> bool:
     try:
         if pa.types.is_timestamp(kind):
             return bool(pa.scalar(field.strip()).cast(kind).is_valid)
+        if pa.types.is_boolean(kind):
+            return field.strip().lower() in _BOOLS
         return -(2**63) <= int(field) < 2**63 if kind == pa.int64() else _is_number(field)
     except (ValueError, pa.ArrowInvalid):
         return False
 
 
 def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return not text.strip()
-    return True
+    return not text.strip() or _NUMBER.fullmatch(text) is not None
 
 
-@contextmanager
-def _text(path: Path) -> Iterator[IO[str]]:
-    with path.open("rb") as raw:
-        if path.suffix != ".gz":
-            with io.TextIOWrapper(raw, "utf-8", errors="replace") as text:
-                yield text
-            return
-        with gzip.open(raw, "rt", encoding="utf-8", errors="replace") as text:
-            yield cast("IO[str]", text)
+def _is_data(fields: Sequence[str]) -> bool:
+    """Whether the first line of a table is a row of it, and not its header. Pure."""
+    if len(fields) > 1 and all(_WHOLE.fullmatch(field) for field in fields[:2]):
+        return True
+    # The header of a pandas table without names: nothing over the index, and the numbers of the columns.
+    if len(fields) > 1 and not fields[0].strip() and _counts(fields[1:]):
+        return False
+    return all(map(_is_number, fields))
 
 
-def _lines(file: IO[str], path: Path) -> Iterator[str]:
-    """Yield the lines of a text, none of which is read further than a line may be long."""
-    number = 0
-    while line := file.readline(MAX_LINE_CHARACTERS + 1):
-        number += 1
-        if len(line) > MAX_LINE_CHARACTERS:
-            raise SourceError(
-                f"{path}: line {number} has more than {MAX_LINE_CHARACTERS} characters; a line is a row of numbers"
-            )
-        yield line
+def _counts(fields: Sequence[str]) -> bool:
+    return list(fields) == [str(i) for i in range(len(fields))]
 
 
-def _first_line(path: Path) -> tuple[int, str]:
-    """Return the number of comment lines, and the line behind them; "" where there is none."""
-    number = 0
-    # Enough for the header and the separator; the rows are never read here.
-    with _reading(path), _text(path) as file:
-        for line in _lines(file, path):
-            if line.strip() and not line.startswith(_COMMENTS):
-                return number, line.strip()
-            number += 1
-            if number == _SNIFFED_LINES:
-                raise SourceError(f"{path} starts with more than {_SNIFFED_LINES} comment lines")
-    return number, ""
+def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
+    """Yield the names in a header, those of unnamed columns as pandas writes them."""
+    names = [field.strip() for field in fields]
+    named = [name for name in names if name]
+    twice = twice_in(named)
+    numbers = [name for name in named if _NUMBER.fullmatch(name) or name.lower() in MISSING]
+    # Beside a name that is known, a number is one too, and so are those that pandas counts its columns by.
+    is_header = not numbers or is_known(names) or (not names[0] and _counts(names[1:]))
+    if twice is not None or not is_header:
+        said = f"has {shown(twice)} twice" if twice is not None else "is neither names nor numbers"
+        raise SourceError(
+            f"{path}: the first line is {shown(', '.join(fields))}, which {said}; put a line of names before the rows"
+        )
+    for number, name in enumerate(names):
+        yield name or f"Unnamed: {number}"
+
+
+def _commented_names(comment: str, count: int, delimiter: str) -> tuple[str, ...]:
+    """Return the names in a comment such as ``# FromNodeId ToNodeId``, of ``count`` columns; (): it has none. Pure."""
+    text = comment.strip().lstrip("".join(COMMENTS))
+    for mark in (delimiter, BLANKS, ","):
+        names = [field.strip() for field in fields_of(text, mark)]
+        if len(names) == count and is_known(names) and not any(map(_is_number, names)):
+            return tuple(names)
+    return ()
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """Return what separates the fields: what leaves two whole numbers, or as many fields in the second row. Pure."""
+    if not lines:
+        return ","
+    split = {mark: [fields_of(line, mark) for line in lines[:2]] for mark in _DELIMITERS}
+    for mark, (first, *_) in split.items():
+        if len(first) > 1 and all(_WHOLE.fullmatch(field) for field in first[:2]):
+            return mark
+    for mark, rows in split.items():
+        if len(rows[0]) > 1 and len(rows[0]) == len(rows[-1]):
+            return mark
+    return next((mark for mark, rows in split.items() if min(map(len, rows)) > 1), ",")
+
+
+def _kind(fields: Sequence[str]) -> str:
+    """Return what the first fields of a column are; see `TableFile.kind`. Pure."""
+    given = [field.strip() for field in fields if field.strip().lower() not in MISSING]
+    if not given:
+        return "empty"
+    if all(map(_WHOLE.fullmatch, given)):
+        return "integer"
+    if all(field.lower() in _BOOLS for field in given):
+        return "bool"
+    # Where some are numbers the others are mistakes, which reading names.
+    return "number" if any(map(_NUMBER.fullmatch, given)) else "string"
+
+
+def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
+    """Return the comment right before the first row, and the first rows, each with the number of its line."""
+    comment, found = "", []
+    with open_text(path) as file:
+        for number, line in lines_of(file, path):
+            if not is_comment(line):
+                found.append((number, line.rstrip("\n")))
+                if len(found) > _SNIFFED_ROWS:
+                    break
+            elif not found:
+                comment = line
+                if number == _MAX_COMMENTS:
+                    raise SourceError(f"{path} starts with more than {_MAX_COMMENTS} comment lines")
+    return comment, found
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 from gloader.convert.csc.csc_kernels import add_sparse_rows
 from gloader.convert.readers.file_edges import check_offsets
 from gloader.convert.readers.node_arrays import to_ids
-from gloader.convert.readers.npy_file import NpyFile
+from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
@@ -94,6 +94,12 @@ class CsrFeatures:
         BudgetError
             The row offsets take more memory.
         """
+        members = npz_members(path)
+        if "format" not in members:
+            raise SourceError(
+                f"{path} holds the arrays {', '.join(members) or '(none)'}; features in a .npz are one sparse "
+                "CSR matrix, saved with scipy.sparse.save_npz. Save dense ones as a .npy (N, F)"
+            )
         # scipy writes the format's name as bytes, older versions as text.
         kind = _read_small(path, "format", 1).item()
         name = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gloader.convert.source import Splits
     from gloader.types import IdArray
 
+# Nodes of which ids 0 and 1 may be all.
+_FEW = 2
 # Shares of the labelled nodes that random splits give to train and valid; the rest are the test nodes.
 _TRAIN_SHARE, _VALID_SHARE = 0.6, 0.2
 
@@ -286,6 +288,8 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
         The array is not one-dimensional, or a mask is not N long.
     GraphError
         The ids are no integers.
+    SourceError
+        They are a mask of integers.
     """
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
@@ -295,6 +299,16 @@ def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
         if values.shape[0] != num_nodes:
             raise ShapeError(f"{where} is a mask of {values.shape[0]} nodes; there are {num_nodes}")
         return np.flatnonzero(values)
+    # As ids, 0 or 1 would be there more than once.
+    if (
+        values.dtype.kind in "iu"
+        and values.shape[0] == num_nodes > _FEW
+        and ((values == 0) | (values == 1)).all()
+    ):
+        raise SourceError(
+            f"{where} is a mask of whole numbers, 0 and 1 for each of the {num_nodes} nodes; a mask holds bools, save "
+            "it with .astype(bool)"
+        )
     return to_ids(values, first=0, where=where)
 
 

@@ -1,4 +1,4 @@
-"""Opening of table files: the suffix of the name decides the format."""
+"""Opening of tables: the suffix of a file's name decides the format, a folder holds part files."""
 
 from __future__ import annotations
 
@@ -7,30 +7,38 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.readers.csv_table import CsvTable
 from gloader.convert.readers.parquet_table import ParquetTable
+from gloader.convert.readers.part_files import PartedTable, part_files
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.readers.tables import TableFile
 
-CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt"})
+CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 
 
 def is_table(path: Path) -> bool:
-    """Whether the name of ``path`` is that of a CSV (also .gz) or Parquet file. Pure."""
-    return plain_suffix(path) in CSV_SUFFIXES | PARQUET_SUFFIXES
+    """Whether ``path`` is a CSV (also .gz) or Parquet file by its name, or a folder or pattern of tables."""
+    if plain_suffix(path) in CSV_SUFFIXES | PARQUET_SUFFIXES:
+        return True
+    return path.is_dir() and any(is_table(part) for part in part_files(path) if not part.is_dir())
 
 
 def open_table(path: Path) -> TableFile:
-    """Open the CSV or Parquet file at ``path``.
+    """Open the CSV or Parquet file at ``path``, or the part files in a folder or of a pattern.
 
     Raises
     ------
     SourceError
-        The file is missing or malformed, or its name says neither.
+        A file is missing or malformed, its name says neither, or parts have different columns.
     """
-    if not path.is_file():
-        raise SourceError(f"{path} is missing, or is not a file")
+    files = part_files(path)
+    if files == [path]:
+        return _open_file(path)
+    return PartedTable.of(path, [_open_file(file) for file in files])
+
+
+def _open_file(path: Path) -> TableFile:
     suffix = plain_suffix(path)
     if suffix in CSV_SUFFIXES:
         return CsvTable.open(path)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gloader.core.malformed import MALFORMED
+from gloader.convert.readers.column_names import is_unnamed, twice_in
+from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import GloaderError, SourceError
 
 if TYPE_CHECKING:
@@ -29,6 +30,11 @@ class ParquetTable:
     path: Path
     names: tuple[str, ...]
     num_rows: int
+    kinds: tuple[str, ...] = ()  # of the columns, as `TableFile.kind` says them
+    index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
+    row_ids: range | None = None  # such an index that counts and is no column; None: there is none
+    has_names: bool = field(default=True, init=False)
+    counts_columns: bool = field(default=False, init=False)
 
     @classmethod
     def open(cls, path: Path) -> ParquetTable:
@@ -37,26 +43,34 @@ class ParquetTable:
         Raises
         ------
         SourceError
-            The file is not a Parquet file.
+            The file is not a Parquet file, or has two columns of one name.
         """
         try:
             with pq.ParquetFile(path) as file:
-                return cls(path=path, names=tuple(file.schema_arrow.names), num_rows=file.metadata.num_rows)
+                schema, num_rows = file.schema_arrow, file.metadata.num_rows
+                index, row_ids = _pandas_index(schema.pandas_metadata, num_rows)
         except _DAMAGED as error:
             raise SourceError(f"{path} is not a Parquet file, or is truncated: {error}") from error
+        names = tuple(schema.names)
+        twice = twice_in(names)
+        if twice is not None:
+            raise SourceError(f"{path} has the column {shown(twice)} twice; give each a name of its own")
+        return cls(
+            path=path,
+            names=names,
+            num_rows=num_rows,
+            kinds=tuple(_kind(each) for each in schema.types),
+            index=tuple(name for name in names if name in index or is_unnamed(name)),
+            row_ids=row_ids,
+        )
 
-    @property
-    def has_names(self) -> bool:
-        """Always."""
-        return True
+    def count_rows(self) -> int:
+        """Return the number of rows."""
+        return self.num_rows
 
-    def is_integer(self, column: str) -> bool:
-        """Whether a column holds integers; raises as `open`."""
-        try:
-            with pq.ParquetFile(self.path) as file:
-                return bool(pa.types.is_integer(file.schema_arrow.field(column).type))
-        except _DAMAGED as error:
-            raise SourceError(f"{self.path} is truncated or corrupt: {error}") from error
+    def kind(self, column: str) -> str:
+        """Return what a column holds; see `TableFile.kind`."""
+        return self.kinds[self.names.index(column)]
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
@@ -78,7 +92,9 @@ class ParquetTable:
 
     def _check_type(self, name: str, kind: pa.DataType, number: Number, error: TableError) -> None:
         is_date = number == "time" and (pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-        is_fitting = pa.types.is_integer(kind) or (number != "int64" and pa.types.is_floating(kind))
+        is_number = pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+        is_fitting = pa.types.is_integer(kind) or (number not in {"int64", "time"} and is_number)
+        is_fitting |= number == "time" and pa.types.is_floating(kind)
         if not is_fitting and not is_date:
             wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
             raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
@@ -88,3 +104,20 @@ class ParquetTable:
             if column.null_count:
                 row = done + column.is_null().index(pa.scalar(value=True)).as_py()
                 raise error(f"{self.path}: row {row}, column {name!r} is null; every row needs a value")
+
+
+def _kind(kind: pa.DataType) -> str:
+    if pa.types.is_integer(kind):
+        return "integer"
+    return "number" if pa.types.is_floating(kind) else str(kind)
+
+
+def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:
+    """Return the columns of the index that pandas wrote down, and one that is no column, if it does not count rows."""
+    described = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
+    ranges = [each for each in described if isinstance(each, dict) and each.get("kind") == "range"]
+    for each in ranges:
+        found = range(int(each["start"]), int(each["stop"]), int(each["step"]))
+        if len(found) == num_rows and found != range(num_rows):
+            return frozenset(), found
+    return frozenset(name for name in described if isinstance(name, str)), None

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gloader.convert.readers.checked_rows import is_rounded
+from gloader.convert.readers.column_names import (
+    KNOWN_ENDS,
+    WEIGHT_NAMES,
+    end_columns,
+    end_pairs,
+    is_unnamed,
+    named_column,
+)
 from gloader.convert.readers.edge_times import to_seconds
 from gloader.convert.readers.file_edges import with_inverse
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.source import EdgeChunk
-from gloader.errors import GraphError, SourceError
+from gloader.core.malformed import shown
+from gloader.errors import FeatureValueError, GraphError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -23,10 +33,8 @@ Number: TypeAlias = Literal["int64", "float32", "float64", "time"]
 TableError: TypeAlias = type[GraphError] | type[SourceError]
 Columns: TypeAlias = tuple[NDArray[Any], ...]
 
-SOURCE_NAMES = ("src", "source", "from", "u", "row")
-DESTINATION_NAMES = ("dst", "target", "destination", "to", "v", "col")
-_WEIGHT_NAMES = ("weight", "edge_weight", "w")
-_FEATURE: Number = "float32"
+# What a column may hold that is read as numbers.
+NUMBER_KINDS: Final = frozenset({"integer", "number", "bool", "empty"})
 
 
 class TableFile(Protocol):
@@ -48,8 +56,31 @@ class TableFile(Protocol):
         ...
 
     @property
+    def index(self) -> tuple[str, ...]:
+        """Columns that number the rows, such as the index of a pandas table: never a feature or an end of edges."""
+        ...
+
+    @property
+    def row_ids(self) -> range | None:
+        """Such an index that is no column; None: there is none, or the rows are 0..N-1."""
+        ...
+
+    @property
+    def counts_columns(self) -> bool:
+        """Whether the first row is 0, 1, 2 and so on: a row, or the header that pandas writes without names."""
+        ...
+
+    @property
     def num_rows(self) -> int | None:
         """Number of rows; None: unknown until they are read."""
+        ...
+
+    def count_rows(self) -> int:
+        """Return the number of rows, by reading them where the file does not say it; raises SourceError."""
+        ...
+
+    def kind(self, column: str) -> str:
+        """Return what a column holds: integer, number, bool, empty, or something that is no number, such as string."""
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
@@ -79,35 +110,48 @@ class TableEdges:
 
     @classmethod
     def open(
-        cls, table: TableFile, *, known_edges: int | None = None, add_inverse: bool = False
+        cls,
+        table: TableFile,
+        *,
+        src: str | None = None,
+        dst: str | None = None,
+        known_edges: int | None = None,
+        add_inverse: bool = False,
+        keys: str = "--src COLUMN --dst COLUMN",
     ) -> TableEdges:
-        """Find the columns by their names (src, dst, weight and the like), or else take the first two or three.
+        """Find the ends by their names, and the weight; without a header they are the first two columns, and the third.
 
         Parameters
         ----------
         table : its rows are the edges
+        src, dst : the columns of the ends; None: by their names
         known_edges : number of rows where something else than the table tells; None: as the table says
         add_inverse : stream the reverse of each edge right behind it
+        keys : what names columns, for messages
 
         Raises
         ------
         SourceError
-            There are fewer than two columns.
+            There are fewer than two columns, or no ends, or several, by names that are known; says which columns there
+            are.
         """
         names = table.names
         if len(names) < 2 and names:
             raise SourceError(
                 f"{table.path} has columns {', '.join(names)}; an edge list has source, destination, perhaps weight"
             )
-        src, dst = named_column(names, SOURCE_NAMES), named_column(names, DESTINATION_NAMES)
-        weight = named_column(names, _WEIGHT_NAMES)
-        if src is None or dst is None:
-            src, dst = names[:2] if names else ("c0", "c1")
-            # A third column with a name of its own may be anything, such as a time.
-            if not table.has_names and len(names) == 3:
-                weight = names[2]
+        ends = find_ends(table, src, dst, keys=keys)
+        weight = named_column(names, WEIGHT_NAMES) if table.has_names else None
+        # A third column with a name of its own may be anything, such as a time.
+        if not table.has_names and len(names) == 3 and names[2] not in ends and is_number(table, names[2]):
+            weight = names[2]
         return cls(
-            table=table, src=src, dst=dst, weight=weight, known_edges=known_edges, add_inverse=add_inverse
+            table=table,
+            src=ends[0],
+            dst=ends[1],
+            weight=weight if weight is not None and is_number(table, weight) else None,
+            known_edges=known_edges,
+            add_inverse=add_inverse,
         )
 
     @property
@@ -169,6 +213,7 @@ class TableFeatures:
     table: TableFile
     num_rows: int
     columns: tuple[str, ...] | None = None  # None: all of them
+    may_round: bool = False  # whole numbers that float32 does not hold are rounded, and not refused
 
     @property
     def dim(self) -> int:
@@ -181,16 +226,42 @@ class TableFeatures:
         return np.dtype(np.float32)
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
-        for columns in regroup(self._read(), max_rows):
-            yield np.column_stack(columns).astype(np.float32, copy=False)
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``.
+
+        Raises
+        ------
+        FeatureValueError
+            A whole number is none in float32; names the row and the column.
+        """
+        whole = {name for name in self._names if not self.may_round and self.table.kind(name) == "integer"}
+        # Text is read as float64, so that what float32 rounds is seen.
+        numbers: dict[str, Number] = {name: "float64" if name in whole else "float32" for name in self._names}
+        first = 0
+        for columns in regroup(self.table.read(numbers, error=SourceError), max_rows):
+            for name, column in zip(numbers, columns, strict=True):
+                if name in whole:
+                    self._require_exact(name, column, first)
+            first += columns[0].shape[0]
+            yield np.column_stack([column.astype(np.float32, copy=False) for column in columns])
 
     @property
     def _names(self) -> tuple[str, ...]:
         return self.table.names if self.columns is None else self.columns
 
-    def _read(self) -> Iterator[Columns]:
-        return self.table.read(dict.fromkeys(self._names, _FEATURE), error=SourceError)
+    def _require_exact(self, name: str, column: NDArray[Any], first: int) -> None:
+        if column.dtype.kind == "f":
+            # Beyond 2**53 float64 skips whole numbers too, so that the number meant is not known.
+            is_whole = np.isfinite(column) & (np.floor(column) == column)
+            is_bad = is_whole & ((column.astype(np.float32) != column) | (np.abs(column) > 2**53))
+        else:
+            is_bad = is_rounded(column)
+        if is_bad.any():
+            row = int(is_bad.argmax())
+            raise FeatureValueError(
+                f"{self.table.path}: row {first + row}, column {shown(name)} is {int(column[row])}, which float32 "
+                "would round. Features are stored as floats: leave ids and keys out, or accept the rounding with "
+                "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
+            )
 
 
 def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
@@ -222,7 +293,53 @@ def _joined(pieces: list[Columns]) -> Columns:
     )
 
 
-def named_column(names: tuple[str, ...], wanted: tuple[str, ...]) -> str | None:
-    """Return the first of ``names`` that is one of ``wanted``, in any case; None: there is none. Pure."""
-    by_lower = {name.lower(): name for name in names}
-    return next((by_lower[name] for name in wanted if name in by_lower), None)
+def is_number(table: TableFile, column: str) -> bool:
+    """Whether a column can be read as numbers, as far as the file tells. Pure."""
+    return table.kind(column) in NUMBER_KINDS
+
+
+def find_ends(
+    table: TableFile, src: str | None = None, dst: str | None = None, *, keys: str
+) -> tuple[str, str]:
+    """Return the columns of a table of edges that are its sources and destinations. Pure.
+
+    Parameters
+    ----------
+    table : of edges
+    src, dst : the columns, as they were asked for; None: by their names, without a header the first two
+    keys : what names columns, for messages
+
+    Raises
+    ------
+    SourceError
+        The names tell of no ends, or of several; says which columns there are.
+    """
+    names, path = table.names, table.path
+    for key, column in (("src", src), ("dst", dst)):
+        if column is not None and column not in names:
+            raise SourceError(
+                f"{key} is {shown(column)}; the columns of {path} are {', '.join(names) or 'none'}"
+            )
+    named = [name for name in names if not is_unnamed(name)] if table.has_names else [*names, "c0", "c1"][:2]
+    if not table.has_names or (len(named) == 2 and (src is None) != (dst is None)):
+        # One of two columns that is named leaves the other.
+        first = src or next(name for name in named if name != dst)
+        return first, dst or next(name for name in named if name != first)
+    if src is None and dst is None:
+        pairs = end_pairs(named)
+    else:
+        firsts = [src] if src is not None else end_columns(named, is_source=True)
+        lasts = [dst] if dst is not None else end_columns(named, is_source=False)
+        pairs = [(first, last) for first in firsts for last in lasts if first != last]
+    if len(pairs) == 1:
+        return pairs[0]
+    said = (
+        f"several may be the ends of edges, {_listed(pairs)}" if pairs else "none are known as ends of edges"
+    )
+    raise SourceError(
+        f"{path} has the columns {', '.join(names)}: {said}. Known names are {KNOWN_ENDS}; name others with {keys}"
+    )
+
+
+def _listed(pairs: list[tuple[str, str]]) -> str:
+    return " or ".join(f"{first} and {last}" for first, last in pairs[:3])

@@ -2,89 +2,85 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gloader.convert.readers.csv_table import CsvTable, read_column
+from gloader.convert.order.row_order import JOINED_NODE_BYTES
+from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import read_labels, read_split, to_labels
+from gloader.convert.readers.node_tables import node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_table, open_table
-from gloader.convert.readers.parquet_table import ParquetTable
-from gloader.convert.readers.tables import TableFeatures
 from gloader.convert.source import FeatureStream, Splits
 from gloader.convert.sources.npy import open_feature_file
-from gloader.errors import ShapeError, SourceError
+from gloader.errors import SourceError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
-    from gloader.convert.readers.tables import TableFile
+    from gloader.convert.readers.told import Told
     from gloader.types import IdArray
 
 
-def open_features(path: Path, budget_bytes: int) -> FeatureStream:
+def open_node_features(path: Path, *, budget_bytes: int, told: Told) -> tuple[FeatureStream, IdArray | None]:
     """Open a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table with a row per node.
+
+    Parameters
+    ----------
+    path : of the file, or of a folder of part files
+    budget_bytes : memory that row offsets of a sparse matrix, or ids, may take
+    told : receives what the columns of a table became
+
+    Returns
+    -------
+    features : their rows
+    row_ids : (N,) the node of each row; None: row i is of node i
 
     Raises
     ------
     SourceError, ShapeError, GraphError
-        The file is missing or malformed.
+        The file is missing or malformed, or ids are not 0..N-1, each once.
     BudgetError
-        The row offsets of a sparse matrix take more than ``budget_bytes``.
+        Row offsets or ids take more than ``budget_bytes``.
     """
     if not is_table(path):
-        return open_feature_file(path, budget_bytes=budget_bytes)
-    table = open_table(path)
-    return TableFeatures(table=table, num_rows=_count_rows(table))
+        return open_feature_file(path, budget_bytes=budget_bytes), None
+    return node_features(open_table(path), budget_bytes=budget_bytes, told=told)
+
+
+def open_edge_features(path: Path, *, budget_bytes: int, told: Told) -> FeatureStream:
+    """Open a file with a row of features per edge, in their order; raises as `open_node_features`."""
+    rows, ids = open_node_features(path, budget_bytes=budget_bytes, told=told)
+    if ids is not None:
+        raise SourceError(
+            f"{path} is not sorted by the ids of its rows; features of edges lie in the edges' order"
+        )
+    return rows
 
 
 def count_labels(path: Path) -> int:
     """Return how many labels a file holds; raises as `read_label_file`."""
-    return _count_rows(open_table(path)) if is_table(path) else NpyFile.open(path).size
+    return open_table(path).count_rows() if is_table(path) else NpyFile.open(path).size
 
 
-def _count_rows(table: TableFile) -> int:
-    # A CSV file says its length only by being read; a Parquet file has it in its footer.
-    if isinstance(table, CsvTable):
-        return table.count_rows()
-    return table.num_rows or 0
-
-
-def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    """Return the labels (N,) in a ``.npy`` or a table of one column.
+def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told) -> IdArray:
+    """Return the labels (N,) in a ``.npy`` or a table with a row per node.
 
     Parameters
     ----------
-    path : of the file
+    path : of the file, or of a folder of part files
     num_nodes : N
     budget_bytes : memory that they may take
+    told : receives what the columns of a table became
 
     Raises
     ------
     SourceError, ShapeError, BudgetError
-        As `read_labels`.
+        As `read_labels` and `node_labels`.
     """
     if not is_table(path):
         return read_labels(NpyFile.open(path), num_nodes=num_nodes, budget_bytes=budget_bytes)
-    table = open_table(path)
-    if isinstance(table, ParquetTable):
-        return to_labels(_read_parquet_column(table, num_nodes), where=str(path))
-    return to_labels(read_column(path, max_rows=num_nodes), where=str(path))
-
-
-def _read_parquet_column(table: ParquetTable, num_nodes: int) -> NDArray[Any]:
-    path = table.path
-    if len(table.names) != 1:
-        raise SourceError(
-            f"{path} has the columns {', '.join(table.names)}; labels are one column, a row per node"
-        )
-    if table.num_rows > num_nodes:
-        raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
-    chunks = [chunk[0] for chunk in table.read({table.names[0]: "float64"}, error=SourceError)]
-    return np.concatenate(chunks) if chunks else np.empty(0)
+    values = node_labels(open_table(path), num_nodes=num_nodes, budget_bytes=budget_bytes, told=told)
+    return to_labels(values, where=str(path))
 
 
 def read_split_files(path: Path, *, num_nodes: int, budget_bytes: int) -> Splits:
@@ -119,8 +115,18 @@ def _open_split(path: Path, name: str) -> NpyFile:
                 f"{path} holds no {name}.npy; a folder of splits has train.npy, valid.npy and test.npy"
             )
         return NpyFile.open(found)
+    if is_table(path):
+        raise SourceError(
+            f"{path} is a table; splits are a .npz with arrays train, valid and test, or a folder of three .npy files"
+        )
     members = npz_members(path)
     member = next((alias for alias in aliases if alias in members), None)
     if member is None:
         raise SourceError(f"{path} holds no array {name!r}; there: {', '.join(members) or 'nothing'}")
     return NpyFile.open(path, member)
+
+
+def held_bytes(features: FeatureStream | None, row_ids: IdArray | None = None) -> int:
+    """Return the bytes of memory that features hold besides their chunks: row offsets, ids and the order of rows."""
+    offsets = features.indptr.nbytes if isinstance(features, CsrFeatures) else 0
+    return offsets + (0 if row_ids is None else JOINED_NODE_BYTES * row_ids.shape[0])

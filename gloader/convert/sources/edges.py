@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
@@ -13,11 +12,18 @@ from gloader.convert.readers.node_arrays import (
     require_node_memory,
 )
 from gloader.convert.readers.open_table import open_table
+from gloader.convert.readers.part_files import part_files
 from gloader.convert.readers.tables import TableEdges
+from gloader.convert.readers.told import Told
 from gloader.convert.source import Source
-from gloader.convert.sources.array_files import open_features, read_label_file, read_split_files
+from gloader.convert.sources.array_files import (
+    held_bytes,
+    open_node_features,
+    read_label_file,
+    read_split_files,
+)
 from gloader.convert.sources.edge_tables import edge_table_columns
-from gloader.errors import ConfigError, SourceError
+from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
@@ -26,12 +32,13 @@ if TYPE_CHECKING:
 def open_edges(argument: str, options: SourceOptions) -> Source:
     """Open an edge list with the features and labels that ``options`` name.
 
-    The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), with or without a header, or a
-    ``.parquet``: columns src, dst and perhaps weight, or else the first two (and, of three without names, the
-    third). Features are a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table of a row per node;
-    labels a ``.npy`` (N,) or a table of one column; splits a ``.npz`` or a folder of ``.npy`` with train, valid
-    and test. Times and features of edges are columns that ``options`` name. Without splits, the labelled nodes
-    are dealt out 60/20/20 at random by ``options.seed``. Where edges are predicted, labels may be left out.
+    The edge list is a ``.csv``, ``.tsv`` or ``.txt`` (also ``.gz``), with or without a header, or a ``.parquet``,
+    or a folder or a pattern of such files: columns of names such as src, dst and weight; without a header the first
+    two (and, of three, the third). Features are a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table of
+    a row per node; labels a ``.npy`` (N,) or a table; splits a ``.npz`` or a folder of ``.npy`` with train, valid
+    and test. A table of nodes is joined by its column of ids, where it has one. Times and features of edges are
+    columns that ``options`` name. Without splits, the labelled nodes are dealt out 60/20/20 at random by
+    ``options.seed``. Where edges are predicted, labels may be left out.
 
     Raises
     ------
@@ -52,19 +59,23 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
             "--edge-split 80/10/10 or --edge-table, which takes none"
         )
     budget = options.budget_bytes
+    told = Told()
     edges, edge_features = edge_table_columns(
-        TableEdges.open(open_table(path)),
+        TableEdges.open(open_table(path), src=options.src, dst=options.dst),
         time=options.edge_time,
         features=options.edge_features,
         budget_bytes=budget,
+        told=told,
     )
-    features = open_features(_require_path(options.features), budget)
+    features, row_ids = open_node_features(_require_path(options.features), budget_bytes=budget, told=told)
     num_nodes = features.num_rows
     require_node_memory(num_nodes, budget, str(options.features))
     labels = (
         no_labels(num_nodes)
         if options.labels is None
-        else read_label_file(_require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget)
+        else read_label_file(
+            _require_path(options.labels), num_nodes=num_nodes, budget_bytes=budget, told=told
+        )
     )
     splits = (
         random_splits(labels, seed=options.seed)
@@ -78,16 +89,18 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         num_classes=count_classes(labels),
         edges=edges,
         features=features,
+        row_ids=row_ids,
         labels=labels,
         splits=splits,
         edge_features=edge_features,
         edge_file=path,
-        resident_bytes=features.indptr.nbytes if isinstance(features, CsrFeatures) else 0,
+        resident_bytes=held_bytes(features, row_ids),
+        said=tuple(told.said),
+        unused=tuple(told.unused),
     )
 
 
 def _require_path(path: Path | None) -> Path:
     expanded = Path() if path is None else path.expanduser()
-    if not expanded.is_file():
-        raise SourceError(f"{expanded} is missing, or is not a file")
+    part_files(expanded)  # raises where there are none
     return expanded

@@ -16,10 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
-from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
 from gloader.convert.readers.tables import TableEdges
-from gloader.convert.sources.array_files import count_labels, open_features, read_label_file, read_split_files
+from gloader.convert.readers.told import Told
+from gloader.convert.sources.array_files import (
+    count_labels,
+    held_bytes,
+    open_node_features,
+    read_label_file,
+    read_split_files,
+)
 from gloader.convert.sources.graph_yaml import GRAPH_FILE, GraphYaml, NodeEntry, read_graph_yaml
 from gloader.convert.sources.relation_tables import open_edge_table
 from gloader.dataset.schema import MAX_NODES
@@ -56,13 +62,15 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
     given = [name for name, entry in graph.nodes.items() if entry.labels is not None]
     if given or options.needs_labels:
         only_labelled(given, where=str(graph.path))
-    features = {
-        name: _features(graph, name, entry, options.budget_bytes)
+    told = Told()
+    rows = {
+        name: _features(graph, name, entry, options.budget_bytes, told)
         for name, entry in graph.nodes.items()
         if entry.features is not None
     }
+    features = {name: stream for name, (stream, _) in rows.items()}
     relations = tuple(
-        _relation(graph, relation, options.edge_names, options.budget_bytes) for relation in graph.edges
+        _relation(graph, relation, options.edge_names, options.budget_bytes, told) for relation in graph.edges
     )
     options.edge_names.require(
         has_times=any(each.edges.has_times for each in relations),
@@ -75,24 +83,28 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         given, otherwise=next((name for name in counts if counts[name]), None), where=str(graph.path)
     )
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
-    labels = _labels(graph, labelled, counts[labelled], options.budget_bytes)
+    labels = _labels(graph, labelled, counts[labelled], options.budget_bytes, told)
     return HeteroSource(
         name=graph.name,
         origin=f"tables:{argument}",
         nodes=tuple(
-            NodeSource(name=name, num_nodes=counts[name], features=features.get(name)) for name in graph.nodes
+            NodeSource(
+                name=name,
+                num_nodes=counts[name],
+                features=features.get(name),
+                row_ids=rows[name][1] if name in rows else None,
+            )
+            for name in graph.nodes
         ),
         relations=relations,
         labelled=labelled,
         num_classes=graph.nodes[labelled].num_classes or count_classes(labels),
         labels=labels,
         splits=_splits(graph, labelled, labels, options),
-        resident_bytes=sum(
-            rows.indptr.nbytes
-            for rows in (*features.values(), *(each.edge_features for each in relations))
-            if isinstance(rows, CsrFeatures)
-        ),
-        unused=_unused(graph),
+        resident_bytes=sum(held_bytes(*each) for each in rows.values())
+        + sum(held_bytes(each.edge_features) for each in relations),
+        said=tuple(told.said),
+        unused=(*told.unused, *_unused(graph)),
     )
 
 
@@ -118,10 +130,12 @@ def source_paths(argument: str, options: SourceOptions) -> list[Path]:
     return [graph.path, *graph.files()]
 
 
-def _relation(graph: GraphYaml, relation: Relation, names: EdgeNames, budget_bytes: int) -> RelationSource:
+def _relation(
+    graph: GraphYaml, relation: Relation, names: EdgeNames, budget_bytes: int, told: Told
+) -> RelationSource:
     entry = graph.edges[relation]
     where = graph.where("edges", ":".join(relation))
-    edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes)
+    edges, rows = open_edge_table(entry, where=where, names=names, budget_bytes=budget_bytes, told=told)
     return RelationSource(relation=relation, edges=edges, edge_features=rows, edge_file=entry.file)
 
 
@@ -131,19 +145,21 @@ def _edge_columns(relations: tuple[RelationSource, ...]) -> set[str]:
     return {name for edges in tables for name in edges.table.names if name not in (edges.src, edges.dst)}
 
 
-def _features(graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int) -> FeatureStream:
+def _features(
+    graph: GraphYaml, name: str, entry: NodeEntry, budget_bytes: int, told: Told
+) -> tuple[FeatureStream, IdArray | None]:
     if entry.features is None:
         raise TypeError(f"type {name!r} has no features")
     with graph.naming("nodes", name, "features"):
-        return open_features(entry.features, budget_bytes)
+        return open_node_features(entry.features, budget_bytes=budget_bytes, told=told)
 
 
-def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int) -> IdArray:
+def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, told: Told) -> IdArray:
     path = graph.nodes[name].labels
     if path is None:
         return no_labels(num_nodes)
     with graph.naming("nodes", name, "labels"):
-        return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes)
+        return read_label_file(path, num_nodes=num_nodes, budget_bytes=budget_bytes, told=told)
 
 
 def _splits(graph: GraphYaml, name: str, labels: IdArray, options: SourceOptions) -> Splits:

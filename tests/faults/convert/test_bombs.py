@@ -21,7 +21,7 @@ from parser_guard import within_limits
 from gloader.cli.recipe import load_recipe
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
-from gloader.convert.readers.csv_table import MAX_LINE_CHARACTERS
+from gloader.convert.readers.csv_text import MAX_LINE_CHARACTERS
 from gloader.convert.readers.npy_file import MAX_HEADER_BYTES, NpyFile
 from gloader.convert.registry import open_source
 from gloader.convert.sources import pyg

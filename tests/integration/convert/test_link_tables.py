@@ -177,7 +177,7 @@ def test_held_out_edges_in_the_graph_are_warned_of(tmp_path, caplog):
             GraphError,
             "row 0 has a null in column 'negatives'; every entry is a node id",
         ),
-        ({"a": [0], "b": [1]}, SourceError, r"has the columns a, b; an edge table has columns src and dst"),
+        ({"a": [0], "b": [1]}, SourceError, r"has the columns a, b: none are known as ends of edges"),
         ({"src": [0], "dst": [1.5]}, GraphError, "column 'dst' has type double; it must hold integers"),
         (
             {"src": [0], "dst": [1], "label": [float("nan")]},

@@ -67,7 +67,7 @@ def test_parquet(tmp_path, options):
     assert np.array_equal(np.concatenate([chunk.weight for chunk in source.edges.chunks(64)]), dst / 2)
 
 
-@pytest.mark.parametrize("header", ["", "a,b,w\n"])
+@pytest.mark.parametrize("header", ["", "u,v,w\n"])
 def test_third_column_is_the_weight(tmp_path, options, header):
     (tmp_path / "e.csv").write_text(header + "0,1,0.5\n2,3,4\n")
     (chunk,) = open_edges(str(tmp_path / "e.csv"), options).edges.chunks(10)

@@ -1,0 +1,96 @@
+"""Names of columns: ends and weights of edges, ids of nodes, labels, in any case and any order."""
+
+from __future__ import annotations
+
+import re
+from itertools import product
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+WEIGHT_NAMES: Final = ("weight", "weights", "edgeweight", "w")
+LABEL_NAMES: Final = ("label", "labels", "edgelabel", "y", "class", "target")
+TIME_NAMES: Final = ("time", "times", "timestamp", "edgetime", "t")
+NEGATIVE_NAMES: Final = ("negatives", "negative", "neg")
+# Never a feature: a table of nodes may carry its labels.
+OWN_LABELS: Final = frozenset({"label", "labels"})
+
+_SOURCES = ("src", "source", "from", "head", "subject", "start")
+_DESTINATIONS = ("dst", "dest", "destination", "target", "to", "tail", "object", "end")
+_ENDINGS = ("", "id", "ids", "node", "nodeid", "index", "idx", "vertex")
+# A bare start and end may be times.
+_FROM = {a + b for a, b in product(_SOURCES, _ENDINGS)} - {"start"} | {"u", "row"}
+_TO = {a + b for a, b in product(_DESTINATIONS, _ENDINGS)} - {"end"} | {"v", "col", "column"}
+# The first of two ends that a number tells apart, and the second.
+_NUMBERED = {
+    text.format(1): text.format(2)
+    for stem in ("node", "vertex", "entity", "id", "nodeid", "vertexid", "entityid")
+    for text in (f"{stem}{{}}", f"{stem}{{}}id")
+}
+_IDS = (
+    {"id", "ids", "idx", "nid", "vid", "index", "key", "uuid", "guid"}
+    | {"node", "nodes", "nodeid", "nodeids", "nodeindex", "nodeidx", "nodekey"}
+    | {"vertex", "vertexid", "entity", "entityid"}
+)
+_KEY_LIKE = re.compile(r"(?i:[_ .-](id|key|uuid))$|[a-z](Id|ID|Key)$")
+_UNNAMED = re.compile(r"\s*|Unnamed: \d+(_level_\d+)?|__index_level_\d+__|None")
+# The parts of a name in a header of Neo4j's import: ``userId:START_ID(User)``, ``:TYPE``, ``stars:int``.
+_ROLES = frozenset({"start_id", "end_id", "type", "id", "label"})
+# What stands for a number that is not there, in files of pandas, R and databases.
+MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "?", "\\n", "."})
+KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
+
+
+def plain(name: str) -> str:
+    """Return ``name`` as names are compared: letters and digits, in lower case. Pure."""
+    first, _, kind = name.strip().lower().partition(":")
+    kind = kind.partition("(")[0]
+    return re.sub(r"[^a-z0-9]", "", kind if kind in _ROLES else first)
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether a column has no name of its own, such as the index of a pandas table. Pure."""
+    return _UNNAMED.fullmatch(name) is not None
+
+
+def twice_in(names: Sequence[str]) -> str | None:
+    """Return a name that two columns have; None: there is none. Pure."""
+    if len(set(names)) == len(names):
+        return None
+    return next(name for number, name in enumerate(names) if name in names[:number])
+
+
+def named_column(names: Iterable[str], wanted: Sequence[str]) -> str | None:
+    """Return the column of ``names`` that the first possible one of ``wanted`` means; None: there is none. Pure."""
+    by_name = {plain(name): name for name in names}
+    return next((by_name[each] for each in wanted if each in by_name), None)
+
+
+def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each pair of columns that may be source and destination of edges; one pair: these are. Pure."""
+    of = {name: plain(name) for name in names if not is_unnamed(name)}
+    return [(first, last) for first in of for last in of if _is_pair(of[first], of[last])]
+
+
+def end_columns(names: Sequence[str], *, is_source: bool) -> list[str]:
+    """Return the columns that may be sources of edges, or destinations. Pure."""
+    wanted = _FROM | set(_NUMBERED) if is_source else _TO | set(_NUMBERED.values())
+    return [name for name in names if plain(name) in wanted]
+
+
+def id_columns(names: Iterable[str]) -> list[str]:
+    """Return the columns that may hold the ids of nodes: those of a name for ids, or else like ``user_id``. Pure."""
+    named = [name for name in names if not is_unnamed(name)]
+    return [name for name in named if plain(name) in _IDS] or [
+        name for name in named if _KEY_LIKE.search(name)
+    ]
+
+
+def is_known(names: Sequence[str]) -> bool:
+    """Whether a line of text is surely one of names: it has both ends of edges, or one id of nodes. Pure."""
+    return len(end_pairs(names)) == 1 or sum(plain(name) in _IDS for name in names) == 1
+
+
+def _is_pair(first: str, last: str) -> bool:
+    return (first in _FROM and last in _TO) or _NUMBERED.get(first, "") == last

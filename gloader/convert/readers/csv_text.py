@@ -1,0 +1,175 @@
+"""The rows of a text file: without byte order mark, comments and blanks, whatever packs it and ends its lines."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING, Final, cast
+
+from gloader.core.malformed import shown
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+COMMENTS: Final = ("#", "%")
+# Of text: a row of 100,000 numbers is shorter. Packed, a line without an end takes next to nothing.
+MAX_LINE_CHARACTERS: Final = 1 << 20
+# Separates columns that are aligned: any number of blanks and tabs.
+BLANKS: Final = " "
+_READ_CHARACTERS = 1 << 20
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_COMMENT = re.compile(r"^[ \t]*[#%].*\n?", re.MULTILINE)
+_BLANK_LINE = re.compile(r"^ +$", re.MULTILINE)
+_GAP = re.compile(r"[ \t]+")
+_MARGIN = re.compile(r"^ | $", re.MULTILINE)
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[IO[str]]:
+    """Open a text file, gzipped or not; lines end in a newline alone.
+
+    Raises
+    ------
+    SourceError
+        The file is UTF-16, as Excel's "Unicode text" is.
+    """
+    with path.open("rb") as raw, ExitStack() as opened:
+        packed = opened.enter_context(gzip.open(raw)) if path.suffix == ".gz" else raw
+        plain = cast("io.BufferedReader", packed)
+        if plain.peek(2)[:2] in _UTF_16:
+            raise SourceError(f"{path} is text of two bytes a character (UTF-16); save it as UTF-8")
+        yield opened.enter_context(io.TextIOWrapper(plain, "utf-8-sig", errors="surrogateescape"))
+
+
+def lines_of(file: IO[str], path: Path) -> Iterator[tuple[int, str]]:
+    """Yield each line with its number, from 1; none is read further than a line may be long."""
+    number = 0
+    while line := file.readline(MAX_LINE_CHARACTERS + 1):
+        number += 1
+        _require_end(line, number, path)
+        yield number, line
+
+
+def is_comment(line: str) -> bool:
+    """Whether a line is blank or a comment. Pure."""
+    # A row of a table with tabs may have nothing but them.
+    return not line.strip(" \n") or line.lstrip().startswith(COMMENTS)
+
+
+def fields_of(line: str, delimiter: str) -> list[str]:
+    """Return the fields of a line, without quotes. Pure."""
+    text = _GAP.sub(BLANKS, line.strip()) if delimiter == BLANKS else line.rstrip("\n")
+    return next(csv.reader([text], delimiter=delimiter), [])
+
+
+def rows_of(path: Path, delimiter: str, skipped_lines: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each row behind the first lines, with the number of its line."""
+    with open_text(path) as file:
+        for number, line in lines_of(file, path):
+            if number > skipped_lines and not is_comment(line) and (fields := fields_of(line, delimiter)):
+                yield number, fields
+
+
+class RowText(io.RawIOBase):
+    """The rows of a file as UTF-8, for a parser that knows no comments. A context manager; not thread-safe.
+
+    Parameters
+    ----------
+    path : of the file
+    delimiter : between its columns
+    skipped_lines : before the first row
+    rows_may_look_so : columns of a table whose rows may begin as comments do, as their first column is text; 0: they
+        may not
+    """
+
+    def __init__(self, path: Path, *, delimiter: str, skipped_lines: int, rows_may_look_so: int = 0) -> None:
+        super().__init__()
+        self._path = path
+        self._delimiter = delimiter
+        self._to_skip = skipped_lines
+        self._num_columns = rows_may_look_so
+        self._opened = open_text(path)
+        self._file = self._opened.__enter__()
+        self._carry = ""  # the begin of a line
+        self._num_lines = 0  # before it
+        self._ready = b""
+        self._is_done = False
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next ``size`` bytes, fewer where they end.
+
+        Raises
+        ------
+        SourceError
+            A line is too long, or a quoted field goes over several lines; names it.
+        """
+        while not self._is_done and (size < 0 or len(self._ready) < size):
+            self._fill()
+        taken = len(self._ready) if size < 0 else size
+        out, self._ready = self._ready[:taken], self._ready[taken:]
+        return out
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        if not self.closed:
+            self._opened.__exit__(None, None, None)
+        super().close()
+
+    def _fill(self) -> None:
+        read = self._file.read(_READ_CHARACTERS)
+        text = self._carry + read
+        self._is_done = not read
+        end = len(text) if self._is_done else text.rfind("\n") + 1
+        text, self._carry = text[:end], text[end:]
+        first = self._num_lines + 1
+        self._num_lines += text.count("\n")
+        _require_end(self._carry, self._num_lines + 1, self._path)
+        while self._to_skip and text:
+            self._to_skip -= 1
+            text, first = text.partition("\n")[2], first + 1
+        self._ready += self._cleaned(text, first).encode("utf-8", "surrogateescape")
+
+    def _cleaned(self, text: str, first: int) -> str:
+        if '"' in text:
+            self._refuse_open_quotes(text, first)
+        if any(mark in text for mark in COMMENTS):
+            if self._num_columns:
+                self._refuse_rows_like_comments(text, first)
+            text = _COMMENT.sub("", text)
+        if self._delimiter == BLANKS:
+            return _MARGIN.sub("", _GAP.sub(BLANKS, text))
+        return _BLANK_LINE.sub("", text) if " " in text else text
+
+    def _refuse_open_quotes(self, text: str, first: int) -> None:
+        for number, line in enumerate(text.split("\n"), first):
+            if line.count('"') % 2 and not line.lstrip().startswith(COMMENTS):
+                raise SourceError(
+                    f"{self._path}: line {number} has a quote that does not end in it; a row is one line of text, so "
+                    "save a table with lines inside its fields as Parquet"
+                )
+
+    def _refuse_rows_like_comments(self, text: str, first: int) -> None:
+        for number, line in enumerate(text.split("\n"), first):
+            if not line.lstrip().startswith(COMMENTS):
+                continue
+            if len(fields_of(line, self._delimiter)) == self._num_columns:
+                raise SourceError(
+                    f"{self._path}: line {number} is {shown(line.strip())}: a comment, or a row? Remove it, or put a "
+                    "column of numbers first"
+                )
+
+
+def _require_end(line: str, number: int, path: Path) -> None:
+    if len(line) > MAX_LINE_CHARACTERS:
+        raise SourceError(
+            f"{path}: line {number} has more than {MAX_LINE_CHARACTERS} characters; a line is a row of numbers"
+        )

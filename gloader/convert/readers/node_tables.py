@@ -1,0 +1,250 @@
+"""Tables whose rows are nodes: which column holds the ids that their rows are joined by, and which are features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gloader.convert.readers.column_names import LABEL_NAMES, OWN_LABELS, id_columns, named_column, plain
+from gloader.convert.readers.tables import TableFeatures, is_number
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.readers.tables import TableFile
+    from gloader.convert.readers.told import Told
+    from gloader.convert.source import FeatureStream
+    from gloader.types import IdArray
+
+# Of a number, of being seen, and of a chunk's copies, for each node while ids are checked.
+_CHECK_BYTES = 24
+# Fewer rows may count by chance.
+_MIN_COUNTED = 3
+
+
+def node_features(table: TableFile, *, budget_bytes: int, told: Told) -> tuple[FeatureStream, IdArray | None]:
+    """Return the feature rows of a table of nodes, as they lie in it, and the node of each.
+
+    Rows are joined by the column of ids, or by the index of a pandas table, where there is one; otherwise they are in
+    order. Neither of the two is a feature; the other columns of numbers are.
+
+    Parameters
+    ----------
+    table : a row per node
+    budget_bytes : memory that the ids may take
+    told : receives what the columns became
+
+    Returns
+    -------
+    features : the rows
+    row_ids : (N,) the node of each; None: row i is of node i
+
+    Raises
+    ------
+    SourceError
+        The table is empty, has no column of numbers, or its first row or first column may not be what it seems; or the
+        ids are not 0..N-1, each once.
+    BudgetError
+        The ids take more memory.
+    """
+    path = table.path
+    if not table.names:
+        raise SourceError(f"{path} is empty; features are a table with a row per node, or an (N, F) array")
+    if table.counts_columns:
+        raise SourceError(
+            f"{path} starts with the row {', '.join(map(str, range(len(table.names))))[:40]}: the header that pandas "
+            "writes for columns without names, or features? Write it with names: DataFrame(x).add_prefix('f')"
+        )
+    column = id_column(table)
+    held = [name for name in table.names if name != column and name not in table.index]
+    columns = [name for name in held if is_number(table, name) and plain(name) not in OWN_LABELS]
+    if not columns:
+        raise SourceError(
+            f"{path} has no columns of numbers that are features: {described(table, table.names)}"
+        )
+    num_rows = table.count_rows()
+    if column is None and len(columns) > 1:
+        _refuse_counting(table, columns[0], num_rows)
+    ids = read_ids(table, column, num_rows=num_rows, budget_bytes=budget_bytes)
+    rows = TableFeatures(table=table, num_rows=num_rows, columns=tuple(columns))
+    joined = (
+        "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
+    )
+    told.say(f"features: {_some(columns)} of {path.name}, {joined}")
+    told.leave(table, [name for name in table.names if name not in columns and name != column])
+    return rows, ids
+
+
+def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
+    """Return the labels (N,) of a table of nodes as float64, not checked: the only column of numbers, or ``label``.
+
+    Parameters
+    ----------
+    table : a row per node
+    num_nodes : N
+    budget_bytes : memory that ids may take
+    told : receives what the columns became
+
+    Raises
+    ------
+    SourceError
+        No column is the one of labels, or the ids are not 0..N-1, each once.
+    ShapeError
+        There are more rows than nodes.
+    """
+    path, column = table.path, id_column(table)
+    held = [name for name in table.names if name != column and name not in table.index]
+    numbers = [name for name in held if is_number(table, name)]
+    label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES)
+    if label is None:
+        said = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
+        raise SourceError(
+            f"{path} has {said}: {described(table, table.names)}; labels are one column, a row per node: name it label"
+        )
+    if table.num_rows is not None and table.num_rows > num_nodes:
+        raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
+    values = np.concatenate([np.empty(0), *_column(table, label, num_nodes)])
+    if len(values) == num_nodes + 1 and table.counts_columns:
+        raise ShapeError(
+            f"{path} has {len(values)} rows for {num_nodes} nodes, and the first is 0: the header that pandas writes "
+            "without a name? Write it with one, such as label"
+        )
+    if len(values) > num_nodes:
+        raise ShapeError(f"{path} has more than {num_nodes} rows, which is what it may have")
+    ids = read_ids(table, column, num_rows=len(values), budget_bytes=budget_bytes)
+    joined = (
+        "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
+    )
+    told.say(f"labels: {label} of {path.name}, {joined}")
+    told.leave(table, [name for name in table.names if name not in (label, column)])
+    if ids is None:
+        return values
+    placed = np.empty_like(values)
+    placed[ids] = values
+    return placed
+
+
+def id_column(table: TableFile) -> str | None:
+    """Return the column of a table of nodes that holds their ids, or else its index; None: its rows are in order. Pure.
+
+    Raises
+    ------
+    SourceError
+        Several may be that column, or it holds no whole numbers.
+    """
+    found = id_columns(table.names) if table.has_names else []
+    found = found or list(table.index)[:2]
+    if len(found) > 1:
+        raise SourceError(
+            f"{table.path} has several columns that may be the ids of nodes: {', '.join(found)}; name one of them "
+            "id, and the others otherwise"
+        )
+    if not found:
+        return None
+    if table.kind(found[0]) not in {"integer", "empty"}:
+        raise SourceError(
+            f"{table.path}: column {found[0]!r} holds {table.kind(found[0])}s; the ids of nodes are the whole numbers "
+            "0..N-1, in edges too. Number the nodes, or give the column another name"
+        )
+    return found[0]
+
+
+def read_ids(table: TableFile, column: str | None, *, num_rows: int, budget_bytes: int) -> IdArray | None:
+    """Return the id (N,) of the node of each row; None: row i is node i.
+
+    Parameters
+    ----------
+    table : a row per node
+    column : of the ids; None: there is none, and the table may have an index that is no column
+    num_rows : N
+    budget_bytes : memory that they may take
+
+    Raises
+    ------
+    SourceError
+        They are not 0..N-1, each once; names the row.
+    BudgetError
+        They take more memory.
+    """
+    if column is None and table.row_ids is None:
+        return None
+    if _CHECK_BYTES * num_rows > budget_bytes:
+        raise BudgetError(
+            f"{table.path} is joined by the ids of its {num_rows:,} rows, which takes "
+            f"{format_bytes(_CHECK_BYTES * num_rows)}; the memory budget is {format_bytes(budget_bytes)}. Raise "
+            "--memory-budget, or sort the table by id and leave the column out"
+        )
+    ids = np.empty(num_rows, np.int64)
+    seen, done = np.zeros(num_rows, np.bool_), 0
+    name = "the pandas index" if column is None else f"column {column!r}"
+    for part in _ids(table, column):
+        bad = (part < 0) | (part >= num_rows)
+        bad[~bad] |= seen[part[~bad]]
+        seen[part[~bad]] = True
+        # An id twice in one part marks fewer nodes than there are rows.
+        if bad.any() or np.count_nonzero(seen) != done + len(part):
+            row = int(bad.argmax()) if bad.any() else _first_repeat(part)
+            raise SourceError(
+                f"{table.path}: row {done + row} has {part[row]} in {name}, by which rows are joined to nodes: ids are "
+                f"0..{num_rows - 1} for {num_rows} rows, each once. Number the nodes so, or leave the column out"
+            )
+        ids[done : done + len(part)] = part
+        done += len(part)
+    return None if np.array_equal(ids, np.arange(num_rows)) else ids
+
+
+def described(table: TableFile, columns: tuple[str, ...]) -> str:
+    """Return columns with what they hold, for messages. Pure."""
+    return _some([f"{name} ({table.kind(name)})" for name in columns])
+
+
+def _ids(table: TableFile, column: str | None) -> Iterator[IdArray]:
+    if column is None:
+        yield np.array(table.row_ids, np.int64)
+        return
+    for (part,) in table.read({column: "int64"}, error=SourceError):
+        # Of unsigned ones, those beyond int64 turn negative, and are refused as that.
+        yield part.astype(np.int64, copy=False)
+
+
+def _column(table: TableFile, column: str, num_nodes: int) -> Iterator[NDArray[np.generic]]:
+    done = 0
+    for (part,) in table.read({column: "float64"}, error=SourceError):
+        yield part.astype(np.float64, copy=False)
+        done += len(part)
+        if done > num_nodes + 1:
+            return
+
+
+def _refuse_counting(table: TableFile, column: str, num_rows: int) -> None:
+    """Refuse a first column, of a name that says nothing, that counts the rows: it is their ids, and no feature."""
+    if table.kind(column) != "integer" or column != table.names[0] or num_rows < _MIN_COUNTED:
+        return
+    seen = np.zeros(num_rows, np.bool_)
+    for (part,) in table.read({column: "int64"}, error=SourceError):
+        if part.min(initial=0) < 0 or part.max(initial=0) >= num_rows:
+            return
+        seen[part.astype(np.int64)] = True
+    if seen.all():
+        said = f"column {column!r}" if table.has_names else "the first column (no header)"
+        raise SourceError(
+            f"{table.path}: {said} holds 0..{num_rows - 1}, each once: the ids of the nodes, or a feature? Name it id "
+            "to join the rows by it, or put it behind another column"
+        )
+
+
+def _some(texts: list[str]) -> str:
+    shown = ", ".join(texts[:8])
+    return shown if len(texts) <= 8 else f"{shown} and {len(texts) - 8} more"
+
+
+def _first_repeat(ids: IdArray) -> int:
+    _, first = np.unique(ids, return_index=True)
+    is_first = np.zeros(len(ids), np.bool_)
+    is_first[first] = True
+    return int(np.argmin(is_first))

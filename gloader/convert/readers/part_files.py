@@ -1,0 +1,132 @@
+"""Tables in several files: a folder of part files as Spark writes it, or a pattern such as ``edges-*.csv``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gloader.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from gloader.convert.readers.tables import Columns, Number, TableError, TableFile
+
+# The marks of whoever wrote the parts: ``_SUCCESS``, ``.part-00000.crc``.
+_NOT_PARTS = ("_", ".")
+_PATTERN = ("*", "?", "[")
+
+
+def part_files(path: Path) -> list[Path]:
+    """Return the files of a table: the file itself, those of a folder, or those that match a pattern, by name.
+
+    Raises
+    ------
+    SourceError
+        There is none, or a folder holds folders.
+    """
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [each for each in path.iterdir() if not each.name.startswith(_NOT_PARTS)]
+        folder = next((each for each in found if not each.is_file()), None)
+        if folder is not None:
+            raise SourceError(
+                f"{path} holds {folder.name}, which is no file; a folder of a table has part files alone"
+            )
+    else:
+        found = [each for each in path.parent.glob(path.name) if each.is_file()] if is_pattern(path) else []
+        if not found:
+            what = "matches no file" if is_pattern(path) else "is missing, or is not a file"
+            raise SourceError(f"{path} {what}")
+    if not found:
+        raise SourceError(f"{path} is a folder without files")
+    return sorted(found)
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether the last part of ``path`` is a pattern of names, such as ``edges-*.csv``. Pure."""
+    return any(mark in path.name for mark in _PATTERN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartedTable:
+    """A table in several files of the same columns, whose rows follow each other in the order of their names."""
+
+    path: Path  # folder or pattern
+    parts: tuple[TableFile, ...]  # at least one
+
+    @classmethod
+    def of(cls, path: Path, parts: Sequence[TableFile]) -> PartedTable:
+        """Check that the parts have the same columns; empty files are left out.
+
+        Raises
+        ------
+        SourceError
+            A part has other columns than the first, or an index that counts its rows; names the part.
+        """
+        filled = [part for part in parts if part.names] or list(parts[:1])
+        first = filled[0]
+        for part in filled:
+            if (part.names, part.has_names) != (first.names, first.has_names):
+                raise SourceError(
+                    f"{part.path} has {_columns(part)}; {first.path.name} has {_columns(first)}, and all files of a "
+                    "table have the same"
+                )
+            if part.row_ids is not None:
+                raise SourceError(
+                    f"{part.path} has a pandas index of {part.row_ids}; write it as a column named id, or without index"
+                )
+        return cls(path=path, parts=tuple(filled))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return self.parts[0].names
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the names are the files'."""
+        return self.parts[0].has_names
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """The columns that number rows."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.index))
+
+    @property
+    def row_ids(self) -> None:
+        """Never: `of` refuses them."""
+        return
+
+    @property
+    def counts_columns(self) -> bool:
+        """Whether the first row of a part is 0, 1, 2 and so on."""
+        return any(part.counts_columns for part in self.parts)
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows; None: unknown until they are read."""
+        counts = [part.num_rows for part in self.parts]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def kind(self, column: str) -> str:
+        """Return what a column holds in the first part that tells; see `TableFile.kind`."""
+        kinds = [part.kind(column) for part in self.parts]
+        known = [kind for kind in kinds if kind != "empty"]
+        # Whole numbers in some parts and fractions in others are numbers.
+        return "number" if set(known) == {"integer", "number"} else next(iter(known), "empty")
+
+    def count_rows(self) -> int:
+        """Return the number of rows, by reading them where no file says it."""
+        return sum(part.count_rows() for part in self.parts)
+
+    def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
+        """Yield the named ``columns`` of one part after another; see `TableFile.read`."""
+        for part in self.parts:
+            yield from part.read(columns, error=error)
+
+
+def _columns(table: TableFile) -> str:
+    return ", ".join(table.names) if table.has_names else f"{len(table.names)} columns without names"
