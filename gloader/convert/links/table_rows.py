@@ -126,9 +126,7 @@ class TableRows:
         roles = {self.label: "the label", self.time: "the time", lists: "the negatives"}
         others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
         ends = ", ".join([f"{self.src} and {self.dst} of {self.table.path.name}", *others])
-        told.say(f"links {name}: {ends}")
-        used = {self.src, self.dst, self.label, self.time, lists}
-        told.leave(self.table, [each for each in self.table.names if each not in used])
+        told.say(f"links {name}: {ends}", self.table, [self.src, self.dst, self.label, self.time, lists])
 
     @property
     def has_times(self) -> bool:

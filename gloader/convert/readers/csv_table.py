@@ -63,7 +63,7 @@ class CsvTable:
     skipped_lines: int  # before the first row of numbers
     kinds: tuple[str, ...]  # of the columns, as `TableFile.kind` says them
     is_empty: bool  # no rows
-    # First fields are 0, 1, 2 and so on, as in the header that pandas writes of columns without names.
+    # The numbers of the first row are 0, 1, 2 and so on, as in the header that pandas writes of columns without names.
     counts_columns: bool
 
     @classmethod
@@ -95,7 +95,7 @@ class CsvTable:
             skipped_lines=before + has_header,
             kinds=tuple(_kind([row[i] for row in data if i < len(row)]) for i in range(len(names))),
             is_empty=not data,
-            counts_columns=not has_names and first == [str(i) for i in range(len(first))],
+            counts_columns=not has_names and _counts([field for field in first if _is_number(field)]),
         )
 
     @property
@@ -243,7 +243,7 @@ def _is_number(text: str) -> bool:
 
 def _is_data(fields: Sequence[str]) -> bool:
     """Whether the first line of a table is a row of it, and not its header. Pure."""
-    if len(fields) > 1 and all(_WHOLE.fullmatch(field) for field in fields[:2]):
+    if _starts_whole(fields):
         return True
     # The header of a pandas table without names: nothing over the index, and the numbers of the columns.
     if len(fields) > 1 and not fields[0].strip() and _counts(fields[1:]):
@@ -252,7 +252,7 @@ def _is_data(fields: Sequence[str]) -> bool:
 
 
 def _counts(fields: Sequence[str]) -> bool:
-    return list(fields) == [str(i) for i in range(len(fields))]
+    return bool(fields) and list(fields) == [str(i) for i in range(len(fields))]
 
 
 def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
@@ -283,17 +283,26 @@ def _commented_names(comment: str, count: int, delimiter: str) -> tuple[str, ...
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return what separates the fields: what leaves two whole numbers, or as many fields in the second row. Pure."""
+    """Return what separates the fields: what leaves two whole numbers, and as many fields in every row. Pure."""
     if not lines:
         return ","
-    split = {mark: [fields_of(line, mark) for line in lines[:2]] for mark in _DELIMITERS}
-    for mark, (first, *_) in split.items():
-        if len(first) > 1 and all(_WHOLE.fullmatch(field) for field in first[:2]):
-            return mark
-    for mark, rows in split.items():
-        if len(rows[0]) > 1 and len(rows[0]) == len(rows[-1]):
-            return mark
-    return next((mark for mark, rows in split.items() if min(map(len, rows)) > 1), ",")
+    split = {mark: [fields_of(line, mark) for line in lines] for mark in _DELIMITERS}
+    are_even = {mark: len(set(map(len, rows))) == 1 for mark, rows in split.items()}
+    are_whole = {mark: _starts_whole(rows[0]) for mark, rows in split.items()}
+    several = [mark for mark, rows in split.items() if min(map(len, rows[:2])) > 1]
+    for found in (
+        [mark for mark in several if are_even[mark] and are_whole[mark]],
+        [mark for mark in _DELIMITERS if are_whole[mark]],
+        [mark for mark in several if are_even[mark]],
+        several,
+    ):
+        if found:
+            return found[0]
+    return ","
+
+
+def _starts_whole(fields: Sequence[str]) -> bool:
+    return len(fields) > 1 and all(_WHOLE.fullmatch(field) for field in fields[:2])
 
 
 def _kind(fields: Sequence[str]) -> str:

@@ -91,6 +91,7 @@ class RowText(io.RawIOBase):
         super().__init__()
         self._path = path
         self._delimiter = delimiter
+        self._around = re.compile(f" *{re.escape(delimiter)} *")
         self._to_skip = skipped_lines
         self._num_columns = rows_may_look_so
         self._opened = open_text(path)
@@ -147,7 +148,11 @@ class RowText(io.RawIOBase):
             text = _COMMENT.sub("", text)
         if self._delimiter == BLANKS:
             return _MARGIN.sub("", _GAP.sub(BLANKS, text))
-        return _BLANK_LINE.sub("", text) if " " in text else text
+        if " " not in text:
+            return text
+        # A parser takes the blank in ", true" for a part of the word. Inside of quotes it may be.
+        text = text if '"' in text else self._around.sub(self._delimiter, text)
+        return _BLANK_LINE.sub("", text)
 
     def _refuse_open_quotes(self, text: str, first: int) -> None:
         for number, line in enumerate(text.split("\n"), first):

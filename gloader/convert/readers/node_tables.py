@@ -8,6 +8,7 @@ import numpy as np
 
 from gloader.convert.readers.column_names import LABEL_NAMES, OWN_LABELS, id_columns, named_column, plain
 from gloader.convert.readers.tables import TableFeatures, is_number
+from gloader.convert.readers.told import column_text
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
 
@@ -57,8 +58,8 @@ def node_features(table: TableFile, *, budget_bytes: int, told: Told) -> tuple[F
         raise SourceError(f"{path} is empty; features are a table with a row per node, or an (N, F) array")
     if table.counts_columns:
         raise SourceError(
-            f"{path} starts with the row {', '.join(map(str, range(len(table.names))))[:40]}: the header that pandas "
-            "writes for columns without names, or features? Write it with names: DataFrame(x).add_prefix('f')"
+            f"{path} has 0, 1 and so on in its first row: the header that pandas writes for columns without names, or "
+            "features? Write the table with names: DataFrame(x).add_prefix('f')"
         )
     column = id_column(table)
     held = [name for name in table.names if name != column and name not in table.index]
@@ -75,8 +76,8 @@ def node_features(table: TableFile, *, budget_bytes: int, told: Told) -> tuple[F
     joined = (
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
-    told.say(f"features: {_some(columns)} of {path.name}, {joined}")
-    told.leave(table, [name for name in table.names if name not in columns and name != column])
+    texts = [column_text(table, name) for name in columns]
+    told.say(f"features: {_some(texts)} of {path.name}, {joined}", table, [*columns, column])
     return rows, ids
 
 
@@ -120,8 +121,7 @@ def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: To
     joined = (
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
-    told.say(f"labels: {label} of {path.name}, {joined}")
-    told.leave(table, [name for name in table.names if name not in (label, column)])
+    told.say(f"labels: {column_text(table, label)} of {path.name}, {joined}", table, [label, column])
     if ids is None:
         return values
     placed = np.empty_like(values)

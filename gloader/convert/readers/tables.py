@@ -143,8 +143,9 @@ class TableEdges:
         ends = find_ends(table, src, dst, keys=keys)
         weight = named_column(names, WEIGHT_NAMES) if table.has_names else None
         # A third column with a name of its own may be anything, such as a time.
-        if not table.has_names and len(names) == 3 and names[2] not in ends and is_number(table, names[2]):
-            weight = names[2]
+        if not table.has_names and len(names) == 3 and names[2] not in ends:
+            # Where nothing is known of it, it is no weight.
+            weight = names[2] if table.kind(names[2]) != "empty" else None
         return cls(
             table=table,
             src=ends[0],

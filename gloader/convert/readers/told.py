@@ -7,25 +7,32 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
     from gloader.convert.readers.tables import TableFile
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Lines for the receipt: what columns became, and which are not used."""
+    """Lines for the receipt: what columns became, and which no part of the source uses."""
 
     said: list[str] = field(default_factory=list)
-    unused: list[str] = field(default_factory=list)
+    _used: set[tuple[Path, str]] = field(default_factory=set)
+    _seen: dict[tuple[Path, str], str] = field(default_factory=dict)  # with what they hold
 
-    def say(self, line: str) -> None:
-        """Add what columns became."""
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The columns that are not used, each with what it holds, and its file."""
+        return tuple(text for column, text in self._seen.items() if column not in self._used)
+
+    def say(self, line: str, table: TableFile, used: Iterable[str | None]) -> None:
+        """Add what columns of ``table`` became: all those that are ``used``."""
         self.said.append(line)
-
-    def leave(self, table: TableFile, columns: Iterable[str]) -> None:
-        """Add columns of ``table`` that are not used, each with what it holds."""
-        for name in columns:
-            self.unused.append(f"{column_text(table, name)} ({table.kind(name)}) of {table.path.name}")
+        self._used.update((table.path, name) for name in used if name is not None)
+        for name in table.names:
+            self._seen[table.path, name] = (
+                f"{column_text(table, name)} ({table.kind(name)}) of {table.path.name}"
+            )
 
 
 def column_text(table: TableFile, name: str) -> str:

@@ -92,9 +92,8 @@ def _tell(edges: TableEdges, features: tuple[str, ...], told: Told) -> None:
     else:
         numbers = [table.names.index(name) + 1 for name in (edges.src, edges.dst)]
         ends = f"columns {numbers[0]} and {numbers[1]} of {table.path.name} (no header)"
-    told.say(", ".join([f"edges: {ends}", *others]))
-    used = {edges.src, edges.dst, edges.weight, edges.time, *features}
-    told.leave(table, [name for name in table.names if name not in used])
+    used = [edges.src, edges.dst, edges.weight, edges.time, *features]
+    told.say(", ".join([f"edges: {ends}", *others]), table, used)
 
 
 def _missing(key: str, name: str, edges: TableEdges, *, what: str = "column") -> str:

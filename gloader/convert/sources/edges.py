@@ -96,7 +96,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         edge_file=path,
         resident_bytes=held_bytes(features, row_ids),
         said=tuple(told.said),
-        unused=tuple(told.unused),
+        unused=told.unused,
     )
 
 
