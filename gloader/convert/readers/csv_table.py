@@ -154,9 +154,12 @@ class CsvTable:
 
     def _batches(self, kinds: Mapping[str, pa.DataType]) -> Iterator[pa.RecordBatch]:
         # pyarrow refuses an empty file, which is an empty table to us.
-        if self.is_empty:
+        if not self.names:
             return
         with closing(self._text()) as text:
+            if self.is_empty:
+                text.read()  # comments alone, of which none may be a row
+                return
             reader = pacsv.open_csv(
                 cast("IO[bytes]", text),
                 read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES, column_names=list(self.names)),

@@ -109,7 +109,7 @@ class ParquetTable:
 def _kind(kind: pa.DataType) -> str:
     if pa.types.is_integer(kind):
         return "integer"
-    return "number" if pa.types.is_floating(kind) else str(kind)
+    return "number" if pa.types.is_floating(kind) else str(kind).removeprefix("large_")
 
 
 def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:
