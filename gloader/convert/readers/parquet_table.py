@@ -109,6 +109,8 @@ class ParquetTable:
 def _kind(kind: pa.DataType) -> str:
     if pa.types.is_integer(kind):
         return "integer"
+    if pa.types.is_null(kind):
+        return "empty"
     return "number" if pa.types.is_floating(kind) else str(kind).removeprefix("large_")
 
 

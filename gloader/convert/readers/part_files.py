@@ -64,7 +64,8 @@ class PartedTable:
         Raises
         ------
         SourceError
-            A part has other columns than the first, or an index that counts its rows; names the part.
+            A part has other columns than the first, or holds something else in one, or has an index that counts its rows;
+        names the part.
         """
         filled = [part for part in parts if part.names] or list(parts[:1])
         first = filled[0]
@@ -78,6 +79,13 @@ class PartedTable:
                 raise SourceError(
                     f"{part.path} has a pandas index of {part.row_ids}; write it as a column named id, or without index"
                 )
+            for name in part.names:
+                kinds = {part.kind(name), first.kind(name)} - {"empty"}
+                if len(kinds) > 1 and kinds != {"integer", "number"}:
+                    raise SourceError(
+                        f"{part.path} holds {part.kind(name)}s in column {name!r}, and {first.path.name} "
+                        f"{first.kind(name)}s; a column is one kind in all files of a table"
+                    )
         return cls(path=path, parts=tuple(filled))
 
     @property

@@ -190,6 +190,8 @@ def test_folders_and_patterns_of_part_files(folder, form):
     assert pairs_of(opened("e")) == pairs_of(opened(f"e/part-*.{form}")) == turned
     pd.DataFrame({"src": [1], "other": [2]}).to_csv(folder / "e" / "part-2.csv", index=False)
     assert "part-2.csv has src, other; part-0" in refused(edges="e")
+    pd.DataFrame({"dst": ["x"], "src": [2]}).to_csv(folder / "e" / "part-2.csv", index=False)
+    assert "part-2.csv holds strings in column 'dst', and part-0" in refused(edges="e")
     (folder / "e" / "more").mkdir()
     assert "e holds more, which is no file" in refused(edges="e")
     assert "e/nothing-*.csv matches no file" in refused(edges="e/nothing-*.csv")
