@@ -64,11 +64,11 @@ class PartedTable:
         Raises
         ------
         SourceError
-            A part has other columns than the first, or holds something else in one, or has an index that counts its rows;
+            A part has other columns than the first, another kind of values in one, or an index that counts its rows;
         names the part.
         """
         filled = [part for part in parts if part.names] or list(parts[:1])
-        first = filled[0]
+        first, kinds = filled[0], dict[str, tuple[str, str]]()
         for part in filled:
             if (part.names, part.has_names) != (first.names, first.has_names):
                 raise SourceError(
@@ -80,11 +80,14 @@ class PartedTable:
                     f"{part.path} has a pandas index of {part.row_ids}; write it as a column named id, or without index"
                 )
             for name in part.names:
-                kinds = {part.kind(name), first.kind(name)} - {"empty"}
-                if len(kinds) > 1 and kinds != {"integer", "number"}:
+                kind = part.kind(name)
+                told, where = (
+                    (kind, "") if kind == "empty" else kinds.setdefault(name, (kind, part.path.name))
+                )
+                if told != kind and {told, kind} != {"integer", "number"}:
                     raise SourceError(
-                        f"{part.path} holds {part.kind(name)}s in column {name!r}, and {first.path.name} "
-                        f"{first.kind(name)}s; a column is one kind in all files of a table"
+                        f"{part.path} holds {kind}s in column {name!r}, and {where} {told}s; a column is one kind in "
+                        "all files of a table"
                     )
         return cls(path=path, parts=tuple(filled))
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
+from gloader.convert.readers.part_files import part_files
 from gloader.convert.readers.tables import TableEdges
 from gloader.convert.readers.told import Told
 from gloader.convert.sources.array_files import (
@@ -110,7 +111,9 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
 
 def _unused(graph: GraphYaml) -> tuple[str, ...]:
     """Return the tables and arrays of the folder that the description does not name."""
-    named = {path.resolve() for path in graph.files()}
+    named = {
+        part.resolve() for path in graph.files() for part in ([path] if path.exists() else part_files(path))
+    }
     return tuple(
         sorted(
             path.name
