@@ -267,7 +267,7 @@ class World:
         if self.chance(0.1):
             at = int(self.random.integers(first, len(lines) + 1))
             lines.insert(at, self.pick(["", "  "]))
-        if any(line.startswith(("#", '"#')) for line in lines[first:]):
+        if any(line.lstrip(' "').startswith("#") for line in lines[first:]):
             self.refuse("a row like a comment", must=False)
         end = self.pick(["\n", "\n", "\r\n"])
         text = end.join(lines) + (end if self.chance(0.8) else "")

@@ -223,19 +223,22 @@ def _column(table: TableFile, column: str, num_nodes: int) -> Iterator[NDArray[n
 
 def _refuse_counting(table: TableFile, column: str, num_rows: int) -> None:
     """Refuse a first column, of a name that says nothing, that counts the rows: it is their ids, and no feature."""
-    if table.kind(column) != "integer" or column != table.names[0] or num_rows < _MIN_COUNTED:
+    if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return
-    seen = np.zeros(num_rows, np.bool_)
-    for (part,) in table.read({column: "int64"}, error=SourceError):
-        if part.min(initial=0) < 0 or part.max(initial=0) >= num_rows:
+    seen, done = np.zeros(num_rows, np.bool_), 0
+    # Read as far as a column may be one of ids, which a feature seldom is beyond the first rows.
+    for (part,) in table.read({column: "float64"}, error=SourceError):
+        if not ((part >= 0) & (part < num_rows) & (np.floor(part) == part)).all():
             return
         seen[part.astype(np.int64)] = True
-    if seen.all():
-        said = f"column {column!r}" if table.has_names else "the first column (no header)"
-        raise SourceError(
-            f"{table.path}: {said} holds 0..{num_rows - 1}, each once: the ids of the nodes, or a feature? Name it id "
-            "to join the rows by it, or put it behind another column"
-        )
+        done += len(part)
+        if np.count_nonzero(seen) < done:
+            return
+    said = f"column {column!r}" if table.has_names else "the first column (no header)"
+    raise SourceError(
+        f"{table.path}: {said} holds 0..{num_rows - 1}, each once: the ids of the nodes, or a feature? Name it id "
+        "to join the rows by it, or put it behind another column"
+    )
 
 
 def _some(texts: list[str]) -> str:

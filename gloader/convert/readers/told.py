@@ -30,9 +30,9 @@ class Told:
         self.said.append(line)
         self._used.update((table.path, name) for name in used if name is not None)
         for name in table.names:
-            self._seen[table.path, name] = (
-                f"{column_text(table, name)} ({table.kind(name)}) of {table.path.name}"
-            )
+            # By the name that flags take too.
+            text = name if table.has_names else f"{column_text(table, name)}, {name}"
+            self._seen[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
 
 
 def column_text(table: TableFile, name: str) -> str:

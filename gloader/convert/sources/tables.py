@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
-from gloader.convert.readers.part_files import part_files
+from gloader.convert.readers.part_files import is_pattern
 from gloader.convert.readers.tables import TableEdges
 from gloader.convert.readers.told import Told
 from gloader.convert.sources.array_files import (
@@ -112,7 +112,9 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
 def _unused(graph: GraphYaml) -> tuple[str, ...]:
     """Return the tables and arrays of the folder that the description does not name."""
     named = {
-        part.resolve() for path in graph.files() for part in ([path] if path.exists() else part_files(path))
+        part.resolve()
+        for path in graph.files()
+        for part in (path.parent.glob(path.name) if is_pattern(path) else [path])
     }
     return tuple(
         sorted(
