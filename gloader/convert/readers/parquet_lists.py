@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gloader.convert.readers.parquet_table import open_parquet
 from gloader.core.malformed import MALFORMED
 from gloader.errors import GloaderError, GraphError, ShapeError, SourceError
 
@@ -133,7 +134,7 @@ class ParquetLists:
 def _reading(path: Path) -> Iterator[pq.ParquetFile]:
     """Open a file; what is raised while it is read says that it is damaged."""
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             yield file
     except GloaderError:
         raise

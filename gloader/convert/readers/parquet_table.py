@@ -18,9 +18,16 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.tables import Columns, Number, TableError
 
-# Rows in memory at a time: 2 MB of two int64 columns, and large enough for pyarrow's own speed.
-_BATCH_ROWS = 1 << 17
+# Numbers in memory at a time: 2 MB of two int64 columns, and large enough for pyarrow's own speed.
+_BATCH_NUMBERS = 1 << 18
+# Of a column, read at a time.
+_BUFFER_BYTES = 1 << 16
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file to be read in pieces; by itself pyarrow would hold all that it is going to read."""
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +53,7 @@ class ParquetTable:
             The file is not a Parquet file, or has two columns of one name.
         """
         try:
-            with pq.ParquetFile(path) as file:
+            with open_parquet(path) as file:
                 schema, num_rows = file.schema_arrow, file.metadata.num_rows
                 index, row_ids = _pandas_index(schema.pandas_metadata, num_rows)
         except _DAMAGED as error:
@@ -76,11 +83,12 @@ class ParquetTable:
         """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
         done = 0
         try:
-            with pq.ParquetFile(self.path) as file:
+            with open_parquet(self.path) as file:
                 # Before the first row is read: a wrong type is a wrong column, not a wrong value.
                 for name, number in columns.items():
                     self._check_type(name, file.schema_arrow.field(name).type, number, error)
-                for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=list(columns)):
+                batch_rows = max(1, _BATCH_NUMBERS // len(columns))
+                for batch in file.iter_batches(batch_size=batch_rows, columns=list(columns)):
                     arrays = {name: batch.column(name) for name in columns}
                     self._check_nulls(arrays, done, error)
                     yield tuple(array.to_numpy(zero_copy_only=False) for array in arrays.values())

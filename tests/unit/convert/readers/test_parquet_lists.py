@@ -7,6 +7,7 @@ import pytest
 
 from gloader.convert.readers import parquet_lists
 from gloader.convert.readers.parquet_lists import NODE_IDS, NUMBERS, ParquetLists, is_list_column
+from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.errors import GraphError, ShapeError, SourceError
 
 
@@ -76,3 +77,21 @@ def test_a_file_that_is_cut_off_is_named(tmp_path):
     for read in (lambda: list(lists.chunks(5)), lambda: is_list_column(path, "x")):
         with pytest.raises(SourceError, match=r"a\.parquet is truncated or corrupt"):
             read()
+
+
+@pytest.mark.parametrize("form", ["columns", "lists"])
+def test_a_file_is_read_in_pieces(tmp_path, form):
+    rows = np.random.default_rng(0).standard_normal((40_000, 64)).astype(np.float32)  # 10 MB
+    columns = {f"f{i}": column for i, column in enumerate(rows.T)} if form == "columns" else {"x": list(rows)}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=4000)
+    if form == "columns":
+        table = ParquetTable.open(tmp_path / "a.parquet")
+        chunks = table.read(dict.fromkeys(table.names, "float32"), error=SourceError)
+    else:
+        chunks = ParquetLists.open(tmp_path / "a.parquet", "x", NUMBERS).chunks(1000)
+    before, most, count = pa.total_allocated_bytes(), 0, 0
+    for chunk in chunks:
+        count += len(chunk[0]) if form == "columns" else len(chunk)
+        most = max(most, pa.total_allocated_bytes() - before)
+    assert count == len(rows)
+    assert most < 0.7 * rows.nbytes, most
