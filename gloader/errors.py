@@ -156,6 +156,10 @@ class ForkError(GloaderError):
     """A loader was used in a forked child; start workers with the spawn method instead."""
 
 
+class NotPicklableError(GloaderError, TypeError):
+    """A loader was to be copied or sent to another process; a TypeError, as of whatever cannot be pickled."""
+
+
 class ThreadStartError(GloaderError, RuntimeError):
     """The system lets this process start no further thread."""
 

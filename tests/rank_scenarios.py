@@ -382,6 +382,39 @@ def alone(dataset: str, rank: int, world: int, **settings: Any) -> list[list[str
         return [digest(batch) for batch in loader]
 
 
+def late_group(dataset: str, rank: int, world: int, folder: str | Path, **settings: Any) -> Any:
+    """Use a loader that was built before the process group; then say what one of DGL's names asks in the group."""
+    from gloader.compat.dgl import dataloading
+
+    distributed.destroy_process_group()
+    early = build(dataset, **settings)  # as of a script that starts the group later
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/late", rank=rank, world_size=world)
+    found = []
+    opened, sampler = gloader.Dataset.open(dataset), dataloading.NeighborSampler([2])
+
+    def loaded(**ddp: bool) -> list[int]:
+        with dataloading.DataLoader(opened, opened.train, sampler, batch_size=10, **ddp, **DEFAULTS) as stream:
+            return [int(seed) for _, seeds, _ in stream for seed in seeds]
+
+    for use in (lambda: next(iter(early)), loaded):
+        try:
+            use()
+            found.append("")
+        except gloader.errors.ConfigError as error:
+            found.append(str(error))
+    early.close()
+    return found, loaded(use_ddp=True), loaded(use_ddp=False)
+
+
+def own_seeds(dataset: str, rank: int, world: int, **settings: Any) -> int:
+    """Give each rank seeds of its own, as scripts do that split them by hand; ``apart`` says so."""
+    settings.pop("folder")
+    seeds = gloader.Dataset.open(dataset).train[rank::world]
+    alone = {"rank": 0, "world_size": 1} if settings.pop("apart", False) else {}
+    with build(dataset, seeds=seeds, **settings, **alone) as loader:
+        return sum(batch.num_seeds for batch in loader)
+
+
 def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **settings: Any) -> Any:
     """Do the scenario ``then`` on devices of these sizes that go the way of a GPU."""
     reaches = settings.pop("reaches", [False] * len(sizes))[rank]

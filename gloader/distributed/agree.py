@@ -31,8 +31,15 @@ if TYPE_CHECKING:
 _NETWORK = "/proc/self/ns/net"
 _PROCESSES = "/proc/self/ns/pid"
 
+_ALL_SEEDS = "rank=0, world_size=1 where this rank is to take all of them"
+
 # Of facts that no flag sets: how they become the same.
+_OWN_SEEDS = (
+    ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds of its own"
+)
 _HOW_TO_MEND = {
+    "num_seeds": _OWN_SEEDS,
+    "seeds": _OWN_SEEDS,
     "dataset": ": its fingerprint differs; prepare it with one line on all machines, or copy the folder",
     "version": ": install one version of gloader on all machines",
 }
@@ -46,12 +53,32 @@ class Membership:
     world_size: int
     is_collective: bool  # every rank of the process group builds this loader now
     is_shared: bool  # the ranks of a machine have one loader
+    is_assumed: bool = False  # no rank was given and there was no group of ranks: the process was alone
+
+    def require_own_part(self) -> None:
+        """Refuse batches of all seeds in a process that is one of several ranks by now.
+
+        A framework may start the process group after the loader was built: Lightning does so in ``fit``.
+
+        Raises
+        ------
+        ConfigError
+            The loader was built without a rank, before the process group was there.
+        """
+        rank, world_size = _group()
+        if self.is_assumed and world_size > 1:
+            raise ConfigError(
+                f"rank {rank} of {world_size} would take all seeds, as every other rank: this loader was built before "
+                "the process group. Build it afterwards (with Lightning in train_dataloader()), or give "
+                f"{_ALL_SEEDS}"
+            )
 
 
 def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) -> Membership:
     """Return the membership that was asked for, or that of this process in the process group.
 
-    A loader with the rank and the world size of the process group, given or not, is built by all ranks together.
+    A loader with the rank and the world size of the process group, given or not, is built by all ranks together. One
+    that is given another rank (0 of 1: all seeds) is this process's own.
 
     Parameters
     ----------
@@ -62,12 +89,16 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
     ------
     ConfigError
         ``sharing`` is unknown, only one of ``rank`` and ``world_size`` was given, or "shared" without a process group
-        to share in.
+        to share in; or neither was given to a process that torchrun started as one of several, and that has no process
+        group.
     """
     require_choice("sharing", sharing, get_args(Sharing))
     if (rank is None) != (world_size is None):
         raise ConfigError(f"rank {rank} and world_size {world_size}: give both of them, or neither")
     group = _group()
+    is_assumed = rank is None and group[1] == 1
+    if is_assumed:
+        _require_no_launch()
     own = group if rank is None or world_size is None else (rank, world_size)
     is_collective = own == group and group[1] > 1
     if sharing == "shared" and not is_collective:
@@ -80,7 +111,24 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
         world_size=own[1],
         is_collective=is_collective,
         is_shared=is_collective and sharing != "private",
+        is_assumed=is_assumed,
     )
+
+
+def _require_no_launch() -> None:
+    """Raise ConfigError where torchrun started this process as one of several, which have no process group.
+
+    ``RANK`` is what torch's own rendezvous reads. Slurm's variables say nothing: ``sbatch -n 4`` sets them for a script
+    that is alone, and ``srun`` starts runs that have nothing to do with each other.
+    """
+    rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+    is_launched = rank.isdecimal() and world_size.isdecimal() and int(world_size) > 1
+    if is_launched and not (distributed.is_available() and distributed.is_initialized()):
+        raise ConfigError(
+            f"the environment says rank {rank} of {world_size}, and there is no process group: each rank would take all "
+            "seeds. Call torch.distributed.init_process_group before the loader is built, or give "
+            f"rank={rank}, world_size={world_size} for this rank's part, or {_ALL_SEEDS}"
+        )
 
 
 def _group() -> tuple[int, int]:

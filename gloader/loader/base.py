@@ -17,7 +17,13 @@ from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
-from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError, ReplayError
+from gloader.errors import (
+    ConfigError,
+    LoaderBusyError,
+    LoaderClosedError,
+    NotPicklableError,
+    ReplayError,
+)
 from gloader.observe.bottleneck import find_bottleneck
 from gloader.observe.explain import explain_run
 from gloader.observe.explain_passes import explain_passes
@@ -37,7 +43,7 @@ from gloader.types import BatchId, HeteroReadyBatch, LinkBatch, ReadyBatch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from types import TracebackType
-    from typing import Unpack
+    from typing import Never, Unpack
 
     from gloader.config import OptionalKeywords
     from gloader.core.fanouts import FanoutsLike
@@ -80,6 +86,7 @@ class BatchLoader(ABC, Generic[B]):
         membership = find_membership(
             keywords.get("sharing", "auto"), keywords.get("rank"), keywords.get("world_size")
         )
+        self._membership = membership
         # From here on the other ranks wait for this one: they hear of whatever it raises.
         with telling_others(membership):
             settings = LoaderSettings.of(fanouts=checked_fanouts(fanouts), batch_size=batch_size, **keywords)
@@ -141,9 +148,12 @@ class BatchLoader(ABC, Generic[B]):
         ------
         LoaderClosedError, LoaderBusyError, ForkError
             After `close`; while another iterator is alive; in a forked child.
+        ConfigError
+            The process has become one of several ranks since the loader was built for all seeds.
         """
         self._require_open()
         require_same_process(self._pid)
+        self._membership.require_own_part()
         if self._running() is not None:
             raise LoaderBusyError(
                 "an iterator of this loader is still alive; finish, break out of or delete it first"
@@ -367,6 +377,12 @@ class BatchLoader(ABC, Generic[B]):
 
     def __enter__(self) -> Self:
         return self
+
+    def __reduce__(self) -> Never:
+        raise NotPicklableError(
+            "a loader has threads and open files, and is neither copied nor sent to another process: build it there "
+            "(with Lightning in train_dataloader()); a gloader.Dataset may be sent"
+        )
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None

@@ -250,6 +250,8 @@ def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
         "threads": 1,
         "spill_dir": str(folder),
         "spill_budget": _SPILL_BYTES,
+        "rank": 0,  # of a process that torchrun's ranks start, and that is none of them
+        "world_size": 1,
     }
 
 

@@ -133,3 +133,24 @@ def test_the_rank_that_loads_records_the_batches_of_all(
     # The others' files show their loops, and say nothing of what was done for them.
     with pytest.raises(ReplayError, match="no header"):
         read_recording(tmp_path / "1.json")
+
+
+@pytest.mark.reliability("S8")
+def test_no_rank_takes_all_seeds_unless_it_says_so(run: Run, dataset: Path) -> None:
+    results = _results(run("late_group", batch_size=8))
+    for rank, (refused, _, whole) in enumerate(results):
+        early, silent = refused
+        assert f"rank {rank} of 2 would take all seeds, as every other rank" in early
+        assert f"rank {rank} of 2 builds a DataLoader without use_ddp=: use_ddp=True takes" in silent
+        assert len(whole) == 103
+    parts = [part for _, part, _ in results]
+    assert [len(part) for part in parts] == [51, 52]
+    assert len({*parts[0], *parts[1]}) == 103
+
+
+@pytest.mark.reliability("S8")
+def test_seeds_that_are_split_by_hand_are_refused_with_the_words_for_it(run: Run) -> None:
+    for ended in run("own_seeds", batch_size=8):
+        assert "RankSettingsError" in ended.error
+        assert "give every rank all seeds, of which it takes its part, or rank=0, world_size=1" in ended.error
+    assert [rank.result for rank in run("own_seeds", batch_size=8, apart=True)] == [52, 51]

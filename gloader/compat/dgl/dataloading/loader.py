@@ -55,7 +55,8 @@ class DataLoader(LoaderView[Any]):
     indices : (n,) ids of the seeds; by type, where there are several; of edges to predict the name of a link table
     graph_sampler : of `gloader.compat.dgl.dataloading`
     device : where batches are computed on; defaults to that of the graph
-    use_ddp : ranks of a process group share the seeds; False: this one has all of them
+    use_ddp : ranks of a process group share the seeds; False: this one has all that it is given. In a group of several
+        ranks one of them has to be said
     batch_size, drop_last, shuffle : as of DGL
     keywords : any setting of `gloader.Loader`, such as ``memory_budget="8GB"``; those of DGL that are about workers,
         pinned memory and streams are taken and not looked at
@@ -74,7 +75,7 @@ class DataLoader(LoaderView[Any]):
         indices: Any,
         graph_sampler: NeighborSampler | EdgePredictionSampler,
         device: Any = None,
-        use_ddp: bool = False,
+        use_ddp: bool | None = None,
         batch_size: int = 1,
         drop_last: bool = False,
         shuffle: bool = False,
@@ -90,7 +91,8 @@ class DataLoader(LoaderView[Any]):
             "shuffle": shuffle,
             "device": torch.empty(0, device=graph.device if device is None else device).device,
         }
-        settings = _ranks(use_ddp=use_ddp) | {"seed": current_seed()} | settings
+        ranks = {} if "rank" in settings else _ranks(use_ddp=use_ddp)
+        settings = ranks | {"seed": current_seed()} | settings
         native = _native(graph.dataset, indices, graph_sampler, settings)
         convert: Callable[[Any], Any] = partial(to_node_batch, graph=graph)
         if isinstance(native, LinkLoader):
@@ -132,7 +134,7 @@ def _native(
 def _shorten(settings: dict[str, Any], num_seeds: int) -> None:
     """Have batches no larger than the seeds of a rank: DGL gives a smaller one then, where gloader would refuse."""
     if not settings["drop_last"]:
-        settings["batch_size"] = max(1, min(settings["batch_size"], num_seeds // settings["world_size"]))
+        settings["batch_size"] = max(1, min(settings["batch_size"], num_seeds // settings.get("world_size", 1)))
 
 
 def _ids(indices: Any) -> IdArray:
@@ -151,13 +153,22 @@ def _link_table(indices: Any) -> str:
     return name
 
 
-def _ranks(*, use_ddp: bool) -> dict[str, int]:
-    """Return the rank and the world size of a loader."""
+def _ranks(*, use_ddp: bool | None) -> dict[str, int]:
+    """Return the rank and the world size of a loader; none where the process is alone so far."""
+    group = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
+    if use_ddp is None:
+        if group[1] > 1:
+            raise ConfigError(
+                f"rank {group[0]} of {group[1]} builds a DataLoader without use_ddp=: use_ddp=True takes this rank's "
+                "part of the seeds, use_ddp=False takes all of them (seeds that you split by hand, or an evaluation on "
+                "one rank)"
+            )
+        return {}
     if not use_ddp:
-        # Also among other ranks: DGL's has all seeds then, and nobody else need build one.
+        # Also among other ranks: DGL's has all seeds then, and the others need not build one.
         return {"rank": 0, "world_size": 1}
     if not distributed.is_initialized():
         raise ConfigError(
             "use_ddp=True needs the process group: torch.distributed.init_process_group comes first"
         )
-    return {"rank": distributed.get_rank(), "world_size": distributed.get_world_size()}
+    return {"rank": group[0], "world_size": group[1]}
