@@ -44,5 +44,7 @@ def __getattr__(name: str) -> Any:
     if name == "ray":  # a part of gloader, which imports Ray when it is used
         return import_module("gloader.ray")
     if name not in _HOMES:
-        raise AttributeError(f"module 'gloader' has no attribute {name!r}")
+        from gloader.core.near_names import missing_attribute
+
+        raise missing_attribute("module 'gloader'", name, __all__, {})
     return getattr(import_module(_HOMES[name]), name)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
 from functools import cache
 from numbers import Integral
 from pathlib import Path
@@ -33,6 +32,7 @@ from gloader.core.flag_values import (
     parse_size_or_auto,
     require_choice,
 )
+from gloader.core.near_names import require_keywords
 from gloader.core.object_price import ObjectPrice
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
@@ -402,10 +402,7 @@ class LoaderSettings:
         """
         values: dict[str, Any] = {**keywords}
         known = loader_defaults()
-        for name in (name for name in values if name not in known):
-            nearest = get_close_matches(name, known, n=1)
-            advice = f"did you mean {nearest[0]!r}?" if nearest else f"allowed: {', '.join(known)}"
-            raise TypeError(f"Loader() got an unexpected keyword argument {name!r}; {advice}")
+        require_keywords("Loader", values, known)
         read = {name: _read_named(name, value) for name, value in values.items()}
         groups = {
             group: type(default)(
@@ -436,11 +433,16 @@ class LoaderSettings:
         require_choice("exchange", self.ranks.exchange, get_args(ExchangeMode))
         require_choice("sampling_device", self.device.sampling_device, get_args(SamplingDevice))
         for name, value, least in (
+            ("batch_size", self.sampling.batch_size, 1),
+            ("seed_blocks", self.sampling.seed_blocks, 1),
             ("threads", self.stages.threads, 1),
             ("superbatch", self.memory.superbatch, 1),
             ("buffers", self.memory.buffers, 1),
             ("epochs", self.stages.epochs, 0),
         ):
+            count: object = value
+            if count is not None and not isinstance(count, Integral):
+                raise ConfigError(f"{name} is {count!r}; it must be a whole number")
             if value is not None and value < least:
                 raise ConfigError(f"{name} is {value}; it must be at least {least}")
         self._check_times()

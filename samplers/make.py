@@ -269,6 +269,11 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     ConfigError
         The name or an option is unknown, or an option has no value or one that is not allowed.
     """
+    if not isinstance(spec, str):
+        raise ConfigError(
+            f"sampler={type(spec).__name__}: here it is the name of how neighbours are drawn ('neighbor', ...). torch's "
+            "samplers of seeds are taken by gloader.adapters.pyg.NeighborLoader"
+        )
     name, _, tail = spec.partition(":")
     if name not in SAMPLER_NAMES:
         raise ConfigError(f"sampler {name!r} is not known; allowed: {', '.join(SAMPLER_NAMES)}")

@@ -59,7 +59,9 @@ class Module(lightning.LightningModule):
 def note(folder: Path, seen: list[int], refused: str | None) -> None:
     """Write what this rank saw."""
     kind = "seen" if refused is None else "refused"
-    (folder / f"{kind}-{distributed.get_rank()}.json").write_text(json.dumps(seen if refused is None else refused))
+    (folder / f"{kind}-{distributed.get_rank()}.json").write_text(
+        json.dumps(seen if refused is None else refused)
+    )
 
 
 def trainer(strategy: str) -> lightning.Trainer:

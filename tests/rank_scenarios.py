@@ -393,7 +393,9 @@ def late_group(dataset: str, rank: int, world: int, folder: str | Path, **settin
     opened, sampler = gloader.Dataset.open(dataset), dataloading.NeighborSampler([2])
 
     def loaded(**ddp: bool) -> list[int]:
-        with dataloading.DataLoader(opened, opened.train, sampler, batch_size=10, **ddp, **DEFAULTS) as stream:
+        with dataloading.DataLoader(
+            opened, opened.train, sampler, batch_size=10, **ddp, **DEFAULTS
+        ) as stream:
             return [int(seed) for _, seeds, _ in stream for seed in seeds]
 
     for use in (lambda: next(iter(early)), loaded):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+from gloader.core.near_names import require_keywords
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, LoaderBusyError
 from gloader.loader import HeteroLoader, LinkLoader, Loader
@@ -38,6 +41,11 @@ class LoaderView(Generic[T]):
     is_owner : close the loader, too, when this is dropped without `close`, as data loaders commonly are
     """
 
+    _refused: ClassVar[
+        tuple[str, ...]
+    ] = ()  # keywords of other libraries that are refused with what to do instead
+    _renamed: ClassVar[tuple[str, ...]] = ()  # keywords of the loader that the class has by another name
+
     def __init__(self, loader: Viewed, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
         self.loader = loader
         self._convert = convert
@@ -47,9 +55,35 @@ class LoaderView(Generic[T]):
         # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None
 
+    def __new__(cls, *_given: Any, **keywords: Any) -> Self:
+        """Refuse a keyword that is not there before Python misses the one that was meant."""
+        require_keywords(cls.__name__, keywords, cls._keywords())
+        return super().__new__(cls)
+
+    @classmethod
+    def _keywords(cls) -> list[str]:
+        """Return the keywords of the class: its own, those it refuses by itself, and those of the loader it builds."""
+        own = inspect.signature(cls.__init__).parameters
+        if all(parameter.kind != inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
+            return list(own)
+        native = [*inspect.signature(Loader).parameters, *inspect.signature(LinkLoader).parameters]
+        return [*own, *cls._refused, *(name for name in native if name not in cls._renamed)]
+
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
         return len(self.loader)
+
+    def __repr__(self) -> str:
+        """Return the loader that is seen through this one."""
+        return f"{type(self).__name__}({self.loader!r})"
+
+    def explain(self) -> str:
+        """Say what is held where, and how reading went; see `gloader.Loader.explain`."""
+        return self.loader.explain()
+
+    def bottleneck(self) -> str:
+        """Say in a sentence what the running or the last epoch waited for; see `gloader.Loader.bottleneck`."""
+        return self.loader.bottleneck()
 
     def __iter__(self) -> Iterator[T]:
         """Return the next epoch, or the rest of the one that `load_state_dict` points into.
@@ -128,6 +162,11 @@ class _Epoch(Iterator[T]):
         self._batches = None
         if self._state != "ended":
             self._state = "superseded"
+
+
+def at_most(batch_size: int, num_seeds: int) -> int:
+    """Return a batch no larger than an epoch, as other libraries have it; the loader refuses what is no number."""
+    return min(batch_size, max(num_seeds, 1)) if isinstance(batch_size, Integral) else batch_size
 
 
 def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLoader:

@@ -84,7 +84,11 @@ def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
     for hop, fanout in enumerate(checked):
         if isinstance(fanout, (bool, np.bool_)) or not isinstance(fanout, (int, np.integer)):
             raise ConfigError(f"{noun}[{hop}] is {fanout!r}; it must be an integer, -1 for all neighbours")
-        if not -1 <= fanout <= _MAX_FANOUT:
+        if fanout > _MAX_FANOUT:
+            raise ConfigError(
+                f"{noun}[{hop}] is {fanout}; -1 takes all neighbours, and {_MAX_FANOUT:,} is the most"
+            )
+        if fanout < -1:
             raise ConfigError(f"{noun}[{hop}] is {fanout}; it must be at least 0, or -1 for all neighbours")
     return tuple(int(fanout) for fanout in checked)
 

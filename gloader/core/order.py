@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.core.draws import Draws
     from gloader.types import AnySeeds, BatchId, IdArray
 
 _ONE: Final = np.uint64(1)
@@ -43,14 +44,21 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     (num_items,) int64
     """
     key = np.uint64(_epoch_key(seed, epoch))
-    words = np.empty(num_items, dtype=np.uint64)
+    words = hashed_words(num_items, seed=seed, epoch=epoch)
     with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
-        _hash_positions(key, words)
         # The hash is a bijection: no two positions tie, and each is read back from its hash. Sorting the hashes alone
         # and doing so takes a fifth of the time of sorting positions by them.
         words.sort()
         _read_positions(key, words)
     return words.view(np.int64)
+
+
+def hashed_words(count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
+    """Return (count,) the hash of (seed, epoch, position) of each position. Pure."""
+    words = np.empty(count, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        _hash_positions(np.uint64(_epoch_key(seed, epoch)), words)
+    return words
 
 
 @njit(cache=True, nogil=True)
@@ -112,7 +120,10 @@ def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
     ordered = np.sort(seeds)
     repeated = ordered[1:][ordered[1:] == ordered[:-1]]
     if len(repeated):
-        raise SeedError(f"seeds must not repeat; these do: {np.unique(repeated)[:5].tolist()}")
+        raise SeedError(
+            f"seeds must not repeat; these do: {np.unique(repeated)[:5].tolist()}. Take each once (numpy.unique); "
+            "gloader.adapters.pyg.NeighborLoader takes seeds that repeat"
+        )
 
 
 class HeldEpochs:
@@ -209,9 +220,11 @@ class EpochOrder:
     the next one. Fewer than b seeds may be left over; they come last in the epoch. Batches are then less random, and
     their neighbourhoods overlap if neighbouring ids mean neighbouring nodes (``gloader prepare --order community``).
     Without ``shuffle`` the seeds are taken as given and b changes nothing.
+
+    Where seeds may repeat, or are drawn, a batch has each node once, at the place of its first draw.
     """
 
-    seeds: IdArray  # (n,) node ids, unique but where they ask at a time
+    seeds: IdArray  # (n,) node ids, unique but where they may repeat or ask at a time
     num_nodes: int  # N
     batch_size: int  # per rank
     seed: int
@@ -223,6 +236,8 @@ class EpochOrder:
     times: IdArray | None = (
         None  # (n,) int64 seconds at which each seed asks; None: edges of all times are taken
     )
+    may_repeat: bool = False
+    draws: Draws | None = None  # what an epoch takes of the seeds; None: each of them once
     _by_id: IdArray | None = field(
         init=False, repr=False, compare=False, default=None
     )  # positions, where b > 1
@@ -237,7 +252,13 @@ class EpochOrder:
                 f"seed_blocks is {self.seed_blocks}; it must be in 1..{self.global_batch_size}, the seeds that all "
                 "ranks take per step"
             )
-        _check_seeds(self.seeds, self.num_nodes, may_repeat=self.times is not None)
+        if self.draws is not None:
+            self.draws.check(len(self.seeds))
+        if self.seed_blocks > 1 and (self.draws is not None or self.may_repeat):
+            raise ConfigError(
+                f"seed_blocks is {self.seed_blocks}; where seeds repeat or are drawn it must be 1"
+            )
+        _check_seeds(self.seeds, self.num_nodes, may_repeat=self.may_repeat or self.times is not None)
         if self.seed_blocks > 1:
             object.__setattr__(self, "_by_id", np.argsort(self.seeds))  # frozen; this is its constructor
 
@@ -245,7 +266,7 @@ class EpochOrder:
     def cut(self) -> StepCut:
         """How an epoch is cut into steps."""
         return StepCut(
-            num_items=len(self.seeds),
+            num_items=self.num_items,
             batch_size=self.batch_size,
             rank=self.rank,
             world_size=self.world_size,
@@ -265,12 +286,12 @@ class EpochOrder:
     @property
     def num_items(self) -> int:
         """Seeds of an epoch."""
-        return len(self.seeds)
+        return len(self.seeds) if self.draws is None else self.draws.num_draws
 
     @property
     def num_held(self) -> int:
         """Items for which something is held in memory."""
-        return len(self.seeds)
+        return max(len(self.seeds), self.num_items)
 
     def ready_epoch(self, epoch: int) -> None:
         """Work out the order of ``epoch``, which is kept."""
@@ -278,9 +299,21 @@ class EpochOrder:
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
         """Return the seeds (B,) of one batch of a rank, by default this one; with their times where they have some."""
-        positions = self.batch_seeds(self.epoch_positions(batch.epoch), batch.index, rank=rank)
+        positions = self.batch_positions(batch, rank=rank)
         seeds = self.seeds[positions]
         return seeds if self.times is None else BatchSeeds(nodes=seeds, times=self.times[positions])
+
+    def drawn_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
+        """Return where in ``seeds`` those of one batch of a rank stand, as they were drawn: a node may be there twice."""
+        return self.batch_seeds(self.epoch_positions(batch.epoch), batch.index, rank=rank)
+
+    def batch_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
+        """Return where in ``seeds`` those of one batch of a rank stand, each node once."""
+        positions = self.drawn_positions(batch, rank=rank)
+        if self.draws is None and not self.may_repeat:
+            return positions
+        _, firsts = np.unique(self.seeds[positions], return_index=True)
+        return positions[np.sort(firsts)]
 
     def epoch_positions(self, epoch: int) -> IdArray:
         """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them; read-only. Pure.
@@ -293,6 +326,8 @@ class EpochOrder:
     def make_positions(self, epoch: int) -> IdArray:
         """Compute what `epoch_positions` returns and keeps. Pure."""
         num_seeds = len(self.seeds)
+        if self.draws is not None:
+            return self.draws.positions(num_seeds, seed=self.seed, epoch=epoch)
         if not self.shuffle:
             return np.arange(num_seeds, dtype=np.int64)
         if self._by_id is None:

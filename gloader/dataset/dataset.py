@@ -87,6 +87,14 @@ class Dataset:
         self.edge_tables: Mapping[Relation, EdgeTable] = open_edge_tables(root, manifest, schema, os_io)
         self.link_tables: Mapping[str, LinkTable] = open_link_tables(root, manifest, schema, os_io)
 
+    def __repr__(self) -> str:
+        """Return the sizes, and where it is."""
+        if self.kind == "hetero":
+            sizes = f"{len(self.node_types)} types, {len(self.relations)} relations"
+        else:
+            sizes = f"num_features={self.feature_dim}, num_classes={self.num_classes}"
+        return f"Dataset({str(self.location)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}, {sizes})"
+
     @classmethod
     def open(
         cls,

@@ -34,9 +34,7 @@ _PROCESSES = "/proc/self/ns/pid"
 _ALL_SEEDS = "rank=0, world_size=1 where this rank is to take all of them"
 
 # Of facts that no flag sets: how they become the same.
-_OWN_SEEDS = (
-    ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds of its own"
-)
+_OWN_SEEDS = ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds of its own"
 _HOW_TO_MEND = {
     "num_seeds": _OWN_SEEDS,
     "seeds": _OWN_SEEDS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 import weakref
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings
+from gloader.core.fanouts import plain_fanouts
 from gloader.core.loader_state import LoaderState
+from gloader.core.near_names import require_keywords
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
@@ -70,6 +73,11 @@ class BatchLoader(ABC, Generic[B]):
 
     Parameters and errors are said there.
     """
+
+    def __new__(cls, *_given: Any, **keywords: Any) -> Self:
+        """Refuse a keyword that is not there before Python misses the one that was meant."""
+        require_keywords(cls.__name__, keywords, inspect.signature(cls).parameters)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -171,6 +179,15 @@ class BatchLoader(ABC, Generic[B]):
         )
         self._active = weakref.ref(iterator)
         return iterator
+
+    def __repr__(self) -> str:
+        """Return the dataset, and what an epoch and a batch are."""
+        cut = self._order.cut
+        ranks = f", rank={cut.rank}, world_size={cut.world_size}" if cut.world_size > 1 else ""
+        return (
+            f"{type(self).__name__}({self._dataset!r}, fanouts={plain_fanouts(self._settings.sampling.fanouts)}, "
+            f"batch_size={cut.batch_size}{ranks}: {cut.num_items:,} seeds in {len(self):,} batches)"
+        )
 
     @property
     def epoch(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
+from gloader.core.draws import DrawnSeeds
 from gloader.errors import ConfigError
 from gloader.loader.base import BatchLoader
 from gloader.loader.signature import with_settings
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.positions import LabelledSeeds
     from gloader.pipeline.typed_seeds import SeedsLike
-    from gloader.types import IdArray
+    from gloader.types import BatchId, IdArray
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
@@ -43,7 +44,7 @@ class NodeLoader(BatchLoader[B]):
         *,
         fanouts: FanoutsLike,
         batch_size: int,
-        seeds: SeedsLike | None = None,
+        seeds: SeedsLike | DrawnSeeds | None = None,
         times: IdArray | None = None,
         device_dry_run: DryRun | None = None,
         **keywords: Unpack[OptionalKeywords],
@@ -59,7 +60,7 @@ class NodeLoader(BatchLoader[B]):
         dataset: Dataset,
         settings: LoaderSettings,
         *,
-        seeds: SeedsLike | None = None,
+        seeds: SeedsLike | DrawnSeeds | None = None,
         times: IdArray | None = None,
         device_dry_run: DryRun | None = None,
     ) -> Self:
@@ -77,6 +78,10 @@ class NodeLoader(BatchLoader[B]):
     def seeds(self) -> IdArray:
         """(n,) int64 the seeds of an epoch, in no particular order."""
         return self._labels.order.seeds
+
+    def seed_positions(self, batch: BatchId) -> IdArray:
+        """Return (B,) where in `seeds` those of a batch stand, in its order; of `DrawnSeeds` a node may be there twice."""
+        return self._labels.order.drawn_positions(batch)
 
     @staticmethod
     @abstractmethod
@@ -98,11 +103,16 @@ class NodeLoader(BatchLoader[B]):
         seeds, times = self._given
         del self._given  # the order has them from here on
         _check_times(settings, has_times=times is not None)
+        drawn = seeds if isinstance(seeds, DrawnSeeds) else None
+        if drawn is not None and times is not None:
+            raise ConfigError("times are given: seeds may repeat as they are, and are not drawn")
+        seeds = drawn.nodes if isinstance(seeds, DrawnSeeds) else seeds
         order = order_seeds(
             dataset,
             settings.sampling,
             self._seeds_of(dataset, seeds),
             times=times,
+            drawn=drawn,
             rank=membership.rank,
             world_size=membership.world_size,
         )

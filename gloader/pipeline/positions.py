@@ -103,6 +103,6 @@ class SeedLabels:
 
     def of(self, batch: BatchId) -> IdArray:
         """Return the labels (B,) of the seeds of ``batch`` that are of the labelled type."""
-        positions = self.order.batch_seeds(self.order.epoch_positions(batch.epoch), batch.index)
+        positions = self.order.batch_positions(batch)
         has_label = self.seeds.has_label
         return self.seeds.labels[positions if has_label is None else positions[has_label[positions]]]

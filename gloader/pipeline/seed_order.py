@@ -18,7 +18,10 @@ from gloader.errors import SeedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from numpy.typing import NDArray
+
     from gloader.config import SamplingSettings
+    from gloader.core.draws import DrawnSeeds
     from gloader.core.row_order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.pipeline.link_task import LinkTask
@@ -42,6 +45,7 @@ def order_seeds(
     seeds: IdArray,
     *,
     times: IdArray | None = None,
+    drawn: DrawnSeeds | None = None,
     rank: int,
     world_size: int,
 ) -> EpochOrder:
@@ -53,6 +57,7 @@ def order_seeds(
     sampling : batch size, seed and shuffling
     seeds : (n,) node ids; of several types, numbered through
     times : (n,) at which each of them asks; None: edges of all times are taken
+    drawn : how an epoch draws them, where they may repeat; None: each once
     rank, world_size : the part of each step that is this rank's
 
     Raises
@@ -71,6 +76,8 @@ def order_seeds(
         world_size=world_size,
         seed_blocks=sampling.seed_blocks,
         times=None if times is None else _checked_times(times, len(seeds)),
+        may_repeat=drawn is not None,
+        draws=None if drawn is None else drawn.draws,
     )
 
 
@@ -146,6 +153,7 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
             for name in ("time_strategy", "time_bound", "time_window")
             if sampling.time_strategy != "none" and (value := getattr(sampling, name)) is not None
         },
+        **({} if isinstance(order, RowOrder) or order.draws is None else order.draws.facts()),
     }
 
 
@@ -190,11 +198,12 @@ def stream_fingerprint(
     return digest.hexdigest()[:32]
 
 
-def _seed_arrays(order: AnyOrder) -> list[IdArray]:
+def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
     """Return what seeds are told apart by; the rows of a table are by its name and the dataset."""
     if isinstance(order, RowOrder):
         return []
-    return [order.seeds] if order.times is None else [order.seeds, order.times]
+    weights = None if order.draws is None else order.draws.weights
+    return [array for array in (order.seeds, order.times, weights) if array is not None]
 
 
 def checked_seeds(seeds: IdArray) -> IdArray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from gloader.config import (
@@ -16,6 +15,7 @@ from gloader.config import (
     TrainSettings,
     loader_defaults,
 )
+from gloader.core.near_names import near_advice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,9 +45,7 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
     parts: dict[str, dict[str, Any]] = {section: {} for section in (*_SECTIONS, "loader", "run")}
     for name, value in keywords.items():
         if name not in homes:
-            nearest = get_close_matches(name, homes, n=1)
-            advice = f"did you mean {nearest[0]!r}?" if nearest else f"allowed: {', '.join(homes)}"
-            raise TypeError(f"a run has no setting {name!r}; {advice}")
+            raise TypeError(f"a run has no setting {name!r}; {near_advice(name, homes)}")
         section, field = homes[name]
         parts[section][field] = value
     return TrainSettings(

@@ -7,15 +7,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.core.near_names import missing_attribute
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing import Any, Never
 
     from gloader.dataset import Dataset
     from gloader.types import IdArray
 
-_ON_DISK = {
+ON_DEVICE = (
+    "it stays where it is: the loader's device= brings the batches there, and a mask has .to() of its own"
+)
+_ELSEWHERE = {
+    "to": ON_DEVICE,
+    "cuda": ON_DEVICE,
+    "cpu": ON_DEVICE,
     "x": "the rows of a batch are batch.x, and dataset.open_features() reads any others",
     "edge_index": "the edges of a batch are batch.edge_index, and dataset.load_graph() has all of them",
 }
@@ -90,7 +97,23 @@ class GraphData:
         mask[torch.tensor(nodes)] = True
         return mask
 
+    def __repr__(self) -> str:
+        """Return the numbers, as PyG prints what its ``Data`` holds."""
+        sizes = ("num_nodes", "num_edges", "num_features", "num_classes")
+        held = ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
+        return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set an attribute of that name, as of PyG's ``Data``: a mask of one's own, which is kept in memory."""
+        setattr(self, name, value)
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the attribute of that name."""
+        try:
+            return getattr(self, name)
+        except AttributeError as error:
+            raise KeyError(str(error)) from None
+
     def __getattr__(self, name: str) -> Never:
         # Not a gloader error: hasattr() and copy.copy() ask by way of it.
-        advice = f": {_ON_DISK[name]}" if name in _ON_DISK else ""
-        raise AttributeError(f"a GraphData has no {name!r}{advice}")
+        raise missing_attribute("a GraphData", name, dir(type(self)), _ELSEWHERE)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.adapters.pyg.graph_data import ON_DEVICE
+from gloader.core.near_names import missing_attribute
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
 
 _ROWS = "and dataset.node_tables[TYPE].open_features() reads any others"
 _EDGES = "and dataset.load_hetero_graph() has all of them"
-_ON_DISK = {
+_ELSEWHERE = {
+    "to": ON_DEVICE,
+    "cuda": ON_DEVICE,
+    "cpu": ON_DEVICE,
     "x": f"the rows of a batch are batch[TYPE].x, {_ROWS}",
     "x_dict": f"the rows of a batch are batch.x_dict, {_ROWS}",
     "edge_index": f"the edges of a batch are batch[RELATION].edge_index, {_EDGES}",
@@ -86,6 +91,12 @@ class HeteroGraphData:
         """Number of classes, which PyG asks its dataset for."""
         return self.dataset.num_classes
 
+    def __repr__(self) -> str:
+        """Return what is there of each type and relation, as PyG prints its ``HeteroData``."""
+        held = [f"  {name}={self[name]!r}" for name in self.node_types]
+        held += [f"  ({', '.join(relation)})={self[relation]!r}" for relation in self.edge_types]
+        return f"HeteroGraphData(  # {self.dataset.location}\n" + ",\n".join(held) + "\n)"
+
     def __getitem__(self, key: str | Relation) -> NodeData | EdgeData:
         if key not in self._stores:
             self._stores[key] = self._make_store(key)
@@ -103,7 +114,7 @@ class HeteroGraphData:
         )
 
     def __getattr__(self, name: str) -> Never:
-        _refuse("HeteroGraphData", name)
+        raise _missing(self, name)
 
 
 class NodeData:
@@ -111,6 +122,10 @@ class NodeData:
 
     def __init__(self, dataset: Dataset, table: NodeTable) -> None:
         self._dataset, self._table = dataset, table
+
+    def __repr__(self) -> str:
+        held = ", y, train_mask, val_mask, test_mask" if self._table.has_labels else ""
+        return f"NodeData(num_nodes={self.num_nodes}, num_features={self.num_features}{held})"
 
     @property
     def num_nodes(self) -> int:
@@ -165,7 +180,7 @@ class NodeData:
                 f"nodes of type {self._table.name!r} have no {name!r}: the labelled type is "
                 f"{self._dataset.labelled.name!r}"
             )
-        _refuse("NodeData", name)
+        raise _missing(self, name)
 
 
 class EdgeData:
@@ -174,16 +189,20 @@ class EdgeData:
     def __init__(self, table: EdgeTable) -> None:
         self._table = table
 
+    def __repr__(self) -> str:
+        return f"EdgeData(num_edges={self.num_edges})"
+
     @property
     def num_edges(self) -> int:
         """E of the relation."""
         return self._table.num_edges
 
     def __getattr__(self, name: str) -> Never:
-        _refuse("EdgeData", name)
+        raise _missing(self, name)
 
 
-def _refuse(kind: str, name: str) -> Never:
+def _missing(owner: object, name: str) -> AttributeError:
     # Not a gloader error: hasattr() and copy.copy() ask by way of it.
-    advice = f": {_ON_DISK[name]}" if name in _ON_DISK else ""
-    raise AttributeError(f"a {kind} has no {name!r}{advice}")
+    kind = type(owner).__name__
+    article = "an" if kind[0] in "AEIOU" else "a"
+    return missing_attribute(f"{article} {kind}", name, dir(type(owner)), _ELSEWHERE)

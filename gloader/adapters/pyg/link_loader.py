@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
-from gloader.adapters.loader_view import LoaderView, to_link_loader
+from torch.utils.data import Sampler
+
+from gloader.adapters.loader_view import LoaderView, at_most, to_link_loader
 from gloader.adapters.pyg.graph_data import GraphData
 from gloader.adapters.pyg.hetero_graph_data import HeteroGraphData
 from gloader.adapters.pyg.link_data import to_link_data
-from gloader.adapters.pyg.node_loader import refuse_workers
+from gloader.adapters.pyg.node_loader import OF_WORKERS, refuse_workers
 from gloader.core.malformed import shown
 from gloader.core.negatives import Binary, Negatives, Table, Uniform, checked_negatives
 from gloader.dataset import Dataset
@@ -32,6 +34,7 @@ _ELSEWHERE: Final = {
     "disjoint": "batches whose edges have times are (time_strategy=), others are not",
     "neighbor_sampler": "gloader samples itself",
     "weight_attr": "sampler='weighted' is for nodes",
+    "batch_sampler": "batch_size=, shuffle= and drop_last= say which rows of the link table a batch has",
 }
 
 
@@ -103,6 +106,9 @@ class LinkNeighborLoader(LinkLoader):
         weights; or as `gloader.LinkLoader`.
     """
 
+    _refused = (*OF_WORKERS, *_ELSEWHERE)
+    _renamed = ("fanouts", "edges", "negatives")
+
     def __init__(
         self,
         data: GraphData | HeteroGraphData | Dataset,
@@ -118,6 +124,11 @@ class LinkNeighborLoader(LinkLoader):
         refuse_workers(settings)
         if elsewhere := [name for name in _ELSEWHERE if name in settings]:
             raise ConfigError(f"{elsewhere[0]}: {_ELSEWHERE[elsewhere[0]]}")
+        if isinstance(settings.get("sampler"), Sampler):
+            raise ConfigError(
+                f"sampler={type(settings['sampler']).__name__}: an epoch takes each row of the link table once; a table "
+                "of `gloader prepare --edge-table` may have the rows that you draw, and some of them twice"
+            )
         if isinstance(data, Dataset):
             data = HeteroGraphData(data) if data.kind == "hetero" else GraphData(data)
         self.data = data
@@ -129,7 +140,7 @@ class LinkNeighborLoader(LinkLoader):
             edges=edge_label_index,
             negatives=negatives,
             fanouts=num_neighbors,
-            batch_size=min(batch_size, max(num_rows, 1)),
+            batch_size=at_most(batch_size, num_rows),
             shuffle=shuffle,
             **settings,
         )

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
 import torch
 
-from gloader.adapters.loader_view import LoaderView, to_loader
+from gloader.adapters.loader_view import LoaderView, at_most, to_loader
 from gloader.adapters.pyg.data import to_data
 from gloader.adapters.pyg.graph_data import GraphData
 from gloader.adapters.pyg.hetero_data import to_hetero_data
 from gloader.adapters.pyg.hetero_graph_data import HeteroGraphData
+from gloader.adapters.pyg.repeated_seeds import SeedRows, repeat_edges, repeat_nodes
+from gloader.adapters.pyg.seed_samplers import SeedOrder
+from gloader.core.draws import DrawnSeeds
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader
@@ -29,7 +34,7 @@ if TYPE_CHECKING:
 
 Nodes: TypeAlias = "torch.Tensor | NDArray[Any]"
 
-_OF_WORKERS = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context")
+OF_WORKERS = ("num_workers", "persistent_workers", "prefetch_factor", "multiprocessing_context", "pin_memory")
 
 
 class NodeLoader(LoaderView[Any]):
@@ -78,20 +83,27 @@ class NeighborLoader(NodeLoader):
     data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself; ``loader.data`` is the former
     num_neighbors : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several
         types also by relation, see `gloader.HeteroLoader`; "*" stands for relations that are not named
-    input_nodes : (n,) ids or (N,) mask of the seeds; None: all nodes. Of a graph of several types a type and these, as
+    input_nodes : (n,) ids or (N,) mask of the seeds; None: all nodes. Ids may repeat: a seed that a batch draws twice
+        has two rows, with the same neighbours. Of a graph of several types a type and these, as
         ``("paper", ids)``, or a type alone
     batch_size : seeds per batch; all of them where they are fewer, as in PyG
     shuffle : order the seeds anew in every epoch
+    sampler : one of torch's, ``WeightedRandomSampler``, ``RandomSampler``, ``SubsetRandomSampler`` or
+        ``SequentialSampler``, or PyG's ``ImbalancedSampler``: its weights and counts are taken, and the draws follow
+        from ``seed`` and the epoch, so that a resumed run draws the same. A name is gloader's, see `gloader.Loader`
     settings : other keywords of `gloader.Loader`: ``memory_budget``, ``features``, ``device``, ...
 
     Raises
     ------
     ConfigError
         A setting speaks of the worker processes that PyG has; ``input_nodes`` is no mask of all nodes, or names no
-        type where there are several; or as `gloader.Loader`.
+        type where there are several; ``sampler`` is of another kind; or as `gloader.Loader`.
     SeedError
-        ``input_nodes`` holds what is no node, or one twice.
+        ``input_nodes`` holds what is no node.
     """
+
+    _refused = (*OF_WORKERS, "batch_sampler")
+    _renamed = ("fanouts", "seeds")
 
     def __init__(
         self,
@@ -107,20 +119,26 @@ class NeighborLoader(NodeLoader):
         if isinstance(data, Dataset):
             data = HeteroGraphData(data) if data.kind == "hetero" else GraphData(data)
         self.data = data
-        seeds, num_seeds = _seeds_of(data, input_nodes)
+        ids, name = _nodes_of(data, input_nodes)
+        order = SeedOrder.take(settings, len(ids), shuffle=shuffle)
+        # Seeds that ask at a time may repeat anyhow, each with neighbours of its own.
+        seeds, num_seeds = (ids, len(ids)) if "times" in settings else order.apply(ids)
+        if name is not None:
+            is_drawn = isinstance(seeds, DrawnSeeds)
+            seeds = replace(seeds, nodes={name: seeds.nodes}) if is_drawn else {name: seeds}
         super().__init__(
             data.dataset,
             seeds=seeds,
             fanouts=num_neighbors,
-            batch_size=min(batch_size, max(num_seeds, 1)),
-            shuffle=shuffle,
+            batch_size=at_most(batch_size, num_seeds),
+            shuffle=order.shuffle,
             **settings,
         )
 
 
 def refuse_workers(settings: Mapping[str, Any]) -> None:
     """Raise ConfigError where a setting speaks of the worker processes that PyG has."""
-    if workers := [name for name in _OF_WORKERS if name in settings]:
+    if workers := [name for name in OF_WORKERS if name in settings]:
         raise ConfigError(
             f"{', '.join(workers)}: gloader samples and reads in threads of this process; leave it out "
             "(threads= is how many sample)"
@@ -128,49 +146,66 @@ def refuse_workers(settings: Mapping[str, Any]) -> None:
 
 
 def _to_data_of(loader: Loader) -> Callable[[ReadyBatch], Any]:
-    positions = _Positions(loader.seeds)
-
     def convert(batch: ReadyBatch) -> Any:
-        seeds = batch.nodes[: batch.num_seeds]
-        return to_data(batch, input_id=torch.from_numpy(positions.of(seeds)))
+        positions = loader.seed_positions(batch.id)
+        data = to_data(batch, input_id=torch.tensor(positions))
+        drawn, seeds = loader.seeds[positions], batch.nodes[: batch.num_seeds]
+        if (rows := SeedRows.of(drawn, seeds, len(batch.nodes), batch.x.device)) is not None:
+            repeat_nodes(data, rows)
+            repeat_edges(data, rows, rows)
+            data.y, data.batch_size = data.y[rows.rows], len(drawn)
+        return data
 
     return convert
 
 
 def _to_hetero_data_of(loader: HeteroLoader) -> Callable[[HeteroReadyBatch], Any]:
-    dataset, positions = loader.dataset, _Positions(loader.seeds)
-    labelled = dataset.labelled.name
-    starts = dict(zip(dataset.node_types, dataset.type_starts.tolist(), strict=False))
+    dataset, labelled = loader.dataset, loader.dataset.labelled.name
+    bounds = dict(zip(dataset.node_types, pairwise(dataset.type_starts.tolist()), strict=True))
     counts = np.histogram(loader.seeds, bins=dataset.type_starts)[0]
     seeded = [name for name, count in zip(dataset.node_types, counts, strict=True) if count]
 
     def convert(batch: HeteroReadyBatch) -> Any:
-        input_id = {}
+        positions = loader.seed_positions(batch.id)
+        numbers = loader.seeds[positions]
+        input_id, rows = {}, {}
         for name in seeded:
-            seeds = starts[name] + batch.nodes[name][: batch.num_seeds[name]]
-            input_id[name] = torch.from_numpy(positions.of(seeds))
-        return to_hetero_data(batch, labelled=labelled, input_id=input_id)
+            first, end = bounds[name]
+            is_own = (numbers >= first) & (numbers < end)
+            input_id[name] = torch.tensor(positions[is_own])
+            nodes = batch.nodes[name]
+            seeds = nodes[: batch.num_seeds[name]]
+            rows[name] = SeedRows.of(numbers[is_own] - first, seeds, len(nodes), batch.y.device)
+        data = to_hetero_data(batch, labelled=labelled, input_id=input_id)
+        for name, found in rows.items():
+            if found is not None:
+                repeat_nodes(data[name], found)
+                data[name].num_nodes, data[name].batch_size = len(found.nodes), len(found.rows)
+        for source, relation, destination in data.edge_types:
+            if (ends := (rows.get(source), rows.get(destination))) != (None, None):
+                repeat_edges(data[source, relation, destination], *ends)
+        if (found := rows.get(labelled)) is not None:
+            data[labelled].y = data[labelled].y[found.rows]
+        return data
 
     return convert
 
 
-def _seeds_of(
+def _nodes_of(
     data: GraphData | HeteroGraphData, nodes: Nodes | str | tuple[str, Nodes | None] | None
-) -> tuple[Any, int]:
-    """Return what the loader takes as seeds, and how many they are."""
+) -> tuple[IdArray, str | None]:
+    """Return the ids of ``nodes``, and their type where there are several."""
     if isinstance(data, GraphData):
         if isinstance(nodes, (str, tuple)):
             raise ConfigError("input_nodes names a type, and this graph has one: give ids or a mask")
-        ids = _as_ids(nodes, data.num_nodes)
-        return ids, len(ids)
+        return _as_ids(nodes, data.num_nodes), None
     name, given = nodes if isinstance(nodes, tuple) else (nodes, None)
     if not isinstance(name, str) or name not in data.dataset.node_types:
         allowed = ", ".join(map(repr, data.dataset.node_types))
         raise ConfigError(
             f"input_nodes has to name a type of nodes, as ('paper', ids); this graph has {allowed}"
         )
-    ids = _as_ids(given, data.dataset.node_tables[name].num_nodes)
-    return {name: ids}, len(ids)
+    return _as_ids(given, data.dataset.node_tables[name].num_nodes), name
 
 
 def _as_ids(nodes: Nodes | None, num_nodes: int) -> IdArray:
@@ -182,18 +217,3 @@ def _as_ids(nodes: Nodes | None, num_nodes: int) -> IdArray:
     if found.shape != (num_nodes,):
         raise ConfigError(f"input_nodes is a mask of shape {found.shape}; the graph has {num_nodes} nodes")
     return np.flatnonzero(found)
-
-
-class _Positions:
-    """Where each of the (n,) unique ``seeds`` stands."""
-
-    def __init__(self, seeds: IdArray) -> None:
-        self._order = np.argsort(seeds)
-        self._sorted = seeds[self._order]
-
-    def of(self, nodes: IdArray) -> IdArray:
-        """Return the positions of ``nodes`` (B,), all of them seeds."""
-        by_id = np.argsort(nodes)  # a search in order runs through memory, one at random does not
-        positions = np.empty(len(nodes), dtype=np.int64)
-        positions[by_id] = self._order[np.searchsorted(self._sorted, nodes[by_id])]
-        return positions

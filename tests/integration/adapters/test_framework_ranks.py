@@ -44,7 +44,10 @@ def test_lightning_ddp_trains_each_rank_on_its_part_or_refuses(dataset, tmp_path
         "rank 0 of 2 would take all seeds, as every other rank",
         "rank 1 of 2 would take all seeds, as every other rank",
     ]
-    assert "Build it afterwards (with Lightning in train_dataloader()), or give rank=0, world_size=1" in refused[0]
+    assert (
+        "Build it afterwards (with Lightning in train_dataloader()), or give rank=0, world_size=1"
+        in refused[0]
+    )
 
 
 @pytest.mark.long
@@ -73,7 +76,9 @@ _ONE = {"fanouts": [2], "batch_size": 10, "memory_budget": "64MB", "features": "
 def test_a_rank_of_torchrun_without_a_process_group_is_refused(dataset, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"rank 1 of 2, and there is no process group.* rank=1, world_size=2 for"):
+    with pytest.raises(
+        ConfigError, match=r"rank 1 of 2, and there is no process group.* rank=1, world_size=2 for"
+    ):
         Loader(dataset, **_ONE)
     with Loader(dataset, **_ONE, rank=1, world_size=2) as loader:
         assert sum(batch.num_seeds for batch in loader) == 50
@@ -99,5 +104,7 @@ def test_a_loader_is_not_sent_to_a_process_that_a_framework_starts(dataset):
 
     with Loader(dataset, **_ONE) as loader:
         for send in (pickle.dumps, copy.copy, copy.deepcopy):
-            with pytest.raises(NotPicklableError, match=r"build it there \(with Lightning in train_dataloader"):
+            with pytest.raises(
+                NotPicklableError, match=r"build it there \(with Lightning in train_dataloader"
+            ):
                 send(loader)

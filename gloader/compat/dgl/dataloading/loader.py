@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import distributed
 
-from gloader.adapters.loader_view import LoaderView
+from gloader.adapters.loader_view import LoaderView, at_most
 from gloader.compat.dgl.dataloading.batches import to_link_batch, to_node_batch
 from gloader.compat.dgl.dataloading.samplers import EdgePredictionSampler, NeighborSampler
 from gloader.compat.dgl.dataset_graph import DGLGraph
@@ -69,6 +69,9 @@ class DataLoader(LoaderView[Any]):
         As `gloader.Loader`.
     """
 
+    _refused = (*_NEEDLESS, "batch_sampler")
+    _renamed = ("fanouts", "seeds", "edges", "negatives", "exclude")
+
     def __init__(
         self,
         graph: DGLGraph | Dataset,
@@ -83,6 +86,11 @@ class DataLoader(LoaderView[Any]):
     ) -> None:
         if not isinstance(graph, (DGLGraph, Dataset)):
             raise missing(f"dgl.dataloading.DataLoader({type(graph).__name__})")
+        if given := sorted({"sampler", "batch_sampler"} & keywords.keys()):
+            raise ConfigError(
+                f"{given[0]}= of torch: DGL's indices are taken each once, with shuffle=; "
+                "gloader.adapters.pyg.NeighborLoader takes torch's samplers, and seeds that repeat"
+            )
         graph = DGLGraph(graph) if isinstance(graph, Dataset) else graph
         settings = {name: value for name, value in keywords.items() if name not in _NEEDLESS}
         settings |= {
@@ -134,7 +142,7 @@ def _native(
 def _shorten(settings: dict[str, Any], num_seeds: int) -> None:
     """Have batches no larger than the seeds of a rank: DGL gives a smaller one then, where gloader would refuse."""
     if not settings["drop_last"]:
-        settings["batch_size"] = max(1, min(settings["batch_size"], num_seeds // settings.get("world_size", 1)))
+        settings["batch_size"] = at_most(settings["batch_size"], num_seeds // settings.get("world_size", 1))
 
 
 def _ids(indices: Any) -> IdArray:
