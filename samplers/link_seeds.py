@@ -164,8 +164,8 @@ class LinkSeeds:
         name = ":".join(self._table.relation)
         if not self._has_negatives and found.labels is None:
             raise ConfigError(
-                f"the link table of {name} has no labels, and without negatives nothing else is to be learned of its "
-                "edges: pass negatives such as Uniform(1), or prepare it with labels"
+                f"the link table of {name} has no labels, and no negatives are drawn, so that every pair is right: "
+                "pass negatives such as Uniform(1), or prepare it with labels"
             )
         if self._has_times and found.times is None:
             raise ConfigError(

@@ -271,8 +271,8 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     """
     if not isinstance(spec, str):
         raise ConfigError(
-            f"sampler={type(spec).__name__}: here it is the name of how neighbours are drawn ('neighbor', ...). torch's "
-            "samplers of seeds are taken by gloader.adapters.pyg.NeighborLoader"
+            f"sampler={type(spec).__name__}: here it is the name of how neighbours are drawn ('neighbor', ...). "
+            "torch's samplers of seeds are taken by gloader.adapters.pyg.NeighborLoader"
         )
     name, _, tail = spec.partition(":")
     if name not in SAMPLER_NAMES:

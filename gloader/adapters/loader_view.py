@@ -164,7 +164,7 @@ class _Epoch(Iterator[T]):
             self._state = "superseded"
 
 
-def at_most(batch_size: int, num_seeds: int) -> int:
+def at_most(batch_size: Any, num_seeds: int) -> Any:
     """Return a batch no larger than an epoch, as other libraries have it; the loader refuses what is no number."""
     return min(batch_size, max(num_seeds, 1)) if isinstance(batch_size, Integral) else batch_size
 

@@ -304,7 +304,7 @@ class EpochOrder:
         return seeds if self.times is None else BatchSeeds(nodes=seeds, times=self.times[positions])
 
     def drawn_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return where in ``seeds`` those of one batch of a rank stand, as they were drawn: a node may be there twice."""
+        """Return where in ``seeds`` those of one batch of a rank stand, as they were drawn: perhaps with repeats."""
         return self.batch_seeds(self.epoch_positions(batch.epoch), batch.index, rank=rank)
 
     def batch_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:

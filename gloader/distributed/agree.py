@@ -34,7 +34,10 @@ _PROCESSES = "/proc/self/ns/pid"
 _ALL_SEEDS = "rank=0, world_size=1 where this rank is to take all of them"
 
 # Of facts that no flag sets: how they become the same.
-_OWN_SEEDS = ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds of its own"
+_OWN_SEEDS = (
+    ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds "
+    "of its own"
+)
 _HOW_TO_MEND = {
     "num_seeds": _OWN_SEEDS,
     "seeds": _OWN_SEEDS,
@@ -123,8 +126,8 @@ def _require_no_launch() -> None:
     is_launched = rank.isdecimal() and world_size.isdecimal() and int(world_size) > 1
     if is_launched and not (distributed.is_available() and distributed.is_initialized()):
         raise ConfigError(
-            f"the environment says rank {rank} of {world_size}, and there is no process group: each rank would take all "
-            "seeds. Call torch.distributed.init_process_group before the loader is built, or give "
+            f"the environment says rank {rank} of {world_size}, and there is no process group: each rank would take "
+            "all seeds. Call torch.distributed.init_process_group before the loader is built, or give "
             f"rank={rank}, world_size={world_size} for this rank's part, or {_ALL_SEEDS}"
         )
 

@@ -17,6 +17,7 @@ from gloader.core.fanouts import plain_fanouts
 from gloader.core.loader_state import LoaderState
 from gloader.core.near_names import require_keywords
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
+from gloader.core.units import format_bytes
 from gloader.device import place_of
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
@@ -27,9 +28,11 @@ from gloader.errors import (
     NotPicklableError,
     ReplayError,
 )
-from gloader.observe.bottleneck import find_bottleneck
+from gloader.observe.bottleneck import find_bottleneck, spinning_advice
+from gloader.observe.compile_clock import say_compiling
 from gloader.observe.explain import explain_run
 from gloader.observe.explain_passes import explain_passes
+from gloader.observe.peak_memory import peak_rss_bytes
 from gloader.observe.recent_timeline import RecentTimeline
 from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.advice import Advisor
@@ -89,6 +92,7 @@ class BatchLoader(ABC, Generic[B]):
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
+        say_compiling()
         settle_vector_math()
         expect_signals_at_exit()
         membership = find_membership(
@@ -252,7 +256,9 @@ class BatchLoader(ABC, Generic[B]):
         require_same_process(self._pid)
         mirrored = self._dataset.mirrored
         mirror = "" if mirrored is None else mirrored.explain()
-        return "\n".join(filter(None, [self._held.tier.explain(), mirror, self.explain_run()]))
+        peak = format_bytes(peak_rss_bytes())
+        memory = f"peak memory of this process: {peak}, Python, torch and your own data included"
+        return "\n".join(filter(None, [self._held.tier.explain(), mirror, self.explain_run(), memory]))
 
     def explain_run(self) -> str:
         """Say how superbatches and passes over the edges so far compared with predictions; nothing where none was.
@@ -292,7 +298,13 @@ class BatchLoader(ABC, Generic[B]):
             sampler_threads=threads if isinstance(tier, RemoteTier) else tier.sampler_threads,
             store_s=self._starved_s - self._starved_before,
         )
-        return "; ".join(filter(None, [found.sentence, self._advice_for(found)]))
+        spinning = spinning_advice(
+            found.kind,
+            load=os.getloadavg()[0],
+            cores=os.cpu_count() or 1,
+            wait_policy=os.environ.get("OMP_WAIT_POLICY"),
+        )
+        return "; ".join(filter(None, [found.sentence, self._advice_for(found), spinning]))
 
     def _advice_for(self, found: Bottleneck) -> str:
         """Return what would make an epoch shorter; nothing where the loop hardly waits, or that is not known."""

@@ -80,7 +80,7 @@ class NodeLoader(BatchLoader[B]):
         return self._labels.order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
-        """Return (B,) where in `seeds` those of a batch stand, in its order; of `DrawnSeeds` a node may be there twice."""
+        """Return (B,) where in `seeds` those of a batch stand, in its order; where they are drawn, with repeats."""
         return self._labels.order.drawn_positions(batch)
 
     @staticmethod
@@ -103,10 +103,11 @@ class NodeLoader(BatchLoader[B]):
         seeds, times = self._given
         del self._given  # the order has them from here on
         _check_times(settings, has_times=times is not None)
-        drawn = seeds if isinstance(seeds, DrawnSeeds) else None
-        if drawn is not None and times is not None:
-            raise ConfigError("times are given: seeds may repeat as they are, and are not drawn")
-        seeds = drawn.nodes if isinstance(seeds, DrawnSeeds) else seeds
+        drawn = None
+        if isinstance(seeds, DrawnSeeds):
+            if times is not None:
+                raise ConfigError("times are given: seeds may repeat as they are, and are not drawn")
+            drawn, seeds = seeds, seeds.nodes
         order = order_seeds(
             dataset,
             settings.sampling,

@@ -35,6 +35,8 @@ _SATURATED: Final = 0.90
 # The share of its threads' time from which on a stage is what the others wait for. A stage that sets the pace does not
 # reach 1: it starts late, and waits for a hand-over with every batch.
 _BUSY: Final = 0.60
+# Threads for each core from which on a machine is crowded: a loader and a model of its own make one or two.
+_CROWDED: Final = 2.0
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 
@@ -93,6 +95,27 @@ def find_bottleneck(
     if slowest in ("read", "stage"):
         return _slow_disk(slowest, stats, exposed)
     return _slow_stage(slowest, stats, exposed)
+
+
+def spinning_advice(kind: BottleneckKind, *, load: float, cores: int, wait_policy: str | None) -> str:
+    """Return what keeps a model's threads from spinning on a machine that others use; nothing where it is not so. Pure.
+
+    OpenMP's threads spin while they wait for each other. Where they have no core of their own, each of the many small
+    steps of a typed model takes as long as the scheduler lets another program run.
+
+    Parameters
+    ----------
+    kind : of the bottleneck
+    load : threads that wait for a core or run, of all programs of the machine
+    cores : of the machine
+    wait_policy : the variable ``OMP_WAIT_POLICY`` of this process
+    """
+    if kind != "compute" or load <= _CROWDED * cores or (wait_policy or "").upper() == "PASSIVE":
+        return ""
+    return (
+        f"{load:.0f} threads want {cores} cores: set OMP_WAIT_POLICY=PASSIVE before Python starts, so that torch's "
+        "threads do not spin while they wait"
+    )
 
 
 def _slow_disk(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> Bottleneck:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ from numba.core.event import Listener, register
 
 if TYPE_CHECKING:
     from numba.core.event import Event
+
+
+_LOG = logging.getLogger("gloader")
 
 
 class _CompileClock(Listener):
@@ -19,10 +23,18 @@ class _CompileClock(Listener):
         # other threads read it without a lock, and would count a kernel twice or not at all between two assignments.
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel is compiled inside of one that calls it
+        self.is_heard = False  # whether a loader was built, whose user waits
+        self.is_told = False  # what for
 
     def on_start(self, event: Event) -> None:
         """Note that a kernel begins to be compiled; one that is loaded from numba's cache is not."""
-        del event
+        if (
+            self.is_heard
+            and not self.is_told
+            and event.data["dispatcher"].py_func.__module__.startswith("gloader.")
+        ):
+            self.is_told = True
+            _LOG.warning("compiling gloader's kernels, once on this machine: up to a minute on two cores")
         if self._depth == 0:
             self._state = (self._state[0], time.perf_counter())
         self._depth += 1
@@ -47,3 +59,8 @@ register("numba:compile", _CLOCK)
 def compile_seconds() -> float:
     """Return the seconds in which this process compiled kernels."""
     return _CLOCK.read()
+
+
+def say_compiling() -> None:
+    """Have the first kernel of gloader that this process compiles from now on said in a line of the log."""
+    _CLOCK.is_heard = True

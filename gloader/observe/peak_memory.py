@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import resource
 import sys
 import threading
 import time
@@ -31,6 +32,19 @@ def anonymous_bytes() -> int:
     except OSError:
         return 0
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_COUNTED))
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory this process ever held, the pages of mapped files and libraries included.
+
+    `getrusage` alone would count what the process that started this one held at that moment.
+    """
+    try:
+        status = _STATUS.read_text("ascii")
+    except OSError:
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 @cache

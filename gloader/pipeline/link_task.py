@@ -10,6 +10,7 @@ from gloader.core.flag_values import require_choice
 from gloader.core.negatives import Table, checked_negatives
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import relation_text
+from gloader.errors import ConfigError
 from gloader.samplers.link_seeds import LinkSeeds
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ class LinkTask:
         """
         require_choice("exclude", exclude, get_args(Exclude))
         negatives = checked_negatives(negatives)
+        table = dataset.link_table(edges)
+        require_labels(table, negatives, instead="negatives=gloader.Uniform(1)")
         return cls(
-            table=dataset.link_table(edges),
+            table=table,
             negatives=negatives,
             negative_table=dataset.link_table(negatives.name) if isinstance(negatives, Table) else None,
             exclude=exclude,
@@ -145,3 +148,19 @@ class LinkTask:
             return "none, messages pass over predicted edges that are in the graph"
         what = "these edges" if self.exclude == "self" else "these edges and their reverses"
         return f"{what}, with parallel edges" if self.duplicates else what
+
+
+def require_labels(table: LinkTable, negatives: Negatives | None, *, instead: str) -> None:
+    """Raise ConfigError where nothing tells the right pairs of ``table`` from wrong ones.
+
+    Parameters
+    ----------
+    table : whose edges are predicted
+    negatives : what is drawn beside them
+    instead : the keyword that draws some, as the caller has it
+    """
+    if negatives is None and not table.has_labels:
+        raise ConfigError(
+            f"the link table {table.name!r} has no labels, and no negatives are drawn, so that every pair is right: "
+            f"pass {instead} for a negative beside each edge, or prepare the table with labels"
+        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import resource
 import statistics
 from collections import Counter
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.version import __version__
 from gloader.observe.epoch_stats import STAGES, add_tables, hit_rate, hits_by_table
+from gloader.observe.peak_memory import peak_rss_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -135,19 +135,6 @@ def name_strategy(asked: str, chosen: Sequence[str]) -> str:
         return asked
     counts = sorted(Counter(chosen).items(), key=lambda item: (-item[1], item[0]))
     return "auto: " + ", ".join(f"{strategy} {count}" for strategy, count in counts)
-
-
-def peak_rss_bytes() -> int:
-    """Return the most memory this process ever held, the pages of mapped files and libraries included.
-
-    `getrusage` alone would count what the process that started this one held at that moment.
-    """
-    try:
-        status = Path("/proc/self/status").read_text("ascii")
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
-    return int(line.split()[1]) * 1024
 
 
 def versions() -> dict[str, str]:

@@ -21,7 +21,7 @@ from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
-from gloader.observe.peak_memory import PeakMemory
+from gloader.observe.peak_memory import PeakMemory, peak_rss_bytes
 from gloader.training.group import RankGroup
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
@@ -33,7 +33,7 @@ from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness
 from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
-from gloader.training.result import RunResult, name_strategy, peak_rss_bytes, summarize
+from gloader.training.result import RunResult, name_strategy, summarize
 from gloader.training.run_folder import RunFolder
 from gloader.training.run_identity import decisive_settings
 from gloader.training.run_loader import RunLoader

@@ -6,7 +6,6 @@ The bytes are described in docs/storage.md; the parts live in `npy_header`, `man
 from __future__ import annotations
 
 import errno
-import os
 import stat
 from contextlib import contextmanager
 from pathlib import Path
@@ -78,10 +77,12 @@ __all__ = [
     "told_apart",
 ]
 
+_TABLES = (".csv", ".tsv", ".txt", ".parquet")  # of edges, of which `gloader prepare` makes a dataset
+
 # What to do about the errors that people meet; the system's own words say only what failed.
 _ADVICE = {
     errno.ENOENT: "there is nothing here; check the path",
-    errno.ENOTDIR: "a store is a folder, and this is not one",
+    errno.ENOTDIR: "a part of the path is a file, and no folder",
     errno.ELOOP: "its symbolic links form a loop",
     errno.EACCES: "permission denied; ask the owner for read access",
     errno.EMFILE: "this process has too many open files; raise the limit (ulimit -n) or close other stores",
@@ -101,7 +102,7 @@ def open_error(
     kind : class of the returned error
     """
     reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-    return kind(error.errno, f"cannot open as a store: {reason}", str(path))
+    return kind(error.errno, f"cannot be opened: {reason}", str(path))
 
 
 def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:
@@ -138,7 +139,7 @@ def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     path = root / manifest_name
     try:
         file = Descriptor(path, os_io=os_io)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise _without_manifest(root, manifest_name, _list_folder(root, os_io)) from None
     except OSError as error:
         raise open_error(path, error) from error
@@ -339,12 +340,29 @@ def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
 
 
 def _list_folder(root: Path, os_io: OsIO) -> list[str]:
+    # The commonest mistake, of which the system's own words, and a chain of three errors, say nothing.
     try:
-        if not stat.S_ISDIR(os_io.stat(root).st_mode):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        return os_io.listdir(root)
+        is_folder = stat.S_ISDIR(os_io.stat(root).st_mode)
+        names = os_io.listdir(root) if is_folder else []
+    except FileNotFoundError:
+        raise _not_prepared(root, is_there=False) from None
     except OSError as error:
         raise open_error(root, error) from error
+    if not is_folder:
+        raise _not_prepared(root, is_there=True)
+    return names
+
+
+def _not_prepared(root: Path, *, is_there: bool) -> StoreOpenError:
+    """Return the error for ``root``, where no folder is. Pure."""
+    if not is_there:
+        reason = f"there is nothing here; a dataset is made once: gloader prepare SOURCE {root}"
+        return StoreOpenError(errno.ENOENT, reason, str(root))
+    source = f"edges:{root}" if root.suffix in _TABLES else "SOURCE"
+    reason = (
+        f"this is no folder, which a dataset is; make one once: gloader prepare {source} {root.stem}-data"
+    )
+    return StoreOpenError(errno.ENOTDIR, reason, str(root))
 
 
 def _without_manifest(
@@ -361,6 +379,6 @@ def _without_manifest(
         )
     return NotAStoreError(
         errno.ENOENT,
-        f"not a store or dataset of ours: it has no {manifest_name}; `gloader prepare` makes one",
+        f"not a gloader dataset: it has no {manifest_name}; `gloader prepare` makes one",
         str(root),
     )

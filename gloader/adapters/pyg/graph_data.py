@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.types import IdArray
 
+_OF_BATCHES = ("x", "edge_index", "edge_attr", "edge_weight", "y")
 ON_DEVICE = (
     "it stays where it is: the loader's device= brings the batches there, and a mask has .to() of its own"
 )
@@ -104,8 +105,23 @@ class GraphData:
         return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Set an attribute of that name, as of PyG's ``Data``: a mask of one's own, which is kept in memory."""
+        """Set the attribute of that name, as of PyG's ``Data``."""
         setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep ``value`` in memory, such as a mask of one's own; refuse what batches have of the dataset.
+
+        Raises
+        ------
+        ConfigError
+            No batch would have it.
+        """
+        if name in _OF_BATCHES:
+            raise ConfigError(
+                f"a GraphData's {name!r} is that of the prepared dataset, which batches are made of: change it before "
+                "`gloader prepare` or Dataset.from_pyg"
+            )
+        super().__setattr__(name, value)
 
     def __getitem__(self, name: str) -> Any:
         """Return the attribute of that name."""

@@ -16,6 +16,7 @@ from gloader.core.malformed import shown
 from gloader.core.negatives import Binary, Negatives, Table, Uniform, checked_negatives
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
+from gloader.pipeline.link_task import require_labels
 from gloader.samplers import preferred_layout
 
 if TYPE_CHECKING:
@@ -126,21 +127,22 @@ class LinkNeighborLoader(LinkLoader):
             raise ConfigError(f"{elsewhere[0]}: {_ELSEWHERE[elsewhere[0]]}")
         if isinstance(settings.get("sampler"), Sampler):
             raise ConfigError(
-                f"sampler={type(settings['sampler']).__name__}: an epoch takes each row of the link table once; a table "
-                "of `gloader prepare --edge-table` may have the rows that you draw, and some of them twice"
+                f"sampler={type(settings['sampler']).__name__}: an epoch takes each row of the link table once; a "
+                "table of `gloader prepare --edge-table` may have the rows that you draw, and some of them twice"
             )
         if isinstance(data, Dataset):
             data = HeteroGraphData(data) if data.kind == "hetero" else GraphData(data)
         self.data = data
         negatives, triplets = _negatives_of(neg_sampling, neg_sampling_ratio)
-        num_rows = data.dataset.link_table(_name_of(edge_label_index, data.dataset)).num_rows
+        table = data.dataset.link_table(_name_of(edge_label_index, data.dataset))
+        require_labels(table, negatives, instead='neg_sampling="binary"')
         super().__init__(
             data.dataset,
             triplets=triplets,
             edges=edge_label_index,
             negatives=negatives,
             fanouts=num_neighbors,
-            batch_size=at_most(batch_size, num_rows),
+            batch_size=at_most(batch_size, table.num_rows),
             shuffle=shuffle,
             **settings,
         )

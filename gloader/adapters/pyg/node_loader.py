@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -16,7 +15,6 @@ from gloader.adapters.pyg.hetero_data import to_hetero_data
 from gloader.adapters.pyg.hetero_graph_data import HeteroGraphData
 from gloader.adapters.pyg.repeated_seeds import SeedRows, repeat_edges, repeat_nodes
 from gloader.adapters.pyg.seed_samplers import SeedOrder
-from gloader.core.draws import DrawnSeeds
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader
@@ -121,11 +119,7 @@ class NeighborLoader(NodeLoader):
         self.data = data
         ids, name = _nodes_of(data, input_nodes)
         order = SeedOrder.take(settings, len(ids), shuffle=shuffle)
-        # Seeds that ask at a time may repeat anyhow, each with neighbours of its own.
-        seeds, num_seeds = (ids, len(ids)) if "times" in settings else order.apply(ids)
-        if name is not None:
-            is_drawn = isinstance(seeds, DrawnSeeds)
-            seeds = replace(seeds, nodes={name: seeds.nodes}) if is_drawn else {name: seeds}
+        seeds, num_seeds = order.apply(ids, name, has_times="times" in settings)
         super().__init__(
             data.dataset,
             seeds=seeds,

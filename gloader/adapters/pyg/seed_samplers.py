@@ -48,26 +48,42 @@ class SeedOrder:
         del settings["sampler"]
         if isinstance(sampler, SubsetRandomSampler):
             return cls(shuffle=True, draws=_subset(np.asarray(sampler.indices, np.int64), num_seeds))
-        weights = sampler.weights.numpy() if isinstance(sampler, WeightedRandomSampler) else None
-        given = len(sampler.data_source) if weights is None else len(weights)
-        if given != num_seeds:
-            raise ConfigError(
-                f"sampler={type(sampler).__name__} draws from {given} items, and there are {num_seeds} input_nodes"
-            )
+        if isinstance(sampler, WeightedRandomSampler):
+            weights = sampler.weights.numpy()
+            _require_as_many(sampler, len(weights), num_seeds)
+            draws = Draws(num_draws=sampler.num_samples, weights=weights, replace=sampler.replacement)
+            return cls(shuffle=True, draws=draws)
+        if isinstance(sampler, RandomSampler):
+            _require_as_many(sampler, len(sampler.data_source), num_seeds)
+            if not sampler.replacement and sampler.num_samples == num_seeds:
+                return cls(shuffle=True)
+            return cls(shuffle=True, draws=Draws(num_draws=sampler.num_samples, replace=sampler.replacement))
         if isinstance(sampler, SequentialSampler):
-            return cls(shuffle=False)
-        if weights is None and not sampler.replacement and sampler.num_samples == num_seeds:
-            return cls(shuffle=True)
-        draws = Draws(num_draws=sampler.num_samples, weights=weights, replace=sampler.replacement)
-        return cls(shuffle=True, draws=draws)
+            _require_as_many(sampler, len(sampler), num_seeds)
+        return cls(shuffle=False)
 
-    def apply(self, ids: IdArray) -> tuple[IdArray | DrawnSeeds, int]:
-        """Return what a loader takes as seeds in place of ``ids`` (n,), and how many seeds an epoch has."""
+    def apply(self, ids: IdArray, name: str | None, *, has_times: bool) -> tuple[Any, int]:
+        """Return what a loader takes as seeds in place of ``ids`` (n,), and how many seeds an epoch has.
+
+        Parameters
+        ----------
+        ids : of the nodes
+        name : of their type, where there are several
+        has_times : whether each asks at a time: those may repeat as they are, each with neighbours of its own
+        """
+        nodes = ids if name is None else {name: ids}
         if self.draws is not None:
-            return DrawnSeeds(nodes=ids, draws=self.draws), self.draws.num_draws
+            return DrawnSeeds(nodes=nodes, draws=self.draws), self.draws.num_draws
         ordered = np.sort(ids)
         repeats = bool((ordered[1:] == ordered[:-1]).any())
-        return DrawnSeeds(nodes=ids) if repeats else ids, len(ids)
+        return DrawnSeeds(nodes=nodes) if repeats and not has_times else nodes, len(ids)
+
+
+def _require_as_many(sampler: Sampler[Any], given: int, num_seeds: int) -> None:
+    if given != num_seeds:
+        raise ConfigError(
+            f"sampler={type(sampler).__name__} draws from {given} items, and there are {num_seeds} input_nodes"
+        )
 
 
 def _subset(positions: IdArray, num_seeds: int) -> Draws:

@@ -1,12 +1,15 @@
 """The doors of PyG's ``Data`` and ``NeighborLoader`` on a prepared dataset."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
 import torch
 
-from gloader.adapters.pyg import GraphData, NeighborLoader
+import gloader
+from gloader.adapters.dgl import BlockLoader
+from gloader.adapters.pyg import GraphData, HeteroGraphData, NeighborLoader, NodeLoader
 from gloader.errors import ConfigError, SeedError
 
 
@@ -64,3 +67,79 @@ def test_what_it_cannot_take_is_refused_with_the_way_out(dataset):
         NeighborLoader(dataset, [2], torch.tensor([601]))
     with pytest.raises(TypeError, match="unexpected keyword argument 'directed'"):
         NeighborLoader(dataset, [2], directed=False)
+
+
+def test_a_name_that_is_not_there_is_answered_with_the_nearest(dataset, typed):
+    data, many = GraphData(dataset), HeteroGraphData(typed)
+    settings = {"memory_budget": "64MB"}
+    for call, error, text in (
+        (
+            lambda: gloader.Loader(dataset, fanout=[2], batch_size=2),
+            TypeError,
+            "'fanout'; did you mean 'fanouts'?",
+        ),
+        (lambda: gloader.Loader(dataset, num_neighbors=[2]), TypeError, "did you mean 'fanouts'?"),
+        (
+            lambda: gloader.LinkLoader(dataset, fanouts=[2], negative=1),
+            TypeError,
+            "did you mean 'negatives'?",
+        ),
+        (lambda: NeighborLoader(data, num_neighbours=[2]), TypeError, "did you mean 'num_neighbors'?"),
+        (lambda: NeighborLoader(data, fanouts=[2]), TypeError, "did you mean 'num_neighbors'?"),
+        (lambda: NodeLoader(dataset, fanout=[2], **settings), TypeError, "did you mean 'fanouts'?"),
+        (lambda: BlockLoader(dataset, fanout=[2], **settings), TypeError, "did you mean 'fanouts'?"),
+        (lambda: gloader.Loder, AttributeError, "module 'gloader' has no 'Loder'; did you mean 'Loader'?"),
+        (
+            lambda: data.num_feature,
+            AttributeError,
+            "a GraphData has no 'num_feature'; did you mean 'num_features'?",
+        ),
+        (
+            lambda: many["paper"].num_node,
+            AttributeError,
+            "a NodeData has no 'num_node'; did you mean 'num_nodes'?",
+        ),
+        (
+            lambda: data.to("cpu"),
+            AttributeError,
+            "a GraphData has no 'to': it stays where it is: the loader's device=",
+        ),
+        (lambda: many.to("cpu"), AttributeError, "a HeteroGraphData has no 'to': it stays where it is"),
+    ):
+        with pytest.raises(error, match=re.escape(text)):
+            call()
+
+
+def test_objects_print_what_they_hold(dataset, typed):
+    data, many = GraphData(dataset), HeteroGraphData(typed)
+    assert repr(data) == (
+        "GraphData(num_nodes=600, num_edges=4000, num_features=24, num_classes=4, y, train_mask, val_mask, test_mask, "
+        f"dataset={dataset.location!r})"
+    )
+    assert "  paper=NodeData(num_nodes=400, num_features=" in repr(many)
+    assert "  (author, writes, paper)=EdgeData(num_edges=" in repr(many)
+    assert repr(dataset) == (
+        f"Dataset({dataset.location!r}, num_nodes=600, num_edges=4000, num_features=24, num_classes=4)"
+    )
+    assert "4 types, 7 relations" in repr(typed)
+    with NeighborLoader(data, [2, 2], batch_size=100, memory_budget="64MB") as loader:
+        assert repr(loader) == (
+            f"NeighborLoader(Loader({dataset!r}, fanouts=[2, 2], batch_size=100: 600 seeds in 6 batches))"
+        )
+        list(loader)
+        assert loader.bottleneck() == loader.loader.bottleneck()
+        assert "peak memory of this process: " in loader.explain()
+
+
+def test_a_mask_of_ones_own_is_kept_under_the_name_that_it_is_given(dataset):
+    data = GraphData(dataset)
+    mask = torch.arange(600) < 30
+    data["train_mask"] = mask
+    assert data.train_mask is data["train_mask"] is mask
+    with NeighborLoader(data, [2], data.train_mask, batch_size=30, memory_budget="64MB") as loader:
+        assert len(loader.dataset) == 30
+    with pytest.raises(KeyError, match="a GraphData has no 'x'"):
+        data["x"]
+    for name in ("x", "y", "edge_index"):
+        with pytest.raises(ConfigError, match=f"a GraphData's '{name}' is that of the prepared dataset"):
+            data[name] = mask

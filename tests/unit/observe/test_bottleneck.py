@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gloader.observe.bottleneck import find_bottleneck
+from gloader.observe.bottleneck import find_bottleneck, spinning_advice
 from gloader.observe.epoch_stats import OF_TABLES, STAGES, EpochStats
 
 GB = 10**9
@@ -155,3 +155,15 @@ def test_the_table_that_most_is_read_of_is_named() -> None:
     assert (
         sentence(epoch) == "reading features waits for the SSD: 62% of the step (75% of the bytes for paper)"
     )
+
+
+def test_threads_that_spin_on_a_crowded_machine_are_named_where_the_model_computes() -> None:
+    def advice(kind: Any = "compute", *, load: float = 7.0, policy: str | None = None) -> str:
+        return spinning_advice(kind, load=load, cores=2, wait_policy=policy)
+
+    assert advice() == (
+        "7 threads want 2 cores: set OMP_WAIT_POLICY=PASSIVE before Python starts, so that torch's threads do not spin "
+        "while they wait"
+    )
+    assert advice(policy="active") == advice()
+    assert advice("read") == advice(load=4.0) == advice(policy="passive") == ""

@@ -2,9 +2,11 @@
 
 import time
 
+import pytest
 from numba import njit
 
-from gloader.observe.compile_clock import compile_seconds
+from gloader.observe import compile_clock
+from gloader.observe.compile_clock import compile_seconds, say_compiling
 from gloader.observe.epoch_stats import StatsRecorder
 
 
@@ -26,3 +28,29 @@ def test_what_is_compiled_counts_once_with_what_it_calls() -> None:
     recorder.start()
     assert outer(21) == 44
     assert recorder.snapshot().compile_seconds == 0
+
+
+def test_a_loader_says_once_that_kernels_are_compiled(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kernels(module: str) -> None:
+        for step in range(2):
+
+            def kernel(x: int, step: int = step) -> int:
+                return x + step
+
+            kernel.__module__ = module
+            njit(kernel)(1)
+
+    monkeypatch.setattr(compile_clock._CLOCK, "is_told", False)
+    monkeypatch.setattr(compile_clock._CLOCK, "is_heard", False)
+    kernels("gloader.samplers.some")
+    say_compiling()
+    kernels("own_script")
+    assert caplog.messages == []
+    kernels("gloader.samplers.some")
+    say_compiling()
+    kernels("gloader.samplers.some")
+    assert caplog.messages == [
+        "compiling gloader's kernels, once on this machine: up to a minute on two cores"
+    ]

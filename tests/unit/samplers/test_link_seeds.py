@@ -484,8 +484,8 @@ def typed(relation: Relation, **columns: Any) -> HeldLinks:
             typed(WRITES),
             {"negatives": None},
             (
-                "the link table of author:writes:paper has no labels, and without negatives nothing else is to be "
-                "learned of its edges: pass negatives such as Uniform(1), or prepare it with labels"
+                "the link table of author:writes:paper has no labels, and no negatives are drawn, so that every "
+                "pair is right: pass negatives such as Uniform(1), or prepare it with labels"
             ),
         ),
         (

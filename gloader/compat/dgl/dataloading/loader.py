@@ -20,6 +20,7 @@ from gloader.compat.dgl.seeding import current_seed
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader, LinkLoader, Loader
+from gloader.pipeline.link_task import require_labels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -125,7 +126,13 @@ def _native(
     settings |= {"fanouts": hops.fanouts_for(dataset.relations), "sampler": hops.kind}
     if isinstance(sampler, EdgePredictionSampler):
         edges = _link_table(indices)
-        _shorten(settings, dataset.link_table(edges).num_rows)
+        table = dataset.link_table(edges)
+        require_labels(
+            table,
+            sampler.negatives,
+            instead="negative_sampler=negative_sampler.Uniform(1) to as_edge_prediction_sampler",
+        )
+        _shorten(settings, table.num_rows)
         return LinkLoader(
             dataset, edges=edges, negatives=sampler.negatives, exclude=sampler.exclude, **settings
         )

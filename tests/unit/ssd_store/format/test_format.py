@@ -283,8 +283,8 @@ def test_paths_that_are_no_store(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     for name, message in (
         ("missing", "there is nothing here"),
-        ("file", "a store is a folder"),
-        ("fifo", "a store is a folder"),
+        ("file", "this is no folder, which a dataset is; make one once"),
+        ("fifo", "this is no folder"),
         ("loop", "form a loop"),
     ):
         with pytest.raises(StoreOpenError, match=message) as caught:
