@@ -349,7 +349,7 @@ def _list_folder(root: Path, os_io: OsIO) -> list[str]:
     except OSError as error:
         raise open_error(root, error) from error
     if not is_folder:
-        raise _not_prepared(root, is_there=True)
+        raise _not_prepared(root, is_there=True) from None
     return names
 
 

@@ -112,6 +112,20 @@ def test_sizes_are_read_once_at_the_door() -> None:
 
 
 @pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"batch_size": 4.0}, r"batch_size is 4\.0; it must be a whole number"),
+        ({"batch_size": "4"}, "batch_size is '4'; it must be a whole number"),
+        ({"batch_size": 4, "threads": 1.5}, r"threads is 1\.5; it must be a whole number"),
+        ({"batch_size": 0}, "batch_size is 0; it must be at least 1"),
+    ],
+)
+def test_a_count_that_is_none_is_refused(keywords: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        LoaderSettings.of(fanouts=[2], **keywords).check()
+
+
+@pytest.mark.parametrize(
     ("keyword", "message"),
     [
         ("fanout", "unexpected keyword argument 'fanout'; did you mean 'fanouts'?"),

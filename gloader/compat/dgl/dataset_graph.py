@@ -65,7 +65,7 @@ class DGLGraph:
         self._features = {name: frame[FEATURE] for name, frame in self._node_data.items() if FEATURE in frame}
 
     def __getattr__(self, name: str) -> Any:
-        raise missing_of_graph(_NAME, name)
+        raise missing_of_graph(_NAME, name, dir(type(self)))
 
     # --- sizes and types ---------------------------------------------------------------------------
 

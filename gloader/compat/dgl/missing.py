@@ -7,10 +7,11 @@ from importlib.abc import MetaPathFinder
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.compat.advice import FROM_DGL, GRAPH_ADVICE, advice_of
+from gloader.core.near_names import nearest
 from gloader.errors import DglFeatureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 _HERE: Final = "gloader.compat."
 
@@ -26,12 +27,23 @@ def missing(name: str, advice: str | None = None) -> DglFeatureError:
     return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)}. See {FROM_DGL}")
 
 
-def missing_of_graph(owner: str, name: str) -> Exception:
-    """Return the error of the attribute ``name`` of a graph or a block, which is called ``owner``. Pure."""
+def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Exception:
+    """Return the error of the attribute ``name`` of a graph or a block, which is called ``owner``. Pure.
+
+    Parameters
+    ----------
+    owner, name : of what is missing
+    there : the attributes that it has, of which one may be meant
+    """
     # Python and torch ask for such names, and take another way where there are none.
     if name.startswith("_"):
         return AttributeError(name)
-    return missing(f"{owner}.{name}", GRAPH_ADVICE.get(name))
+    near = (
+        None
+        if name in GRAPH_ADVICE
+        else nearest(name, (known for known in there if known[0] != "_"), cutoff=0.8)
+    )
+    return missing(f"{owner}.{name}", f"did you mean {near!r}?" if near else GRAPH_ADVICE.get(name))
 
 
 def missing_from(module: str) -> Callable[[str], Any]:

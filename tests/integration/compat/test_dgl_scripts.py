@@ -11,7 +11,7 @@ import torch
 
 import gloader
 import gloader.compat.dgl as dgl
-from gloader.errors import ConfigError, DglFeatureError
+from gloader.errors import ConfigError, DglFeatureError, SourceError
 
 SCRIPTS = Path(__file__).parents[2] / "dgl_scripts"
 NUM_NODES, NUM_CLASSES = 300, 3
@@ -213,6 +213,16 @@ def test_what_cannot_be_is_refused_in_words(dataset, typed):
         dataloading.DataLoader(dataset, torch.arange(3), sampler, use_ddp=True)
     with pytest.raises(DglFeatureError, match="exclude is None, 'self'"):
         dataloading.as_edge_prediction_sampler(sampler, exclude=torch.arange(3))
+    with pytest.raises(
+        ConfigError, match=r"'train' has no labels.* pass negative_sampler=negative_sampler.Uniform"
+    ):
+        dataloading.DataLoader(dataset, "train", dataloading.as_edge_prediction_sampler(sampler))
+    with pytest.raises(DglFeatureError, match=r"DGLGraph.num_node: did you mean 'num_nodes'\?"):
+        dgl.DGLGraph(dataset).num_node()
+    with pytest.raises(
+        SourceError, match=r"data/none is not there; make it once: gloader prepare dgl:FILE data/none"
+    ):
+        dgl.load_graphs("data/none")
     with pytest.raises(DglFeatureError, match="negatives are drawn alike"):
         dataloading.as_edge_prediction_sampler(sampler, negative_sampler=lambda graph, edges: None)
     with pytest.raises(ConfigError, match=r"leave out .*written_by"):

@@ -240,6 +240,7 @@ def test_seeds_of_any_integer_dtype(dtype: Any) -> None:
     ("fanouts", "message"),
     [
         ([], "fanouts is empty"),
+        ([2**31 - 1], r"fanouts\[0\] is 2147483647; -1 takes all neighbours, and 2,147,483,646 is the most"),
         ([5, -2], r"fanouts\[1\] is -2; it must be at least 0, or -1"),
         ([2.0], r"fanouts\[0\] is 2.0; it must be an integer"),
         ([3, "4"], r"fanouts\[1\] is '4'"),

@@ -21,6 +21,7 @@ from gloader.errors import (
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
+    DATASET_MANIFEST,
     STORE_MANIFEST,
     STORED_DTYPES,
     ArrayRecord,
@@ -274,6 +275,16 @@ def test_a_committed_store_opens(store):
     )
     assert find_manifest_name(store) == STORE_MANIFEST
     assert np.array_equal(load_array(store, features), np.arange(3000, dtype=np.float32).reshape(1000, 3))
+
+
+def test_a_table_of_edges_is_told_how_it_becomes_a_dataset(tmp_path):
+    (tmp_path / "edges.csv").write_text("src,dst\n0,1\n")
+    with pytest.raises(StoreOpenError, match=r"gloader prepare edges:.*edges\.csv edges-data"):
+        find_manifest_name(tmp_path / "edges.csv")
+    for name in ("edges.csv", "none"):
+        with pytest.raises(StoreOpenError) as caught:
+            load_manifest(tmp_path / name, DATASET_MANIFEST)
+        assert caught.value.__suppress_context__  # one sentence, not a chain of three errors
 
 
 @pytest.mark.reliability("B12")
