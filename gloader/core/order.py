@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numba import njit
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.core.draws import Draws
     from gloader.types import AnySeeds, BatchId, IdArray
 
 _ONE: Final = np.uint64(1)
@@ -153,6 +152,32 @@ class HeldEpochs:
             return found
 
 
+class SeedDraws(Protocol):
+    """What an epoch draws of the seeds; see `gloader.core.draws.Draws`."""
+
+    @property
+    def num_draws(self) -> int:
+        """Draws of an epoch."""
+        ...
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """(n,) of the seeds; None: all alike."""
+        ...
+
+    def check(self, num_items: int, /) -> None:
+        """Raise SeedError where so many seeds cannot be drawn from like this."""
+        ...
+
+    def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
+        """Return the positions of the seeds in the order in which ``epoch`` draws them. Pure."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """Return what tells these draws from others, beside their weights, as JSON values by name."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCut:
     """How the items of an epoch are cut into steps, and a step into the parts of the ranks. Pure."""
@@ -237,7 +262,7 @@ class EpochOrder:
         None  # (n,) int64 seconds at which each seed asks; None: edges of all times are taken
     )
     may_repeat: bool = False
-    draws: Draws | None = None  # what an epoch takes of the seeds; None: each of them once
+    draws: SeedDraws | None = None  # what an epoch takes of the seeds; None: each of them once
     _by_id: IdArray | None = field(
         init=False, repr=False, compare=False, default=None
     )  # positions, where b > 1

@@ -196,7 +196,9 @@ def test_where_seeds_are_taken_once_a_sampler_is_refused_with_what_takes_it(data
         lambda: NodeLoader(dataset, fanouts=[2], sampler=sampler, **SETTINGS),
         lambda: BlockLoader(dataset, fanouts=[2], sampler=sampler, **SETTINGS),
         lambda: BlockLoader(dataset, fanouts=[2], seeds=ids.numpy(), **(SETTINGS | {"batch_size": 2})),
-        lambda: dataloading.DataLoader(dataset, ids, dataloading.NeighborSampler([2]), sampler=sampler),
+        lambda: dataloading.DataLoader(
+            dataset, torch.arange(9), dataloading.NeighborSampler([2]), sampler=sampler
+        ),
         lambda: dataloading.DataLoader(dataset, ids, dataloading.NeighborSampler([2])),
     ):
         with pytest.raises((ConfigError, SeedError), match=takes):

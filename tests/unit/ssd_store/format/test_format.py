@@ -282,9 +282,11 @@ def test_a_table_of_edges_is_told_how_it_becomes_a_dataset(tmp_path):
     with pytest.raises(StoreOpenError, match=r"gloader prepare edges:.*edges\.csv edges-data"):
         find_manifest_name(tmp_path / "edges.csv")
     for name in ("edges.csv", "none"):
-        with pytest.raises(StoreOpenError) as caught:
+        with pytest.raises(StoreOpenError, match="once: gloader prepare") as caught:
             load_manifest(tmp_path / name, DATASET_MANIFEST)
-        assert caught.value.__suppress_context__  # one sentence, not a chain of three errors
+        # One sentence, not a chain of three errors.
+        assert caught.value.__suppress_context__
+        assert caught.value.__cause__ is None
 
 
 @pytest.mark.reliability("B12")
