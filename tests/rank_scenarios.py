@@ -392,10 +392,10 @@ def late_group(dataset: str, rank: int, world: int, folder: str | Path, **settin
     found = []
     opened, sampler = gloader.Dataset.open(dataset), dataloading.NeighborSampler([2])
 
+    others = {name: value for name, value in DEFAULTS.items() if name != "fanouts"}
+
     def loaded(**ddp: bool) -> list[int]:
-        with dataloading.DataLoader(
-            opened, opened.train, sampler, batch_size=10, **ddp, **DEFAULTS
-        ) as stream:
+        with dataloading.DataLoader(opened, opened.train, sampler, batch_size=10, **ddp, **others) as stream:
             return [int(seed) for _, seeds, _ in stream for seed in seeds]
 
     for use in (lambda: next(iter(early)), loaded):

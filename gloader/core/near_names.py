@@ -11,32 +11,32 @@ if TYPE_CHECKING:
 _SLIP: Final = 0.9  # likeness of a name with a letter too many
 
 # What other libraries call it.
-_ELSEWHERE: Final = {
-    "num_neighbors": "fanouts",
-    "num_neighbours": "fanouts",
-    "input_nodes": "seeds",
-    "indices": "seeds",
-    "num_workers": "threads",
-    "neg_sampling": "negatives",
-    "negative_sampler": "negatives",
-    "edge_label_index": "edges",
-    "graph_sampler": "fanouts",
-    # The same the other way round.
-    "fanout": "num_neighbors",
-    "fanouts": "num_neighbors",
-    "seeds": "input_nodes",
-    "edges": "edge_label_index",
-    "negatives": "neg_sampling",
+_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+    "num_neighbors": ("fanouts",),
+    "num_neighbours": ("fanouts",),
+    "input_nodes": ("seeds",),
+    "indices": ("seeds",),
+    "num_workers": ("threads",),
+    "neg_sampling": ("negatives",),
+    "negative_sampler": ("negatives",),
+    "edge_label_index": ("edges",),
+    "graph_sampler": ("fanouts",),
+    # The same the other way round, in PyG's words and in DGL's.
+    "fanout": ("num_neighbors", "graph_sampler"),
+    "fanouts": ("num_neighbors", "graph_sampler"),
+    "seeds": ("input_nodes", "indices"),
+    "edges": ("edge_label_index", "indices"),
+    "negatives": ("neg_sampling", "graph_sampler"),
 }
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """Return the one of ``known`` that ``name`` probably means; None: none is near. Pure."""
     names = list(known)
-    meant = _ELSEWHERE.get(name)
+    meant = [other for other in _ELSEWHERE.get(name, ()) if other in names]
     # A slip of the pen comes first: the name itself is there then.
     slips = get_close_matches(name, names, n=1, cutoff=max(cutoff, _SLIP))
-    near = slips or ([meant] if meant in names else []) or get_close_matches(name, names, n=1, cutoff=cutoff)
+    near = slips or meant or get_close_matches(name, names, n=1, cutoff=cutoff)
     return near[0] if near else None
 
 

@@ -10,6 +10,7 @@ import torch
 import gloader
 from gloader.adapters.dgl import BlockLoader
 from gloader.adapters.pyg import GraphData, HeteroGraphData, NeighborLoader, NodeLoader
+from gloader.compat.dgl import dataloading
 from gloader.errors import ConfigError, SeedError
 
 
@@ -88,6 +89,11 @@ def test_a_name_that_is_not_there_is_answered_with_the_nearest(dataset, typed):
         (lambda: NeighborLoader(data, fanouts=[2]), TypeError, "did you mean 'num_neighbors'?"),
         (lambda: NodeLoader(dataset, fanout=[2], **settings), TypeError, "did you mean 'fanouts'?"),
         (lambda: BlockLoader(dataset, fanout=[2], **settings), TypeError, "did you mean 'fanouts'?"),
+        (
+            lambda: dataloading.DataLoader(dataset, [1], None, fanouts=[2]),
+            TypeError,
+            "did you mean 'graph_sampler'?",
+        ),
         (lambda: gloader.Loder, AttributeError, "module 'gloader' has no 'Loder'; did you mean 'Loader'?"),
         (
             lambda: data.num_feature,
