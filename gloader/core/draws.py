@@ -67,7 +67,7 @@ class Draws:
                 ]
             )[: self.num_draws]
         # The first of independent exponential times (Efraimidis and Spirakis, IPL 97, 2006).
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):  # of weight 0, set below
             times = -np.log1p(-_chances(num_items, key, epoch)) / self.weights
         times[self.weights == 0] = np.inf
         return np.argsort(times, kind="stable")[: self.num_draws]
