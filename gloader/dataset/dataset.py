@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from functools import cached_property
 from importlib import import_module
@@ -18,7 +17,7 @@ from gloader.dataset.mirrored import Mirrored, open_mirrored
 from gloader.dataset.record import check_record, content_digest
 from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node_tables
 from gloader.dataset.writer import DatasetWriter
-from gloader.errors import ConfigError, StoreOpenError
+from gloader.errors import ConfigError
 from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.ssd_store.format.format import DATASET_MANIFEST, load_manifest, told_apart
 from gloader.ssd_store.os_io import REAL_OS, OsIO
@@ -149,14 +148,7 @@ class Dataset:
                 raise
         require_no_url(text)
         root = Path(path)
-        try:
-            return cls(root, load_manifest(root, DATASET_MANIFEST, os_io=os_io), os_io)
-        except StoreOpenError as error:
-            if type(error) is not StoreOpenError or error.errno != errno.ENOENT:
-                raise
-            # A step that was forgotten, more often than a path that is wrong.
-            reason = f"this dataset is not there; make it once: gloader prepare SOURCE {text}"
-            raise StoreOpenError(errno.ENOENT, reason, text) from None
+        return cls(root, load_manifest(root, DATASET_MANIFEST, os_io=os_io), os_io)
 
     def close(self) -> None:
         """Give back what a dataset at a URL holds: connections, threads and the lock of its mirror. Idempotent.

@@ -77,7 +77,7 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         (["info", "builtin:digits"], "no dataset yet: gloader prepare builtin:digits FOLDER"),
         (
             ["info", "/nowhere"],
-            "/nowhere: this dataset is not there; make it once: gloader prepare SOURCE /nowhere",
+            "/nowhere: there is nothing here; a dataset is made once: gloader prepare SOURCE /nowhere",
         ),
         (
             ["info", f"{__file__}.csv"],
