@@ -42,7 +42,7 @@ def read_training(folder: Path) -> Training:
         metric = _metric_of(lines)
         epochs = tuple(_epoch(line, metric) for line in lines)
         path = folder / _RESULT
-        result = json.loads(path.read_text()) if path.exists() else {}
+        result = json.loads(path.read_text()) if path.is_file() else {}
         found = Training(
             name=_name_of(folder.resolve()),
             source=str(folder),
@@ -68,7 +68,7 @@ def _name_of(folder: Path) -> str:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     """Return the lines; the last may be torn where a run was killed while it wrote it."""
-    whole, _, torn = path.read_text().rpartition("\n") if path.exists() else ("", "", "")
+    whole, _, torn = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
     lines = [json.loads(line) for line in whole.splitlines()]
     try:
         return lines + ([json.loads(torn)] if torn else [])

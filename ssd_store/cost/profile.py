@@ -23,7 +23,8 @@ from gloader.ssd_store.cost.device_profile import (
 )
 from gloader.ssd_store.cost.probe import open_scratch
 from gloader.ssd_store.format.format import open_error
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, read_full
+from gloader.ssd_store.read.descriptor import Descriptor
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.lane import DEFAULT_DEPTH
 from gloader.ssd_store.read.uring import probe_uring
@@ -113,8 +114,10 @@ def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
 def remembered_profile(folder: StrPath) -> DeviceProfile | None:
     """Return the remembered profile of the device under ``folder``, or None. Measures nothing."""
     try:
-        with _profile_path(Path(folder)).open("rb") as file:
-            found = parse_profile(json.loads(file.read(_MAX_PROFILE_BYTES)))
+        with Descriptor(_profile_path(Path(folder))) as fd:  # which waits for no pipe in its place
+            content = bytearray(_MAX_PROFILE_BYTES)
+            count = read_full(fd, memoryview(content), 0)
+        found = parse_profile(json.loads(content[:count]))
     except FileNotFoundError:
         return None
     # A file of anybody's making must not stop every loader of the machine.

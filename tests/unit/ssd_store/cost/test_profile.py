@@ -335,3 +335,11 @@ def test_a_rate_that_has_fallen_since_is_the_lower_one() -> None:
     )
     assert slower.read_bytes_per_s == 1e9  # a tenth less is noise
     assert KNOWN.slowed(random_reads_per_s=90_000.0, read_bytes_per_s=0.5e9).read_bytes_per_s == 0.5e9
+
+
+@pytest.mark.reliability("B12")
+def test_a_pipe_in_the_place_of_a_profile_is_not_waited_for(tmp_path: Path, home: Path) -> None:
+    path = module._profile_path(tmp_path)
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    assert remembered_profile(tmp_path) is None
