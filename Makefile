@@ -5,8 +5,10 @@ SHELL := /bin/bash
 
 VENV ?= .venv
 BIN := $(VENV)/bin
+comma := ,
 # A test that starts Python would compile every module again where an environment forbids it to keep the bytecode.
 unexport PYTHONDONTWRITEBYTECODE
+RUN := $(VENV)/.gloader-run
 STAMP := $(VENV)/.gloader-setup
 
 # The first interpreter that is new enough; `make setup PYTHON=/path/to/python` overrides the search.
@@ -21,23 +23,37 @@ endif
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
 
-setup: $(STAMP) ## create .venv and install gloader with every development tool (idempotent)
+# Pip says little for a minute: one line says what comes, and another every four seconds how far it is.
+define pip_install
+@echo "installing $(1) into $(VENV)"
+@( began=$$SECONDS; while sleep 4 >/dev/null 2>&1; do \
+	echo "  $$((SECONDS - began)) s: $$(du -sm $(VENV) 2>/dev/null | cut -f1) MB are there"; done ) & beat=$$!; \
+	trap "kill $$beat" EXIT; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '$(2)' -c constraints.txt
+endef
 
-$(STAMP): pyproject.toml constraints.txt gloader/core/version.py
+$(RUN): pyproject.toml constraints.txt gloader/core/version.py
 	@if [ -z "$(PYTHON)" ] || ! "$(PYTHON)" -c '$(NEW_ENOUGH)' 2>/dev/null; then \
 		echo "error: gloader needs Python 3.11 or later, and '$(or $(PYTHON),python3)' is not:" \
 			"install one, or name it with 'make setup PYTHON=/path/to/python3.11'" >&2; exit 1; fi
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { \
 		echo "error: this Python has no venv module; on Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[dev]' -c constraints.txt
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # on all cores, where pip takes one; templates are no Python
-	touch $@
+	$(call pip_install,gloader and what it needs: torch$(comma) numba$(comma) pyarrow; 1.2 GB$(comma) of which pip downloads 300 MB,.)
+	@touch $@
+
+setup: $(STAMP) ## create .venv and install gloader with every development tool (idempotent)
+
+$(STAMP): $(RUN)
+	$(call pip_install,the tools of developers: tests$(comma) types$(comma) DGL$(comma) PyG; 2.5 GB in all,.[dev])
+	@echo "compiling Python modules on all cores (20 to 60 s)"
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # templates are no Python
+	@touch $@
 
 DEMO_FLAGS := --features ssd --cache 10% --memory-budget 350MB --model graphsage --fanout 10,10 --batch-size 1024 --hidden 128 \
 	--epochs 3 --compare-mlp
 
-train: setup ## train GraphSAGE on the demo graph from the SSD, a tenth of its features in memory (~2 min)
+train: $(RUN) ## install what a run needs, and train GraphSAGE on the demo graph from the SSD, a tenth of its features in memory (~1 min)
 	$(BIN)/gloader train --dataset synthetic:demo $(DEMO_FLAGS)
 
 test: setup ## lint, types and tests (what CI runs)

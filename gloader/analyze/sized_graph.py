@@ -108,12 +108,20 @@ class SizedGraph:
             degrees = random.poisson(self.num_edges / self.num_nodes, len(nodes))
             counts = degrees if fanout < 0 else np.minimum(degrees, fanout)
             sources = random.integers(0, self.num_nodes, int(counts.sum()))
-            found = np.concatenate([nodes, np.setdiff1d(sources, nodes)])
+            found = np.concatenate([nodes, _without(sources, nodes)])
             blocks.insert(0, _block(counts, len(found), random))
             nodes = found
         return SampledBatch(
             id=BatchId(epoch=0, index=index), nodes=nodes, num_seeds=num_seeds, blocks=tuple(blocks)
         )
+
+
+def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct ``ids`` that are not ``known``, ascending, as `np.setdiff1d`, which hashes a million in a second."""
+    ids, known = np.sort(ids), np.sort(known)
+    distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
+    places = np.minimum(np.searchsorted(known, distinct), len(known) - 1)
+    return distinct[known[places] != distinct]
 
 
 def _block(counts: NDArray[np.int64], num_src: int, random: np.random.Generator) -> Block:

@@ -1,22 +1,26 @@
 """The first run on a machine: kernels are compiled by processes of their own, which give back what that took.
 
 Compiling takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes do in small what the command will do, and leave the kernels in numba's cache.
+processes do in small what the command will do, each a part of it, and leave the kernels in numba's cache.
 """
 
+import fcntl
 import json
 import logging
 import os
 import subprocess
 import sys
+import time
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gloader.errors import SpillError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.config import LinkConfig, LoaderSettings
     from gloader.dataset import Dataset
     from gloader.dataset.writer import DatasetWriter
@@ -41,7 +45,11 @@ _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
 _BATCH_SIZE, _SUPERBATCH = 64, 2
 _SPILL_BYTES = 64 << 20
 _EXCHANGE_BYTES = 8 << 20
-_WAYS = ("direct", "staged", "packed")
+_SAYS_EVERY_S = 4.0
+_LOOKS_EVERY_S = 0.05
+
+# Batches from their seeds to their rows; rows alone, in order and in sweeps; rows that go to and fro between machines.
+Part = Literal["batches", "rows", "exchange"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,31 +67,41 @@ class Rehearsal:
         None  # keywords that a loader of links has beside them; None: it is of nodes
     )
     is_exchanged: bool = False  # whether rows may come from other machines
+    part: Part = "rows"
 
     def parts(self) -> "list[Rehearsal]":
-        """Return rehearsals that leave the same kernels one after the other, none of which takes what all would."""
-        if self.loader is None or self.loader["io_strategy"] != "auto":
-            return [self]
-        # Most kernels are of the first way, which the others read from numba's cache then.
-        first = replace(self, loader=self.loader | {"io_strategy": _WAYS[0]}, is_exchanged=False)
-        return [first, self]
+        """Return the parts of it, which have hardly a kernel in common: processes may hold them side by side."""
+        parts: list[Part] = ["rows"]
+        if self.loader is not None:
+            parts.insert(0, "batches")
+        if self.is_exchanged:
+            parts.append("exchange")
+        return [replace(self, part=part) for part in parts]
 
     def hold(self) -> None:
         """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
-        from gloader.config import loader_defaults
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
-        if self.loader is not None:
-            keywords = {name: value for name, value in self.loader.items() if name in loader_defaults()}
-            asked = keywords.get("io_strategy", "auto")
-            for way in _WAYS if asked == "auto" else (asked,):
-                with self._open_loader(dataset, keywords | {"io_strategy": way}) as loader:
-                    for _ in loader:
-                        pass
-        self._read_in_order(dataset)
-        if self.is_exchanged:
+        if self.part == "batches":
+            self._load(dataset)
+        elif self.part == "rows":
+            self._read_in_order(dataset)
+            if self.loader is not None and self.loader["features"] == "ssd":
+                self._sweep(dataset)
+        else:
             self._exchange(dataset)
+
+    def _load(self, dataset: "Dataset") -> None:
+        """Load an epoch. Rows that are missing are read one way; the other ways are of the part "rows"."""
+        from gloader.config import loader_defaults
+
+        keywords = {name: value for name, value in (self.loader or {}).items() if name in loader_defaults()}
+        if keywords["io_strategy"] == "auto":
+            keywords["io_strategy"] = "direct"
+        with self._open_loader(dataset, keywords) as loader:
+            for _ in loader:
+                pass
 
     def _open_loader(self, dataset: "Dataset", keywords: dict[str, Any]) -> Any:
         from gloader.core.negatives import parse_negatives
@@ -105,12 +123,33 @@ class Rehearsal:
         with dataset.open_features() as store:
             store.read_into(ids, rows)
             store.load()
-        path = Path(self.folder) / "activations"
+        path = Path(self.folder) / f"activations-{self.part}"
         FeatureStore.create(path, rows, overwrite=True).close()
         with FeatureStore.open(path) as store:
             store.read_into(ids, rows)
         dataset.load_graph()
         dataset.labels_of(dataset.train)
+
+    def _sweep(self, dataset: "Dataset") -> None:
+        """Stage and pack the missing rows of a superbatch, and read them."""
+        import numpy as np
+
+        from gloader.ssd_store import Packer, load_misses
+        from gloader.ssd_store.spill.folder import SpillFolder
+
+        ids = np.arange(_NODES, dtype=np.int64)
+        rows = np.empty((_NODES, dataset.feature_dim), np.float32)
+        with (
+            dataset.open_features() as store,
+            SpillFolder(self.folder, budget_bytes=_SPILL_BYTES) as spill,
+            Packer(store, spill) as packer,
+        ):
+            for misses in (
+                load_misses(store, [ids], is_cancelled=_never),
+                packer.pack([ids], superbatch=0, is_cancelled=_never),
+            ):
+                misses.read_into(0, ids, rows, at=ids)
+                misses.close()
 
     def _exchange(self, dataset: "Dataset") -> None:
         """Do what machines do that exchange rows, alone: send ids and rows, and stage and pack what arrives."""
@@ -148,7 +187,7 @@ class Rehearsal:
 
         from gloader.dataset import Dataset
 
-        path = Path(self.folder) / "graph"
+        path = Path(self.folder) / f"graph-{self.part}"
         num_edges = _NODES * _EDGES_PER_NODE
         ids = np.arange(_NODES, dtype=np.int64)
         with Dataset.create(
@@ -209,7 +248,7 @@ def compile_first(
         return
     from gloader.ssd_store.spill.folder import SpillFolder
 
-    says("first run here: compiling kernels, once (a minute on two cores)")
+    says("first run here: compiling kernels, once (15 to 60 s on two cores)")
     try:
         # Its folder is removed by the next run if this process is killed.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
@@ -227,13 +266,48 @@ def compile_first(
                 links=None if links is None else _of_links(links),
                 is_exchanged=is_exchanged,
             )
-            for part in rehearsal.parts():
-                command = [sys.executable, "-m", "gloader.training.first_run", json.dumps(asdict(part))]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    _LOG.debug("kernels are compiled in the run itself: %s", done.stderr[-2000:])
+            _hold_all(rehearsal.parts(), folder.path, says)
     except (OSError, SpillError) as error:
         _LOG.debug("kernels are compiled in the run itself: %s", error)
+
+
+def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> None:
+    """Hold rehearsals side by side, one on each core, and say every few seconds how far they are.
+
+    Parameters
+    ----------
+    parts : of one rehearsal
+    folder : receives what their processes write, a byte for each kernel
+    says : hears of it, in words
+    """
+    waiting = list(parts)
+    running: list[subprocess.Popen[bytes]] = []
+    began = said = time.monotonic()
+    try:
+        while waiting or running:
+            while waiting and len(running) < len(os.sched_getaffinity(0)):
+                running.append(_start(waiting.pop(0), folder))
+            for process in [each for each in running if each.poll() is not None]:
+                running.remove(process)
+                if process.returncode:
+                    _LOG.debug("kernels are compiled in the run itself: %s", process.args)
+            if time.monotonic() - said >= _SAYS_EVERY_S:
+                said = time.monotonic()
+                done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
+                says(f"{done} kernels compiled in {said - began:.0f} s")
+            if running:
+                time.sleep(_LOOKS_EVERY_S)
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _start(part: Rehearsal, folder: Path) -> "subprocess.Popen[bytes]":
+    """Start the process that holds ``part``."""
+    command = [sys.executable, "-m", "gloader.training.first_run", json.dumps(asdict(part))]
+    with (folder / f"{part.part}.compiled").open("wb") as compiled:
+        return subprocess.Popen(command, stdout=compiled, stderr=subprocess.DEVNULL)
 
 
 def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
@@ -315,6 +389,32 @@ def _is_compiled(name: str) -> bool:
         return True
 
 
+def _save_in_turns(lock: Path) -> None:
+    """Let one process at a time save a kernel.
+
+    numba numbers the files of a kernel by an index, which it reads and writes without a lock: two processes that save
+    the kernel for other types at once would take the same number, and one file stands for the other.
+
+    Parameters
+    ----------
+    lock : a file that all of them lock
+    """
+    from numba.core.caching import IndexDataCacheFile
+
+    save = IndexDataCacheFile.save
+
+    def save_in_turn(cache: Any, key: Any, data: Any) -> None:
+        with lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            save(cache, key, data)
+        sys.stdout.write(".")
+        sys.stdout.flush()
+
+    IndexDataCacheFile.save = save_in_turn
+
+
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    Rehearsal(**json.loads(sys.argv[1])).hold()
+    asked = Rehearsal(**json.loads(sys.argv[1]))
+    _save_in_turns(Path(asked.folder) / "saving")
+    asked.hold()

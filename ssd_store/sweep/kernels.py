@@ -204,7 +204,7 @@ def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
         page = offset // ALIGNMENT + i
         word = (piece * sweep.piece_bytes + i * ALIGNMENT) // 8
         sweep.sums[sweep.first_page[batch] + page] = page_checksum_at(
-            sweep.piece_words, word, page, FORMAT_VERSION
+            sweep.piece_words, word, page, np.int64(FORMAT_VERSION)
         )
     owners[BATCH, piece] = batch
     owners[SIZE, piece] = length

@@ -211,7 +211,10 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
 
 @njit(cache=True, nogil=True)
 def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
-    """Hand requests over, wait for ``count`` of those in flight, and take note of all that completed."""
+    """Hand requests over, wait for ``count`` of those in flight, and take note of all that completed.
+
+    A caller gives ``count`` as an `np.int64`: for a literal numba compiles another copy.
+    """
     state = sweep.state
     # Never for more than are in flight: the call would not return.
     code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
@@ -235,20 +238,10 @@ def _awaited(length: int, in_flight: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _drain(ring: IdArray, sweep: Sweep) -> int:
-    """Wait for everything in flight."""
-    tail = load_acquire32(ring[SQ_TAIL])
-    while sweep.state[READS] + sweep.state[WRITES] > 0:
-        if _wait(ring, sweep, tail, 1) == BROKEN:
-            return BROKEN
-    return RUNNING
-
-
-@njit(cache=True, nogil=True)
 def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
     """Leave the extent at the head to the caller."""
     # What brings its bytes may take long: the device is to begin with what there is to write.
-    if source_fd < 0 and _wait(ring, sweep, tail, 0) == BROKEN:
+    if source_fd < 0 and _wait(ring, sweep, tail, np.int64(0)) == BROKEN:
         return BROKEN
     return READ_CARE
 
@@ -301,6 +294,10 @@ def _step(
 def _step_or_drain(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
-    if budget_bytes == _DRAIN:
-        return _drain(ring, sweep)
-    return _step(ring, sweep, source_fd, fds, starts, budget_bytes)
+    if budget_bytes != _DRAIN:
+        return _step(ring, sweep, source_fd, fds, starts, budget_bytes)
+    tail = load_acquire32(ring[SQ_TAIL])
+    while sweep.state[READS] + sweep.state[WRITES] > 0:
+        if _wait(ring, sweep, tail, np.int64(1)) == BROKEN:
+            return BROKEN
+    return RUNNING

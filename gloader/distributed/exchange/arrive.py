@@ -169,6 +169,6 @@ class Arrivals:
 def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int) -> int:
     """Return the first page of ``words`` that differs from its checksum, or -1."""
     for i in range(words.shape[0] // PAGE_WORDS):
-        if page_checksum_at(words, i * PAGE_WORDS, key + i, FORMAT_VERSION) != sums[i]:
+        if page_checksum_at(words, i * PAGE_WORDS, key + i, np.int64(FORMAT_VERSION)) != sums[i]:
             return i
     return -1
