@@ -117,7 +117,10 @@ class SizedGraph:
 
 
 def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct ``ids`` that are not ``known``, ascending, as `np.setdiff1d`, which hashes a million in a second."""
+    """Return the distinct ``ids`` that are not ``known``, ascending. Pure.
+
+    As `np.setdiff1d`, which hashes: of a million ids that takes a second, and sorting them a hundredth of it.
+    """
     ids, known = np.sort(ids), np.sort(known)
     distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
     places = np.minimum(np.searchsorted(known, distinct), len(known) - 1)

@@ -1,14 +1,24 @@
 """Ends of a command: its exit status, and the one line that says why."""
 
+import re
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from types import FrameType
 from typing import NoReturn
 
-from cyclopts import CycloptsError, MissingArgumentError, ValidationError
+from cyclopts import (
+    App,
+    CycloptsError,
+    MissingArgumentError,
+    UnknownCommandError,
+    UnknownOptionError,
+    UnusedCliTokensError,
+    ValidationError,
+)
 
 from gloader.cli.views.screen import cell, make_console
 from gloader.errors import (
@@ -52,6 +62,8 @@ _USAGE_ERRORS = (
     UnsafeArchiveError,
     VersionError,
 )
+_FEW_FLAGS = 10
+_MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # so cyclopts says it
 # Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
 
@@ -84,30 +96,100 @@ def describe(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    if isinstance(error, MissingArgumentError):
-        text = _missing(error)
+    if isinstance(error, CycloptsError):
+        text = _of_words(error)
     if isinstance(error, ValidationError) and error.argument is not None:
         text = f"{error.argument.name} is {error.argument.value}; {error.exception_message}"
-    text = " ".join(text.split()).replace("overwrite=True", "--overwrite") or type(error).__name__
+    text = " ".join(text.split()).replace("overwrite=True", "--overwrite")
+    text = text.replace("resume=True", "--resume") or type(error).__name__
     if isinstance(error, MemoryError):
         text = f"out of memory: {text}; give a smaller --memory-budget or --batch-size"
+    return text + _notes(error)
+
+
+def _notes(error: BaseException) -> str:
     notes = getattr(error, "__notes__", ())
-    return f"{text} ({'; '.join(notes)})" if notes else text
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
+def _of_words(error: CycloptsError) -> str:
+    """Say what is wrong with the words of a command, and what to type; most of it cyclopts says well."""
+    words = error.root_input_tokens or []
+    if "--resume" in words and isinstance(error, MissingArgumentError | UnusedCliTokensError):
+        folder = words[words.index("--resume") + 1 :][:1]
+        if folder and not folder[0].startswith("-"):
+            return (
+                f"--resume takes no value: write --out {folder[0]} --resume; the other flags stand in "
+                f"{folder[0]}/config.yaml, so this is enough: gloader train --config {folder[0]}/config.yaml "
+                f"--out {folder[0]} --resume"
+            )
+    if isinstance(error, MissingArgumentError):
+        return _missing(error)
+    if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
+        return _left_over(words, error.unused_tokens)
+    if isinstance(error, UnknownOptionError) and "Did you mean" not in str(error):
+        return f"{error} {_flags_of(error)}"
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
+        return _unknown_command(error.app, error.unused_tokens[0])
+    return str(error)
+
+
+def _command_of(error: CycloptsError) -> str:
+    return " ".join(("gloader", *(error.command_chain or ())))
 
 
 def _missing(error: MissingArgumentError) -> str:
-    """Say what a command needs; a flag that has no value, or is misspelt, is told by cyclopts."""
-    text = str(error)
-    if error.argument is None or error.keyword is not None or "Did you mean" in text:
+    """Say what a command needs, or which flag is misspelt; a flag that has no value is told by cyclopts."""
+    text, command = str(error), _command_of(error)
+    if misspelt := _MISSPELT.search(text):
+        return f"{command} has no {misspelt['typed']}. Did you mean {misspelt['meant']}?"
+    if error.argument is None or error.keyword is not None:
         return text
-    command = " ".join(("gloader", *(error.command_chain or ())))
     return f"{command} needs {error.argument.name}; {command} --help says what that is"
 
 
-def report(error: BaseException) -> None:
-    """Write `error: ...` to stderr."""
+def _left_over(words: list[str], unused: list[str]) -> str:
+    """Say of words that no flag took which flag they may belong to. Pure."""
+    flags = [
+        place for place, word in enumerate(words) if word.startswith("--") and unused[0] in words[place:]
+    ]
+    if not flags:
+        return f"{' '.join(unused)}: what are these words for? Each flag takes one value"
+    flag, values = words[flags[-1]], []
+    for word in words[flags[-1] + 1 :]:
+        if word.startswith("--"):
+            break
+        values.append(word)
+    if all(value.lstrip("-").isdecimal() for value in values):
+        return f"{flag} takes its numbers as one word: write {flag} {','.join(values)}"
+    return f"{unused[0]} belongs to no flag: {flag} takes {values[0] if len(values) > 1 else 'no value'}"
+
+
+def _flags_of(error: UnknownOptionError) -> str:
+    """Name the flags of a command that has few, or say where they are listed."""
+    command = _command_of(error)
+    names = [argument.name for argument in error.argument_collection if argument.name.startswith("--")]
+    if len(names) > _FEW_FLAGS:
+        return f"{command} --help lists its flags"
+    return f"{command} takes {', '.join(names)}"
+
+
+def _unknown_command(app: App, word: str) -> str:
+    """Name the commands there are, the nearest first; a flag of `gloader train` is told to be one."""
+    commands = [name for name in app if not name.startswith("-")]
+    flags = app["train"].assemble_argument_collection() if "train" in commands else ()
+    if any(f"--{word}" in flag.names for flag in flags):
+        return f"{word} is no command, but a flag: gloader train --{word}"
+    near = get_close_matches(word, commands, n=1)
+    meant = f" Did you mean {near[0]}?" if near else ""
+    return f'there is no command "{word}".{meant} Commands: {", ".join(sorted(commands))}'
+
+
+def report(error: BaseException, *, as_text: str | None = None) -> None:
+    """Write `error: ...` to stderr; ``as_text`` stands for an error whose own text says nothing."""
     console = make_console(stderr=True)
-    console.print(cell("error: ", "bold red"), cell(describe(error)), sep="", soft_wrap=True)
+    text = describe(error) if as_text is None else as_text + _notes(error)
+    console.print(cell("error: ", "bold red"), cell(text), sep="", soft_wrap=True)
 
 
 def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:

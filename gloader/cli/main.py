@@ -108,11 +108,11 @@ def main(words: Sequence[str] | None = None) -> int:
         with termination_unwinds():
             status = build_app()(arguments)
     except KeyboardInterrupt as error:
-        report(KeyboardInterrupt("interrupted"))
+        report(error, as_text="interrupted")
         return exit_status(error)
     except SystemExit as error:
         if error.code == EXIT_TERMINATED:
-            report(RuntimeError("terminated"))
+            report(error, as_text="terminated")
         raise
     # The reader of stdout, such as `head`, has left. Closing stderr keeps Python from complaining at exit.
     except BrokenPipeError:
@@ -128,7 +128,7 @@ def main(words: Sequence[str] | None = None) -> int:
         hidden = interruption_behind(error)
         if hidden is None:
             raise
-        report(RuntimeError("interrupted" if hidden == EXIT_INTERRUPT else "terminated"))
+        report(error, as_text="interrupted" if hidden == EXIT_INTERRUPT else "terminated")
         return hidden
     finally:
         show_logs(None)

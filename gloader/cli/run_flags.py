@@ -28,6 +28,8 @@ class RunFlags:
     """Repetitions with seeds seed, seed+1, ...; the result is their mean and standard deviation."""
     resume: Annotated[bool, SWITCH, FIRST] = False
     """Continue the interrupted run in --out."""
+    overwrite: Annotated[bool, SWITCH] = False
+    """Replace the run in --out; without this flag, or --resume, a folder that holds a run is refused."""
     device: str = "auto"
     """auto, cpu or cuda:0; with several ranks auto gives each its own GPU."""
     tensorboard: bool = False

@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gloader.cli.failure import interruption_behind
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.run_flags import RunFlags
@@ -31,6 +32,7 @@ from gloader.core.paths import file_slug
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
 from gloader.training.first_run import compile_first
+from gloader.training.run_folder import is_begun, require_no_run
 from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
+_MLP = "mlp"  # the folder of an MLP's run, in that of the run that it is compared with
 
 
 def train(
@@ -70,9 +73,8 @@ def train(
     output
         How the command speaks.
     """
-    if run.resume and run.out is None:
-        raise ConfigError("--resume continues the run in a folder; name the folder with --out")
     launch = Launch.from_environ()
+    _require_folder(run, has_restarted=launch.restarts > 0)
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
     _require_sampler(loader.sampling)
@@ -106,7 +108,9 @@ def train(
         )
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
-        run = replace(run, resume=run.resume or max(group.gather(launch.restarts)) > 0)
+        # An attempt that was restarted goes on with what the one before it left, and replaces nothing.
+        if max(group.gather(launch.restarts)) > 0:
+            run = replace(run, resume=True, overwrite=False)
         trace = out / "trace.json" if run.trace else None
         with RunView(screen, explains=run.explain, price=objects.price) as view:
             summary = _fit(dataset, settings, run, view, out=out, trace=trace)
@@ -115,9 +119,29 @@ def train(
             screen.say("\nfor comparison, an MLP on the same features:")
             without_edges = replace(settings, model=replace(model, name="mlp"))
             with RunView(screen, explains=run.explain, is_baseline=True) as view:
-                mlp = _fit(dataset, without_edges, run, view, out=out / "mlp")
+                mlp = _fit(dataset, without_edges, run, view, out=out / _MLP)
         if group.is_first:
             _print(screen, summary, mlp, out=out, trace=trace)
+
+
+def _require_folder(run: RunFlags, *, has_restarted: bool) -> None:
+    """Raise where it is not said what becomes of a run in ``--out``, before anything is prepared for another.
+
+    Raises
+    ------
+    ConfigError
+        Flags contradict one another.
+    StoreExistsError
+        The folder holds a run, which is neither to be resumed nor replaced.
+    """
+    if run.resume and run.out is None:
+        raise ConfigError("--resume continues the run in a folder; name the folder with --out")
+    if run.resume and run.overwrite:
+        raise ConfigError(
+            "--resume goes on with the run in --out, and --overwrite replaces it; give one of them"
+        )
+    if run.out is not None and not (run.resume or run.overwrite or has_restarted):
+        require_no_run(run.out)
 
 
 def _require_sampler(sampling: SamplingSettings) -> None:
@@ -175,8 +199,26 @@ def _fit(
     bare_bytes()  # imports torch, to know later what was taken beside it
     from gloader.training.train import RunFiles, fit
 
-    files = RunFiles(out=out, resume=run.resume, tensorboard=run.tensorboard, trace=trace)
-    return fit(dataset, settings, device=run.device, files=files, reporter=view).summary
+    files = RunFiles(
+        out=out,
+        resume=run.resume,
+        overwrite=run.overwrite,
+        on_checkpoint=view.on_checkpoint,
+        tensorboard=run.tensorboard,
+        trace=trace,
+    )
+    try:
+        return fit(dataset, settings, device=run.device, files=files, reporter=view).summary
+    except BaseException as error:
+        if interruption_behind(error) is not None and is_begun(out):
+            error.add_note(f"{view.describe_end(out)}; go on: the same command with {_resuming(out)}")
+        raise
+
+
+def _resuming(out: Path) -> str:
+    """Return the flags by which the run in ``out`` is resumed; that of an MLP goes on with the run that it is for."""
+    root = out.parent if out.name == _MLP and is_begun(out.parent) else out
+    return f"--out {shlex.quote(str(root))} --resume"
 
 
 def _print(

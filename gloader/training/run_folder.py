@@ -92,19 +92,21 @@ class RunFolder:
         self._lock = -1
         make_output_folder(root, os_io=os_io)
 
-    def enter(self, *, resume: bool) -> str:
+    def enter(self, *, resume: bool, overwrite: bool = False) -> str:
         """Keep other runs out of the folder until `release`; return the id of the run that it is for.
 
         Parameters
         ----------
         resume : go on with the run that is there, if there is one
+        overwrite : replace the run that is there, if there is one
 
         Raises
         ------
         StoreLockedError
             Another run is at work here.
         StoreExistsError
-            There are files that `gloader train` did not write and would replace.
+            There are files that `gloader train` did not write and would replace; or a run is there, and neither
+            ``resume`` nor ``overwrite`` says what becomes of it.
         CheckpointError
             There is a checkpoint without a digest, such as earlier versions wrote.
         """
@@ -112,6 +114,8 @@ class RunFolder:
             self._take_lock()
         try:
             self._require_own_files()
+            if not (resume or overwrite):
+                require_no_run(self.root)
             return (self._recorded_id() if resume else None) or new_run_id()
         except BaseException:
             self.release()
@@ -229,7 +233,7 @@ class RunFolder:
     def _require_own_files(self) -> None:
         folders, config = self._folders(), self.root / _CONFIG
         if config.exists():
-            foreign = [] if self._read_config() is not None else [config]
+            foreign = [] if _recorded_settings(self.root) is not None else [config]
         else:
             # The settings are the first file that a run writes.
             paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _TRACE))
@@ -249,18 +253,8 @@ class RunFolder:
                 "it away, or choose another --out"
             )
 
-    def _read_config(self) -> dict[str, Any] | None:
-        """Return the settings of the run that is here; None where the file is not what a run wrote."""
-        path, yaml = self.root / _CONFIG, _yaml()
-        try:
-            with path.open("rb") as file:
-                content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
-        except (OSError, yaml.YAMLError, *MALFORMED):
-            return None
-        return content if isinstance(content, dict) and content.keys() >= _SECTIONS else None
-
     def _recorded_id(self) -> str | None:
-        run = (self._read_config() or {}).get("run")
+        run = (_recorded_settings(self.root) or {}).get("run")
         return str(run["id"]) if isinstance(run, dict) and "id" in run else None
 
     def _remove_checkpoints(self, *, but: Path | None) -> None:
@@ -279,6 +273,32 @@ class RunFolder:
         self._os_io.replace(folder, gone)
         self._os_io.fsync_dir(self.root)
         remove_tree(gone, os_io=self._os_io)
+
+
+def require_no_run(root: Path) -> None:
+    """Raise StoreExistsError where the folder ``root`` holds a run, whatever became of that."""
+    if _recorded_settings(root) is not None or newest_checkpoint(root) is not None:
+        raise StoreExistsError(
+            errno.EEXIST,
+            "holds a run already; resume=True goes on with it, overwrite=True replaces it",
+            str(root),
+        )
+
+
+def is_begun(root: Path) -> bool:
+    """Return whether a run has begun in the folder ``root``, so that it can be resumed."""
+    return _recorded_settings(root) is not None
+
+
+def _recorded_settings(root: Path) -> dict[str, Any] | None:
+    """Return the settings of the run in ``root``; None where there is no such file, or no run wrote it."""
+    yaml = _yaml()
+    try:
+        with (root / _CONFIG).open("rb") as file:
+            content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
+    except (OSError, yaml.YAMLError, *MALFORMED):
+        return None
+    return content if isinstance(content, dict) and content.keys() >= _SECTIONS else None
 
 
 def _yaml() -> ModuleType:

@@ -67,6 +67,7 @@ class RunFiles:
         None  # folder for config.yaml, metrics.jsonl, result.json and the checkpoint; None: no files
     )
     resume: bool = False  # go on from the checkpoints in ``out`` where there are any
+    overwrite: bool = False  # replace a run that is in ``out``; without it, or ``resume``, that is refused
     is_shared: bool = (
         True  # all ranks see ``out``; otherwise each has its own, with the same content at first
     )
@@ -123,7 +124,8 @@ def fit(
     CheckpointError, StateError
         A checkpoint to resume from is damaged, malformed or belongs to another run, dataset or other settings.
     StoreLockedError, StoreExistsError, StoreWriteError
-        Another run is at work in the folder, it holds files of other programs, or it cannot be written.
+        Another run is at work in the folder, it holds an older run or files of other programs, or it cannot be
+        written.
     MissingDependencyError
         TensorBoard is not installed.
     RankError
@@ -150,7 +152,7 @@ def fit(
         run_id = ""
         if folder is not None:
             stack.callback(folder.release)
-            run_id = group.run_on_first(lambda: folder.enter(resume=files.resume))
+            run_id = group.run_on_first(lambda: folder.enter(resume=files.resume, overwrite=files.overwrite))
         listener: Reporter = (reporter if group.is_first else None) or SilentReporter()
         if files.tensorboard and files.out is not None and group.is_first:
             board = TensorBoardReporter(files.out / "tensorboard")
@@ -244,9 +246,12 @@ class _TrainingRun:
                     explanation=_by_rank(explanations),
                 )
             )
-            outcome = trainer.train()
-            if self.trace is not None:
-                loader.write_trace(self.trace)
+            try:
+                outcome = trainer.train()
+            finally:
+                # What a run did until a signal or an error ended it is worth a look, too.
+                if self.trace is not None:
+                    loader.write_trace(self.trace)
             result = self._result(
                 outcome,
                 loader,

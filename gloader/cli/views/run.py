@@ -1,6 +1,7 @@
 """Progress and result of a training run, for people: bars, a row per epoch, and the closing table."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,6 +16,7 @@ from gloader.observe.explain_passes import edges_moved
 
 if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
+    from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.metrics import EpochRecord
     from gloader.training.reporter import BatchReport, RunStart
     from gloader.training.result import RunResult
@@ -49,6 +51,8 @@ class RunView:
         self._explains = explains and not is_baseline
         self._is_baseline = is_baseline
         self._num_epochs = 0
+        self._run = ""
+        self._position = (0, 0)  # epoch and batch that a resumed run begins with
         self._task: TaskID | None = None
         self._bars: Progress | None = None
 
@@ -74,6 +78,8 @@ class RunView:
     def on_start(self, start: "RunStart", /) -> None:
         """Say what is about to run."""
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
+        self._run = f" of run {start.run + 1}" if start.num_runs > 1 else ""
+        self._position = (start.first_epoch, 0)
         again = f", continuing after epoch {start.first_epoch}" if start.first_epoch else ""
         self._screen.say(
             f"run{of}: {start.num_parameters:,} parameters on {_device_text(start)}, "
@@ -115,6 +121,19 @@ class RunView:
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
             f"{format_seconds(record.seconds):>8}  {found}"
         )
+
+    def on_checkpoint(self, checkpoint: "Checkpoint", /) -> None:
+        """Note how far the run is saved; see `RunFiles.on_checkpoint`."""
+        self._position = checkpoint.position
+
+    def describe_end(self, out: Path) -> str:
+        """Say where a run that a signal ended stopped, and what of it is in ``out``."""
+        epoch, index = self._position
+        where = f"in epoch {epoch + 1}" if epoch < self._num_epochs else "behind the last epoch"
+        parts = {1: ["epoch 1"], 2: ["epochs 1 and 2"]}.get(epoch, [f"epochs 1 to {epoch}"] if epoch else [])
+        if index:
+            parts.append(f"{index} batches of epoch {epoch + 1}")
+        return f"stopped {where}{self._run}; {out} holds {' and '.join(parts) or 'no epoch yet'}"
 
     def on_finish(self, result: "RunResult", /) -> None:
         """Take the bar away, and say what was measured."""
