@@ -28,7 +28,7 @@ from gloader.config import (
 from gloader.convert.options import NOT_USED, PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.convert.registry import is_source
-from gloader.core.paths import file_slug
+from gloader.core.paths import file_slug, require_parent
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
 from gloader.training.first_run import compile_first
@@ -74,7 +74,7 @@ def train(
         How the command speaks.
     """
     launch = Launch.from_environ()
-    _require_folder(run, has_restarted=launch.restarts > 0)
+    _require_folders(run, loader, has_restarted=launch.restarts > 0)
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
     _require_sampler(loader.sampling)
@@ -124,13 +124,13 @@ def train(
             _print(screen, summary, mlp, out=out, trace=trace)
 
 
-def _require_folder(run: RunFlags, *, has_restarted: bool) -> None:
-    """Raise where it is not said what becomes of a run in ``--out``, before anything is prepared for another.
+def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bool) -> None:
+    """Raise where a run could not use its folders, before anything is prepared for it.
 
     Raises
     ------
     ConfigError
-        Flags contradict one another.
+        Flags contradict one another, or the disk of spills is not there.
     StoreExistsError
         The folder holds a run, which is neither to be resumed nor replaced.
     """
@@ -140,6 +140,8 @@ def _require_folder(run: RunFlags, *, has_restarted: bool) -> None:
         raise ConfigError(
             "--resume goes on with the run in --out, and --overwrite replaces it; give one of them"
         )
+    if loader.memory.spill_dir is not None:
+        require_parent(loader.memory.spill_dir, flag="--spill-dir", keyword="spill_dir=")
     if run.out is not None and not (run.resume or run.overwrite or has_restarted):
         require_no_run(run.out)
 

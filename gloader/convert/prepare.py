@@ -219,10 +219,13 @@ def _refuse_options(source: Source, options: PrepareOptions) -> None:
 
 
 def _log_plan(source: Source, plan: PreparePlan) -> None:
+    # How many edges such a file has is known when it has been read: few take little of what they may take.
+    is_counted = source.edges.num_edges is not None
     _LOG.info(
-        "preparing %s: at most %s of memory, %s on disk and %s of temporary files",
+        "preparing %s: at most %s of memory%s, %s on disk and %s of temporary files",
         source.origin,
         format_bytes(plan.memory_bytes),
+        "" if is_counted else " (as much as its edges take: they are not counted yet)",
         format_bytes(plan.dataset_bytes),
         format_bytes(plan.scratch_bytes),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
+import os
 import time
 from contextlib import suppress
 from dataclasses import asdict
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 from gloader.core.malformed import shown
 from gloader.core.paths import file_slug, home_dir
 from gloader.core.version import __version__
-from gloader.errors import ConfigError, StoreExistsError, StoreLockedError
+from gloader.errors import ConfigError, StoreExistsError, StoreLockedError, StoreWriteError
 
 if TYPE_CHECKING:
     from gloader.convert.options import PrepareOptions, SourceOptions
@@ -82,6 +84,21 @@ def _stamp(file: Path) -> tuple[str, int, int]:
     return str(file), status.st_size, status.st_mtime_ns
 
 
+def _make_home(folder: Path) -> None:
+    """Make the folder of prepared sources; StoreWriteError names what chooses another."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+    except OSError as error:
+        reason, code = error.strerror, error.errno
+    else:
+        if is_writable:
+            return
+        reason, code = "it may not be written", errno.EACCES
+    text = f"prepared sources are kept here, and that fails ({reason}): set GLOADER_HOME to another folder"
+    raise StoreWriteError(code, text, str(home_dir()))
+
+
 def ensure_dataset(
     spec: str, source: SourceOptions, prepare: PrepareOptions, *, progress: PrepareProgress | None = None
 ) -> Path:
@@ -98,6 +115,8 @@ def ensure_dataset(
     ------
     ConfigError
         ``spec`` is neither.
+    StoreWriteError
+        The folder of prepared sources cannot be written.
     GloaderError
         The source cannot be opened or converted.
     """
@@ -120,7 +139,7 @@ def ensure_dataset(
     opened = open_source(spec, source)
     # Once more: opening may have downloaded the files, which are part of the name.
     target = prepared_path(spec, source, prepare)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    _make_home(target.parent)
     is_waiting = False
     # Another process may be at the same dataset, or have finished it: it has the same digest, so it is the same.
     while not (target / DATASET_MANIFEST).is_file():

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from gloader.errors import ConfigError
+
 _MAX_SLUG: Final = 60
 
 
@@ -24,6 +26,22 @@ def nearest_existing(path: Path) -> Path:
     """Return ``path``, or the nearest folder above it that exists."""
     absolute = path.expanduser().absolute()
     return next(folder for folder in (absolute, *absolute.parents) if folder.exists())
+
+
+def require_parent(folder: Path, *, flag: str, keyword: str) -> None:
+    """Raise ConfigError where the folder above ``folder`` is missing: making it would fill another disk.
+
+    Parameters
+    ----------
+    folder : that was named, for large files
+    flag, keyword : by which it was, on the command line and in Python
+    """
+    parent = folder.expanduser().absolute().parent
+    if not parent.is_dir():
+        raise ConfigError(
+            f"{flag} (in Python {keyword}) is {folder}, and {parent} does not exist: mount its disk, or make the "
+            "folder first"
+        )
 
 
 def file_slug(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.machine import folder_of_machine
 from gloader.core.object_traffic import ObjectTraffic
-from gloader.core.paths import home_dir
+from gloader.core.paths import home_dir, require_parent
 from gloader.core.units import format_bytes
 from gloader.core.urls import require_plain, shown_url
 
@@ -164,5 +164,6 @@ def rates_with_store(disk: IoRates, *, share: float, bytes_per_s: float, block_b
 def mirrors_dir(settings: ObjectSettings) -> Path:
     """Return the folder that mirrors are made in; machines that are rehearsed on one host have their own."""
     if settings.mirror_dir is not None:
+        require_parent(settings.mirror_dir, flag="--mirror-dir", keyword="mirror_dir=")
         return settings.mirror_dir
     return folder_of_machine(home_dir() / "mirrors")

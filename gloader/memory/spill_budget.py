@@ -8,8 +8,11 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gloader.core.paths import require_parent
 from gloader.errors import SpillError
 from gloader.ssd_store.spill.folder import SpillFolder, spill_parent
+from gloader.ssd_store.write.atomic_file import make_output_folder
+from gloader.ssd_store.write.disk_errors import spill_errors
 
 if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
@@ -42,11 +45,17 @@ def open_spill(
 
     Raises
     ------
+    ConfigError
+        The folder above ``parent`` does not exist.
     SpillError
         A budget was asked for and the folder cannot be made.
     """
     if budget_bytes == 0:
         return None
+    if parent is not None:
+        require_parent(Path(parent), flag="--spill-dir", keyword="spill_dir=")
+        with spill_errors(Path(parent), "creating the folder of --spill-dir"):
+            make_output_folder(Path(parent))
     try:
         folder = spill_parent(parent)
         budget = _default_bytes(folder, data_bytes, num_loaders) if budget_bytes is None else budget_bytes

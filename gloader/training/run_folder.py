@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gloader.core.malformed import MALFORMED
 from gloader.core.signals import uninterrupted
 from gloader.errors import CheckpointError, ConfigError, StoreExistsError, StoreLockedError
-from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly
+from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, make_folders
 from gloader.ssd_store.spill.folder import remove_dead_spills
 from gloader.ssd_store.write.atomic_file import (
     append_durably,
@@ -90,7 +90,9 @@ class RunFolder:
         self._on_checkpoint = on_checkpoint
         self._os_io = os_io
         self._lock = -1
-        make_output_folder(root, os_io=os_io)
+        make_output_folder(root.parent, os_io=os_io)
+        with write_errors(root, "creating the folder", os_io=os_io):
+            make_folders(root, os_io=os_io)
 
     def enter(self, *, resume: bool, overwrite: bool = False) -> str:
         """Keep other runs out of the folder until `release`; return the id of the run that it is for.

@@ -9,10 +9,12 @@ import logging
 import os
 import re
 import secrets
+import shutil
 import stat
 from typing import TYPE_CHECKING
 
 from gloader.core.signals import uninterrupted
+from gloader.core.units import format_bytes
 from gloader.errors import StoreExistsError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, make_folders, write_full
 from gloader.ssd_store.write.disk_errors import write_errors
@@ -150,13 +152,18 @@ def require_file_target(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> None:
     """Create ``folder``, and those above it, where they are missing; their names are on the device on return.
 
+    A folder that is made is told of: it may be where a disk should have been mounted.
+
     Raises
     ------
     StoreWriteError
         The file system refuses, or something else has the name.
     """
     with write_errors(folder, "creating the folder", os_io=os_io):
+        is_new = not folder.exists()
         make_folders(folder, os_io=os_io)
+    if is_new:
+        _LOG.info("made the folder %s (%s free)", folder, format_bytes(shutil.disk_usage(folder).free))
 
 
 def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:

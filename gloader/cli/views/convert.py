@@ -11,7 +11,8 @@ from gloader.cli.views.screen import Screen
 from gloader.convert.progress import PrepareProgress
 from gloader.core.units import format_bytes, format_count, format_seconds
 
-_LINE_EVERY_S = 10.0
+_LINE_EVERY_S = 4.0
+_TOLD_FROM_S = 0.5
 
 
 def format_amount(amount: float, unit: str) -> str:
@@ -55,21 +56,30 @@ class _LineView:
     """One line when a step ends, and every few seconds of a long one, for logs; implements `PrepareProgress`."""
 
     def __init__(self, screen: Screen) -> None:
+        # Imported here: numba loads when something is converted, not for --help.
+        from gloader.observe.compile_clock import compile_seconds
+
+        self._compile_seconds = compile_seconds
         self._screen = screen
         self._step: str | None = None
         self._done = ""
         self._started = self._written = self._last = time.monotonic()
+        self._compiled_s = self._last_compiled_s = self._compile_seconds()
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
         """Note the progress; write a line now and then."""
         if step != self._step:
             self.finish()
             # The last report of one step is the best known start of the next.
-            self._step, self._started = step, self._last
-        self._last = time.monotonic()
-        elapsed = self._last - self._started
+            self._step, self._started, self._compiled_s = step, self._last, self._last_compiled_s
+        self._last, self._last_compiled_s = time.monotonic(), self._compile_seconds()
+        # The first conversion on a machine compiles kernels, which is no part of its pace.
+        compiled = min(self._last_compiled_s - self._compiled_s, self._last - self._started)
+        elapsed = self._last - self._started - compiled
         rate = f", {format_amount(done / elapsed, unit)}/s" if elapsed > 1 else ""
         self._done = f"{format_amount(done, unit)} in {format_seconds(elapsed)}{rate}"
+        if compiled > _TOLD_FROM_S:
+            self._done += f", after {format_seconds(compiled)} of compiling kernels, once on a machine"
         if self._last - self._written >= _LINE_EVERY_S:
             share = f" ({100 * done / total:.0f}%)" if total else ""
             self._screen.say(f"{step}: {self._done}{share}")

@@ -28,6 +28,8 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from gloader.convert.options import SourceOptions
 
+_PLAIN_NAMES = ("edge", "edges", "edge_list", "edgelist", "edge_index", "graph", "data")
+
 
 def open_edges(argument: str, options: SourceOptions) -> Source:
     """Open an edge list with the features and labels that ``options`` name.
@@ -83,7 +85,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         else read_split_files(options.splits.expanduser(), num_nodes=num_nodes, budget_bytes=budget)
     )
     return Source(
-        name=Path(path.stem).stem,
+        name=_name_of(path),
         origin=f"edges:{argument}",
         num_nodes=num_nodes,
         num_classes=count_classes(labels),
@@ -98,6 +100,12 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         said=tuple(told.said),
         unused=told.unused,
     )
+
+
+def _name_of(path: Path) -> str:
+    """Return the name of the graph in the file ``path``: edges.csv is the file of a folder that has one."""
+    stem = Path(path.stem).stem
+    return (path.resolve().parent.name or stem) if stem.lower() in _PLAIN_NAMES else stem
 
 
 def _require_path(path: Path | None) -> Path:
