@@ -19,6 +19,7 @@ from gloader.replay.recording import read_recording
 from gloader.replay.replay import replay
 from gloader.replay.what_if import changed_compute, changed_machine, changed_rates, changed_shape
 from gloader.replay.work import Machine, PipelineShape, Work
+from gloader.ssd_store.cost.calibration import Calibration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -197,7 +198,21 @@ class Predictor:
         if _has_other_batches(changes):
             epochs = -(-count // (header.num_batches * header.shape.num_ranks))
             count = epochs * self.replanner.epoch_batches(changes) * header.shape.num_ranks
-        return self.replanner.counts(changes, num_batches=count, rates=changed_rates(self._rates, changes))
+        return self.replanner.counts(
+            changes,
+            num_batches=count,
+            rates=changed_rates(self._rates, changes),
+            # A run chooses by it how rows are read, as soon as it knows.
+            calibration=Calibration(hidden_s=self._hidden_s),
+        )
+
+    @cached_property
+    def _hidden_s(self) -> float:
+        """Return the seconds of computation behind which the reads of a batch are hidden; 0 where none is recorded."""
+        header = self.recording.header
+        seconds = [event.seconds for event in self.recording.events if event.stage == "compute"]
+        tables = max(1, len(header.tables))
+        return sum(seconds) / len(seconds) / (header.shape.num_ranks * tables) if seconds else 0.0
 
     def _work_of(self, planned: Replanned, changes: Changes) -> Work:
         """Return what a plan has to do."""

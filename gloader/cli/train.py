@@ -32,7 +32,7 @@ from gloader.core.paths import file_slug, require_parent
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
 from gloader.training.first_run import compile_first
-from gloader.training.run_folder import is_begun, require_no_run
+from gloader.training.recorded_settings import is_begun, require_no_run
 from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:

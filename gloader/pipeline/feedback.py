@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from gloader.observe.explain import SuperbatchReport, predict_step
@@ -97,8 +97,13 @@ class RunFeedback:
 
     @property
     def calibration(self) -> Calibration:
-        """What the predictions of the disk are corrected by."""
-        return self._calibration
+        """What the predictions of the disk are corrected by, and how much of its work the loop hides."""
+        known = self._known
+        if known is None:
+            return self._calibration
+        # Tables share the disk, as the batches of all ranks do.
+        hidden_s = known.compute_s / (self._num_ranks * max(1, len(self._table_names)))
+        return replace(self._calibration, hidden_s=hidden_s)
 
     def name_of(self, table: int) -> str:
         """Return the name that rows of ``table`` are counted by; nothing where there is one table."""

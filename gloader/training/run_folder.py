@@ -9,9 +9,8 @@ import logging
 import re
 from typing import TYPE_CHECKING, Any
 
-from gloader.core.malformed import MALFORMED
 from gloader.core.signals import uninterrupted
-from gloader.errors import CheckpointError, ConfigError, StoreExistsError, StoreLockedError
+from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError
 from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, make_folders
 from gloader.ssd_store.spill.folder import remove_dead_spills
 from gloader.ssd_store.write.atomic_file import (
@@ -38,20 +37,18 @@ from gloader.training.checkpoint.save import (
     save_checkpoint,
     save_sharded_checkpoint,
 )
+from gloader.training.recorded_settings import CONFIG, recorded_settings, require_no_run, yaml_reader
 from gloader.training.run_identity import new_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
-    from types import ModuleType
 
     from gloader.training.group import RankGroup
 
 _LOG = logging.getLogger(__name__)
 
-_CONFIG, _METRICS, _RESULT, _TRACE = "config.yaml", "metrics.jsonl", "result.json", "trace.json"
-_SECTIONS = frozenset({"dataset", "model", "optim", "loader"})  # of every config.yaml that a run wrote
-_MAX_CONFIG_BYTES = 1 << 14  # a run writes about 1,500; the YAML reader looks at every bracket that is open
+_METRICS, _RESULT, _TRACE = "metrics.jsonl", "result.json", "trace.json"
 _RUN = re.compile(r"run-\d+")
 
 
@@ -84,7 +81,7 @@ class RunFolder:
         on_checkpoint: Callable[[Checkpoint], None] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> None:
-        _yaml()
+        yaml_reader()
         self.root = root
         self._is_shared = is_shared
         self._on_checkpoint = on_checkpoint
@@ -146,7 +143,7 @@ class RunFolder:
     def remove_residue(self) -> None:
         """Delete the activations and the unfinished files that a killed run left."""
         remove_dead_spills(self.root, os_io=self._os_io)
-        for name in (CHECKPOINT_NAME, _CONFIG, _METRICS, _RESULT, _TRACE):
+        for name in (CHECKPOINT_NAME, CONFIG, _METRICS, _RESULT, _TRACE):
             remove_dead_drafts(self.root / name, os_io=self._os_io)
         with write_errors(self.root, "removing what a killed run left", os_io=self._os_io):
             for folder in removed_folders(self.root):
@@ -169,8 +166,8 @@ class RunFolder:
 
     def write_config(self, config: Mapping[str, Any]) -> None:
         """Write the resolved settings."""
-        text = _yaml().safe_dump(_plain(config), sort_keys=False)
-        write_atomically(self.root / _CONFIG, text.encode(), os_io=self._os_io)
+        text = yaml_reader().safe_dump(_plain(config), sort_keys=False)
+        write_atomically(self.root / CONFIG, text.encode(), os_io=self._os_io)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Write the figures of the finished run."""
@@ -233,9 +230,9 @@ class RunFolder:
         return [self.root, *(path for path in runs if path.is_dir() and not path.is_symlink())]
 
     def _require_own_files(self) -> None:
-        folders, config = self._folders(), self.root / _CONFIG
+        folders, config = self._folders(), self.root / CONFIG
         if config.exists():
-            foreign = [] if _recorded_settings(self.root) is not None else [config]
+            foreign = [] if recorded_settings(self.root) is not None else [config]
         else:
             # The settings are the first file that a run writes.
             paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _TRACE))
@@ -256,7 +253,7 @@ class RunFolder:
             )
 
     def _recorded_id(self) -> str | None:
-        run = (_recorded_settings(self.root) or {}).get("run")
+        run = (recorded_settings(self.root) or {}).get("run")
         return str(run["id"]) if isinstance(run, dict) and "id" in run else None
 
     def _remove_checkpoints(self, *, but: Path | None) -> None:
@@ -275,43 +272,6 @@ class RunFolder:
         self._os_io.replace(folder, gone)
         self._os_io.fsync_dir(self.root)
         remove_tree(gone, os_io=self._os_io)
-
-
-def require_no_run(root: Path) -> None:
-    """Raise StoreExistsError where the folder ``root`` holds a run, whatever became of that."""
-    if _recorded_settings(root) is not None or newest_checkpoint(root) is not None:
-        raise StoreExistsError(
-            errno.EEXIST,
-            "holds a run already; resume=True goes on with it, overwrite=True replaces it",
-            str(root),
-        )
-
-
-def is_begun(root: Path) -> bool:
-    """Return whether a run has begun in the folder ``root``, so that it can be resumed."""
-    return _recorded_settings(root) is not None
-
-
-def _recorded_settings(root: Path) -> dict[str, Any] | None:
-    """Return the settings of the run in ``root``; None where there is no such file, or no run wrote it."""
-    yaml = _yaml()
-    try:
-        with (root / _CONFIG).open("rb") as file:
-            content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
-    except (OSError, yaml.YAMLError, *MALFORMED):
-        return None
-    return content if isinstance(content, dict) and content.keys() >= _SECTIONS else None
-
-
-def _yaml() -> ModuleType:
-    """Return PyYAML, which training without a folder does without."""
-    try:
-        import yaml
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"a run's folder has its settings as YAML, and {error}: pip install pyyaml"
-        ) from error
-    return yaml
 
 
 def _plain(value: Any) -> Any:

@@ -26,6 +26,7 @@ class Calibration:
     exchanged: float = 1.0  # of rows that come from several machines, however they are kept here
     observed: frozenset[Strategy] = frozenset()
     has_exchanged: bool = False  # `exchanged` was observed, too
+    hidden_s: float = 0.0  # of the reads of a batch, that the loop computes meanwhile; 0: that is not known
 
     def factor(self, strategy: Strategy) -> float:
         """Return what the model's seconds of ``strategy`` are multiplied with."""

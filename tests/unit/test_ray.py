@@ -138,16 +138,16 @@ def test_a_worker_compiles_the_kernels_in_a_process_that_gives_the_memory_back(
     """Before it loads anything, as a rank of torchrun does."""
     started: list[list[str]] = []
 
-    def run(command: list[str], **_: Any) -> SimpleNamespace:
+    def start(command: list[str], **_: Any) -> SimpleNamespace:
         started.append(command)
-        return SimpleNamespace(returncode=0)
+        return SimpleNamespace(args=command, returncode=0, poll=lambda: 0)
 
     ids = np.arange(4)
     gloader.Dataset.from_numpy(
         tmp_path / "d", features=np.ones((4, 2), np.float32), labels=ids % 2, edge_index=np.stack([ids, ids])
     )
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", start)
     told = WorkerRun(
         dataset=str(tmp_path / "d"),
         settings=TrainSettings(loader=LoaderSettings.of(fanouts=[2], spill_dir=tmp_path)),

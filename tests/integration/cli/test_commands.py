@@ -17,6 +17,8 @@ import yaml
 from reliability_report import Namespace
 
 from gloader.cli.main import main
+from gloader.cli.views.run import RunView
+from gloader.training.metrics import EpochRecord
 
 DIGITS = "builtin:digits"
 SMALL = ["--fanout", "5,5", "--hidden", "32", "--batch-size", "256", "--lr", "0.01", "--memory-budget", "1GB"]
@@ -228,6 +230,75 @@ def test_resumed_run_continues_after_its_last_epoch(
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [0, 1, 2]
     assert list((tmp_path / "run" / "tensorboard").rglob("events*"))
+
+
+@pytest.mark.reliability("J15")
+def test_a_folder_with_a_run_is_refused_before_anything_is_prepared(
+    digits: Path, tmp_path: Path, run_json: Callable[..., Json], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    words = ["train", "--dataset", str(digits), *SMALL, "--epochs", "1", "--out", str(out)]
+    run_json(*words)
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    for dataset in (str(digits), "synthetic:demo"):  # which takes seconds to prepare
+        assert main(["train", "--dataset", dataset, *words[3:]]) == 2
+        assert capsys.readouterr().err == (
+            f"error: {out}: holds a run already; --resume goes on with it, --overwrite replaces it\n"
+        )
+    assert main([*words, "--resume", "--overwrite"]) == 2
+    assert "give one of them" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    run_json(*words, "--overwrite")
+    assert (out / "config.yaml").read_bytes() != before["config.yaml"]  # with the id of another run
+
+
+@pytest.mark.parametrize(
+    ("stop", "status", "said"),
+    [(KeyboardInterrupt(), 130, "interrupted"), (SystemExit(143), 143, "terminated")],
+)
+def test_a_run_that_a_signal_ended_says_how_to_go_on_and_leaves_its_trace(
+    digits: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    stop: BaseException,
+    status: int,
+    said: str,
+) -> None:
+    out = tmp_path / "run"
+    words = ["train", "--dataset", str(digits), *SMALL, "--epochs", "3", "--out", str(out)]
+
+    def interrupted(_: RunView, record: EpochRecord) -> None:
+        if record.epoch == 1:
+            raise stop
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunView, "on_epoch", interrupted)
+        if status == 143:
+            with pytest.raises(SystemExit):
+                main([*words, "--trace"])
+        else:
+            assert main([*words, "--trace"]) == status
+    assert capsys.readouterr().err == (
+        f"error: {said} (stopped in epoch 3; {out} holds epochs 1 and 2; go on: the same command with --out {out} "
+        "--resume)\n"
+    )
+    assert (out / "trace.json").is_file()
+    assert main([*words, "--resume"]) == 0
+    assert "continuing after epoch 2" in capsys.readouterr().out
+
+
+@pytest.mark.reliability("J15")
+def test_the_disk_of_spills_is_looked_for_before_anything_is_prepared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = tmp_path / "not-mounted"
+    assert main(["train", "--dataset", "synthetic:demo", *SMALL, "--spill-dir", str(missing / "spill")]) == 2
+    assert capsys.readouterr().err == (
+        f"error: --spill-dir (in Python spill_dir=) is {missing / 'spill'}, and {missing} does not exist: mount its "
+        "disk, or make the folder first\n"
+    )
+    assert not missing.exists()
 
 
 def test_features_on_the_ssd_with_a_share_in_memory(

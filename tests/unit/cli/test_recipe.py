@@ -159,7 +159,19 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
         (["--dataset", "x", "--model", "gatt"], 'Did you mean "gat"?'),
         (["--epochs", "3"], "gloader train needs --dataset; gloader train --help says what that is"),
         (["--epochs", "3", "--dataset"], "--dataset requires an argument"),
-        (["--datasett", "x"], "Did you mean --dataset instead of --datasett?"),
+        (["--datasett", "x"], "gloader train has no --datasett. Did you mean --dataset?"),
+        (["--dataset", "x", "--zzz"], "Unknown option: --zzz. gloader train --help lists its flags"),
+        (
+            ["--dataset", "x", "--fanout", "10", "5"],
+            "--fanout takes its numbers as one word: write --fanout 10,5",
+        ),
+        (["--dataset", "x", "--model", "gcn", "sage"], "sage belongs to no flag: --model takes gcn"),
+        (["--dataset", "x", "--explain", "yes"], "yes belongs to no flag: --explain takes no value"),
+        (
+            ["--resume", "runs/a"],
+            "--resume takes no value: write --out runs/a --resume; the other flags stand in",
+        ),
+        (["--dataset", "x", "--resume", "r"], "gloader train --config r/config.yaml --out r --resume"),
         (["--dataset", "x", "--memory-budget", "8QB"], "'8QB' is not a size"),
         (["--dataset", "x", "--fanout", "3,x"], "'3,x' is not a fan-out"),
         (["--dataset", "x", "--fanout", "a:b=1"], "'a:b' names no relation; write source:name:destination"),
@@ -172,6 +184,27 @@ def test_mistakes_on_the_command_line(
     assert cli.main(["train", *words]) == EXIT_USAGE
     assert message in error_line(capsys)
     assert calls == []
+
+
+@pytest.mark.reliability("C15")
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["fit", "--node", "9", "--edges", "9", "--features", "9"],
+            "fit has no --node. Did you mean --nodes?",
+        ),
+        (["explain"], "explain is no command, but a flag: gloader train --explain"),
+        (["trane"], 'there is no command "trane". Did you mean train? Commands: analyze, autotune, bench, '),
+        (["frobnicate"], "plan, prepare, report, train, verify"),
+        (["doctor", "--disk", "x"], "Unknown option: --disk. gloader doctor takes --path, --network, --json"),
+    ],
+)
+def test_mistakes_before_the_flags_of_a_run(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(words) == EXIT_USAGE
+    assert message in error_line(capsys)
 
 
 @pytest.mark.reliability("C15")

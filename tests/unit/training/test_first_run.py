@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
+from numba.core.caching import IndexDataCacheFile
 from numba.core.dispatcher import Dispatcher
 
 from gloader import Dataset
@@ -41,12 +44,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Commands of the processes that were started; each does its work in this one."""
     commands: list[list[str]] = []
 
-    def run(command: list[str], **_: Any) -> SimpleNamespace:
+    def start(command: list[str], **_: Any) -> SimpleNamespace:
         commands.append(command)
         first_run.Rehearsal(**json.loads(command[-1])).hold()
-        return SimpleNamespace(returncode=0)
+        return SimpleNamespace(args=command, returncode=0, poll=lambda: 0)
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "Popen", start)
     return commands
 
 
@@ -69,9 +72,9 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
     with monkeypatch.context() as patch:
         patch.setattr(first_run, "_is_compiled", lambda name: False)
         first_run.compile_first(dataset, loader, says=said.append)
-    # One, and one that need not compile what it has.
+    # Batches and rows.
     assert [command[:3] for command in started] == 2 * [[sys.executable, "-m", "gloader.training.first_run"]]
-    assert said == ["first run here: compiling kernels, once (a minute on two cores)"]
+    assert said == ["first run here: compiling kernels, once (15 to 60 s on two cores)"]
     assert _spill_folders(tmp_path) == []
     # Or every run would begin with one.
     first_run.compile_first(dataset, loader, says=said.append)
@@ -110,7 +113,7 @@ def test_a_rehearsal_of_several_machines_compiles_every_kernel_of_their_exchange
         first_run.compile_first(dataset, alone, says=str, has_machines=True)
         assert started == []
         first_run.compile_first(dataset, loader, says=str, has_machines=True)
-    assert len(started) == 2
+    assert len(started) == 3
     for module in (arrive, fetch, rounds, serve, arrivals, in_ram):
         kernels = [one for one in vars(module).values() if isinstance(one, Dispatcher)]
         kernels = [one for one in kernels if one.py_func.__module__ == module.__name__]
@@ -160,6 +163,63 @@ def test_a_sampler_with_options_looks_for_its_own_kernels(
     ]
     assert all(first_run._lacks_kernels(each, None) for each in settings)
     assert not first_run._lacks_kernels(LoaderSettings.of(fanouts=[3], batch_size=8), None)
+
+
+@pytest.mark.reliability("J11")
+def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """One on each core: with one core the second begins when the first has ended."""
+    running: list[str] = []
+    most: list[int] = []
+    looks = iter(range(1000))
+
+    def start(command: list[str], *, stdout: Any, **_: Any) -> SimpleNamespace:
+        part = json.loads(command[-1])["part"]
+        running.append(part)
+        most.append(len(running))
+        stdout.write(b"..")
+        ends = next(looks) + 6
+
+        def poll() -> int | None:
+            if next(looks) < ends:
+                return None
+            running.remove(part)
+            return 0
+
+        return SimpleNamespace(args=command, returncode=0, poll=poll)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
+    monkeypatch.setattr(first_run, "_LOOKS_EVERY_S", 0.0)
+    monkeypatch.setattr(first_run, "_SAYS_EVERY_S", 0.0)
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8)
+    for cores in (2, 1):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        said: list[str] = []
+        most.clear()
+        first_run.compile_first(dataset, loader, says=said.append)
+        assert max(most) == cores
+        assert said[-1].startswith("4 kernels compiled in ")
+
+
+def test_processes_that_save_a_kernel_at_once_take_turns(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / "saving"
+    held: list[bool] = []
+
+    def save(*_: Any) -> None:
+        with lock.open("ab") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held.append(True)
+
+    monkeypatch.setattr(IndexDataCacheFile, "save", save)
+    first_run._save_in_turns(lock)
+    IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
+    assert held == [True]
+    assert capsys.readouterr().out == "."
 
 
 def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(

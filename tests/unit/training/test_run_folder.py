@@ -137,7 +137,7 @@ def test_a_whole_run_replaces_and_removes_nothing_of_others(tmp_path: Path) -> N
     theirs = _others(tmp_path)
     for _ in range(2):
         folder = RunFolder(tmp_path)
-        folder.enter(resume=False)
+        folder.enter(resume=False, overwrite=True)
         folder.remove_residue()
         _run(folder, CONFIG)
         folder.release()
@@ -195,7 +195,11 @@ def test_a_fresh_run_leaves_nothing_of_an_older_one_and_a_resumed_run_all_of_it(
     root.begin(CONFIG, is_fresh=False)
     assert _snapshot(tmp_path) == before
     root.release()
-    other = root.enter(resume=False)
+    with pytest.raises(
+        StoreExistsError, match="holds a run already; resume=True goes on with it, overwrite="
+    ):
+        root.enter(resume=False)
+    other = root.enter(resume=False, overwrite=True)
     assert other != "new"
     assert len(other) == 16
     assert _snapshot(tmp_path) == before  # nothing goes before the new run is sure to begin

@@ -10,7 +10,10 @@ import pytest
 
 from gloader.errors import BudgetError, ConfigError
 from gloader.ssd_store.cost.strategy import (
+    HIDDEN_SHARE,
+    PACK_GAIN,
     Calibration,
+    Choice,
     IoRates,
     MissCounts,
     choose_strategy,
@@ -104,6 +107,30 @@ def test_a_pack_that_gains_little_is_not_written() -> None:
     assert choice.predicted["packed"] < choice.predicted["direct"]
     assert choice.strategy == "direct"
     assert "packed 5.5 s (gains less than 15%)" in choice.reason
+
+
+def test_behind_a_long_computation_the_way_that_moves_least_is_taken() -> None:
+    """Both cost the loop the same there, whichever is faster; in a short one the faster way is taken."""
+    seconds = predict_seconds(LARGE_ROWS, DISK)
+    assert seconds["direct"] < PACK_GAIN * seconds["packed"]
+    moving = replace(LARGE_ROWS, direct_bytes=4 * (LARGE_ROWS.sweep_bytes + 2 * LARGE_ROWS.pack_bytes))
+    slow = replace(
+        DISK, random_reads_per_s=1e9, read_bytes_per_s=1e13
+    )  # where bytes that are read cost nothing
+    enough_s = 2 * predict_seconds(moving, slow)["packed"] / moving.num_batches / HIDDEN_SHARE
+
+    def chosen(hidden_s: float, **rooms: int) -> Choice:
+        known = Calibration(hidden_s=hidden_s)
+        rooms = {"memory_bytes": 0, "spill_bytes": 10**12} | rooms
+        return choose_strategy(moving, slow, calibration=known, **rooms)
+
+    assert chosen(0.0).strategy == "direct"
+    assert chosen(enough_s / 4).strategy == "direct"
+    hidden = chosen(enough_s)
+    assert hidden.strategy == "packed"
+    assert "instead of" in hidden.reason
+    assert "the loop computes longer than either takes" in hidden.reason
+    assert chosen(enough_s, spill_bytes=0).strategy == "direct"  # there is no room for it
 
 
 def test_nothing_missing_is_read_directly() -> None:
