@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +111,32 @@ def test_every_command_of_a_workflow_is_a_target_of_the_makefile_or_a_script() -
                 assert name in targets
             if step.get("run", "").startswith("."):
                 assert (ROOT / step["run"]).is_file()
+
+
+def test_a_first_run_installs_no_tool_of_developers_and_the_checks_install_them(tmp_path: Path) -> None:
+    """Both with the versions that are tested; nothing is installed twice."""
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
+        (clone / name).write_bytes((ROOT / name).read_bytes())
+    version = clone / "gloader" / "core" / "version.py"
+    version.parent.mkdir(parents=True)
+    version.touch()
+
+    def installs(target: str) -> list[str]:
+        done = subprocess.run(
+            ["make", "-n", target], cwd=clone, capture_output=True, text=True, check=True, timeout=60
+        )
+        return re.findall(r"-m pip install .* -e '(\S+)' -c constraints\.txt", done.stdout)
+
+    assert installs("train") == ["."]
+    assert installs("setup") == [".", ".[dev]"]
+    for stamp in (".gloader-run", ".gloader-setup"):
+        (clone / ".venv").mkdir(exist_ok=True)
+        (clone / ".venv" / stamp).touch()
+        assert installs("train") == []
+    assert installs("setup") == []
+    assert re.search(r"^test: setup ", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
 
 
 def test_updates_of_actions_and_of_every_list_of_versions_are_asked_for() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import gloader
 from gloader.analyze.fit import FitQuestion
-from gloader.analyze.sized_graph import SizedGraph
+from gloader.analyze.sized_graph import SizedGraph, _without
 from gloader.cli.main import main
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import BudgetError
@@ -133,3 +133,12 @@ def test_a_size_that_cannot_be_is_refused(
     words = ["fit", *(word for pair in sizes.items() for word in pair)]
     assert main(words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_sources_that_are_no_destinations_are_those_of_numpy() -> None:
+    random = np.random.default_rng(3)
+    for num_nodes in (1, 5, 1000):
+        for count in (0, 1, 7, 5000):
+            ids = random.integers(0, 2 * num_nodes, count)
+            known = random.choice(2 * num_nodes, num_nodes, replace=False)
+            np.testing.assert_array_equal(_without(ids, known), np.setdiff1d(ids, known))

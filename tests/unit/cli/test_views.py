@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from gloader.cli.views.run import RunView, print_result
 from gloader.cli.views.screen import Screen, facts, show_logs
 from gloader.convert.registry import SOURCE_FORMS
 from gloader.errors import ConfigError
+from gloader.observe import compile_clock
 from gloader.observe.epoch_stats import OF_TABLES, STAGES, EpochStats
 from gloader.training.metrics import EpochRecord
 from gloader.training.reporter import BatchReport, RunStart
@@ -245,3 +247,20 @@ def test_a_line_of_the_log_stays_one_line_on_a_narrow_console() -> None:
     finally:
         show_logs(None)
     assert written(target).splitlines() == ["a line that is wider than that"]
+
+
+def test_a_step_that_compiled_kernels_is_not_called_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seven seconds for 5,000 edges were those of the compiler, of the first conversion on a machine."""
+    clock, compiled = iter([0.0, 0.0, 8.0, 8.5]), iter([1.0, 1.0, 8.0, 8.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(compile_clock, "compile_seconds", lambda: next(compiled))
+    target = screen()
+    with convert_view(target) as view:
+        view.advance("reading edges", 0, None, "edges")
+        view.advance("reading edges", 5000, None, "edges")
+        view.advance("sorting edges", 5000, None, "edges")
+    assert written(target).splitlines() == [
+        "reading edges: 5,000 edges in 1.0 s, after 7.0 s of compiling kernels, once on a machine",
+        "reading edges: 5,000 edges in 1.0 s, after 7.0 s of compiling kernels, once on a machine",
+        "sorting edges: 5,000 edges in 500 ms",
+    ]

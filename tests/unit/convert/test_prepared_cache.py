@@ -16,7 +16,7 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset, prepared_path
 from gloader.core.paths import home_dir
 from gloader.dataset import Dataset
-from gloader.errors import ConfigError
+from gloader.errors import ConfigError, StoreWriteError
 from gloader.ssd_store.write.lock import LockedFolder
 
 if TYPE_CHECKING:
@@ -201,3 +201,14 @@ def test_the_second_of_two_first_uses_waits_for_the_first(
     assert [record.getMessage() for record in caplog.records].count(
         f"another process is preparing {spec}; waiting for it"
     ) == 1
+
+
+@pytest.mark.reliability("J19")
+@pytest.mark.parametrize("home", ["/proc/x", "FILE"])
+def test_a_home_that_cannot_be_written_names_what_chooses_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path / "file") if home == "FILE" else home)
+    with pytest.raises(StoreWriteError, match="set GLOADER_HOME to another folder"):
+        ensure_dataset("builtin:digits", SourceOptions(), PrepareOptions())

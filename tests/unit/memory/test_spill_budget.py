@@ -1,11 +1,15 @@
 """The budget of packs where nobody names one."""
 
+import re
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from gloader.errors import ConfigError
 from gloader.memory import spill_budget
+from gloader.memory.spill_budget import open_spill
 
 
 @pytest.fixture
@@ -44,3 +48,17 @@ def test_loaders_of_a_host_share_its_disk_and_each_has_what_is_asked_for(
         assert folder is not None
         with folder:
             assert folder.budget_bytes == budget
+
+
+@pytest.mark.reliability("J15")
+def test_the_disk_of_a_folder_that_was_named_has_to_be_there(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(
+        ConfigError, match=r"\(in Python spill_dir=\) is .*/x, and .*/nope does not exist: mount its"
+    ):
+        open_spill(tmp_path / "nope" / "x", None, data_bytes=1)
+    assert list(tmp_path.iterdir()) == []
+    caplog.set_level("INFO")
+    with closing(open_spill(tmp_path / "new", 1 << 20, data_bytes=1)):  # type: ignore[type-var]
+        assert [text for text in caplog.messages if re.fullmatch(r"made the folder .*/new \(.* free\)", text)]

@@ -8,7 +8,7 @@ import scipy.sparse
 from convert_helpers import read_all
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.sources.edges import open_edges
+from gloader.convert.sources.edges import _name_of, open_edges
 from gloader.errors import ConfigError, GraphError, SourceError
 
 EDGES = [(i % 7, i * i % 9) for i in range(500)]
@@ -175,3 +175,17 @@ def test_what_is_missing_is_said(tmp_path, options):
     given = SourceOptions(features=tmp_path / "x.csv", labels=options.labels)
     with pytest.raises(SourceError, match=r"x\.csv: row 1 \(line 2\), column 'c1' is 'x'; expected a number"):
         list(open_edges(str(tmp_path / "e.csv"), given).features.chunks(10))
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("edges.csv", "citations"),
+        ("edge_list.csv.gz", "citations"),
+        ("Edges.parquet", "citations"),
+        ("friends.csv", "friends"),
+    ],
+)
+def test_a_graph_is_called_by_its_file_or_by_the_folder_of_its_edges(tmp_path, file, name):
+    folder = tmp_path / "citations"
+    assert _name_of(folder / file) == name
