@@ -20,6 +20,7 @@ from gloader.errors import (
     ConfigError,
     DivergedError,
     StateError,
+    StoreExistsError,
     StoreLockedError,
 )
 from gloader.loader import Loader
@@ -426,7 +427,7 @@ def test_a_checkpoint_of_an_older_run_is_neither_continued_nor_left(communities,
         fail_at = 1  # before its own first checkpoint
 
     with pytest.raises(RuntimeError, match="the power went out"):
-        fit(communities, MODEL, optim, LOADER, out=out, loader_factory=Dying.from_settings)
+        fit(communities, MODEL, optim, LOADER, out=out, overwrite=True, loader_factory=Dying.from_settings)
     assert sorted(path.name for path in out.iterdir()) == ["config.yaml", "metrics.jsonl"]
     again = fit(communities, MODEL, optim, LOADER, out=out, resume=True).runs[0]
     whole = fit(communities, MODEL, optim, LOADER).runs[0]
@@ -451,8 +452,10 @@ def test_a_checkpoint_of_another_dataset_is_not_continued(communities, begun, mo
 @pytest.mark.reliability("J15")
 def test_a_run_that_is_refused_leaves_the_older_one_as_it_was(communities, begun) -> None:
     before = {path.name: path.read_bytes() for path in begun.iterdir()}
+    with pytest.raises(StoreExistsError, match="holds a run already"):
+        fit(communities, MODEL, OPTIM, LOADER, out=begun)
     with pytest.raises(BudgetError):
-        fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=50_000), out=begun)
+        fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=50_000), out=begun, overwrite=True)
     assert {path.name: path.read_bytes() for path in begun.iterdir()} == before
 
 
