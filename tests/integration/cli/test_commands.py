@@ -242,9 +242,11 @@ def test_a_folder_with_a_run_is_refused_before_anything_is_prepared(
     before = {path.name: path.read_bytes() for path in out.iterdir()}
     for dataset in (str(digits), "synthetic:demo"):  # which takes seconds to prepare
         assert main(["train", "--dataset", dataset, *words[3:]]) == 2
-        assert capsys.readouterr().err == (
+        captured = capsys.readouterr()
+        assert captured.err == (
             f"error: {out}: holds a run already; --resume goes on with it, --overwrite replaces it\n"
         )
+        assert captured.out == ""
     assert main([*words, "--resume", "--overwrite"]) == 2
     assert "give one of them" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before
