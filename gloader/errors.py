@@ -17,7 +17,14 @@ class ConfigError(GloaderError, ValueError):
 
 
 class BudgetError(GloaderError):
-    """A memory, spill or disk budget is too small; the message says needed and allowed bytes."""
+    """A memory, spill or disk budget is too small; the message says needed and allowed bytes.
+
+    ``short_bytes`` is how much more there has to be at least, as far as that is known; else 0.
+    """
+
+    def __init__(self, message: str = "", *, short_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.short_bytes = short_bytes
 
 
 class MissingDependencyError(GloaderError, ImportError):

@@ -64,6 +64,7 @@ _USAGE_ERRORS = (
 )
 _FEW_FLAGS = 10
 _MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # so cyclopts says it
+_BUDGET = re.compile(r'memory_budget="(\w+)"')  # as Python callers say it
 # Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
 
@@ -102,6 +103,7 @@ def describe(error: BaseException) -> str:
         text = f"{error.argument.name} is {error.argument.value}; {error.exception_message}"
     text = " ".join(text.split()).replace("overwrite=True", "--overwrite")
     text = text.replace("resume=True", "--resume") or type(error).__name__
+    text = _BUDGET.sub(r"--memory-budget \1", text)
     if isinstance(error, MemoryError):
         text = f"out of memory: {text}; give a smaller --memory-budget or --batch-size"
     return text + _notes(error)

@@ -165,7 +165,7 @@ def plan_memory(
         parts.append((f"edge sweeps of {sweeps.num_batches} batches", sweeps.memory_bytes))
         spill_bytes = max(spill_bytes - sweeps.spill_bytes, 0)
     counts = _buffer_counts(demand, num_buffers)
-    require_batch(held + counts[-1] * demand.buffer_bytes, budget_bytes, demand)
+    require_batch(parts, budget_bytes, demand)
     left = budget_bytes - held
     require_features(demand, left - counts[-1] * demand.buffer_bytes, features, budget_bytes)
     found = list(_in_memory(demand, left, counts)) if features != "ssd" else []

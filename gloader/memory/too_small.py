@@ -9,8 +9,21 @@ from gloader.errors import BudgetError
 from gloader.memory.part_bytes import packing_bytes, planning_bytes, topology_share
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gloader.config import Features
     from gloader.memory.demand import Demand
+
+
+def advice(num_bytes: int) -> str:
+    """Say which budget to give; the command line says it as a flag. Pure."""
+    return f'Give memory_budget="{format_bytes(num_bytes).replace(" ", "")}" or more'
+
+
+def rounded_up(num_bytes: int) -> int:
+    """Return the next number of bytes with three digits, or two where that is close: it is typed. Pure."""
+    unit = 10 ** max(len(str(num_bytes)) - 3, 0)
+    return -(-num_bytes // unit) * unit
 
 
 def does_not_fit(
@@ -41,41 +54,40 @@ def does_not_fit(
     return BudgetError(
         f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
         f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
-        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it"
+        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it",
+        short_bytes=max(planned + packing - room, 0),
     )
 
 
-def require_batch(needed: int, allowed: int, demand: Demand) -> None:
-    """Raise BudgetError where the fewest batches that a loop needs, of ``needed`` bytes, do not fit. Pure."""
+def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand) -> None:
+    """Raise BudgetError where the fewest batches that a loop needs do not fit beside ``parts``, by name. Pure."""
+    count = demand.fewest_buffers * demand.num_ranks
+    buffers = f"the features of {'a batch' if count == 1 else f'{count} batches'} ({_rows_text(demand)})"
+    named = [*parts, (buffers, demand.fewest_buffers * demand.buffer_bytes)]
+    needed = sum(num_bytes for _, num_bytes in named)
     if needed > allowed:
+        told = ", ".join(f"{format_bytes(num_bytes)} for {name}" for name, num_bytes in named if num_bytes)
         raise BudgetError(
-            f"a batch of about {_rows_text(demand)}, "
-            f"{demand.fewest_buffers * demand.num_ranks} of them in memory at a time, "
-            f"and {format_bytes(demand.topology_bytes)} of topology{_and_sweeps(demand)} need {format_bytes(needed)}; "
-            f"the loader's share of the memory budget is {format_bytes(allowed)}. Use a smaller batch size or fan-out, "
-            f"{_or_other_edges(demand, allowed)}or raise the budget"
+            f"loading needs {format_bytes(needed)}: {told}. The loader's share of the memory budget is "
+            f"{format_bytes(allowed)}. Use a smaller batch size or fan-out, {_or_other_edges(demand, allowed)}or raise "
+            "the budget",
+            short_bytes=needed - allowed,
         )
 
 
 def _rows_text(demand: Demand) -> str:
     """Return the rows of a batch, for people. Pure."""
     if not demand.tables:
-        return f"{demand.batch_rows:,} nodes"
+        return "none"
     several = len(demand.tables) > 1
     return " and ".join(
-        f"{table.buffer_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
+        f"about {table.buffer_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
         for table in demand.tables
     )
 
 
 def _or_other_edges(demand: Demand, allowed: int) -> str:
     return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
-
-
-def _and_sweeps(demand: Demand) -> str:
-    if demand.sweeps is None:
-        return ""
-    return f" and {format_bytes(demand.sweeps.memory_bytes)} for sweeps of its edges"
 
 
 def require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
@@ -85,13 +97,15 @@ def require_features(demand: Demand, left: int, features: Features, budget_bytes
         raise BudgetError(
             f"features in memory need {format_bytes(demand.feature_bytes)}; the memory budget of "
             f"{format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Use features='ssd' or 'auto', or raise "
-            "the budget"
+            "the budget",
+            short_bytes=demand.feature_bytes - left,
         )
     if demand.store_bytes > left and (features == "ssd" or not fits):
         raise BudgetError(
             f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and "
             f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
-            f"{format_bytes(max(left, 0))}. Raise the budget"
+            f"{format_bytes(max(left, 0))}. Raise the budget",
+            short_bytes=demand.store_bytes - left,
         )
 
 

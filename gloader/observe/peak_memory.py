@@ -21,6 +21,11 @@ _STATUS = Path("/proc/self/status")
 # Shared memory of no file counts too: rings and rows that ranks share. Mapped files do not, the system takes them back.
 _COUNTED = ("RssAnon:", "RssShmem:")
 _EVERY_S = 0.02  # a reading takes 50 us
+_EVERY_NEAR_S = 0.004  # where a step could pass the bound between two readings
+_NEAR = 3 / 4  # of a bound: where it is watched closely
+# Below a bound, where freed memory is given back: a step takes up to 15 MB between two readings of a busy machine.
+_ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
+_LEAST_RELEASED = 64  # of a bound, how much more is held before the system is asked again
 # Of an interpreter with numpy, which torch's import finds loaded here.
 _INTERPRETER_BYTES = 14_000_000
 
@@ -47,6 +52,23 @@ def peak_rss_bytes() -> int:
     return int(line.split()[1]) * 1024
 
 
+def release_freed_memory() -> None:
+    """Give the pages of freed blocks back to the system; does nothing where the C library is not glibc.
+
+    The C library keeps the memory of freed blocks for the next ones, and loses track where sizes differ from step to
+    step: after some steps of a typed network, twice as much as is in use.
+    """
+    # Other C libraries have no such function.
+    trim = getattr(_libc(), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 @cache
 def bare_bytes() -> int:
     """Return the anonymous memory that an interpreter with torch has, as the first call finds it.
@@ -56,22 +78,29 @@ def bare_bytes() -> int:
     if "torch" in sys.modules:
         return anonymous_bytes()
     # What was freed before, as after preparing a dataset, would be taken again by torch and not show.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-    if trim is not None:
-        trim(0)
+    release_freed_memory()
     before = anonymous_bytes()
     import torch  # noqa: F401 - for what it takes
 
     return anonymous_bytes() - before + _INTERPRETER_BYTES
 
 
+@cache
+def first_bytes() -> int:
+    """Return what the process holds above a bare ``import torch``, as the first call finds it."""
+    release_freed_memory()
+    return max(0, anonymous_bytes() - bare_bytes())
+
+
 class PeakMemory:
-    """Watches the anonymous memory of the process inside the block, from a thread."""
+    """Watches the anonymous memory of the process inside the block, from a thread, and keeps it below a bound."""
 
     def __init__(self) -> None:
         self._bare = bare_bytes()
         self._most = anonymous_bytes()
         self.begin_course()
+        self._bound: int | None = None
+        self._release_at = 0
         self._turn = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
@@ -81,6 +110,21 @@ class PeakMemory:
         """Most bytes so far, above a bare ``import torch``; never negative."""
         self._look()
         return max(0, self._most - self._bare)
+
+    def keep_below(self, bound_bytes: int) -> None:
+        """From now on, give freed memory back to the system when the memory comes near a bound.
+
+        Between the blocks of a heap lies what was freed, up to twice what is in use; the thread that watches has the
+        system take it before the bound is reached. What is in use stays: that much has to be planned for.
+
+        Parameters
+        ----------
+        bound_bytes : above a bare ``import torch``
+        """
+        release_freed_memory()
+        with self._turn:
+            self._bound = bound_bytes
+            self._release_at = _release_at(bound_bytes)
 
     def begin_course(self) -> None:
         """Begin the stretch of time that `course` tells of; the peak stays."""
@@ -106,13 +150,29 @@ class PeakMemory:
             self._thread.join()
 
     def _watch(self) -> None:
-        while not self._ended.wait(_EVERY_S):
-            self._look()
+        every = _EVERY_S
+        while not self._ended.wait(every):
+            held, bound = self._look() - self._bare, self._bound
+            every = _EVERY_S if bound is None or held < _NEAR * bound else _EVERY_NEAR_S
+            if bound is not None and held >= self._release_at:
+                release_freed_memory()
+                # Where little comes back, more is in use than was thought: asked again halfway to the bound.
+                left = anonymous_bytes() - self._bare
+                self._release_at = max(
+                    _release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED
+                )
 
-    def _look(self) -> None:
+    def _look(self) -> int:
+        """Note the bytes that are held now, and return them."""
         now = anonymous_bytes()
         # Of two threads that look, the one that looked first may be the last to say so.
         with self._turn:
             self._most = max(self._most, now)
             began, course = self._course
             course.add(max(0.0, time.perf_counter() - began), now)
+        return now
+
+
+def _release_at(bound_bytes: int) -> int:
+    """Return the bytes above which freed memory is given back. Pure."""
+    return bound_bytes - max(bound_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES)

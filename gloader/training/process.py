@@ -1,4 +1,4 @@
-"""The process that trains: torch's random state and threads, and what the C library keeps of freed memory.
+"""The process that trains: torch's random state and threads, and when the C library gives freed memory back.
 
 Random numbers are addressed: every draw of a run depends on (seed, epoch, batch) alone.
 """
@@ -13,6 +13,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+
+from gloader.observe.peak_memory import release_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,18 +80,6 @@ def _threads(number: int | None) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def release_freed_memory() -> None:
-    """Give the pages of freed blocks back to the system; does nothing where the C library is not glibc.
-
-    A training step frees tensors of all sizes, and the C library keeps their memory for the next step. Between two
-    phases of a run it is needed elsewhere.
-    """
-    # Other C libraries have no such function.
-    trim = getattr(_libc(), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
 
 
 @contextmanager

@@ -17,12 +17,15 @@ _EVALUATION_SHARES = (4, 8, 16)
 # Of the weights: themselves, the best so far and the optimiser's two moments.
 _HELD_COPIES = 4
 
-# Modules and compiled kernels (46 MB), what a heap holds between its blocks, small objects, stacks of threads: it
-# grows little with the budget, and a small one has no more to give.
-_SLACK_SHARE = 5
-_MAX_SLACK_BYTES = 64 << 20
-# Of one rank of several: DistributedDataParallel imports torch's compiler (70 MB), gloo has threads and buffers.
-_RANK_SLACK = 2
+# Measured in a process that trains, whatever the graph: modules beside torch's own (50 MB), compiled kernels and what
+# runs them (38 MB), first calls of the arithmetic; less what a loader's own plan has for that.
+_PROCESS_BYTES = 68_000_000
+_IMPORTED_BYTES = 52_000_000  # of the modules among it
+# Of one rank of several beside that: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers.
+_RANK_BYTES = 90_000_000
+# What a heap holds between its blocks until it is given back, see `PeakMemory.keep_below`.
+_SLACK_SHARE = 16
+_MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 8 << 20, 64 << 20
 
 # Of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
 _SAVE_COPIES = 6
@@ -39,65 +42,77 @@ class RunBudget:
     model_bytes: int  # what is held from the first batch to the last
     step_bytes: int  # what a training step, or saving a checkpoint, takes at its peak
     phase_bytes: int  # for whichever of a step and an evaluation is running
-    slack_bytes: int  # what nobody accounts for
+    process_bytes: int  # modules and compiled kernels, of all ranks
+    slack_bytes: int  # what freed blocks may hold until it is given back
 
     @property
     def loader_bytes(self) -> int:
         """What is left for the loader."""
-        return self.total_bytes - self.model_bytes - self.phase_bytes - self.slack_bytes
+        return self.total_bytes - self._beside_bytes
+
+    @property
+    def _beside_bytes(self) -> int:
+        return self.model_bytes + self.phase_bytes + self.process_bytes + self.slack_bytes
+
+    def rank_bytes(self, num_ranks: int, *, of_loader: int) -> int:
+        """Return what one of ``num_ranks`` may have, beside what it borrows, with so many bytes of the loader."""
+        return self._beside_bytes // num_ranks + of_loader
 
     def explain(self) -> str:
         """Say in one line who gets what."""
         return (
             f"memory budget {format_bytes(self.total_bytes)}: loader {format_bytes(self.loader_bytes)}, "
             f"training step or evaluation {format_bytes(self.phase_bytes)}, "
-            f"model {format_bytes(self.model_bytes)}, slack {format_bytes(self.slack_bytes)}"
+            f"model {format_bytes(self.model_bytes)}, code {format_bytes(self.process_bytes)}, "
+            f"reserve {format_bytes(self.slack_bytes)}"
         )
 
 
 def share_budget(
-    *, total_bytes: int, parameter_bytes: int, step_bytes: int, is_alone: bool = True
+    *, total_bytes: int, parameter_bytes: int, step_bytes: int, num_ranks: int = 1, first_bytes: int = 0
 ) -> tuple[RunBudget, ...]:
     """Share ``total_bytes`` out before anything is allocated. Pure.
 
     Parameters
     ----------
     total_bytes : for everything on the host
-    parameter_bytes : of the weights; 0 where they live on a GPU
-    step_bytes : of the tensors that a training step holds at its peak; 0 where they live on a GPU
-    is_alone : whether the run has one rank
+    parameter_bytes : of the weights, of each rank; 0 where they live on a GPU
+    step_bytes : of the tensors that a training step holds at its peak, of each rank; 0 where they live on a GPU
+    num_ranks : on this host
+    first_bytes : that a rank held when the first run of its process began: its modules, and what the program did before
 
     Returns
     -------
     The ways to share it, the best first: an evaluation is fast with a quarter of the budget, and possible with
-    less where the loader needs more. So is a rank with the slack of a run that is alone.
+    less where the loader needs more.
 
     Raises
     ------
     BudgetError
-        The model and its step alone take the budget, so that nothing is left for a loader.
+        The model, its step and the code of the run alone take the budget, so that nothing is left for a loader.
     """
-    model = _HELD_COPIES * parameter_bytes
-    step = max(int(_STEP_FACTOR * step_bytes), _SAVE_COPIES * parameter_bytes)
-    slack = min(total_bytes // _SLACK_SHARE, _MAX_SLACK_BYTES)
-    phases = sorted({max(step, total_bytes // share) for share in _EVALUATION_SHARES}, reverse=True)
-    shares = [(phase, slack if is_alone else _RANK_SLACK * slack) for phase in phases]
-    if not is_alone:
-        shares.append((phases[-1], slack))
+    model = num_ranks * _HELD_COPIES * parameter_bytes
+    step = num_ranks * max(int(_STEP_FACTOR * step_bytes), _SAVE_COPIES * parameter_bytes)
+    of_rank = _PROCESS_BYTES + (_RANK_BYTES if num_ranks > 1 else 0)
+    code = num_ranks * (of_rank + max(first_bytes - _IMPORTED_BYTES, 0))
     budgets = [
         RunBudget(
             total_bytes=total_bytes,
             model_bytes=model,
             step_bytes=step,
-            phase_bytes=phase,
-            slack_bytes=slack,
+            phase_bytes=max(step, total_bytes // share),
+            process_bytes=code,
+            slack_bytes=min(max(total_bytes // _SLACK_SHARE, _MIN_SLACK_BYTES), _MAX_SLACK_BYTES),
         )
-        for phase, slack in shares
+        for share in _EVALUATION_SHARES
     ]
-    if budgets[-1].loader_bytes <= 0:
+    least = budgets[-1]
+    if least.loader_bytes <= 0:
         raise BudgetError(
-            f"the model takes {format_bytes(model)} and a training step {format_bytes(step)} of the memory budget of "
-            f"{format_bytes(total_bytes)}, which leaves nothing to load batches with. Use a smaller --batch-size, "
-            "--fanout or --hidden, or raise --memory-budget"
+            f"the model takes {format_bytes(model)}, a training step {format_bytes(step)} and the code of the run "
+            f"{format_bytes(least.process_bytes)} of the memory budget of {format_bytes(total_bytes)}, which leaves "
+            "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
+            short_bytes=1 - least.loader_bytes,
         )
-    return tuple(budget for budget in budgets if budget.loader_bytes > 0)
+    fitting = [budget for budget in budgets if budget.loader_bytes > 0]
+    return tuple(dict.fromkeys(fitting))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
@@ -10,7 +11,9 @@ import torch
 from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
 from gloader.memory.available import default_budget_bytes
+from gloader.memory.too_small import advice, rounded_up
 from gloader.models import HeteroNetwork, encoder_of
+from gloader.observe.peak_memory import first_bytes
 from gloader.training.inference.hetero_placement import device_bytes_for_types
 from gloader.training.inference.hetero_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
@@ -19,11 +22,12 @@ from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, step_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.device import Device
+    from gloader.observe.peak_memory import PeakMemory
     from gloader.pipeline.device_room import DryRun
     from gloader.training.group import RankGroup
     from gloader.training.task import AnyLoader, Task
@@ -32,6 +36,10 @@ if TYPE_CHECKING:
 # Of a device's free memory, at most a quarter is left to evaluations: every batch gains by the rows that it holds
 # otherwise, and narrower slabs only cost an evaluation more passes.
 _MOST_OF_DEVICE: Final = 4
+
+# Budgets that are tried to tell one that is enough; each is more by what was lacking, or by a part of it.
+_MOST_ATTEMPTS: Final = 24
+_LEAST_STEP: Final = 32
 
 
 class LoaderFactory(Protocol):
@@ -44,7 +52,7 @@ class LoaderFactory(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunLoader:
     """The loader of a run, not yet opened: all that its size follows from."""
 
@@ -55,57 +63,114 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
+    peak: PeakMemory
+    require: Callable[[RunBudget, AnyLoader], None]  # raises BudgetError where an evaluation would not fit
 
     def open(self) -> tuple[RunBudget, AnyLoader]:
-        """Return a loader within the first share of the budget that suffices on every rank, and that share."""
-        budgets = self._budgets()
-        # A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
-        # fails stays in the loop, since each step of it is collective.
+        """Return a loader within the first share of the budget that suffices on every rank, and that share.
+
+        Raises
+        ------
+        BudgetError
+            No share suffices; says which budget does.
+        """
+        total = self._total_bytes()
+        self.peak.keep_below(total // self.group.most_local)
+        budget, loader, failure = self._attempt(total)
+        if self._is_too_small(failure):
+            enough = self._enough(total, failure)
+            if isinstance(failure, BudgetError) and enough:
+                failure = BudgetError(f"{failure}. {advice(enough)}", short_bytes=enough - total)
+        try:
+            self.group.agree(failure)
+        except BaseException as error:
+            if loader is not None:
+                loader.__exit__(None, None, None)
+            if isinstance(error, BudgetError) and budget is not None:
+                error.add_note(budget.explain())
+            raise
+        if budget is None or loader is None:
+            raise AssertionError("there is at least one way to share a budget")
+        self._keep_below(budget, loader)
+        return budget, loader
+
+    def _attempt(self, total: int) -> tuple[RunBudget | None, AnyLoader | None, Exception | None]:
+        """Return the first share of ``total`` that suffices, and its loader; or the last one, and why not. Collective.
+
+        A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
+        fails stays in the loop, since each step of it is collective.
+        """
+        try:
+            budgets = self._budgets(total)
+        except BudgetError as error:
+            return None, None, error
         for budget in budgets:
             loader: AnyLoader | None = None
             failure: Exception | None = None
             try:
                 loader = self._make_loader(budget)
-            except Exception as error:  # noqa: BLE001 - raised below, when the others know of it
+                self.require(budget, loader)
+            except Exception as error:  # noqa: BLE001 - raised by `open`, when the others know of it
                 failure = error
-            if budget is not budgets[-1] and self._is_too_small(failure):
-                if loader is not None:
-                    loader.__exit__(None, None, None)
-                continue
-            try:
-                self.group.agree(failure)
-            except BaseException as error:
-                if loader is not None:
-                    loader.__exit__(None, None, None)
-                if isinstance(error, BudgetError):
-                    error.add_note(budget.explain())
-                raise
+            if budget is budgets[-1] or not self._is_too_small(failure):
+                break
             if loader is not None:
-                return budget, loader
-        raise AssertionError("there is at least one way to share a budget")
+                loader.__exit__(None, None, None)
+        return budget, loader, failure
 
-    def _budgets(self) -> tuple[RunBudget, ...]:
-        """Return the ways to share a machine's budget, the best first."""
+    def _enough(self, total: int, failure: Exception | None) -> int:
+        """Return a budget, little more than the least, with which a loader was built; 0: none was found. Collective."""
+        for _ in range(_MOST_ATTEMPTS):
+            short = max(self.group.gather(getattr(failure, "short_bytes", 0)))
+            total = rounded_up(total + max(short, total // _LEAST_STEP))
+            _, loader, found = self._attempt(total)
+            if loader is not None:
+                loader.__exit__(None, None, None)
+            if not any(self.group.gather(found is not None)):
+                return total
+            if not self._is_too_small(found):
+                return 0
+            failure = found or failure
+        return 0
+
+    def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
+        """Bound the memory of this rank by what was planned for it."""
+        ranks = self.group.most_local
+        borrowed = loader.borrowed_bytes
+        of_loader = budget.loader_bytes // (ranks if self._is_private else 1)
+        self.peak.keep_below(budget.rank_bytes(ranks, of_loader=borrowed or of_loader))
+
+    def _total_bytes(self) -> int:
+        """Return the budget of a machine."""
         total = self.settings.loader.memory.memory_budget
         if total is None:
             # The same everywhere.
             total = min(self.group.gather(default_budget_bytes() // self.group.machines_here))
-        # On a GPU, the model and its steps take none of the host's memory.
-        if self.device.type != "cpu":
-            return share_budget(
-                total_bytes=total, parameter_bytes=0, step_bytes=0, is_alone=self.group.is_alone
-            )
-        spec, ranks = self.task.spec, self.group.most_local
-        batch = largest(self.task.probe(self.settings.loader))
+        return total
+
+    def _budgets(self, total: int) -> tuple[RunBudget, ...]:
+        """Return the ways to share a machine's budget, the best first; collective."""
+        parameters, step = self._step
         return share_budget(
             total_bytes=total,
-            parameter_bytes=ranks * parameter_bytes(spec),
-            step_bytes=0
-            if batch is None
-            else ranks
-            * step_bytes(spec, batch, autocast=self.settings.step.autocast, objective=self.task.objective),
-            is_alone=self.group.is_alone,
+            parameter_bytes=parameters,
+            step_bytes=step,
+            num_ranks=self.group.most_local,
+            first_bytes=max(self.group.gather(first_bytes())),
         )
+
+    @cached_property
+    def _step(self) -> tuple[int, int]:
+        """The bytes of the weights and of a step, of one rank."""
+        # On a GPU, they take none of the host's memory.
+        if self.device.type != "cpu":
+            return 0, 0
+        spec = self.task.spec
+        batch = largest(self.task.probe(self.settings.loader))
+        if batch is None:
+            return parameter_bytes(spec), 0
+        autocast, objective = self.settings.step.autocast, self.task.objective
+        return parameter_bytes(spec), step_bytes(spec, batch, autocast=autocast, objective=objective)
 
     def _is_too_small(self, failure: Exception | None) -> bool:
         """Return whether a budget was too small for a rank, and nothing else went wrong; collective."""

@@ -21,7 +21,7 @@ from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
-from gloader.observe.peak_memory import PeakMemory, peak_rss_bytes
+from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
 from gloader.training.group import RankGroup
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
@@ -159,6 +159,7 @@ def fit(
             stack.callback(board.close)
             listener = TeeReporter(listener, board)
         stack.enter_context(own_cores(group, target))
+        first_bytes()
         with uninterrupted():  # between its start and the stack that ends it
             peak = stack.enter_context(PeakMemory())
         results = []
@@ -221,6 +222,8 @@ class _TrainingRun:
             device=self.device,
             is_traced=self.trace is not None,
             factory=self.loader_factory,
+            peak=self.peak,
+            require=self._require_inference,
         )
         budget, opened = opening.open()
         # In this order: the other ranks hear of an error before this one waits for the threads of its loader.
@@ -340,6 +343,14 @@ class _TrainingRun:
             rows=rows,
             peak=self.peak,
         )
+
+    def _require_inference(self, budget: RunBudget, loader: AnyLoader) -> None:
+        """Raise BudgetError where the first rank's evaluations would not fit their share."""
+        if not self.group.is_first:
+            return
+        with torch.device("meta"):
+            model = self.task.spec.build()
+        self.task.require_memory(model, self._inference(loader, budget, None))
 
     def _inference(self, loader: Any, budget: RunBudget, rows: MachineRows | None) -> Inference:
         # What a loader has of graph and features is of the kind that its batches are, and these what the model takes.

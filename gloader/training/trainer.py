@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.errors import CheckpointError, ConfigError, StateError
 from gloader.observe.epoch_stats import EpochStats
+from gloader.observe.peak_memory import release_freed_memory
 from gloader.training.checkpoint.save import Checkpoint
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, with_traffic
 from gloader.training.optimizer import learning_rate
-from gloader.training.process import all_cores, release_freed_memory
+from gloader.training.process import all_cores
 from gloader.training.reporter import BatchReport, Reporter
 from gloader.training.run_identity import differing, is_of_the_model
 from gloader.training.train_step import TrainStep, first_network

@@ -92,7 +92,8 @@ def plan_types(layers: Sequence[HeteroLayer], extent: Extent, *, budget_bytes: i
         raise BudgetError(
             f"full-neighbour inference of type {plans.node_type!r} keeps at least {format_bytes(plans.needed)} beside "
             f"its inputs; the memory budget of {format_bytes(budget_bytes)} leaves {format_bytes(max(plans.left, 0))}. "
-            "Raise --memory-budget"
+            "Raise the budget",
+            short_bytes=plans.needed - plans.left,
         )
     return plans
 

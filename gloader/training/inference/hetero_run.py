@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.observe.peak_memory import release_freed_memory
 from gloader.training.inference.activations import RamRows, SsdRows
 from gloader.training.inference.edge_pieces import PieceLimits
 from gloader.training.inference.outputs import OutputRoom
 from gloader.training.inference.overlap import fetch_behind, num_ahead
 from gloader.training.inference.row_stream import DeviceRows, stream_rows
 from gloader.training.inference.targets import Targets
-from gloader.training.process import release_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

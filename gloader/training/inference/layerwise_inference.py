@@ -18,6 +18,7 @@ import torch
 from gloader.device.mkl_first_call import settle_vector_math
 from gloader.errors import ConfigError
 from gloader.models.conv import made_dim
+from gloader.observe.peak_memory import release_freed_memory
 from gloader.training.inference.activations import RamRows, SsdRows
 from gloader.training.inference.attempts import in_less_memory
 from gloader.training.inference.edge_pieces import EdgeFeatures, PieceLimits
@@ -27,7 +28,6 @@ from gloader.training.inference.overlap import fetch_behind, num_ahead
 from gloader.training.inference.placement import Given, place_inference
 from gloader.training.inference.results import EmbeddedRows, iter_rows
 from gloader.training.inference.row_stream import DeviceRows, stream_rows
-from gloader.training.process import release_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
