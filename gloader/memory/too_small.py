@@ -80,8 +80,8 @@ def _rows_text(demand: Demand) -> str:
     if not demand.tables:
         return "none"
     several = len(demand.tables) > 1
-    return " and ".join(
-        f"about {table.buffer_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
+    return "about " + " and ".join(
+        f"{table.buffer_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
         for table in demand.tables
     )
 

@@ -152,15 +152,19 @@ class PeakMemory:
     def _watch(self) -> None:
         every = _EVERY_S
         while not self._ended.wait(every):
-            held, bound = self._look() - self._bare, self._bound
-            every = _EVERY_S if bound is None or held < _NEAR * bound else _EVERY_NEAR_S
-            if bound is not None and held >= self._release_at:
-                release_freed_memory()
-                # Where little comes back, more is in use than was thought: asked again halfway to the bound.
-                left = anonymous_bytes() - self._bare
-                self._release_at = max(
-                    _release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED
-                )
+            held, bound = self._look(), self._bound
+            every = _EVERY_S if bound is None or held - self._bare < _NEAR * bound else _EVERY_NEAR_S
+            self._relieve(held)
+
+    def _relieve(self, held: int) -> None:
+        """Give freed memory back where ``held`` bytes come near the bound."""
+        bound = self._bound
+        if bound is None or held - self._bare < self._release_at:
+            return
+        release_freed_memory()
+        # Where little comes back, more is in use than was thought: asked again halfway to the bound.
+        left = anonymous_bytes() - self._bare
+        self._release_at = max(_release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED)
 
     def _look(self) -> int:
         """Note the bytes that are held now, and return them."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
-# Beside the tensors a step holds temporary buffers of its operations and what lies between its blocks in the heap;
-# a later batch may be larger than those that were looked at.
-_STEP_FACTOR = 1.25
+# Beside the tensors a step holds temporary buffers of its operations, the gradients of the step before, and what lies
+# between its blocks in the heap, 70 of 314 MB in a typed network; a later batch may be larger than those looked at.
+_STEP_FACTOR = 1.5
 # An evaluation keeps a table of columns in memory, and reads its inputs once for each slab of them: a quarter of the
 # budget is fast, a sixteenth still works.
 _EVALUATION_SHARES = (4, 8, 16)
@@ -59,9 +59,10 @@ class RunBudget:
         return self._beside_bytes // num_ranks + of_loader
 
     def explain(self) -> str:
-        """Say in one line who gets what."""
+        """Say in one line who gets what, and what is beside it."""
         return (
-            f"memory budget {format_bytes(self.total_bytes)}: loader {format_bytes(self.loader_bytes)}, "
+            f"memory budget {format_bytes(self.total_bytes)} (Python and torch come on top: about 330 MB a process): "
+            f"loader {format_bytes(self.loader_bytes)}, "
             f"training step or evaluation {format_bytes(self.phase_bytes)}, "
             f"model {format_bytes(self.model_bytes)}, code {format_bytes(self.process_bytes)}, "
             f"reserve {format_bytes(self.slack_bytes)}"

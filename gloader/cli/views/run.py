@@ -253,7 +253,13 @@ def _memory(result: Mapping[str, Any]) -> str:
     resident = format_bytes(result["peak_rss_bytes"])
     if len(ranks) > 1:
         resident = f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
-    return f"{taken} of a budget of {budget} (resident, with libraries: {resident})"
+    text = f"{taken} of a budget of {budget} (resident, with libraries: {resident})"
+    if result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]:
+        return text
+    from gloader.memory.too_small import rounded_up  # not for --help: it brings numba
+
+    enough = format_bytes(rounded_up(result["peak_anonymous_bytes"])).replace(" ", "")
+    return f"warning: {text}; the budget was exceeded: give --memory-budget {enough} or more"
 
 
 def _stages(seconds: Mapping[str, float]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from gloader.cli.main import main
 
 MACHINES = Path(__file__).parents[2] / "machine_command.py"
 MB = 1_000_000
-ALLOWED_BYTES = 64 * MB  # or a tenth of the budget, where that is more
 NODES, DIM = 30_000, 1024  # 123 MB of features
 SPEC = f"synthetic:community,nodes={NODES},edges=300000,dim={DIM},classes=4,seed=1,train=0.1,valid=0.1"
 BARE = "import sys, torch; print(flush=True); sys.stdin.read()"
@@ -100,7 +100,7 @@ def graph(bare: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a dataset, prepared within a budget."""
     out = tmp_path_factory.mktemp("prepared") / "graph"
     peak, _, _ = measured("prepare", SPEC, str(out), "--memory-budget", "300MB")
-    assert peak - bare <= 300 * MB + ALLOWED_BYTES
+    assert peak - bare <= 300 * MB
     return out
 
 
@@ -126,7 +126,7 @@ def test_preparing_edge_columns_and_a_split_stays_within_its_budget(tmp_path: Pa
     assert sum(table["num_rows"] for table in report["links"].values()) == edges
     assert report["links"]["train"]["spilled_bytes"]
     assert report["spilled_bytes"]
-    assert peak - bare <= budget_mb * MB + ALLOWED_BYTES
+    assert peak - bare <= budget_mb * MB
 
 
 def train(graph: Path, out: Path, *words: str, env: dict[str, str] | None = None) -> tuple[int, dict, str]:
@@ -155,7 +155,7 @@ def test_a_run_and_its_evaluation_stay_within_their_budget(
         "--batch-size", "256",
     )  # fmt: skip
     assert result["features"] == features
-    assert peak - bare <= budget_mb * MB + ALLOWED_BYTES
+    assert peak - bare <= budget_mb * MB
     # What the run says of itself is what it took.
     assert result["memory_budget_bytes"] == budget_mb * MB
     assert abs(result["peak_anonymous_bytes"] - (peak - bare)) <= 32 * MB
@@ -176,7 +176,7 @@ def test_machines_that_exchange_rows_stay_within_their_budget_each(tmp_path: Pat
         module=module, look=largest_child_bytes, env={"GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     result = json.loads(output)
-    assert peak - bare <= 300 * MB + ALLOWED_BYTES
+    assert peak - bare <= 300 * MB
     # That of the first rank, which may be the smaller one.
     assert abs(result["peak_anonymous_bytes"] - (peak - bare)) <= 32 * MB
 
@@ -190,4 +190,32 @@ def test_a_first_run_stays_within_its_budget_too(graph: Path, tmp_path: Path, ba
         "--batch-size", "256", env={"NUMBA_CACHE_DIR": str(tmp_path / "kernels")},
     )  # fmt: skip
     assert "compiling kernels" in errors
-    assert peak - bare <= 300 * MB + ALLOWED_BYTES
+    assert peak - bare <= 300 * MB
+
+
+@pytest.mark.reliability("J11")
+@pytest.mark.reliability("S11")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--dataset", "builtin:digits", "--fanout", "5,5"),
+        pytest.param(
+            ("--dataset", "builtin:digits", "--fanout", "5,5", "--model", "gat"), marks=pytest.mark.long
+        ),
+        pytest.param(
+            ("--dataset", "builtin:digits", "--fanout", "10,10", "--features", "ssd"), marks=pytest.mark.long
+        ),
+    ],
+)
+def test_the_budget_that_a_refusal_names_works_and_holds(
+    tmp_path: Path, bare: int, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    line = ["train", "--json", "--epochs", "1", "--out", str(tmp_path / "run"), *words]
+    assert main([*line, "--memory-budget", "60MB"]) == 2
+    refused = capsys.readouterr().err
+    named = re.search(r"Give --memory-budget (\w+) or more", refused)
+    assert named is not None, refused
+    peak, output, _ = measured(*line, "--memory-budget", named[1])
+    result = json.loads(output)
+    assert peak - bare <= result["memory_budget_bytes"]
+    assert result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]

@@ -264,3 +264,13 @@ def test_a_step_that_compiled_kernels_is_not_called_slow(monkeypatch: pytest.Mon
         "reading edges: 5,000 edges in 1.0 s, after 7.0 s of compiling kernels, once on a machine",
         "sorting edges: 5,000 edges in 500 ms",
     ]
+
+
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(("peak", "is_over"), [(350_000_000, False), (356_200_000, True)])
+def test_a_peak_above_the_budget_is_a_warning_that_says_what_to_type(peak: int, is_over: bool) -> None:
+    target = screen()
+    print_result(target, RESULT | {"peak_anonymous_bytes": peak, "memory_budget_bytes": 350_000_000})
+    text = " ".join(written(target).split())
+    assert ("warning: " in text) == is_over
+    assert ("give --memory-budget 357MB or more" in text) == is_over

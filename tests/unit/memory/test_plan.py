@@ -240,10 +240,10 @@ def test_less_memory_means_fewer_buffers_and_one_suffices() -> None:
         plan_memory(wide, budget_bytes=budget * MB, features="ssd").num_buffers for budget in (140, 2000)
     ]
     assert counts == [1, 5]
-    with pytest.raises(BudgetError, match="1 of them in memory at a time"):
+    with pytest.raises(BudgetError, match="for the features of a batch"):
         plan_memory(wide, budget_bytes=100 * MB, features="ssd")
     with pytest.raises(
-        BudgetError, match="4 of them in memory at a time"
+        BudgetError, match="for the features of 4 batches"
     ):  # of two ranks, each of which holds one
         plan_memory(replace(wide, num_ranks=2), budget_bytes=140 * MB, features="ssd")
 

@@ -64,3 +64,36 @@ def test_a_course_tells_of_its_own_stretch_of_time(monkeypatch: pytest.MonkeyPat
 def test_a_system_that_does_not_tell_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peak_memory, "_STATUS", tmp_path / "status")
     assert anonymous_bytes() == 0
+
+
+@pytest.mark.reliability("J11")
+def test_freed_memory_is_given_back_near_the_bound_and_not_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, released = [0], []
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
+
+    def release() -> None:
+        released.append(held[0])
+        held[0] = 200_000_000
+
+    peak = PeakMemory()
+    peak._bare = 0
+    monkeypatch.setattr(peak_memory, "release_freed_memory", release)
+    peak.keep_below(400_000_000)
+    released.clear()
+    for held[0] in (300_000_000, 380_000_000, 390_000_000):
+        peak._relieve(peak._look())
+    assert released == [380_000_000, 390_000_000]
+
+
+@pytest.mark.reliability("J11")
+def test_memory_that_is_in_use_is_not_asked_for_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    held, released = [0], []
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
+    peak = PeakMemory()
+    peak._bare = 0
+    monkeypatch.setattr(peak_memory, "release_freed_memory", lambda: released.append(held[0]))
+    peak.keep_below(400_000_000)
+    released.clear()
+    for held[0] in (380_000_000, 381_000_000, 391_000_000, 392_000_000):
+        peak._relieve(peak._look())
+    assert released == [380_000_000, 391_000_000]
