@@ -118,7 +118,7 @@ ROWS: tuple[Row, ...] = (
     Row("J8", "an older checkpoint beside the newest", "the newest complete one is taken"),
     Row("J9", "another user at the sockets, temporary names and spill folder", "refused"),
     Row("J10", "fuzz of every parser", "only a gloader error leaves, in time and memory"),
-    Row("J11", "peak anonymous memory of every command and model", "the budget and a tenth or 64 MB"),
+    Row("J11", "peak anonymous memory of every command and model", "at most the budget, with no allowance"),
     Row("J12", "Ctrl-C at random moments; killed infer, report, prepare", "nothing printed, nothing left"),
     Row(
         "J13",

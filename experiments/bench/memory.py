@@ -34,8 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from control_group import limited
+from memory_cases import MATRIX_SOURCES, Case, matrix_cases, write_typed
 
-from gloader import Dataset
 from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
 
@@ -249,49 +249,6 @@ def matrix(folder: Path, args: argparse.Namespace, *, bare: int) -> Iterator[Run
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A kind of run."""
-
-    name: str
-    model: str
-    graph: str
-    words: tuple[str, ...]
-    ranks: int = 1
-    is_cold: bool = False
-
-
-MATRIX_SOURCES = {
-    "plain": ["synthetic:community,nodes=60000,edges=900000,dim=128,classes=8,seed=1,train=0.2,valid=0.1"],
-    "links": [
-        "synthetic:community,nodes=30000,edges=400000,dim=64,classes=8,seed=2",
-        "--edge-split",
-        "0.1,0.1",
-    ],
-}
-
-
-def matrix_cases() -> Iterator[Case]:
-    """Yield the kinds of runs."""
-    step = ("--fanout", "10,10", "--batch-size", "512", "--hidden", "64")
-    for model in ("gcn", "graphsage", "gat"):
-        for features in ("ssd", "ram"):
-            words = (*step, "--model", model, "--features", features)
-            yield Case(name=f"{features}", model=model, graph="plain", words=words)
-        for topology in ("sweep", "direct"):
-            words = (*step, "--model", model, "--features", "ssd", "--topology", topology)
-            yield Case(name=f"ssd, edges {topology}", model=model, graph="plain", words=words)
-    for model in ("rsage", "rgcn", "rgat"):
-        for features in ("ssd", "ram"):
-            words = (*step, "--model", model, "--features", features)
-            yield Case(name=f"typed {features}", model=model, graph="typed", words=words)
-    links = (*step, "--task", "link", "--model", "graphsage")
-    yield Case(name="link ssd", model="graphsage", graph="links", words=(*links, "--features", "ssd"))
-    sage = (*step, "--model", "graphsage", "--features", "ssd")
-    yield Case(name="2 ranks ssd", model="graphsage", graph="plain", words=sage, ranks=2)
-    yield Case(name="cold ssd", model="graphsage", graph="plain", words=sage, is_cold=True)
-
-
 def _matrix_run(folder: Path, case: Case, words: list[str], budget: int, *, bare: int, commit: str) -> Run:
     out = folder / "run"
     for name in ("run", "kernels"):
@@ -326,37 +283,6 @@ def _matrix_run(folder: Path, case: Case, words: list[str], budget: int, *, bare
         commit=commit,
         own_peak_bytes=own,
     )
-
-
-def write_typed(folder: Path) -> None:
-    """Write a graph of several types, most of whose nodes have no features."""
-    rng = np.random.default_rng(5)
-    counts = {"package": 9000, "user": 8000, "tag": 4000}
-    pairs = [
-        ("package", "package"),
-        ("user", "package"),
-        ("package", "user"),
-        ("package", "tag"),
-        ("tag", "package"),
-    ]
-    nodes = rng.permutation(counts["package"])
-    Dataset.from_numpy_hetero(
-        folder,
-        name="typed",
-        num_nodes=counts,
-        features={"package": rng.standard_normal((counts["package"], 128), dtype=np.float32)},
-        edges={
-            (a, f"{number}", b): np.stack(
-                [rng.integers(0, counts[a], 40_000), rng.integers(0, counts[b], 40_000)]
-            )
-            for number, (a, b) in enumerate(2 * pairs)
-        },
-        labels={"package": rng.integers(0, 8, counts["package"])},
-        num_classes=8,
-        train=nodes[:4000],
-        valid=nodes[4000:6000],
-        test=nodes[6000:8000],
-    ).close()
 
 
 def write_source(graph: Graph, folder: Path) -> list[str]:
@@ -469,7 +395,7 @@ def bare_torch_bytes() -> int:
 def markdown(runs: list[Run], *, bare: int) -> str:
     """Return the table of all runs. Pure."""
     lines = [
-        f"Anonymous memory above a bare `import torch` ({format_bytes(bare)}), in MB, as seen from outside; and the program's own.",
+        f"Anonymous memory above a bare `import torch` ({format_bytes(bare)}), in MB: from outside, and the own line.",
         "",
         "| command | model | features | budget | peak | own line | over by | group peak | outcome |",
         "|---|---|---|---|---|---|---|---|---|",

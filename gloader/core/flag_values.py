@@ -61,16 +61,8 @@ def _text(tokens: Sequence[Token]) -> str:
     return ",".join(token.value for token in tokens)
 
 
-_FEWEST_BYTES: Final = 4096
-
-
 def _convert_size(_type: Any, tokens: Sequence[Token]) -> int:
-    text = _text(tokens)
-    num_bytes = parse_bytes(text)
-    # No run fits into a page, and 0 means none where it is allowed.
-    if 0 < num_bytes < _FEWEST_BYTES and text.strip().isdigit():
-        raise ConfigError(f"{text} means {text} bytes; did you mean {text}GB?")
-    return num_bytes
+    return parse_bytes(_text(tokens))
 
 
 def _convert_share(_type: Any, tokens: Sequence[Token]) -> float | int:

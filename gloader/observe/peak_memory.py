@@ -69,25 +69,35 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None)
 
 
-@cache
 def bare_bytes() -> int:
     """Return the anonymous memory that an interpreter with torch has, as the first call finds it.
 
     Imports torch, to see what that takes. Where the program has done so before, what it held then counts as bare.
     """
+    return _bare()[0]
+
+
+@cache
+def _bare() -> tuple[int, bool]:
+    """Return the bytes of `bare_bytes`, and whether they are those of torch's import alone."""
     if "torch" in sys.modules:
-        return anonymous_bytes()
+        return anonymous_bytes(), False
     # What was freed before, as after preparing a dataset, would be taken again by torch and not show.
     release_freed_memory()
     before = anonymous_bytes()
     import torch  # noqa: F401 - for what it takes
 
-    return anonymous_bytes() - before + _INTERPRETER_BYTES
+    return anonymous_bytes() - before + _INTERPRETER_BYTES, True
 
 
 @cache
 def first_bytes() -> int:
-    """Return what the process holds above a bare ``import torch``, as the first call finds it."""
+    """Return what the process holds above a bare ``import torch``, as the first call finds it.
+
+    0 where the program imported torch before gloader asked: what it held then counts as bare.
+    """
+    if not _bare()[1]:
+        return 0
     release_freed_memory()
     return max(0, anonymous_bytes() - bare_bytes())
 

@@ -25,7 +25,7 @@ _IMPORTED_BYTES = 52_000_000  # of the modules among it
 _RANK_BYTES = 90_000_000
 # What a heap holds between its blocks until it is given back, see `PeakMemory.keep_below`.
 _SLACK_SHARE = 16
-_MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 8 << 20, 64 << 20
+_MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
 
 # Of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
 _SAVE_COPIES = 6

@@ -63,8 +63,9 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
-    peak: PeakMemory
-    require: Callable[[RunBudget, AnyLoader], None]  # raises BudgetError where an evaluation would not fit
+    peak: PeakMemory | None = None  # keeps this rank below what is planned for it
+    # Raises BudgetError where an evaluation would not fit; None: there is none.
+    require: Callable[[RunBudget, AnyLoader], None] | None = None
 
     def open(self) -> tuple[RunBudget, AnyLoader]:
         """Return a loader within the first share of the budget that suffices on every rank, and that share.
@@ -75,7 +76,8 @@ class RunLoader:
             No share suffices; says which budget does.
         """
         total = self._total_bytes()
-        self.peak.keep_below(total // self.group.most_local)
+        if self.peak is not None:
+            self.peak.keep_below(total // self.group.most_local)
         budget, loader, failure = self._attempt(total)
         if self._is_too_small(failure):
             enough = self._enough(total, failure)
@@ -109,7 +111,8 @@ class RunLoader:
             failure: Exception | None = None
             try:
                 loader = self._make_loader(budget)
-                self.require(budget, loader)
+                if self.require is not None:
+                    self.require(budget, loader)
             except Exception as error:  # noqa: BLE001 - raised by `open`, when the others know of it
                 failure = error
             if budget is budgets[-1] or not self._is_too_small(failure):
@@ -135,6 +138,8 @@ class RunLoader:
 
     def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
         """Bound the memory of this rank by what was planned for it."""
+        if self.peak is None:
+            return
         ranks = self.group.most_local
         borrowed = loader.borrowed_bytes
         of_loader = budget.loader_bytes // (ranks if self._is_private else 1)

@@ -25,7 +25,7 @@ from gloader.errors import (
 )
 from gloader.loader import Loader
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training import train
+from gloader.training import run_budget, train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate
 from gloader.training.inference.activations import FeatureRows
@@ -508,7 +508,10 @@ def test_a_checkpoint_of_another_dataset_is_refused(communities, tmp_path) -> No
 
 
 @pytest.mark.reliability("C14")
-def test_a_budget_that_evaluation_exceeds_is_refused_before_training(communities) -> None:
+def test_a_budget_that_evaluation_exceeds_is_refused_before_training(communities, monkeypatch) -> None:
+    monkeypatch.setattr(run_budget, "_PROCESS_BYTES", 0)
+    monkeypatch.setattr(run_budget, "_MIN_SLACK_BYTES", 0)
+
     class Generous(Loader):
         @classmethod
         def from_settings(cls, dataset, settings, **rest):
@@ -529,10 +532,12 @@ def test_a_budget_that_a_step_exceeds_is_refused_before_anything_is_opened(commu
 
 
 @pytest.mark.reliability("C14")
-def test_a_loader_that_does_not_fit_says_who_else_has_a_share(communities) -> None:
+def test_a_loader_that_does_not_fit_says_who_else_has_a_share(communities, monkeypatch) -> None:
+    monkeypatch.setattr(run_budget, "_PROCESS_BYTES", 0)
+    monkeypatch.setattr(run_budget, "_MIN_SLACK_BYTES", 0)
     with pytest.raises(BudgetError) as raised:
         fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=5_000_000))
-    assert raised.value.__notes__[0].startswith("memory budget 5 MB: loader 3.")
+    assert raised.value.__notes__[0].startswith("memory budget 5 MB (Python and torch")
 
 
 def test_a_pipeline_of_all_epochs_is_asked_for_once(communities) -> None:

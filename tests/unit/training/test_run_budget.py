@@ -29,7 +29,7 @@ def test_the_parts_are_the_whole() -> None:
 def test_the_code_of_a_run_is_counted_whatever_the_budget(total_mb: int) -> None:
     budget, *_ = share_budget(total_bytes=total_mb * MB, parameter_bytes=0, step_bytes=0)
     assert budget.process_bytes == 68 * MB
-    assert 8 << 20 <= budget.slack_bytes <= 64 << 20
+    assert 20 << 20 <= budget.slack_bytes <= 64 << 20
 
 
 @pytest.mark.reliability("J11")
