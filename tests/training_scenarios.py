@@ -37,7 +37,7 @@ from gloader.types import ReadyBatch
 
 MODEL = ModelConfig(hidden=8, dropout=0.0)
 OPTIM = OptimConfig(epochs=3, lr=0.01)
-LOADER = LoaderSettings.of(fanouts=(4, 3), batch_size=16, threads=1, memory_budget=300_000_000)
+LOADER = LoaderSettings.of(fanouts=(4, 3), batch_size=16, threads=1, memory_budget=900_000_000)
 
 
 def warm_up(dataset: str) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.config import TrainSettings
 
 EXTENT = Extent(num_epochs=1, num_batches=2)
-START = settings(features="ssd", cache=100_000, memory_budget=80_000_000)
+START = settings(features="ssd", cache=100_000, memory_budget=150_000_000)
 TOO_LARGE = "cache=30000000"
 
 
@@ -88,5 +88,5 @@ def test_where_nothing_fits_the_start_is_kept_and_its_own_error_is_raised(wide: 
     found, _ = measured(wide, searched(tried(TOO_LARGE, 1.0)))
     assert (found.best, len(found.misfits)) == (None, 1)
     with pytest.raises(BudgetError, match="a host cache of 31 MB does not fit"):
-        start = settings(features="ssd", cache=31_000_000, memory_budget=80_000_000)
+        start = settings(features="ssd", cache=31_000_000, memory_budget=150_000_000)
         measured(wide, searched(), start=start)

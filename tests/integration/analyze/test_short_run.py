@@ -92,10 +92,13 @@ def test_warming_up_takes_a_step_or_two(dataset: gloader.Dataset) -> None:
 def test_what_does_not_fit_is_refused_and_torch_draws_as_before(wide: gloader.Dataset) -> None:
     state = torch.get_rng_state()
     one = Extent(num_epochs=1, num_batches=1)
-    tight = settings(features="ssd", cache=0, memory_budget=80_000_000)
+    tight = settings(features="ssd", cache=0, memory_budget=150_000_000)
     run_short(wide, tight, device=CPU, extent=one)
     assert torch.equal(torch.get_rng_state(), state)
     with pytest.raises(BudgetError, match="a host cache of 30 MB does not fit"):
         run_short(
-            wide, settings(features="ssd", cache=30_000_000, memory_budget=80_000_000), device=CPU, extent=one
+            wide,
+            settings(features="ssd", cache=30_000_000, memory_budget=150_000_000),
+            device=CPU,
+            extent=one,
         )

@@ -154,7 +154,7 @@ def test_nothing_is_predicted_where_the_replay_explains_too_little(
     assert main(["analyze", str(run), "--what-if", "gpu=4x"]) == 1
     shown = capsys.readouterr().out
     assert "nothing predicted" in shown
-    assert "longer than it does in the replay, and beyond 10% nothing is predicted" in shown
+    assert "longer than in the replay, and the replay is trusted up to 10%" in shown
     assert "of the stages" in shown
     for absent in ("gpu=4x", "what if", "floor", "where an epoch goes"):
         assert absent not in shown

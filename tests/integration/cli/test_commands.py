@@ -347,7 +347,7 @@ def test_run_is_explained_and_traced_where_asked_for(
     assert main([*words, "--explain", "--trace", "--superbatch", "4", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     for part in (
-        "memory budget 1 GB: loader",
+        "memory budget 1 GB (Python and torch come on top: about 330 MB a process): loader",
         "rows (10.",
         "on the SSD, read in sweeps (as asked for)",
         "superbatches, predicted and measured:",

@@ -108,6 +108,8 @@ def test_training_ends_by_a_signal_with_one_line_and_no_residue(
         child.send_signal(number)
         _, stderr = child.communicate(timeout=30)
     assert child.returncode == status
-    assert stderr in ("error: interrupted\n", "error: terminated\n")
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    assert stderr.startswith(f"error: {word} (stopped in epoch ")
+    assert stderr.endswith(f"with --out {out} --resume)\n")
     assert list(spill.iterdir()) == []
     assert [path.name for path in out.iterdir() if path.name.startswith((".", "gloader"))] == []

@@ -382,7 +382,7 @@ def test_ctrl_c_ends_machines_that_exchange_within_seconds_and_nothing_is_left(
         port = found.getsockname()[1]
     words = (
         f"--out {tmp_path / 'run'} --spill-dir {spill} --exchange always --features ssd --cache 9600 --fanout 4,3 "
-        "--hidden 8 --epochs 100000 --batch-size 16 --memory-budget 300MB --device cpu --json"
+        "--hidden 8 --epochs 100000 --batch-size 16 --memory-budget 900MB --device cpu --json"
     )
     settings: dict[str, Any] = {"names": ["a", "b"], "port": port, "words": words.split()}
     ended = run("commanded", kill=(0, 1), signal_number=signal.SIGINT, **settings)

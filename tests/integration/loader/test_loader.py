@@ -467,7 +467,7 @@ def test_bad_settings_fail_at_construction_and_leave_nothing_open(
 
 def test_explain_names_the_tiers(tiny: Written) -> None:
     with _loader(tiny, features="ram") as loader:
-        assert "in memory, they fit" in loader.explain()
+        assert "in memory (they fit" in loader.explain()
     with _loader(tiny, features="ssd", cache=60 * DIM * 4) as loader:
         assert "60 rows (10.0%)" in loader.explain()
 

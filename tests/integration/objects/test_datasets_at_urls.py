@@ -111,7 +111,8 @@ def test_an_evaluated_training_is_that_of_a_folder(serve: Serve, opened: Open, l
     settings = TrainSettings(
         model=ModelConfig(hidden=8, dropout=0.0),
         optim=OptimConfig(epochs=2),
-        loader=LoaderSettings.of(**SAMPLING, **WAYS["staged"]),
+        # A run holds its code and blocks of the store beside batches.
+        loader=LoaderSettings.of(**SAMPLING | {"memory_budget": "400MB"}, **WAYS["staged"]),
     )
     dataset = opened(serve().url + "/papers", object_price="1/1000req,2/GB")
     ours, theirs = (fit(each, settings, device="cpu") for each in (dataset, local))

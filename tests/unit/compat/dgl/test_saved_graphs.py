@@ -104,7 +104,7 @@ def test_a_graph_of_several_types_is_read_without_dgl(tmp_path, monkeypatch, cap
 def test_what_is_not_there_says_how_it_is_made(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        StoreOpenError, match="not there; make it once: gloader prepare SOURCE data/graph"
+        StoreOpenError, match="a dataset is made once: gloader prepare SOURCE data/graph"
     ) as caught:
         gloader.Dataset.open("data/graph")
     assert caught.value.__suppress_context__  # one traceback, and not the two of what was looked for
