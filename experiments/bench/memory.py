@@ -1,8 +1,8 @@
 """The memory budget against what is taken: every command, model and home of the features, over many budgets.
 
 A run is `gloader prepare`, `train` (which evaluates, too) or `infer`, a process each. What counts is anonymous memory
-(RssAnon and RssShmem of the process and its children, read every few milliseconds) less that of a bare `import torch`:
-at most the budget. As root, each runs in a control group (v1) of exactly that: budget and interpreter, with its page
+(Anonymous and Pss_Shmem of `smaps_rollup`, of the process and its children, read every few milliseconds) less that of
+a bare `import torch`: at most the budget. As root, each runs in a control group (v1) of exactly that: budget and interpreter, with its page
 cache and the kernel's own memory. A run that the budget is too small for has to say so, and is marked as refused.
 
 Three graphs for each budget, all made for it, so that it is full: one whose features do not fit (`ssd`, from numpy
@@ -28,13 +28,15 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from control_group import limited
-from memory_cases import MATRIX_SOURCES, Case, matrix_cases, write_typed
+from memory_cases import MATRIX_SOURCES, Case, matrix_cases, write_graphs
 
 from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
@@ -46,6 +48,7 @@ CGROUP = Path("/sys/fs/cgroup/memory")
 MB = 1_000_000
 _ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
 _EVERY_S = 0.005
+_LOOKS_FOR_CHILDREN = 20
 _REFUSED = 2  # the exit status of a budget that is too small
 _BATCHES = 12  # of an epoch: enough for caches to be full
 _PIECE_BYTES = 64 * MB
@@ -219,69 +222,61 @@ class _Bench:
 
 
 def matrix(folder: Path, args: argparse.Namespace, *, bare: int) -> Iterator[Run]:
-    """Yield the runs of every case, each with the least budget that is enough and with larger ones."""
-    write_typed(folder / "typed")
+    """Yield the runs of every case: each with the least budget that is enough, then each with the next larger one."""
+    write_graphs(folder)
     for name, source in MATRIX_SOURCES.items():
         line = [sys.executable, "-m", "gloader", "prepare", *source, str(folder / name), "--json"]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=os.environ | _paths())
     commit = str(provenance()["commit"])
-    for case in matrix_cases():
-        if args.cases and not any(word in case.name for word in args.cases):
-            continue
-        words = [
-            *case.words,
-            "--dataset",
-            str(folder / case.graph),
-            "--epochs",
-            "2",
-            "--json",
-            "--device",
-            "cpu",
-        ]
-        refused = _matrix_run(folder, case, words, 50 * MB, bare=bare, commit=commit)
-        named = re.search(r"--memory-budget (\w+) or more", refused.outcome)
-        if named is None:
-            yield refused
-            continue
-        for factor in args.factors:
-            yield _matrix_run(
-                folder, case, words, int(factor * parse_bytes(named[1])), bare=bare, commit=commit
-            )
-
-
-def _matrix_run(folder: Path, case: Case, words: list[str], budget: int, *, bare: int, commit: str) -> Run:
-    out = folder / "run"
-    for name in ("run", "kernels"):
-        shutil.rmtree(folder / name, ignore_errors=True)
-    ranks = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks), "-m"]
-    line = [
-        sys.executable,
-        "-m",
-        *(ranks if case.ranks > 1 else []),
-        "gloader",
-        "train",
-        *words,
-        "--out",
-        str(out),
+    cases = [
+        case
+        for case in matrix_cases()
+        if not args.cases or any(word in f"{case.name} {case.model}" for word in args.cases)
     ]
-    env = {"NUMBA_CACHE_DIR": str(folder / "kernels")} if case.is_cold else {}
-    began = time.perf_counter()
-    code, error, peak = measure([*line, "--memory-budget", str(budget)], group=None, env=env)
-    own = json.loads((out / "result.json").read_text())["peak_anonymous_bytes"] if code == 0 else None
-    # torchrun itself has imported torch.
-    processes = case.ranks + (case.ranks > 1)
+
+    def run(case: Case, budget: int) -> Run:
+        return _matrix_run(folder, case, budget, bare=bare, commit=commit)
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        least = {}
+        for case, refused in zip(cases, pool.map(partial(run, budget=50 * MB), cases), strict=True):
+            named = re.search(r"--memory-budget (\w+) or more", refused.outcome)
+            if named is None:
+                yield refused
+            else:
+                least[case] = parse_bytes(named[1])
+                print(f"{case.model} {case.name}: {named[1]} or more, said in {refused.seconds:.0f} s", flush=True)
+        for factor in args.factors:
+            yield from pool.map(lambda case, by=factor: run(case, int(by * least[case])), least)
+
+
+def _matrix_run(folder: Path, case: Case, budget: int, *, bare: int, commit: str) -> Run:
+    ranks = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(case.ranks), "-m"]
+    words = [*case.words, "--dataset", str(folder / case.graph), "--epochs", "1", "--json", "--device", "cpu"]
+    line = [sys.executable, "-m", *(ranks if case.ranks > 1 else []), "gloader", "train", *words]
+    with tempfile.TemporaryDirectory(dir=folder) as own:
+        out = Path(own, "run")
+        env = {"NUMBA_CACHE_DIR": f"{own}/kernels"} if case.is_cold else {}
+        began = time.perf_counter()
+        code, error, peak = measure(
+            [*line, "--out", str(out), "--memory-budget", str(budget)],
+            group=None,
+            env=env,
+            is_launcher=case.ranks > 1,
+        )
+        result = json.loads((out / "result.json").read_text()) if code == 0 else {}
     return Run(
         command=f"train {case.name}",
         model=case.model,
         features=case.graph,
         budget_bytes=budget,
         outcome="done" if code == 0 else f"refused: {error[-300:]}" if "budget" in error else error[-300:],
-        peak_bytes=max(0, peak - processes * bare),
+        peak_bytes=max(0, peak - case.ranks * bare),
         group_peak_bytes=None,
         seconds=time.perf_counter() - began,
         words=" ".join(words).replace(str(folder), "FOLDER"),
         commit=commit,
-        own_peak_bytes=own,
+        own_peak_bytes=result.get("peak_anonymous_bytes"),
     )
 
 
@@ -331,7 +326,9 @@ def write_source(graph: Graph, folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def measure(command: list[str], *, group: Path | None, env: dict[str, str]) -> tuple[int, str, int]:
+def measure(
+    command: list[str], *, group: Path | None, env: dict[str, str], is_launcher: bool = False
+) -> tuple[int, str, int]:
     """Run ``command``; return its status, what it said on stderr, and the peak of its anonymous memory.
 
     Parameters
@@ -339,6 +336,7 @@ def measure(command: list[str], *, group: Path | None, env: dict[str, str]) -> t
     command : started in ``group``
     group : a control group; None: none
     env : beside this process's
+    is_launcher : it starts the processes that count, and does not count itself
     """
     if group is not None:
         command = ["/bin/sh", "-c", _ENTER, str(group), *command]
@@ -346,10 +344,15 @@ def measure(command: list[str], *, group: Path | None, env: dict[str, str]) -> t
         child = subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | _paths() | env
         )
-        peak = 0
+        peak, looks = 0, 0
+        found: list[int] = []
         try:
             while child.poll() is None:
-                peak = max(peak, anonymous_bytes(child.pid))
+                # To look for children takes longer than to read their memory.
+                if looks % _LOOKS_FOR_CHILDREN == 0:
+                    found = processes_of(child.pid)
+                looks += 1
+                peak = max(peak, sum(map(anonymous_bytes, found[1:] if is_launcher else found)))
                 time.sleep(_EVERY_S)
         except BaseException:
             child.kill()
@@ -359,23 +362,23 @@ def measure(command: list[str], *, group: Path | None, env: dict[str, str]) -> t
         return child.returncode, errors.read().strip(), peak
 
 
-def anonymous_bytes(pid: int) -> int:
-    """Return the anonymous and shared memory of a process and its children, 0 for one that is gone."""
+def processes_of(pid: int) -> list[int]:
+    """Return a process and all that it started; nothing for one that is gone."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text("ascii", errors="replace")
-        children = [
-            int(child)
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return [pid, *(each for child in children for each in processes_of(child))]
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Return the anonymous memory of a process, and its part of shared memory; 0 for one that is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii", errors="replace").splitlines()
     except OSError:
         return 0
-    own = sum(
-        1024 * int(line.split()[1])
-        for line in status.splitlines()
-        if line.startswith(("RssAnon", "RssShmem"))
-    )
-    return own + sum(map(anonymous_bytes, children))
+    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Pss_Shmem:")))
 
 
 def bare_torch_bytes() -> int:
@@ -488,7 +491,8 @@ def _parse() -> argparse.Namespace:
         "--cases", type=words, default=[], help="of the matrix: those whose names have a word"
     )
     parser.add_argument("--factors", type=lambda text: [float(word) for word in words(text)],
-                        default="1,1.15,1.4,2,3", help="of the least budget")  # fmt: skip
+                        default="1,1.1,1.3,1.7,2.5", help="of the least budget")  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=2, help="of the matrix: runs at a time")
     parser.add_argument("--cold", action="store_true", help="compile every kernel in every run")
     parser.add_argument("--cgroup", type=Path, default=CGROUP, help="where groups are made")
     parser.add_argument("--out", type=Path, help="JSON file; the table is written beside it")

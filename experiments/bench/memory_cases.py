@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,37 +27,70 @@ class Case:
 
 
 MATRIX_SOURCES = {
-    "plain": ["synthetic:community,nodes=60000,edges=900000,dim=128,classes=8,seed=1,train=0.2,valid=0.1"],
+    "plain": ["synthetic:community,nodes=40000,edges=600000,dim=128,classes=8,seed=1,train=0.15,valid=0.1"],
     "links": [
-        "synthetic:community,nodes=30000,edges=400000,dim=64,classes=8,seed=2",
+        "synthetic:community,nodes=20000,edges=60000,dim=64,classes=8,seed=2",
         "--edge-split",
         "80/10/10",
     ],
 }
+_STEP = ("--fanout", "10,10", "--batch-size", "512", "--hidden", "64")
+_ON_SSD = ("--features", "ssd")
 
 
 def matrix_cases() -> Iterator[Case]:
     """Yield the kinds of runs."""
-    step = ("--fanout", "10,10", "--batch-size", "512", "--hidden", "64")
-    for model in ("gcn", "graphsage", "gat"):
+    for model, graph in (("gcn", "plain"), ("graphsage", "plain"), ("gat", "plain"), ("gine", "told")):
         for features in ("ssd", "ram"):
-            words = (*step, "--model", model, "--features", features)
-            yield Case(name=f"{features}", model=model, graph="plain", words=words)
-        for topology in ("sweep", "direct"):
-            words = (*step, "--model", model, "--features", "ssd", "--topology", topology)
-            yield Case(name=f"ssd, edges {topology}", model=model, graph="plain", words=words)
+            yield _case(features, model, graph, "--features", features)
+        for home in ("sweep", "direct"):
+            yield _case(f"ssd, edges {home}", model, graph, *_ON_SSD, "--topology", home)
     for model in ("rsage", "rgcn", "rgat"):
         for features in ("ssd", "ram"):
-            words = (*step, "--model", model, "--features", features)
-            yield Case(name=f"typed {features}", model=model, graph="typed", words=words)
-    links = (*step, "--task", "link", "--model", "graphsage")
-    yield Case(name="link ssd", model="graphsage", graph="links", words=(*links, "--features", "ssd"))
-    sage = (*step, "--model", "graphsage", "--features", "ssd")
-    yield Case(name="2 ranks ssd", model="graphsage", graph="plain", words=sage, ranks=2)
-    yield Case(name="cold ssd", model="graphsage", graph="plain", words=sage, is_cold=True)
+            yield _case(f"typed {features}", model, "typed", "--features", features)
+        yield _case("typed ssd, edges sweep", model, "typed", *_ON_SSD, "--topology", "sweep")
+    for model in ("graphsage", "gcn"):
+        for features in ("ssd", "ram"):
+            yield _case(f"link {features}", model, "links", "--task", "link", "--features", features)
+    for model in ("rsage", "rgcn"):
+        yield _case("typed link ssd", model, "pairs", "--task", "link", *_ON_SSD)
+    for model, graph in (("graphsage", "plain"), ("gat", "plain"), ("rsage", "typed")):
+        for features in ("ssd", "ram"):
+            yield _case(f"2 ranks {graph} {features}", model, graph, "--features", features, ranks=2)
+    for model, graph in (("graphsage", "plain"), ("rgcn", "typed")):
+        yield _case(f"cold {graph} ssd", model, graph, *_ON_SSD, is_cold=True)
 
 
-def write_typed(folder: Path) -> None:
+def _case(name: str, model: str, graph: str, *words: str, ranks: int = 1, is_cold: bool = False) -> Case:
+    words = (*_STEP, "--model", model, *words)
+    return Case(name=name, model=model, graph=graph, words=words, ranks=ranks, is_cold=is_cold)
+
+
+def write_graphs(folder: Path) -> None:
+    """Write the graphs that are not made up by gloader: with features of edges, and of several types."""
+    _write_told(folder / "told")
+    _write_typed(folder / "typed")
+    _write_typed(folder / "pairs", edge_split=(0.8, 0.1, 0.1), edge_split_relation="1")
+
+
+def _write_told(folder: Path) -> None:
+    """Write a graph of one type whose edges have features."""
+    rng = np.random.default_rng(6)
+    num_nodes, num_edges = 20_000, 200_000
+    nodes = rng.permutation(num_nodes)
+    Dataset.from_numpy(
+        folder,
+        edge_index=rng.integers(0, num_nodes, (2, num_edges)),
+        features=rng.standard_normal((num_nodes, 128), dtype=np.float32),
+        edge_features=rng.standard_normal((num_edges, 16), dtype=np.float32),
+        labels=rng.integers(0, 8, num_nodes),
+        train=nodes[:5000],
+        valid=nodes[5000:7000],
+        test=nodes[7000:9000],
+    ).close()
+
+
+def _write_typed(folder: Path, **options: Any) -> None:
     """Write a graph of several types, most of whose nodes have no features."""
     rng = np.random.default_rng(5)
     counts = {"package": 9000, "user": 8000, "tag": 4000}
@@ -85,4 +118,5 @@ def write_typed(folder: Path) -> None:
         train=nodes[:4000],
         valid=nodes[4000:6000],
         test=nodes[6000:8000],
+        **options,
     ).close()

@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from gloader.core.signals import uninterrupted
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.memory.too_small import advice, rounded_up
 from gloader.observe.memory_course import MemoryCourse
 
 if TYPE_CHECKING:
@@ -110,7 +113,12 @@ class PeakMemory:
         self._most = anonymous_bytes()
         self.begin_course()
         self._bound: int | None = None
+        self._budget = 0
+        self._is_near = False
         self._release_at = 0
+        # Of the program, from before this run.
+        self._others = max(0, self._most - self._bare - first_bytes())
+        self._passed = 0  # the most that was in use above the bound
         self._turn = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
@@ -121,7 +129,7 @@ class PeakMemory:
         self._look()
         return max(0, self._most - self._bare)
 
-    def keep_below(self, bound_bytes: int) -> None:
+    def keep_below(self, bound_bytes: int, *, budget_bytes: int | None = None) -> None:
         """From now on, give freed memory back to the system when the memory comes near a bound.
 
         Between the blocks of a heap lies what was freed, up to twice what is in use; the thread that watches has the
@@ -130,11 +138,32 @@ class PeakMemory:
         Parameters
         ----------
         bound_bytes : above a bare ``import torch``
+        budget_bytes : of all ranks, which errors tell of; None: the bound
         """
         release_freed_memory()
         with self._turn:
             self._bound = bound_bytes
+            self._budget = bound_bytes if budget_bytes is None else budget_bytes
+            self._passed = 0
             self._release_at = _release_at(bound_bytes)
+
+    def require_below(self) -> None:
+        """Give freed memory back near the bound, as before a step; BudgetError where more than that was in use."""
+        bound, budget_bytes = self._bound, self._budget
+        if bound is None:
+            return
+        if self._is_near:
+            # On a busy machine the thread may look too late.
+            self._relieve(self._look())
+        if self._passed <= bound:
+            return
+        # Of each rank as much more as of this one.
+        enough = rounded_up(budget_bytes * self._passed // bound + max(budget_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES))
+        raise BudgetError(
+            f"the run holds {format_bytes(self._passed)} where {format_bytes(bound)} were planned: more than the steps "
+            f"that were tried before it began. {advice(enough)}, or use a smaller batch size or fan-out",
+            short_bytes=enough - budget_bytes,
+        )
 
     def begin_course(self) -> None:
         """Begin the stretch of time that `course` tells of; the peak stays."""
@@ -163,7 +192,8 @@ class PeakMemory:
         every = _EVERY_S
         while not self._ended.wait(every):
             held, bound = self._look(), self._bound
-            every = _EVERY_S if bound is None or held - self._bare < _NEAR * bound else _EVERY_NEAR_S
+            self._is_near = bound is not None and held - self._bare >= _NEAR * bound
+            every = _EVERY_NEAR_S if self._is_near else _EVERY_S
             self._relieve(held)
 
     def _relieve(self, held: int) -> None:
@@ -175,6 +205,7 @@ class PeakMemory:
         # Where little comes back, more is in use than was thought: asked again halfway to the bound.
         left = anonymous_bytes() - self._bare
         self._release_at = max(_release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED)
+        self._passed = max(self._passed, left - self._others)
 
     def _look(self) -> int:
         """Note the bytes that are held now, and return them."""

@@ -143,7 +143,8 @@ class RunLoader:
         ranks = self.group.most_local
         borrowed = loader.borrowed_bytes
         of_loader = budget.loader_bytes // (ranks if self._is_private else 1)
-        self.peak.keep_below(budget.rank_bytes(ranks, of_loader=borrowed or of_loader))
+        bound = budget.rank_bytes(ranks, of_loader=borrowed or of_loader)
+        self.peak.keep_below(bound, budget_bytes=budget.total_bytes)
 
     def _total_bytes(self) -> int:
         """Return the budget of a machine."""

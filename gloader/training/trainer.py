@@ -225,6 +225,7 @@ class Trainer:
         for batch in self._loader:
             index = batch.id.index
             is_last = index + 1 == len(self._loader)
+            self._peak.require_below()
             logits, loss = self._step.take(batch, is_last=is_last)
             metrics.add(batch, logits, loss)
             now = time.perf_counter()
@@ -274,7 +275,10 @@ class Trainer:
             return None
         reading = nullcontext() if self._rows is None else self._rows.reading()
         with all_cores(self._group, self._device), reading:
-            return self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
+            score = self._task.score(split, self._model, self._inference, self._reporter.on_evaluate)
+        # The next step, or the test, takes its place.
+        release_freed_memory()
+        return score
 
     @property
     def _serve(self) -> Meanwhile | None:

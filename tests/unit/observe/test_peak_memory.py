@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gloader.errors import BudgetError
 from gloader.observe import peak_memory
 from gloader.observe.peak_memory import PeakMemory, anonymous_bytes
 
@@ -97,3 +98,23 @@ def test_memory_that_is_in_use_is_not_asked_for_again_and_again(monkeypatch: pyt
     for held[0] in (380_000_000, 381_000_000, 391_000_000, 392_000_000):
         peak._relieve(peak._look())
     assert released == [380_000_000, 391_000_000]
+
+
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(("left", "is_over"), [(399_000_000, False), (420_000_000, True)])
+def test_memory_in_use_above_the_bound_ends_the_run_with_a_larger_budget(
+    monkeypatch: pytest.MonkeyPatch, left: int, is_over: bool
+) -> None:
+    held = [0]
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
+    monkeypatch.setattr(peak_memory, "release_freed_memory", lambda: held.__setitem__(0, min(held[0], left)))
+    peak = PeakMemory()
+    peak._bare = 0
+    peak.keep_below(400_000_000, budget_bytes=800_000_000)
+    held[0] = 430_000_000
+    peak._relieve(peak._look())
+    if not is_over:
+        peak.require_below()
+        return
+    with pytest.raises(BudgetError, match=r'420 MB where 400 MB were planned.*memory_budget="890MB" or more'):
+        peak.require_below()
