@@ -2,8 +2,9 @@
 
 A run is `gloader prepare`, `train` (which evaluates, too) or `infer`, a process each. What counts is anonymous memory
 (Anonymous and Pss_Shmem of `smaps_rollup`, of the process and its children, read every few milliseconds) less that of
-a bare `import torch`: at most the budget. As root, each runs in a control group (v1) of exactly that: budget and interpreter, with its page
-cache and the kernel's own memory. A run that the budget is too small for has to say so, and is marked as refused.
+a bare `import torch`: at most the budget. As root, each runs in a control group (v1) of exactly that: budget and
+interpreter, with its page cache and the kernel's own memory. A run that the budget is too small for has to say so, and
+is marked as refused.
 
 Three graphs for each budget, all made for it, so that it is full: one whose features do not fit (`ssd`, from numpy
 files), one whose features fit barely (`ram`, its edges from a CSV file), and one whose topology takes more than half
@@ -36,6 +37,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from control_group import limited
+from measure_memory import bare_torch_bytes, measure, paths
 from memory_cases import MATRIX_SOURCES, Case, matrix_cases, write_graphs
 
 from gloader.bench.environment import provenance
@@ -46,9 +48,6 @@ if TYPE_CHECKING:
 
 CGROUP = Path("/sys/fs/cgroup/memory")
 MB = 1_000_000
-_ENTER = 'echo $$ > "$0/cgroup.procs" && exec "$@"'
-_EVERY_S = 0.005
-_LOOKS_FOR_CHILDREN = 20
 _REFUSED = 2  # the exit status of a budget that is too small
 _BATCHES = 12  # of an epoch: enough for caches to be full
 _PIECE_BYTES = 64 * MB
@@ -226,26 +225,26 @@ def matrix(folder: Path, args: argparse.Namespace, *, bare: int) -> Iterator[Run
     write_graphs(folder)
     for name, source in MATRIX_SOURCES.items():
         line = [sys.executable, "-m", "gloader", "prepare", *source, str(folder / name), "--json"]
-        subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=os.environ | _paths())
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=os.environ | paths())
     commit = str(provenance()["commit"])
+    known = {} if args.least is None else json.loads(args.least.read_text())
     cases = [
-        case
-        for case in matrix_cases()
-        if not args.cases or any(word in f"{case.name} {case.model}" for word in args.cases)
+        case for case in matrix_cases() if not args.cases or any(word in case.title for word in args.cases)
     ]
 
     def run(case: Case, budget: int) -> Run:
         return _matrix_run(folder, case, budget, bare=bare, commit=commit)
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        least = {}
-        for case, refused in zip(cases, pool.map(partial(run, budget=50 * MB), cases), strict=True):
+        least = {case: known[case.title] for case in cases if case.title in known}
+        asked = [case for case in cases if case not in least]
+        for case, refused in zip(asked, pool.map(partial(run, budget=50 * MB), asked), strict=True):
             named = re.search(r"--memory-budget (\w+) or more", refused.outcome)
             if named is None:
                 yield refused
             else:
                 least[case] = parse_bytes(named[1])
-                print(f"{case.model} {case.name}: {named[1]} or more, said in {refused.seconds:.0f} s", flush=True)
+                print(f"{case.title}: {named[1]} or more, said in {refused.seconds:.0f} s", flush=True)
         for factor in args.factors:
             yield from pool.map(lambda case, by=factor: run(case, int(by * least[case])), least)
 
@@ -326,75 +325,6 @@ def write_source(graph: Graph, folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def measure(
-    command: list[str], *, group: Path | None, env: dict[str, str], is_launcher: bool = False
-) -> tuple[int, str, int]:
-    """Run ``command``; return its status, what it said on stderr, and the peak of its anonymous memory.
-
-    Parameters
-    ----------
-    command : started in ``group``
-    group : a control group; None: none
-    env : beside this process's
-    is_launcher : it starts the processes that count, and does not count itself
-    """
-    if group is not None:
-        command = ["/bin/sh", "-c", _ENTER, str(group), *command]
-    with tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | _paths() | env
-        )
-        peak, looks = 0, 0
-        found: list[int] = []
-        try:
-            while child.poll() is None:
-                # To look for children takes longer than to read their memory.
-                if looks % _LOOKS_FOR_CHILDREN == 0:
-                    found = processes_of(child.pid)
-                looks += 1
-                peak = max(peak, sum(map(anonymous_bytes, found[1:] if is_launcher else found)))
-                time.sleep(_EVERY_S)
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
-        errors.seek(0)
-        return child.returncode, errors.read().strip(), peak
-
-
-def processes_of(pid: int) -> list[int]:
-    """Return a process and all that it started; nothing for one that is gone."""
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        children = [int(child) for task in tasks for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
-    return [pid, *(each for child in children for each in processes_of(child))]
-
-
-def anonymous_bytes(pid: int) -> int:
-    """Return the anonymous memory of a process, and its part of shared memory; 0 for one that is gone."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text("ascii", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Pss_Shmem:")))
-
-
-def bare_torch_bytes() -> int:
-    """Return the anonymous memory that a process has taken when it has imported torch."""
-    wait = "import sys, torch; print(flush=True); sys.stdin.read()"
-    with subprocess.Popen(
-        [sys.executable, "-c", wait], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as child:
-        if child.stdout is None or child.stdin is None:
-            raise RuntimeError("the child has no pipes")
-        child.stdout.readline()
-        found = anonymous_bytes(child.pid)
-        child.stdin.close()
-    return found
-
-
 def markdown(runs: list[Run], *, bare: int) -> str:
     """Return the table of all runs. Pure."""
     lines = [
@@ -467,11 +397,6 @@ def _line(run: Run) -> str:
     )
 
 
-def _paths() -> dict[str, str]:
-    root = str(Path(__file__).parents[2])
-    return {"PYTHONPATH": os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))}
-
-
 def _parse() -> argparse.Namespace:
     def words(text: str) -> list[str]:
         return text.split(",")
@@ -492,6 +417,9 @@ def _parse() -> argparse.Namespace:
     )
     parser.add_argument("--factors", type=lambda text: [float(word) for word in words(text)],
                         default="1,1.1,1.3,1.7,2.5", help="of the least budget")  # fmt: skip
+    parser.add_argument(
+        "--least", type=Path, help="of the matrix: JSON, the least budgets of cases that are known, in bytes"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="of the matrix: runs at a time")
     parser.add_argument("--cold", action="store_true", help="compile every kernel in every run")
     parser.add_argument("--cgroup", type=Path, default=CGROUP, help="where groups are made")

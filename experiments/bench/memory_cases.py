@@ -25,6 +25,11 @@ class Case:
     ranks: int = 1
     is_cold: bool = False
 
+    @property
+    def title(self) -> str:
+        """The model and what is special about the run."""
+        return f"{self.model} {self.name}"
+
 
 MATRIX_SOURCES = {
     "plain": ["synthetic:community,nodes=40000,edges=600000,dim=128,classes=8,seed=1,train=0.15,valid=0.1"],

@@ -158,7 +158,9 @@ class PeakMemory:
         if self._passed <= bound:
             return
         # Of each rank as much more as of this one.
-        enough = rounded_up(budget_bytes * self._passed // bound + max(budget_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES))
+        enough = rounded_up(
+            budget_bytes * self._passed // bound + max(budget_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES)
+        )
         raise BudgetError(
             f"the run holds {format_bytes(self._passed)} where {format_bytes(bound)} were planned: more than the steps "
             f"that were tried before it began. {advice(enough)}, or use a smaller batch size or fan-out",
