@@ -269,7 +269,7 @@ def _matrix_run(folder: Path, case: Case, budget: int, *, bare: int, commit: str
         model=case.model,
         features=case.graph,
         budget_bytes=budget,
-        outcome="done" if code == 0 else f"refused: {error[-300:]}" if "budget" in error else error[-300:],
+        outcome="done" if code == 0 else _why(error),
         peak_bytes=max(0, peak - case.ranks * bare),
         group_peak_bytes=None,
         seconds=time.perf_counter() - began,
@@ -277,6 +277,12 @@ def _matrix_run(folder: Path, case: Case, budget: int, *, bare: int, commit: str
         commit=commit,
         own_peak_bytes=result.get("peak_anonymous_bytes"),
     )
+
+
+def _why(error: str) -> str:
+    """Return the budget that a refusal names, or the end of another error. Pure."""
+    named = re.search(r"--memory-budget \w+ or more", error)
+    return error[-300:] if named is None else f"refused: {named[0]}"
 
 
 def write_source(graph: Graph, folder: Path) -> list[str]:
