@@ -81,3 +81,10 @@ def test_nothing_is_given_twice(total, parameters, step) -> None:
         assert budget.loader_bytes > 0
         assert budget.phase_bytes >= step
         assert budget.loader_bytes + budget.phase_bytes + budget.model_bytes <= total
+
+
+@pytest.mark.reliability("J11")
+def test_a_step_over_several_types_counts_more() -> None:
+    sizes = {"total_bytes": 10**9, "parameter_bytes": 10**6, "step_bytes": 10**8}
+    plain, typed = (share_budget(**sizes, is_typed=is_typed)[0] for is_typed in (False, True))
+    assert (plain.step_bytes, typed.step_bytes) == (150_000_000, 175_000_000)
