@@ -24,6 +24,7 @@ from gloader.errors import (
     StoreLockedError,
 )
 from gloader.loader import Loader
+from gloader.observe.peak_memory import PeakMemory
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import run_budget, train
 from gloader.training.checkpoint.save import load_checkpoint
@@ -529,6 +530,21 @@ def test_a_budget_that_evaluation_exceeds_is_refused_before_training(communities
 def test_a_budget_that_a_step_exceeds_is_refused_before_anything_is_opened(communities) -> None:
     with pytest.raises(BudgetError, match=r"a training step .* which leaves nothing to load batches with"):
         fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=50_000))
+
+
+@pytest.mark.reliability("J11")
+def test_training_ends_where_more_memory_is_in_use_than_was_planned(
+    communities, tmp_path, monkeypatch
+) -> None:
+    def note(peak: PeakMemory) -> None:
+        peak._passed = 500_000_000
+
+    monkeypatch.setattr(
+        PeakMemory, "begin_course", lambda peak: note(peak) if hasattr(peak, "_turn") else None
+    )
+    monkeypatch.setattr(PeakMemory, "_look", lambda peak: 0)
+    with pytest.raises(BudgetError, match=r'holds 500 MB where .* Give memory_budget="\w+" or more'):
+        fit(communities, MODEL, OPTIM, LOADER, out=tmp_path / "run")
 
 
 @pytest.mark.reliability("C14")
