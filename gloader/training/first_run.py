@@ -5,6 +5,7 @@ processes do in small what the command will do, each a part of it, and leave the
 """
 
 import fcntl
+import hashlib
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import gloader
 from gloader.errors import SpillError
 
 if TYPE_CHECKING:
@@ -40,6 +42,8 @@ _POLICIES = {
 _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.serve"
 _TABLE, _WRONG = "train", "wrong"
+# Rooms with kernels: an edit in one may leave some of them to be compiled.
+_KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
 
 _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
 _BATCH_SIZE, _SUPERBATCH = 64, 2
@@ -78,6 +82,24 @@ class Rehearsal:
             parts.append("exchange")
         return [replace(self, part=part) for part in parts]
 
+    def mark(self) -> Path | None:
+        """Return the file beside numba's cache that says that this was held with the kernels as they are now.
+
+        None where numba has no folder for its cache.
+        """
+        caches = [getattr(kernel, "_cache", None) for kernel in _kernels_of(_READING[0])]
+        folder = getattr(caches[0], "cache_path", None) if caches else None
+        if folder is None:
+            return None
+        said = asdict(self) | {"folder": "", "feature_dim": 0}
+        if self.loader is not None:
+            said["loader"] = {name: value for name, value in self.loader.items() if name != "fanouts"}
+        root = Path(gloader.__file__).parent
+        files = (path for room in _KERNEL_ROOMS for path in (root / room).rglob("*.py"))
+        stamps = sorted((str(path), path.stat().st_mtime_ns) for path in files)
+        digest = hashlib.sha256(json.dumps([said, stamps], default=str).encode()).hexdigest()[:16]
+        return Path(folder) / f"gloader-{digest}.held"
+
     def hold(self) -> None:
         """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
         from gloader.dataset import Dataset
@@ -99,7 +121,7 @@ class Rehearsal:
         keywords = {name: value for name, value in (self.loader or {}).items() if name in loader_defaults()}
         if keywords["io_strategy"] == "auto":
             keywords["io_strategy"] = "direct"
-        with self._open_loader(dataset, keywords) as loader:
+        with self._open_loader(dataset, keywords | {"spill_dir": self.folder}) as loader:
             for _ in loader:
                 pass
 
@@ -244,35 +266,44 @@ def compile_first(
     has_machines : whether others load as well, with whom rows may be exchanged
     """
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
-    if not _lacks_kernels(loader, links, is_exchanged=is_exchanged):
+    lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
+    # Of several types those with most to read.
+    nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
+    edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
+    rehearsal = Rehearsal(
+        folder="",
+        index_dtype="int32" if edges is None else edges.arrays["indices"].dtype,
+        feature_dtype=nodes.feature_dtype,
+        feature_dim=max(1, nodes.feature_dim),
+        has_weights=edges is not None and edges.has_weights,
+        is_typed=dataset.kind == "hetero",
+        loader=None if loader is None else _in_small(loader, dataset),
+        links=None if links is None else _of_links(links),
+        is_exchanged=is_exchanged,
+    )
+    # A run of another kind needs the same kernels for other types of arguments, which no look at a kernel tells.
+    mark = rehearsal.mark()
+    if not lacks and (mark is None or mark.exists()):
         return
     from gloader.ssd_store.spill.folder import SpillFolder
 
-    says("first run here: compiling kernels, once (15 to 60 s on two cores)")
+    if lacks:
+        says("first run here: compiling kernels, once (15 to 60 s on two cores)")
+    else:
+        says("first run of this kind here: compiling the kernels that it lacks, once")
     try:
         # Its folder is removed by the next run if this process is killed.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
-            # Of several types those with most to read.
-            nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
-            edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
-            rehearsal = Rehearsal(
-                folder=str(folder.path),
-                index_dtype="int32" if edges is None else edges.arrays["indices"].dtype,
-                feature_dtype=nodes.feature_dtype,
-                feature_dim=max(1, nodes.feature_dim),
-                has_weights=edges is not None and edges.has_weights,
-                is_typed=dataset.kind == "hetero",
-                loader=None if loader is None else _in_small(loader, folder.path),
-                links=None if links is None else _of_links(links),
-                is_exchanged=is_exchanged,
-            )
-            _hold_all(rehearsal.parts(), folder.path, says)
+            if _hold_all(replace(rehearsal, folder=str(folder.path)).parts(), folder.path, says) and mark:
+                mark.touch()
     except (OSError, SpillError) as error:
         _LOG.debug("kernels are compiled in the run itself: %s", error)
 
 
-def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> None:
+def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> bool:
     """Hold rehearsals side by side, one on each core, and say every few seconds how far they are.
+
+    Returns whether all of them came to their end.
 
     Parameters
     ----------
@@ -280,7 +311,7 @@ def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> None:
     folder : receives what their processes write, a byte for each kernel
     says : hears of it, in words
     """
-    waiting = list(parts)
+    waiting, is_whole = list(parts), True
     running: list[subprocess.Popen[bytes]] = []
     began = said = time.monotonic()
     try:
@@ -290,6 +321,7 @@ def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> None:
             for process in [each for each in running if each.poll() is not None]:
                 running.remove(process)
                 if process.returncode:
+                    is_whole = False
                     _LOG.debug("kernels are compiled in the run itself: %s", process.args)
             if time.monotonic() - said >= _SAYS_EVERY_S:
                 said = time.monotonic()
@@ -301,6 +333,7 @@ def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> None:
         for process in running:
             process.kill()
             process.wait()
+    return is_whole
 
 
 def _start(part: Rehearsal, folder: Path) -> "subprocess.Popen[bytes]":
@@ -310,8 +343,12 @@ def _start(part: Rehearsal, folder: Path) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, stdout=compiled, stderr=subprocess.DEVNULL)
 
 
-def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
-    """Return the keywords of a loader with the kernels of ``loader`` and next to no memory."""
+def _in_small(loader: "LoaderSettings", dataset: "Dataset") -> dict[str, Any]:
+    """Return the keywords of a loader with the kernels of ``loader`` and next to no memory. Pure."""
+    memory = loader.memory
+    topology = memory.topology
+    if topology == "auto" and memory.memory_budget is not None:
+        topology = "sweep" if 2 * dataset.topology_bytes > memory.memory_budget else "auto"
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
     return {name: keywords[name] for name in same} | {
@@ -322,7 +359,7 @@ def _in_small(loader: "LoaderSettings", folder: Path) -> dict[str, Any]:
         "cache": "64KB",
         "superbatch": _SUPERBATCH,
         "threads": 1,
-        "spill_dir": str(folder),
+        "topology": topology,
         "spill_budget": _SPILL_BYTES,
         "rank": 0,  # of a process that torchrun's ranks start, and that is none of them
         "world_size": 1,
@@ -375,18 +412,23 @@ def _lacks_kernels(
 
 def _is_compiled(name: str) -> bool:
     """Return whether numba's cache holds some kernel of a module as it is now."""
-    from numba.core.dispatcher import Dispatcher
-
-    found: list[Any] = [
-        value for value in vars(import_module(name)).values() if isinstance(value, Dispatcher)
-    ]
-    kernels = [kernel for kernel in found if kernel.py_func.__module__ == name]
+    kernels = _kernels_of(name)
     # numba says so to nobody. Its index is empty where it is of another version of numba or of the source.
     try:
         return any(kernel._cache._cache_file._load_index() for kernel in kernels)  # noqa: SLF001
     except (AttributeError, OSError):
         # Another numba, or no folder for its cache, where a rehearsal would be for nothing each time.
         return True
+
+
+def _kernels_of(name: str) -> list[Any]:
+    """Return the kernels of a module."""
+    from numba.core.dispatcher import Dispatcher
+
+    found: list[Any] = [
+        value for value in vars(import_module(name)).values() if isinstance(value, Dispatcher)
+    ]
+    return [kernel for kernel in found if kernel.py_func.__module__ == name]
 
 
 def _save_in_turns(lock: Path) -> None:

@@ -53,6 +53,18 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return commands
 
 
+@pytest.fixture(autouse=True)
+def no_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Keep what a rehearsal leaves out of the cache of the tests."""
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    mark = first_run.Rehearsal.mark
+    monkeypatch.setattr(
+        first_run.Rehearsal, "mark", lambda self: (found := mark(self)) and marks / found.name
+    )
+    return marks
+
+
 def _spill_folders(parent: Path) -> list[Path]:
     return list(parent.glob("gloader-spill*"))
 
@@ -104,6 +116,7 @@ def test_a_rehearsal_of_several_types_samples_by_the_fanouts_of_any_form(
 def test_a_rehearsal_of_several_machines_compiles_every_kernel_of_their_exchanges(
     dataset: Dataset, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(first_run.Rehearsal, "mark", lambda self: None)  # the kernels alone tell
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
     loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, features="ram")
     alone = LoaderSettings.of(fanouts=[3, 2], batch_size=8, features="ram", exchange="never")
@@ -138,6 +151,7 @@ def test_a_rehearsal_of_links_compiles_what_its_command_looks_for(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr(first_run.Rehearsal, "mark", lambda self: None)  # the kernels alone tell
     loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8)
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
     said: list[str] = []
@@ -204,6 +218,23 @@ def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
         assert said[-1].startswith("4 kernels compiled in ")
 
 
+def test_a_run_of_another_kind_is_rehearsed_too_and_once(
+    dataset: Dataset, started: list[list[str]], monkeypatch: pytest.MonkeyPatch, no_marks: Path
+) -> None:
+    """The first typed run compiled its kernels in its own memory, where runs of one type had compiled theirs before."""
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: True)
+    said: list[str] = []
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8)
+    for _ in range(2):
+        first_run.compile_first(dataset, loader, says=said.append)
+        first_run.compile_first(dataset, loader.changed(fanouts=(2, 2), batch_size=16), says=said.append)
+    assert len(started) == 2
+    first_run.compile_first(dataset, loader.changed(policy="lru"), says=said.append)
+    assert len(started) == 4
+    assert said == 2 * ["first run of this kind here: compiling the kernels that it lacks, once"]
+    assert len(list(no_marks.iterdir())) == 2
+
+
 def test_processes_that_save_a_kernel_at_once_take_turns(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -223,7 +254,7 @@ def test_processes_that_save_a_kernel_at_once_take_turns(
 
 
 def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(
-    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_marks: Path
 ) -> None:
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -232,6 +263,7 @@ def test_a_rehearsal_that_fails_leaves_the_compiling_to_the_run(
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path / "missing"))
     first_run.compile_first(dataset, None, says=lambda text: None)
     assert _spill_folders(tmp_path) == []
+    assert not any(no_marks.iterdir())
 
 
 def test_a_kernel_counts_as_compiled_once_it_was_called_and_until_its_source_changes(
