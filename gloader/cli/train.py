@@ -32,7 +32,7 @@ from gloader.core.paths import file_slug, require_parent
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
 from gloader.training.first_run import compile_first
-from gloader.training.recorded_settings import is_begun, require_no_run
+from gloader.training.recorded_settings import holds_run, is_begun, require_no_run
 from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def train(
         ExitStack() as held,
     ):
         screen = screen_of(group, Screen.open(is_json=output.json))
+        if run.resume and run.out is not None and not holds_run(run.out):
+            screen.say(f"nothing to resume in {run.out}: a new run begins")
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
         # On each machine: its copy, or its range, may be at a path of its own.

@@ -91,6 +91,7 @@ class BatchLoader(ABC, Generic[B]):
         device_dry_run: DryRun | None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
+        require_dataset(dataset)
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()
@@ -480,6 +481,15 @@ class BatchLoader(ABC, Generic[B]):
     def _move_to(self, position: BatchId) -> None:
         self._state = replace(self._state, next=position)
         self._is_mid_epoch = False
+
+
+def require_dataset(dataset: object) -> None:
+    """Raise ConfigError where a path stands in the place of a dataset."""
+    if isinstance(dataset, str | os.PathLike):
+        raise ConfigError(
+            f"a loader takes a dataset, and {os.fspath(dataset)!r} is the path of one: pass "
+            f"gloader.Dataset.open({os.fspath(dataset)!r})"
+        )
 
 
 def _stands_at(consumer: Consumer, position: BatchId) -> bool:

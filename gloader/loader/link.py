@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from gloader.core.fanouts import checked_hops
 from gloader.core.negatives import Uniform
 from gloader.errors import ConfigError
-from gloader.loader.base import BatchLoader
+from gloader.loader.base import BatchLoader, require_dataset
 from gloader.loader.signature import with_settings
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.positions import NoLabels
@@ -84,6 +84,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         self._negatives = negatives
         self._exclude = exclude
         self._exclude_duplicates = exclude_duplicates
+        require_dataset(dataset)
         self._is_typed = dataset.kind == "hetero" if typed is None else typed
         super().__init__(
             dataset, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords

@@ -57,12 +57,17 @@ def read_train_settings(run: Path) -> TrainSettings:
         raise ConfigError(f"{path} is not what gloader train wrote: {error!r}") from error
 
 
-def require_no_run(root: Path) -> None:
-    """Raise StoreExistsError where the folder ``root`` holds a run, whatever became of that."""
+def holds_run(root: Path) -> bool:
+    """Return whether the folder ``root`` holds a run, whatever became of that."""
     # numba comes with it, which loads when something is trained, not for --help.
     from gloader.training.checkpoint.find import newest_checkpoint
 
-    if recorded_settings(root) is not None or newest_checkpoint(root) is not None:
+    return recorded_settings(root) is not None or newest_checkpoint(root) is not None
+
+
+def require_no_run(root: Path) -> None:
+    """Raise StoreExistsError where the folder ``root`` holds a run."""
+    if holds_run(root):
         raise StoreExistsError(
             errno.EEXIST,
             "holds a run already; resume=True goes on with it, overwrite=True replaces it",

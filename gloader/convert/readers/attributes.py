@@ -86,21 +86,25 @@ class Attributes:
     def splits(self, num_nodes: int) -> Splits | None:
         """Return the splits; None: no part is there. Of masks (N, k) of several splits, the first counts.
 
+        A part for validation or tests that is not there is empty.
+
         Raises
         ------
         SourceError
-            Some parts are there and some are not.
+            There is one of them, and none to train on.
         ShapeError, GraphError
             As `to_split`.
         """
         names = {part: self.find(*candidates) for part, candidates in _PARTS.items()}
         if all(name is None for name in names.values()):
             return None
-        for part, candidates in _PARTS.items():
-            self.require(*candidates, what=f"{part} split")
+        self.require(*_PARTS["train"], what="train split")
         self.used.update({name: part for part, name in names.items() if name is not None})
         return Splits(
-            **{part: self._part(name, num_nodes) for part, name in names.items() if name is not None}
+            **{
+                part: np.empty(0, np.int64) if name is None else self._part(name, num_nodes)
+                for part, name in names.items()
+            }
         )
 
     def weights(self, *names: str, num_edges: int) -> NDArray[np.generic] | None:

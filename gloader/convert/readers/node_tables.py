@@ -28,7 +28,9 @@ _CHECK_BYTES = 24
 _MIN_COUNTED = 3
 
 
-def node_features(table: TableFile, *, budget_bytes: int, told: Told) -> tuple[FeatureStream, IdArray | None]:
+def node_features(
+    table: TableFile, *, budget_bytes: int, told: Told, has_labels: bool = False
+) -> tuple[FeatureStream, IdArray | None]:
     """Return the feature rows of a table of nodes, as they lie in it, and the node of each.
 
     Rows are joined by the column of ids, or by the index of a pandas table, where there is one; otherwise they are in
@@ -39,6 +41,7 @@ def node_features(table: TableFile, *, budget_bytes: int, told: Told) -> tuple[F
     table : a row per node
     budget_bytes : memory that the ids may take
     told : receives what the columns became
+    has_labels : whether the labels are read from this table too: their column is then no feature
 
     Returns
     -------
@@ -63,7 +66,10 @@ def node_features(table: TableFile, *, budget_bytes: int, told: Told) -> tuple[F
         )
     column = id_column(table)
     held = [name for name in table.names if name != column and name not in table.index]
-    columns = [name for name in held if is_number(table, name) and plain(name) not in OWN_LABELS]
+    label = _label_column(table) if has_labels else None
+    columns = [
+        name for name in held if is_number(table, name) and plain(name) not in OWN_LABELS and name != label
+    ]
     if not columns:
         raise SourceError(
             f"{path} has no columns of numbers that are features: {described(table, table.names)}"
@@ -98,15 +104,7 @@ def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: To
     ShapeError
         There are more rows than nodes.
     """
-    path, column = table.path, id_column(table)
-    held = [name for name in table.names if name != column and name not in table.index]
-    numbers = [name for name in held if is_number(table, name)]
-    label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES)
-    if label is None:
-        said = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
-        raise SourceError(
-            f"{path} has {said}: {described(table, table.names)}; labels are one column, a row per node: name it label"
-        )
+    path, column, label = table.path, id_column(table), _label_column(table)
     if table.num_rows is not None and table.num_rows > num_nodes:
         raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
     values = np.concatenate([np.empty(0), *_column(table, label, num_nodes)])
@@ -127,6 +125,26 @@ def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: To
     placed = np.empty_like(values)
     placed[ids] = values
     return placed
+
+
+def _label_column(table: TableFile) -> str:
+    """Return the column of labels: the only one of numbers, or the one that is named so; SourceError: there is none."""
+    column = id_column(table)
+    held = [name for name in table.names if name != column and name not in table.index]
+    numbers = [name for name in held if is_number(table, name)]
+    label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES)
+    if label is not None:
+        return label
+    if (text := named_column([name for name in held if name not in numbers], LABEL_NAMES)) is not None:
+        raise SourceError(
+            f"{table.path}: column {text!r} holds {table.kind(text)}s; classes are whole numbers from 0, and -1 where "
+            "unknown: write pandas.factorize(labels)[0] in its place"
+        )
+    said = "no column of numbers" if not numbers else f"{len(numbers)} columns that may be labels"
+    raise SourceError(
+        f"{table.path} has {said}: {described(table, table.names)}; labels are one column, a row per node: name it "
+        "label"
+    )
 
 
 def id_column(table: TableFile) -> str | None:

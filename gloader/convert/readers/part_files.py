@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ _PATTERN = ("*", "?", "[")
 
 def part_files(path: Path) -> list[Path]:
     """Return the files of a table: the file itself, those of a folder, or those that match a pattern, by name.
+
+    Numbers in names count as numbers.
 
     Raises
     ------
@@ -42,7 +45,13 @@ def part_files(path: Path) -> list[Path]:
             raise SourceError(f"{path} {what}")
     if not found:
         raise SourceError(f"{path} is a folder without files")
-    return sorted(found)
+    return sorted(found, key=_in_order)
+
+
+def _in_order(path: Path) -> list[str | int]:
+    """Return what names of files are compared by: part-2 comes before part-10. Pure."""
+    # Text and numbers take turns, so that each is compared with its kind.
+    return [int(each) if each.isdecimal() else each for each in re.split(r"([0-9]+)", path.name)]
 
 
 def is_pattern(path: Path) -> bool:

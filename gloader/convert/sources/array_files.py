@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-def open_node_features(path: Path, *, budget_bytes: int, told: Told) -> tuple[FeatureStream, IdArray | None]:
+def open_node_features(
+    path: Path, *, budget_bytes: int, told: Told, labels: Path | None = None
+) -> tuple[FeatureStream, IdArray | None]:
     """Open a ``.npy`` (N, F), a ``.npz`` of a scipy CSR matrix, or a table with a row per node.
 
     Parameters
@@ -29,6 +31,7 @@ def open_node_features(path: Path, *, budget_bytes: int, told: Told) -> tuple[Fe
     path : of the file, or of a folder of part files
     budget_bytes : memory that row offsets of a sparse matrix, or ids, may take
     told : receives what the columns of a table became
+    labels : of the labels' own file, which may be the same: their column is then no feature
 
     Returns
     -------
@@ -44,7 +47,8 @@ def open_node_features(path: Path, *, budget_bytes: int, told: Told) -> tuple[Fe
     """
     if not is_table(path):
         return open_feature_file(path, budget_bytes=budget_bytes), None
-    return node_features(open_table(path), budget_bytes=budget_bytes, told=told)
+    has_labels = labels is not None and labels.expanduser().resolve() == path.resolve()
+    return node_features(open_table(path), budget_bytes=budget_bytes, told=told, has_labels=has_labels)
 
 
 def open_edge_features(path: Path, *, budget_bytes: int, told: Told) -> FeatureStream:

@@ -69,7 +69,9 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         budget_bytes=budget,
         told=told,
     )
-    features, row_ids = open_node_features(_require_path(options.features), budget_bytes=budget, told=told)
+    features, row_ids = open_node_features(
+        _require_path(options.features), budget_bytes=budget, told=told, labels=options.labels
+    )
     num_nodes = features.num_rows
     require_node_memory(num_nodes, budget, str(options.features))
     labels = (

@@ -156,7 +156,7 @@ def _features(
     if entry.features is None:
         raise TypeError(f"type {name!r} has no features")
     with graph.naming("nodes", name, "features"):
-        return open_node_features(entry.features, budget_bytes=budget_bytes, told=told)
+        return open_node_features(entry.features, budget_bytes=budget_bytes, told=told, labels=entry.labels)
 
 
 def _labels(graph: GraphYaml, name: str, num_nodes: int, budget_bytes: int, told: Told) -> IdArray:

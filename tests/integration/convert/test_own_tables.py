@@ -452,3 +452,30 @@ def test_link_tables_have_ends_by_the_same_names(folder):
     receipt = Dataset.open("d").metadata["receipt"]
     assert "links valid: head and tail of t.csv, label is the label" in receipt["columns"]
     assert receipt["not used"] == "rank (integer) of t.csv, score (integer) of t.csv"
+
+
+@pytest.mark.reliability("S1")
+@pytest.mark.parametrize("name", ["y", "target", "class", "label"])
+def test_labels_in_the_table_of_the_features_are_no_feature(name):
+    frame = pd.DataFrame({"a": np.arange(8) + 0.5, name: np.arange(8) % 2, "b": np.arange(8) * 2.0})
+    frame.to_csv("n.csv", index=False)
+    write("e.csv", "src,dst")
+    source = opened(features=Path("n.csv"), labels=Path("n.csv"))
+    assert source.features.dim == 2
+    np.testing.assert_array_equal(source.labels, np.arange(8) % 2)
+
+
+def test_text_in_a_column_of_labels_says_what_to_write():
+    frame = pd.DataFrame({"a": np.arange(N) + 0.5, "b": np.arange(N) * 2.0, "label": ["some text"] * N})
+    frame.to_csv("n.csv", index=False)
+    with pytest.raises(SourceError, match="column 'label' holds .*pandas.factorize"):
+        joined("x.npy", labels="n.csv")
+
+
+def test_part_files_follow_each_other_by_their_numbers():
+    folder = Path("parts")
+    folder.mkdir()
+    for number, rows in ((1, range(3)), (2, range(3, 6)), (10, range(6, 8))):
+        pd.DataFrame({"a": [row + 0.5 for row in rows]}).to_csv(folder / f"part-{number}.csv", index=False)
+    source = joined(folder)
+    np.testing.assert_array_equal(rows_of(source)[:, 0], np.arange(8) + 0.5)

@@ -108,7 +108,7 @@ def test_pyg_data_without_masks_is_split_by_seed(tmp_path, arrays):
         ({"edge_index": np.full((2, E), N)}, GraphError, f"{N}"),
         ({"labels": np.zeros(3, int)}, ShapeError, "labels have shape"),
         ({"features": np.zeros(N)}, ShapeError, "features are an"),
-        ({"valid": None}, SourceError, "has no valid split"),
+        ({"train": None}, SourceError, "has no train split"),
         ({"dtyp": "int8"}, ConfigError, r"unknown options \['dtyp'\]; choose from memory_budget, symmetrize"),
         (
             {"edge_index": None, "indptr": np.zeros(4, int), "indices": np.zeros(0, int)},

@@ -177,7 +177,7 @@ def test_types_that_are_not_counted_have_as_many_nodes_as_their_arrays_or_edges_
         ({"edge_weight": {CITES: np.full(300, -1.0)}}, GraphError, "paper:cites:paper.*edge 0 .* has weight -1"),
         ({"symmetrize": ["writes"]}, ConfigError, "only one within a type has both directions"),
         ({"symmetrize": ["wrote"]}, ConfigError, "relation 'wrote' is none of numpy's relations; write one of: auth"),
-        ({"valid": None}, SourceError, "node type 'paper' has no valid split"),
+        ({"train": None}, SourceError, "node type 'paper' has no train split"),
         ({"train": np.array([50])}, SourceError, r"train holds node 50 at position 0; nodes are 0\.\.49"),
         ({"colour": 3}, ConfigError, r"unknown options \['colour'\]"),
     ],

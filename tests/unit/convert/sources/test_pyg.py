@@ -103,7 +103,7 @@ def test_bfloat16_features_are_widened(tmp_path):
         ({"x": None}, SourceError, r"has no features \(x\); it has edge_index, test_mask, train_mask"),
         ({"edge_index": None}, SourceError, r"has no edges \(edge_index or adj_t\)"),
         ({"y": None}, SourceError, r"has no labels \(y\)"),
-        ({"val_mask": None}, SourceError, r"has no valid split \(val_mask or valid_mask"),
+        ({"train_mask": None}, SourceError, r"has no train split \(train_mask"),
         ({"x": torch.ones(N)}, ShapeError, r"x has shape \(40,\)"),
         ({"edge_index": torch.zeros(3, 5, dtype=torch.int64)}, ShapeError, r"edge_index has shape \(3, 5\)"),
         ({"edge_index": torch.zeros(2, 5)}, ShapeError, "dtype float32"),
@@ -165,3 +165,9 @@ def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
             packed.writestr(name, plain.read(name))
     with pytest.raises(SourceError, match=r"graph\.pt has \d+ bytes and declares records of \d+; torch"):
         open_source(f"pyg:{tmp_path / 'graph.pt'}", SourceOptions())
+
+
+def test_parts_that_are_not_there_are_empty(tmp_path: Path) -> None:
+    source = opened(tmp_path, Data(**tensors(test_mask=None)))
+    assert len(source.splits.test) == 0
+    assert min(len(source.splits.train), len(source.splits.valid)) > 0
