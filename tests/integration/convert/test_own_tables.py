@@ -468,7 +468,7 @@ def test_labels_in_the_table_of_the_features_are_no_feature(name):
 def test_text_in_a_column_of_labels_says_what_to_write():
     frame = pd.DataFrame({"a": np.arange(N) + 0.5, "b": np.arange(N) * 2.0, "label": ["some text"] * N})
     frame.to_csv("n.csv", index=False)
-    with pytest.raises(SourceError, match="column 'label' holds .*pandas.factorize"):
+    with pytest.raises(SourceError, match=r"column 'label' holds .*pandas.factorize"):
         joined("x.npy", labels="n.csv")
 
 

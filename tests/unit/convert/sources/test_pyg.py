@@ -167,7 +167,7 @@ def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
         open_source(f"pyg:{tmp_path / 'graph.pt'}", SourceOptions())
 
 
-def test_parts_that_are_not_there_are_empty(tmp_path: Path) -> None:
+def test_parts_that_are_not_there_are_empty(tmp_path):
     source = opened(tmp_path, Data(**tensors(test_mask=None)))
     assert len(source.splits.test) == 0
     assert min(len(source.splits.train), len(source.splits.valid)) > 0
