@@ -151,6 +151,14 @@ def test_every_marker_of_a_page_is_made(site_pages: ModuleType) -> None:
             assert name in site_pages.MAKERS, f"{path.name}: {name}"
 
 
+def test_the_sizes_that_stand_in_the_file_are_those_that_the_code_makes(site_pages: ModuleType) -> None:
+    """Where it fails, put the output of docs/_ext/fit_tables.py into the page: readers of the files see that alone."""
+    tables = site_pages.fit_tables
+    name = "ogbn-products"
+    made = tables._sizes({name: tables._questions()[name]}).splitlines()[-1].replace(tables.NO_BREAK, " ")
+    assert made in (DOCS / "fit.md").read_text()
+
+
 def test_the_page_of_commands_has_every_command(site_pages: ModuleType) -> None:
     shown = site_pages.MAKERS["commands"](DOCS / "cli.md", SOURCE)
     for command in ("prepare", "train", "infer", "fit", "bench sampler"):
