@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import gloader
 from gloader.errors import SpillError
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Rehearsal:
         said = asdict(self) | {"folder": "", "feature_dim": 0}
         if self.loader is not None:
             said["loader"] = {name: value for name, value in self.loader.items() if name != "fanouts"}
-        root = Path(gloader.__file__).parent
+        root = Path(__file__).parents[1]
         files = (path for room in _KERNEL_ROOMS for path in (root / room).rglob("*.py"))
         stamps = sorted((str(path), path.stat().st_mtime_ns) for path in files)
         digest = hashlib.sha256(json.dumps([said, stamps], default=str).encode()).hexdigest()[:16]

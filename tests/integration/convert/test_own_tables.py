@@ -475,7 +475,7 @@ def test_text_in_a_column_of_labels_says_what_to_write():
 def test_part_files_follow_each_other_by_their_numbers():
     folder = Path("parts")
     folder.mkdir()
-    for number, rows in ((1, range(3)), (2, range(3, 6)), (10, range(6, 8))):
+    for number, rows in ((1, range(3)), (2, range(3, 6)), (10, range(6, N))):
         pd.DataFrame({"a": [row + 0.5 for row in rows]}).to_csv(folder / f"part-{number}.csv", index=False)
     source = joined(folder)
-    np.testing.assert_array_equal(rows_of(source)[:, 0], np.arange(8) + 0.5)
+    np.testing.assert_array_equal(rows_of(source)[:, 0], np.arange(N) + 0.5)
