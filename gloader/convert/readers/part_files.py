@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.readers.tables import Columns, Number, TableError, TableFile
 
-# The marks of whoever wrote the parts: ``_SUCCESS``, ``.part-00000.crc``.
+# Marks beside the parts, of the program that wrote them: ``_SUCCESS``, ``.part-00000.crc``.
 _NOT_PARTS = ("_", ".")
 _PATTERN = ("*", "?", "[")
 

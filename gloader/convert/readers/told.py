@@ -1,4 +1,4 @@
-"""What became of the columns of a source's files, gathered while they are opened, for the receipt."""
+"""Lines of the receipt on the columns of a source's files, gathered while they are opened."""
 
 from __future__ import annotations
 
