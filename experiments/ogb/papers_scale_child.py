@@ -26,7 +26,7 @@ from gloader.convert.registry import open_source
 from gloader.training.model_spec import ModelSpec
 from gloader.training.optimizer import build_optimizer
 from gloader.training.process import seed_torch
-from gloader.training.result import name_strategy, peak_rss_bytes
+from gloader.training.result import name_strategy
 from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
 
