@@ -23,6 +23,7 @@ from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
+from gloader.observe.peak_memory import peak_rss_bytes
 from gloader.training.model_spec import ModelSpec
 from gloader.training.optimizer import build_optimizer
 from gloader.training.process import seed_torch
