@@ -141,7 +141,7 @@ def _encode(ids: NDArray[np.integer], width: int, code: Code) -> None:
         last = node
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _encode_rest(rest: int, code: Code, at: int) -> int:
     while rest >= _MORE:
         code[at] = (rest & 127) | _MORE
@@ -162,7 +162,7 @@ def _decode(code: Code, out: IdArray) -> int:
     return _decode_twos(code, out)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _decode_ones(code: Code, out: IdArray) -> int:
     # Unsigned places, here and below: signed ones are compared with zero at every access.
     at, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
@@ -183,7 +183,7 @@ def _decode_ones(code: Code, out: IdArray) -> int:
     return to_int(at)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _decode_twos(code: Code, out: IdArray) -> int:
     at, one, two, size = np.uint64(1), np.uint64(1), np.uint64(2), np.uint64(code.shape[0])
     last = np.int64(-1)

@@ -147,7 +147,7 @@ def pick_uniform(
             _settle_few(start, degree, out, count, edge_ids)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _settle_64(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
     """Apply Floyd's rule to draws in ``edge_ids``, with a set of 64 bits; branch-free."""
     taken = _ZERO
@@ -158,7 +158,7 @@ def _settle_64(start: int, degree: int, out: int, count: int, edge_ids: IdArray)
         edge_ids[out + j] = start + at
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _settle_few(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
     """Apply Floyd's rule to at most sixteen draws in ``edge_ids``."""
     for j in range(1, count):
@@ -166,7 +166,7 @@ def _settle_few(start: int, degree: int, out: int, count: int, edge_ids: IdArray
             edge_ids[out + j] = start + degree - count + j
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
     taken = _ZERO
     for j in range(count):
@@ -178,7 +178,7 @@ def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edg
         edge_ids[out + j] = start + at
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _floyd(
     key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray, bits: NDArray[np.uint64]
 ) -> None:

@@ -40,7 +40,7 @@ def finish(value: np.uint64) -> np.uint64:
     return value ^ (value >> _R33)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def page_checksum_v1(words: NDArray[np.uint64], first_word: int, page_index: int) -> np.uint64:
     """Return the checksum of the page whose first word is ``words[first_word]``; see `page_checksum_at`."""
     lane = finish(np.uint64(page_index) + _ONE)

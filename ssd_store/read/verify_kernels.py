@@ -111,7 +111,7 @@ def verify_and_copy_fields(
     return page
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def first_bad_page(
     rows: IdArray,
     row_bytes: int,

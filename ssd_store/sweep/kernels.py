@@ -250,7 +250,7 @@ def deal_out(slot: int, sweep: Sweep) -> int:
     return status
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
     """Append numbers of 4 or 8 bytes, which straddle nothing; as `_deal_to`, for all batches from ``TURN`` on."""
     ids, ends, ring, pieces = sweep.long_ids, sweep.ends, sweep.ring, sweep.pieces
@@ -296,7 +296,7 @@ def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
     return DEALT
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
     """Append the rows of batch ``b`` between the bytes ``start`` and ``stop``; return what is missing to go on."""
     ring, pieces, batches, state = sweep.ring, sweep.pieces, sweep.batches, sweep.state

@@ -146,7 +146,7 @@ class UringDriver:
             raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray) -> int:
     """Plan reads, and put them and the pieces that are ready into the ring; return its tail."""
     extents, owners, state = sweep.extents, sweep.owners, sweep.state
@@ -178,7 +178,7 @@ def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, start
     return tail
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _reap(ring: IdArray, sweep: Sweep) -> bool:
     """Take note of what completed; return whether anything did."""
     extents, state = sweep.extents, sweep.state
@@ -230,14 +230,14 @@ def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
     return INTERRUPTED if code == errno.EINTR else RUNNING
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _awaited(length: int, in_flight: int) -> int:
     """Return how many completions to wait for at once, where extents are of about ``length`` bytes. Pure."""
     # Small reads end in bursts: a system call for each would cost more than the read.
     return max(1, in_flight // 4) if length < _SMALL_BYTES else 1
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
     """Leave the extent at the head to the caller."""
     # What brings its bytes may take long: the device is to begin with what there is to write.
@@ -246,7 +246,7 @@ def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
     return READ_CARE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, inline="always")
 def _step(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
