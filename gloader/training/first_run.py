@@ -104,12 +104,14 @@ class Rehearsal:
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
+        # Both first parts read rows one by one: the first begins with it, the second finds those kernels then.
         if self.part == "batches":
+            self._read_rows(dataset)
             self._load(dataset)
         elif self.part == "rows":
-            self._read_in_order(dataset)
             if self.loader is not None and self.loader["features"] == "ssd":
                 self._sweep(dataset)
+            self._read_in_order(dataset)
         else:
             self._exchange(dataset)
 
@@ -133,6 +135,15 @@ class Rehearsal:
         links = self.links | {"negatives": parse_negatives(self.links["negatives"])}
         return LinkLoader(dataset, typed=self.is_typed, **links, **keywords)
 
+    def _read_rows(self, dataset: "Dataset") -> Any:
+        """Read all rows by their numbers, and return them, (nodes, width) float32."""
+        import numpy as np
+
+        rows = np.empty((_NODES, dataset.feature_dim), np.float32)
+        with dataset.open_features() as store:
+            store.read_into(np.arange(_NODES, dtype=np.int64), rows)
+        return rows
+
     def _read_in_order(self, dataset: "Dataset") -> None:
         """Do what an evaluation does: activations are written and read, features read, in the order of the nodes."""
         import numpy as np
@@ -140,9 +151,8 @@ class Rehearsal:
         from gloader.ssd_store import FeatureStore
 
         ids = np.arange(_NODES, dtype=np.int64)
-        rows = np.empty((_NODES, dataset.feature_dim), np.float32)
+        rows = self._read_rows(dataset)
         with dataset.open_features() as store:
-            store.read_into(ids, rows)
             store.load()
         path = Path(self.folder) / f"activations-{self.part}"
         FeatureStore.create(path, rows, overwrite=True).close()
@@ -391,12 +401,8 @@ def _never() -> bool:
 def _lacks_kernels(
     loader: "LoaderSettings | None", links: "LinkConfig | None", *, is_exchanged: bool = False
 ) -> bool:
-    from numba import config
-
     from gloader.samplers.make import kernels_of
 
-    if config.DISABLE_JIT:
-        return False
     modules = [*_READING]
     if links is not None:
         modules.append(_LINKS)
@@ -406,7 +412,14 @@ def _lacks_kernels(
         modules.append(kernels_of(loader.sampling.sampler).__name__)
         if loader.memory.features != "ram":
             modules.append(_POLICIES.get(loader.memory.policy, _ONLINE))
-    return not all(map(_is_compiled, modules))
+    return lacks_kernels(*modules)
+
+
+def lacks_kernels(*modules: str) -> bool:
+    """Return whether some of ``modules`` has no kernel in numba's cache, and would have to compile."""
+    from numba import config
+
+    return not config.DISABLE_JIT and not all(map(_is_compiled, modules))
 
 
 def _is_compiled(name: str) -> bool:

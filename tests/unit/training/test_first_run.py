@@ -86,12 +86,14 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
         first_run.compile_first(dataset, loader, says=said.append)
     # Batches and rows.
     assert [command[:3] for command in started] == 2 * [[sys.executable, "-m", "gloader.training.first_run"]]
-    assert said == ["first run here: compiling kernels, once (15 to 60 s on two cores)"]
+    # A busy machine says how far it is as well.
+    assert said[0] == "first run here: compiling kernels, once (15 to 60 s on two cores)"
+    num_said = len(said)
     assert _spill_folders(tmp_path) == []
     # Or every run would begin with one.
     first_run.compile_first(dataset, loader, says=said.append)
     assert len(started) == 2
-    assert len(said) == 1
+    assert len(said) == num_said
 
 
 @pytest.mark.parametrize(
