@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("gloader")
 
+_TOLD_AFTER_S = 0.5  # of compiling: a kernel or two that an earlier run did not need are no wait
+
 
 class _CompileClock(Listener):
     """Adds up the time in which a kernel was compiled. Numba compiles one at a time, and tells it under its lock."""
@@ -23,14 +26,14 @@ class _CompileClock(Listener):
         # other threads read it without a lock, and would count a kernel twice or not at all between two assignments.
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel is compiled inside of one that calls it
-        self.is_heard = False  # whether a loader was built, whose user waits
+        self.heard_from_s = math.inf  # of compiling, before a loader was built whose user waits
         self.is_told = False  # what for
 
     def on_start(self, event: Event) -> None:
         """Note that a kernel begins to be compiled; one that is loaded from numba's cache is not."""
         if (
-            self.is_heard
-            and not self.is_told
+            not self.is_told
+            and self.read() - self.heard_from_s > _TOLD_AFTER_S
             and event.data["dispatcher"].py_func.__module__.startswith("gloader.")
         ):
             self.is_told = True
@@ -62,5 +65,5 @@ def compile_seconds() -> float:
 
 
 def say_compiling() -> None:
-    """Have the first kernel of gloader that this process compiles from now on said in a line of the log."""
-    _CLOCK.is_heard = True
+    """Have the log say in a line that this process compiles kernels of gloader, once it has for half a second."""
+    _CLOCK.heard_from_s = min(_CLOCK.heard_from_s, _CLOCK.read())

@@ -147,8 +147,8 @@ class Advisor:
         rates, budget = self._load.demand.work.rates, self._plan.budget_bytes
         if self._plan.features != "ssd":
             return
-        twice = replace(self._way(f"a memory budget of {format_bytes(2 * budget)}"), budget_bytes=2 * budget)
-        yield twice
+        twice = self._way(f"twice the memory of the loader ({format_bytes(2 * budget)})")
+        yield replace(twice, budget_bytes=2 * budget)
         yield replace(self._way("a disk twice as fast"), rates=changed_rates(rates, parse_changes("disk=2x")))
 
     def _way(self, words: str, **keywords: Any) -> _Way:

@@ -1,5 +1,6 @@
 """Compiling a kernel counts, calling it does not."""
 
+import math
 import time
 
 import pytest
@@ -30,8 +31,9 @@ def test_what_is_compiled_counts_once_with_what_it_calls() -> None:
     assert recorder.snapshot().compile_seconds == 0
 
 
-def test_a_loader_says_once_that_kernels_are_compiled(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("after_s", [0, 3600])
+def test_a_loader_says_once_that_kernels_are_compiled_and_not_of_a_few(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, after_s: float
 ) -> None:
     def kernels(module: str) -> None:
         for step in range(2):
@@ -42,8 +44,9 @@ def test_a_loader_says_once_that_kernels_are_compiled(
             kernel.__module__ = module
             njit(kernel)(1)
 
+    monkeypatch.setattr(compile_clock, "_TOLD_AFTER_S", after_s)
     monkeypatch.setattr(compile_clock._CLOCK, "is_told", False)
-    monkeypatch.setattr(compile_clock._CLOCK, "is_heard", False)
+    monkeypatch.setattr(compile_clock._CLOCK, "heard_from_s", math.inf)
     kernels("gloader.samplers.some")
     say_compiling()
     kernels("own_script")
@@ -51,6 +54,5 @@ def test_a_loader_says_once_that_kernels_are_compiled(
     kernels("gloader.samplers.some")
     say_compiling()
     kernels("gloader.samplers.some")
-    assert caplog.messages == [
-        "compiling gloader's kernels, once on this machine: up to a minute on two cores"
-    ]
+    told = ["compiling gloader's kernels, once on this machine: up to a minute on two cores"]
+    assert caplog.messages == (told if after_s == 0 else [])
