@@ -1,6 +1,9 @@
 """`gloader train`."""
 
+import json
 import shlex
+import subprocess
+import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -31,7 +34,7 @@ from gloader.convert.registry import is_source
 from gloader.core.paths import file_slug, require_parent
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
-from gloader.training.first_run import compile_first
+from gloader.training.first_run import compile_first, lacks_kernels
 from gloader.training.recorded_settings import holds_run, is_begun, require_no_run
 from gloader.training.training_nodes import require_training_nodes
 
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
+_CONVERTING = "gloader.convert.csc.csc_kernels"  # of every source
 _MLP = "mlp"  # the folder of an MLP's run, in that of the run that it is compared with
 
 
@@ -275,6 +279,24 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
     """
     if is_url(spec):
         return spec
+    if is_source(spec) and lacks_kernels(_CONVERTING):
+        _prepare_apart(spec, screen, memory_budget)
+    return _prepare_here(spec, screen, memory_budget)
+
+
+def _prepare_apart(spec: str, screen: Screen, memory_budget: int | None) -> None:
+    """Prepare a source in another process: compiling takes 25 MB and more, which the process that does it keeps."""
+    words = [sys.executable, "-m", "gloader.cli.train", spec, json.dumps(memory_budget)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace") as child:
+        try:
+            for line in child.stdout or ():
+                screen.say(line.rstrip("\n"))
+        except BaseException:
+            child.kill()
+            raise
+
+
+def _prepare_here(spec: str, screen: Screen, memory_budget: int | None) -> str:
     with convert_view(screen) as progress:
         path = ensure_dataset(
             spec,
@@ -295,3 +317,10 @@ def open_dataset(path: str, objects: ObjectSettings = _OBJECTS) -> "Dataset":
 def _default_out(dataset: str, model: str) -> Path:
     moment = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     return Path("runs") / "-".join(filter(None, (file_slug(dataset), model, moment)))
+
+
+if __name__ == "__main__":
+    try:
+        _prepare_here(sys.argv[1], Screen.open(is_json=False), json.loads(sys.argv[2]))
+    except BaseException:  # noqa: BLE001 - the process that asked meets the same error, and says it
+        sys.exit(1)

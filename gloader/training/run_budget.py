@@ -23,7 +23,9 @@ _HELD_COPIES = 4
 # Measured in a process that trains, whatever the graph: modules beside torch's own (50 MB), compiled kernels and what
 # runs them (38 MB), first calls of the arithmetic; less what a loader's own plan has for that.
 _PROCESS_BYTES = 68_000_000
-_IMPORTED_BYTES = 52_000_000  # of the modules among it
+# Of that, what a process holds before its first run: modules (52 MB) and, where it has prepared a dataset with kernels
+# that were there, part of numba's own tables (20 MB more, of which a run would load all but 8).
+_IMPORTED_BYTES = 64_000_000
 # Of one rank of several beside that: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers.
 _RANK_BYTES = 90_000_000
 # What a heap holds between its blocks until it is given back, see `PeakMemory.keep_below`.

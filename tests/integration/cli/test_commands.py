@@ -16,8 +16,11 @@ import pytest
 import yaml
 from reliability_report import Namespace
 
+from gloader.cli import train
 from gloader.cli.main import main
 from gloader.cli.views.run import RunView
+from gloader.cli.views.screen import Screen
+from gloader.errors import SourceError
 from gloader.training.metrics import EpochRecord
 
 DIGITS = "builtin:digits"
@@ -399,6 +402,24 @@ def test_source_is_prepared_once_under_home(
     assert main([*words, "--out", str(tmp_path / "b")]) == 0
     assert "writing features" not in capsys.readouterr().out
     assert list((tmp_path / "home" / "datasets").iterdir()) == [prepared]
+
+
+@pytest.mark.reliability("J11")
+def test_what_would_compile_is_prepared_by_another_process_and_its_errors_are_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Compiled code stays in a process, beside what its budget is for."""
+    monkeypatch.setenv("GLOADER_HOME", str(tmp_path))
+    monkeypatch.setattr(train, "lacks_kernels", lambda *modules: True)
+    screen = Screen.open(is_json=False)
+    with monkeypatch.context() as patch:
+        patch.setattr("gloader.convert.prepare.prepare", None)  # this process converts nothing
+        path = Path(train.prepare("builtin:digits", screen, memory_budget=None))
+    assert (path / "dataset.json").is_file()
+    assert "writing features" in capfd.readouterr().out
+    with pytest.raises(SourceError, match="no-such-file"):
+        train.prepare(f"edges:{tmp_path / 'no-such-file.csv'}", screen, memory_budget=None)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_sampler_that_is_unknown_is_refused_before_a_source_is_prepared(

@@ -34,8 +34,8 @@ def test_the_code_of_a_run_is_counted_whatever_the_budget(total_mb: int) -> None
 
 @pytest.mark.reliability("J11")
 def test_what_a_program_held_before_its_first_run_counts_too() -> None:
-    plain, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, first_bytes=52 * MB)
-    full, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, first_bytes=90 * MB)
+    plain, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, first_bytes=64 * MB)
+    full, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, first_bytes=102 * MB)
     assert full.process_bytes - plain.process_bytes == 38 * MB
 
 
