@@ -87,7 +87,7 @@ def infer(  # noqa: PLR0913 - each a flag
     remove_dead_spills()
     given = None if pairs is None else read_pairs(pairs)
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
-        compile_first(opened, None, says=screen.say)
+        compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
         # After the kernels were compiled in another process: torch beside that would be too much.
         from gloader.training.checkpoint.save import load_checkpoint

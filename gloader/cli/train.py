@@ -110,7 +110,14 @@ def train(
         of_links = links if run.task == "link" else None
         has_machines = len(group.machine_hosts) > 1
         group.run_on_machines(
-            lambda: compile_first(dataset, loader, says=screen.say, links=of_links, has_machines=has_machines)
+            lambda: compile_first(
+                dataset,
+                loader,
+                says=screen.say,
+                links=of_links,
+                has_machines=has_machines,
+                num_ranks=group.most_local,
+            )
         )
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.

@@ -1,26 +1,24 @@
 """The first run on a machine: kernels are compiled by processes of their own, which give back what that took.
 
 Compiling takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes do in small what the command will do, each a part of it, and leave the kernels in numba's cache.
+processes do in small what the command will do, each a part of it, and leave the kernels in numba's cache. They stay
+within the memory budget, too.
 """
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
-import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gloader.errors import SpillError
+from gloader.training.compile_processes import CompileJob, lack_of, room_beside, run_all, save_in_turns
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
     from gloader.config import LinkConfig, LoaderSettings
     from gloader.dataset import Dataset
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from gloader.types import Fanouts
 
 _LOG = logging.getLogger("gloader")
+_MODULE = "gloader.training.first_run"
 
 # Modules of which a run needs some kernel: none of them compiled means that no run was made here.
 _READING = ("gloader.ssd_store.read.verify_kernels",)
@@ -48,8 +47,6 @@ _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
 _BATCH_SIZE, _SUPERBATCH = 64, 2
 _SPILL_BYTES = 64 << 20
 _EXCHANGE_BYTES = 8 << 20
-_SAYS_EVERY_S = 4.0
-_LOOKS_EVERY_S = 0.05
 
 # Batches from their seeds to their rows; rows alone, in order and in sweeps; rows that go to and fro between machines.
 Part = Literal["batches", "rows", "exchange"]
@@ -66,20 +63,26 @@ class Rehearsal:
     has_weights: bool
     is_typed: bool  # of several types, whose loaders sample by kernels of their own
     loader: dict[str, Any] | None  # keywords of a loader; None: nothing is sampled
-    links: dict[str, Any] | None = (
-        None  # keywords that a loader of links has beside them; None: it is of nodes
-    )
+    links: dict[str, Any] | None = None  # keywords that a loader of links has beside them
     is_exchanged: bool = False  # whether rows may come from other machines
     part: Part = "rows"
 
-    def parts(self) -> "list[Rehearsal]":
+    def jobs(self) -> list[CompileJob]:
         """Return the parts of it, which have hardly a kernel in common: processes may hold them side by side."""
         parts: list[Part] = ["rows"]
         if self.loader is not None:
             parts.insert(0, "batches")
         if self.is_exchanged:
             parts.append("exchange")
-        return [replace(self, part=part) for part in parts]
+        return [
+            CompileJob(
+                name=part,
+                module=_MODULE,
+                words=json.dumps(asdict(replace(self, part=part))),
+                needs_torch=part != "rows",
+            )
+            for part in parts
+        ]
 
     def mark(self) -> Path | None:
         """Return the file beside numba's cache that says that this was held with the kernels as they are now.
@@ -261,6 +264,8 @@ def compile_first(
     says: Any,
     links: "LinkConfig | None" = None,
     has_machines: bool = False,
+    memory_budget: int | None = None,
+    num_ranks: int = 1,
 ) -> None:
     """Compile what a run needs in another process, where this machine has never compiled it; else do nothing.
 
@@ -273,6 +278,8 @@ def compile_first(
     says : hears of it, in words
     links : what a loader of links predicts; None: it is one of nodes
     has_machines : whether others load as well, with whom rows may be exchanged
+    memory_budget : of a command without a loader, in bytes; None: half of what is free
+    num_ranks : on this machine, which wait meanwhile
     """
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
     lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
@@ -296,60 +303,18 @@ def compile_first(
         return
     from gloader.ssd_store.spill.folder import SpillFolder
 
-    if lacks:
-        says("first run here: compiling kernels, once (15 to 60 s on two cores)")
-    else:
-        says("first run of this kind here: compiling the kernels that it lacks, once")
+    room = room_beside(memory_budget if loader is None else loader.memory.memory_budget, num_ranks=num_ranks)
+    kind = "" if lacks else " of this kind"
+    text = "kernels, once (15 to 60 s on two cores)" if lacks else "the kernels that it lacks, once"
+    says(f"first run{kind} here: compiling {text}{lack_of(room, rehearsal.jobs())}")
     try:
         # Its folder is removed by the next run if this process is killed.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
-            if _hold_all(replace(rehearsal, folder=str(folder.path)).parts(), folder.path, says) and mark:
+            jobs = replace(rehearsal, folder=str(folder.path)).jobs()
+            if run_all(jobs, folder.path, says, room_bytes=room) and mark:
                 mark.touch()
     except (OSError, SpillError) as error:
         _LOG.debug("kernels are compiled in the run itself: %s", error)
-
-
-def _hold_all(parts: "Sequence[Rehearsal]", folder: Path, says: Any) -> bool:
-    """Hold rehearsals side by side, one on each core, and say every few seconds how far they are.
-
-    Returns whether all of them came to their end.
-
-    Parameters
-    ----------
-    parts : of one rehearsal
-    folder : receives what their processes write, a byte for each kernel
-    says : hears of it, in words
-    """
-    waiting, is_whole = list(parts), True
-    running: list[subprocess.Popen[bytes]] = []
-    began = said = time.monotonic()
-    try:
-        while waiting or running:
-            while waiting and len(running) < len(os.sched_getaffinity(0)):
-                running.append(_start(waiting.pop(0), folder))
-            for process in [each for each in running if each.poll() is not None]:
-                running.remove(process)
-                if process.returncode:
-                    is_whole = False
-                    _LOG.debug("kernels are compiled in the run itself: %s", process.args)
-            if time.monotonic() - said >= _SAYS_EVERY_S:
-                said = time.monotonic()
-                done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
-                says(f"{done} kernels compiled in {said - began:.0f} s")
-            if running:
-                time.sleep(_LOOKS_EVERY_S)
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-    return is_whole
-
-
-def _start(part: Rehearsal, folder: Path) -> "subprocess.Popen[bytes]":
-    """Start the process that holds ``part``."""
-    command = [sys.executable, "-m", "gloader.training.first_run", json.dumps(asdict(part))]
-    with (folder / f"{part.part}.compiled").open("wb") as compiled:
-        return subprocess.Popen(command, stdout=compiled, stderr=subprocess.DEVNULL)
 
 
 def _in_small(loader: "LoaderSettings", dataset: "Dataset") -> dict[str, Any]:
@@ -443,32 +408,8 @@ def _kernels_of(name: str) -> list[Any]:
     return [kernel for kernel in found if kernel.py_func.__module__ == name]
 
 
-def _save_in_turns(lock: Path) -> None:
-    """Let one process at a time save a kernel.
-
-    numba numbers the files of a kernel by an index, which it reads and writes without a lock: two processes that save
-    the kernel for other types at once would take the same number, and one file stands for the other.
-
-    Parameters
-    ----------
-    lock : a file that all of them lock
-    """
-    from numba.core.caching import IndexDataCacheFile
-
-    save = IndexDataCacheFile.save
-
-    def save_in_turn(cache: Any, key: Any, data: Any) -> None:
-        with lock.open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            save(cache, key, data)
-        sys.stdout.write(".")
-        sys.stdout.flush()
-
-    IndexDataCacheFile.save = save_in_turn
-
-
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    asked = Rehearsal(**json.loads(sys.argv[1]))
-    _save_in_turns(Path(asked.folder) / "saving")
+    asked = Rehearsal(**json.loads(sys.argv[2]))
+    save_in_turns(Path(asked.folder) / "saving", share_bytes=int(sys.argv[1]))
     asked.hold()

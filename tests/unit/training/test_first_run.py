@@ -19,11 +19,13 @@ from numba.core.dispatcher import Dispatcher
 from gloader import Dataset
 from gloader.config import LinkConfig, LoaderSettings, Policy
 from gloader.distributed.exchange import arrive, fetch, rounds, serve
+from gloader.observe import peak_memory
 from gloader.samplers import make
 from gloader.ssd_store.misses import in_ram
 from gloader.ssd_store.sweep import arrivals
-from gloader.training import first_run
+from gloader.training import compile_processes, first_run
 
+MB = 1_000_000
 SETTINGS = [
     {"sampler": "neighbor", "policy": "belady"},
     *({"policy": name} for name in get_args(Policy) if name != "belady"),
@@ -207,8 +209,8 @@ def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
 
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
-    monkeypatch.setattr(first_run, "_LOOKS_EVERY_S", 0.0)
-    monkeypatch.setattr(first_run, "_SAYS_EVERY_S", 0.0)
+    monkeypatch.setattr(compile_processes, "_LOOKS_EVERY_S", 0.0)
+    monkeypatch.setattr(compile_processes, "_SAYS_EVERY_S", 0.0)
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
     loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8)
     for cores in (2, 1):
@@ -218,6 +220,74 @@ def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
         first_run.compile_first(dataset, loader, says=said.append)
         assert max(most) == cores
         assert said[-1].startswith("4 kernels compiled in ")
+
+
+@pytest.mark.reliability("S11")
+def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_when_it_took_its_share(
+    dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A container of 490 MB held a run with a budget of 160 MB, and not the 577 MB of its first run."""
+    running: list[str] = []
+    began: list[tuple[str, int, int]] = []
+
+    def start(command: list[str], **_: Any) -> SimpleNamespace:
+        part = json.loads(command[-1])["part"]
+        running.append(part)
+        began.append((part, int(command[-2]), len(running)))
+        is_anew = sum(name == part for name, *_ in began) > 1
+
+        def poll() -> int:
+            running.remove(part)
+            return 0
+
+        code = 75 if part == "batches" and not is_anew else 0
+        return SimpleNamespace(args=command, returncode=code, poll=poll)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
+    monkeypatch.setattr(compile_processes, "_LOOKS_EVERY_S", 0.0)
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: 60 * MB)
+    monkeypatch.setattr(peak_memory, "bare_bytes", lambda: 150 * MB)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
+    said: list[str] = []
+
+    def compile_in(budget: int, *, num_ranks: int = 1) -> None:
+        began.clear()
+        loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, memory_budget=budget)
+        first_run.compile_first(dataset, loader, says=said.append, num_ranks=num_ranks)
+
+    compile_in(160 * MB)
+    assert began == [("rows", 250 * MB, 1), ("batches", 250 * MB, 1), ("batches", 250 * MB, 1)]
+    assert said[0].endswith("; longer in so small a memory budget")
+    compile_in(100 * MB)
+    assert said[1].endswith("; that takes 50 MB more than the memory budget")
+    # Both at once, each with half of what neither needs.
+    compile_in(350 * MB)
+    assert began[:2] == [("batches", 280 * MB, 1), ("rows", 160 * MB, 2)]
+    assert said[2].endswith("(15 to 60 s on two cores)")
+    compile_in(260 * MB, num_ranks=2)
+    assert {count for *_, count in began} == {2, 1}
+
+
+@pytest.mark.reliability("S11")
+def test_a_process_ends_when_it_has_taken_its_share_and_saved_some_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    held = [230 * MB]
+    ended: list[int] = []
+    monkeypatch.setattr(IndexDataCacheFile, "save", lambda *_: None)
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
+    monkeypatch.setattr(os, "_exit", ended.append)
+    compile_processes.save_in_turns(tmp_path / "saving", share_bytes=240 * MB)
+    for _ in range(3):  # or it would begin anew for ever
+        IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
+    held[0] = 220 * MB
+    IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
+    assert ended == []
+    held[0] = 230 * MB
+    IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
+    assert ended == [75]
 
 
 def test_a_run_of_another_kind_is_rehearsed_too_and_once(
@@ -249,7 +319,7 @@ def test_processes_that_save_a_kernel_at_once_take_turns(
         held.append(True)
 
     monkeypatch.setattr(IndexDataCacheFile, "save", save)
-    first_run._save_in_turns(lock)
+    compile_processes.save_in_turns(lock, share_bytes=2**40)
     IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
     assert held == [True]
     assert capsys.readouterr().out == "."

@@ -1,0 +1,154 @@
+"""The processes that compile kernels before a run: as many at once as the memory budget has room for.
+
+numba keeps what a kernel took until its process ends. So a process that has taken its share of the memory ends, and
+another one goes on in its place, with the kernels that were saved.
+"""
+
+import fcntl
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from gloader.core.units import format_bytes
+
+_LOG = logging.getLogger("gloader")
+_SAYS_EVERY_S = 4.0
+_LOOKS_EVERY_S = 0.05
+
+# Of anonymous memory, that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
+# torch 216 MB; of links, or of several types, somewhat more.
+_LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 240_000_000
+_KERNEL_BYTES = 12_000_000  # of the largest
+_LEAST_SAVED = 4  # before a process ends that has taken its share: another one takes two seconds to begin
+_TOOK_ITS_SHARE = 75  # its exit status
+# An interpreter with torch, where none is here to be looked at: what a memory budget is counted above.
+_BARE_BYTES = 145_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileJob:
+    """Kernels that a process compiles."""
+
+    name: str
+    module: str  # run by its name, with the bytes that it may take and ``words``
+    words: str
+    needs_torch: bool
+
+    @property
+    def least_bytes(self) -> int:
+        """Anonymous memory that it takes in any case."""
+        return _LEAST_BYTES_WITH_TORCH if self.needs_torch else _LEAST_BYTES
+
+    def start(self, share_bytes: int, folder: Path) -> "subprocess.Popen[bytes]":
+        """Start a process with ``share_bytes`` of memory, which writes a byte for each kernel to ``folder``."""
+        command = [sys.executable, "-m", self.module, str(share_bytes), self.words]
+        with (folder / f"{self.name}.compiled").open("ab") as compiled:
+            return subprocess.Popen(command, stdout=compiled, stderr=subprocess.DEVNULL)
+
+
+def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
+    """Return the anonymous memory that processes may have in all, so that the ranks and they stay within a budget.
+
+    Parameters
+    ----------
+    memory_budget : in bytes; None: half of what is free
+    num_ranks : on this machine, each of which holds as much as this one
+    """
+    from gloader.memory.available import default_budget_bytes
+    from gloader.observe.peak_memory import anonymous_bytes, bare_bytes
+
+    budget = default_budget_bytes() if memory_budget is None else memory_budget
+    # Imported here, torch would take the memory that the processes have.
+    bare = bare_bytes() if "torch" in sys.modules else _BARE_BYTES
+    return budget + num_ranks * (bare - anonymous_bytes())
+
+
+def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
+    """Return what a small memory budget makes of compiling, for people; nothing where there is room. Pure."""
+    least = [job.least_bytes for job in jobs]
+    if max(least) > room_bytes:
+        return f"; that takes {format_bytes(max(least) - room_bytes)} more than the memory budget"
+    return "; longer in so small a memory budget" if sum(least) > room_bytes else ""
+
+
+def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: int) -> bool:
+    """Do all jobs, one on each core, or one at a time in little room, and say every few seconds how far they are.
+
+    Returns whether all of them came to their end.
+
+    Parameters
+    ----------
+    jobs : to be done
+    folder : receives what their processes write
+    says : hears of it, in words
+    room_bytes : of anonymous memory, that they may have together
+    """
+    spare = room_bytes - sum(job.least_bytes for job in jobs)
+    at_once = len(os.sched_getaffinity(0)) if spare >= 0 else 1
+    # Alone those without torch come first: they have most room for the kernels that the others only load.
+    waiting = list(jobs) if spare >= 0 else sorted(jobs, key=lambda job: job.least_bytes)
+    running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
+    is_whole = True
+    began = said = time.monotonic()
+    try:
+        while waiting or running:
+            while waiting and len(running) < at_once:
+                job = waiting.pop(0)
+                share = room_bytes if at_once == 1 else job.least_bytes + spare // len(jobs)
+                running.append((job, job.start(share, folder)))
+            for ended in [each for each in running if each[1].poll() is not None]:
+                running.remove(ended)
+                job, process = ended
+                if process.returncode == _TOOK_ITS_SHARE:
+                    waiting.insert(0, job)
+                elif process.returncode:
+                    is_whole = False
+                    _LOG.debug("kernels are compiled in the run itself: %s", process.args)
+            if time.monotonic() - said >= _SAYS_EVERY_S:
+                said = time.monotonic()
+                done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
+                says(f"{done} kernels compiled in {said - began:.0f} s")
+            if running:
+                time.sleep(_LOOKS_EVERY_S)
+    finally:
+        for _, process in running:
+            process.kill()
+            process.wait()
+    return is_whole
+
+
+def save_in_turns(lock: Path, *, share_bytes: int) -> None:
+    """Let one process at a time save a kernel, and end this one when it has taken its share of memory.
+
+    numba numbers the files of a kernel by an index, which it reads and writes without a lock: two processes that save
+    the kernel for other types at once would take the same number, and one file stands for the other.
+
+    Parameters
+    ----------
+    lock : a file that all of them lock
+    share_bytes : of anonymous memory
+    """
+    from numba.core.caching import IndexDataCacheFile
+
+    from gloader.observe.peak_memory import anonymous_bytes
+
+    save, saved = IndexDataCacheFile.save, count(1)
+
+    def save_in_turn(cache: Any, key: Any, data: Any) -> None:
+        with lock.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            save(cache, key, data)
+        sys.stdout.write(".")
+        sys.stdout.flush()
+        if next(saved) >= _LEAST_SAVED and anonymous_bytes() > share_bytes - _KERNEL_BYTES:
+            # At once: other threads of the rehearsal go on to the next kernels.
+            os._exit(_TOOK_ITS_SHARE)
+
+    IndexDataCacheFile.save = save_in_turn
