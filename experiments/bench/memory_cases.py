@@ -64,6 +64,8 @@ def matrix_cases() -> Iterator[Case]:
             yield _case(f"2 ranks {graph} {features}", model, graph, "--features", features, ranks=2)
     for model, graph in (("graphsage", "plain"), ("rgcn", "typed")):
         yield _case(f"cold {graph} ssd", model, graph, *_ON_SSD, is_cold=True)
+    yield _case("cold link ssd", "graphsage", "links", "--task", "link", *_ON_SSD, is_cold=True)
+    yield _case("cold 2 ranks plain ssd", "graphsage", "plain", *_ON_SSD, ranks=2, is_cold=True)
 
 
 def _case(name: str, model: str, graph: str, *words: str, ranks: int = 1, is_cold: bool = False) -> Case:

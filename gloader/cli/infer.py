@@ -13,6 +13,7 @@ from rich.progress import Progress
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.train import open_or_prepare
+from gloader.cli.views.run import memory_text
 from gloader.cli.views.screen import Screen
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import Size
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.dataset import Dataset
+    from gloader.observe.peak_memory import PeakMemory
     from gloader.ssd_store.os_io import OsIO
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.machine_rows import MachineRows
@@ -89,7 +91,11 @@ def infer(  # noqa: PLR0913 - each a flag
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
-        # After the kernels were compiled in another process: torch beside that would be too much.
+        # After the kernels were compiled in other processes: torch beside them would be too much.
+        from gloader.memory.available import default_budget_bytes
+        from gloader.observe.peak_memory import PeakMemory, bare_bytes
+
+        bare_bytes()  # imports torch, to know later what was taken beside it
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.machine_rows import open_machine_rows
         from gloader.training.own_device import resolve_device
@@ -112,14 +118,15 @@ def infer(  # noqa: PLR0913 - each a flag
             )
 
             def work() -> None:
-                with nullcontext() if rows is None else rows.reading():
+                with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
                     _Inference(dataset=opened, screen=screen, rows=rows, out=out, given=given).run(
                         # Where training goes on is of no use here.
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
                         layer=layer,
-                        memory_budget=memory_budget,
+                        memory_budget=memory_budget or default_budget_bytes(),
                         device=resolve_device(device),
+                        peak=peak,
                     )
 
             group.run_on_first(work, meanwhile=None if rows is None else rows.serve)
@@ -141,13 +148,16 @@ class _Inference:
         *,
         node_type: str | None,
         layer: int | None,
-        memory_budget: int | None,
+        memory_budget: int,
         device: "torch.device",
+        peak: "PeakMemory",
     ) -> None:
         """Predict, write, and say what was written."""
+        from gloader.observe.peak_memory import first_bytes, peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predict
         from gloader.training.predict_pairs import score_pairs
+        from gloader.training.run_budget import prediction_bytes
 
         opened, screen, out, given = self.dataset, self.screen, self.out, self.given
         is_of_links = isinstance(loaded.spec, LinkSpec)
@@ -159,8 +169,9 @@ class _Inference:
             )
         with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
             bar = bars.add_task("predicting", total=1.0)
+            peak.keep_below(memory_budget)
             settings: Any = {
-                "memory_budget_bytes": memory_budget,
+                "memory_budget_bytes": prediction_bytes(memory_budget, first_bytes=first_bytes()),
                 "device": device,
                 "rows": self.rows,
                 "on_progress": lambda fraction: bars.update(bar, completed=fraction),
@@ -183,6 +194,12 @@ class _Inference:
         of_type = "" if opened.kind == "homogeneous" else f" of type {chosen!r}"
         of = f"{num_nodes:,} pairs" if given is not None else f"{num_nodes:,} nodes{of_type}"
         screen.say(f"{what} of {of} in {out}")
+        memory = {
+            "peak_anonymous_bytes": peak.peak_bytes,
+            "memory_budget_bytes": memory_budget,
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+        screen.say(f"peak memory {memory_text(memory)}")
         screen.result(
             {
                 "out": str(out),
@@ -193,6 +210,7 @@ class _Inference:
                 ),
                 "layer": layer,
                 "dataset": opened.location,
+                **memory,
             }
         )
 

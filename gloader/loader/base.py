@@ -257,8 +257,11 @@ class BatchLoader(ABC, Generic[B]):
         require_same_process(self._pid)
         mirrored = self._dataset.mirrored
         mirror = "" if mirrored is None else mirrored.explain()
-        peak = format_bytes(peak_rss_bytes())
-        memory = f"peak memory of this process: {peak}, Python, torch and your own data included"
+        peak, budget = format_bytes(peak_rss_bytes()), format_bytes(self.memory_plan.budget_bytes)
+        memory = (
+            f"peak memory of this process: {peak}, Python, torch, your model and your own data included; "
+            f"the memory budget of {budget} is what the loader alone may hold"
+        )
         return "\n".join(filter(None, [self._held.tier.explain(), mirror, self.explain_run(), memory]))
 
     def explain_run(self) -> str:

@@ -28,7 +28,8 @@ _EVERY_NEAR_S = 0.004  # where a step could pass the bound between two readings
 _NEAR = 3 / 4  # of a bound: where it is watched closely
 # Below a bound, where freed memory is given back: a step takes up to 15 MB between two readings of a busy machine.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
-_LEAST_RELEASED = 64  # of a bound, how much more is held before the system is asked again
+# Of a bound, how much more is held before the system is asked again.
+_LEAST_RELEASED, _MIN_RELEASED_BYTES = 64, 4 << 20
 # Of an interpreter with numpy, which torch's import finds loaded here.
 _INTERPRETER_BYTES = 14_000_000
 
@@ -116,8 +117,8 @@ class PeakMemory:
         self._budget = 0
         self._is_near = False
         self._release_at = 0
-        # Of the program, from before this run.
-        self._others = max(0, self._most - self._bare - first_bytes())
+        # Of the interpreter and torch, and of the program from before this run.
+        self._beside = max(self._bare, self._most - first_bytes())
         self._passed = 0  # the most that was in use above the bound
         self._compiled_s = 0.0  # when the bound was set
         self._turn = threading.Lock()
@@ -156,7 +157,7 @@ class PeakMemory:
             return
         if self._is_near:
             # On a busy machine the thread may look too late.
-            self._relieve(self._look())
+            self._relieve(self._look() - self._beside)
         # A kernel that was compiled here after all takes 250 MB, which the next run does not: that is no reason to end
         # this one, and the last table tells of the peak.
         if self._passed <= bound or _compile_seconds() > self._compiled_s:
@@ -197,21 +198,23 @@ class PeakMemory:
     def _watch(self) -> None:
         every = _EVERY_S
         while not self._ended.wait(every):
-            held, bound = self._look(), self._bound
-            self._is_near = bound is not None and held - self._bare >= _NEAR * bound
+            own, bound = self._look() - self._beside, self._bound
+            self._is_near = bound is not None and own >= _NEAR * bound
             every = _EVERY_NEAR_S if self._is_near else _EVERY_S
-            self._relieve(held)
+            self._relieve(own)
 
-    def _relieve(self, held: int) -> None:
-        """Give freed memory back where ``held`` bytes come near the bound."""
+    def _relieve(self, own: int) -> None:
+        """Give freed memory back where ``own`` bytes come near the bound."""
         bound = self._bound
-        if bound is None or held - self._bare < self._release_at:
+        if bound is None or own < self._release_at:
             return
         release_freed_memory()
         # Where little comes back, more is in use than was thought: asked again halfway to the bound.
-        left = anonymous_bytes() - self._bare
-        self._release_at = max(_release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED)
-        self._passed = max(self._passed, left - self._others)
+        left = anonymous_bytes() - self._beside
+        self._release_at = max(
+            _release_at(bound), (left + bound) // 2, left + max(bound // _LEAST_RELEASED, _MIN_RELEASED_BYTES)
+        )
+        self._passed = max(self._passed, left)
 
     def _look(self) -> int:
         """Note the bytes that are held now, and return them."""

@@ -24,7 +24,7 @@ _LOOKS_EVERY_S = 0.05
 
 # Of anonymous memory, that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
 # torch 216 MB; of links, or of several types, somewhat more.
-_LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 240_000_000
+_LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
 _KERNEL_BYTES = 12_000_000  # of the largest
 _LEAST_SAVED = 4  # before a process ends that has taken its share: another one takes two seconds to begin
 _TOOK_ITS_SHARE = 75  # its exit status

@@ -19,7 +19,6 @@ from gloader.errors import SpillError
 from gloader.training.compile_processes import CompileJob, lack_of, room_beside, run_all, save_in_turns
 
 if TYPE_CHECKING:
-
     from gloader.config import LinkConfig, LoaderSettings
     from gloader.dataset import Dataset
     from gloader.dataset.writer import DatasetWriter

@@ -130,3 +130,27 @@ def share_budget(
         )
     fitting = [budget for budget in budgets if budget.loader_bytes > 0]
     return tuple(dict.fromkeys(fitting))
+
+
+def prediction_bytes(total_bytes: int, *, first_bytes: int = 0) -> int:
+    """Return what a process that predicts has left of ``total_bytes``, beside its code and the reserve. Pure.
+
+    Parameters
+    ----------
+    total_bytes : for everything on the host
+    first_bytes : as of `share_budget`
+
+    Raises
+    ------
+    BudgetError
+        Nothing is left.
+    """
+    code = _PROCESS_BYTES + max(first_bytes - _IMPORTED_BYTES, 0) + _MIN_SLACK_BYTES
+    left = total_bytes - code
+    if left <= 0:
+        raise BudgetError(
+            f"the code of the run and its reserve take {format_bytes(code)}, and the memory budget is "
+            f"{format_bytes(total_bytes)}. Raise the budget",
+            short_bytes=1 - left,
+        )
+    return left

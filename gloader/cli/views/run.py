@@ -199,7 +199,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
         **_edges(result),
         **_objects(result),
         "stage times": _stages(result["stage_seconds"]),
-        "peak memory": _memory(result),
+        "peak memory": memory_text(result),
     }
     screen.console.print()
     screen.console.print(facts(rows))
@@ -246,7 +246,8 @@ def _figure(value: float, metric: str) -> str:
     return f"{value:.4f}" if metric in _NO_SHARES else f"{100 * value:.2f}"
 
 
-def _memory(result: Mapping[str, Any]) -> str:
+def memory_text(result: Mapping[str, Any]) -> str:
+    """Return the peak beside the budget, with one that would do where it was passed. Pure."""
     # What the budget counts comes first; what is resident holds libraries and pages of files as well.
     taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
     ranks = result.get("rank_peak_rss_bytes", ())

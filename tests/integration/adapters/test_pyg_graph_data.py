@@ -135,6 +135,7 @@ def test_objects_print_what_they_hold(dataset, typed):
         list(loader)
         assert loader.bottleneck() == loader.loader.bottleneck()
         assert "peak memory of this process: " in loader.explain()
+        assert loader.explain().endswith("is what the loader alone may hold")
 
 
 def test_a_mask_of_ones_own_is_kept_under_the_name_that_it_is_given(dataset):

@@ -26,7 +26,7 @@ from gloader.errors import (
 from gloader.loader import Loader
 from gloader.observe.peak_memory import PeakMemory
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training import run_budget, train
+from gloader.training import run_budget, train, trainer
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate
 from gloader.training.inference.activations import FeatureRows
@@ -36,7 +36,9 @@ from gloader.training.own_device import resolve_device
 from gloader.training.predict import predict
 from gloader.training.reporter import SilentReporter
 from gloader.training.run_identity import decisive_settings, differing
+from gloader.training.task import NodeTask
 from gloader.training.train import FitResult, RunFiles
+from gloader.training.train_step import TrainStep
 
 MODEL = ModelConfig(name="graphsage", hidden=16, dropout=0.3)
 OPTIM = OptimConfig(epochs=4, lr=0.02)
@@ -97,6 +99,28 @@ def test_no_accuracy_counts_logits_that_are_no_numbers(with_nan, communities, tm
     saved = replace(saved, fingerprint=with_nan.fingerprint)
     with pytest.raises(DivergedError, match=r"the logits of \d+ of 240 nodes are NaN"):
         predict(with_nan, saved, memory_budget_bytes=10**8)
+
+
+@pytest.mark.reliability("S11")
+def test_freed_memory_is_looked_at_before_each_step_and_given_back_around_an_evaluation(
+    communities, monkeypatch
+) -> None:
+    events: list[str] = []
+
+    def noted(event: str, then):
+        def call(*given, **keywords):
+            events.append(event)
+            return then(*given, **keywords)
+
+        return call
+
+    monkeypatch.setattr(PeakMemory, "require_below", noted("look", PeakMemory.require_below))
+    monkeypatch.setattr(TrainStep, "take", noted("step", TrainStep.take))
+    monkeypatch.setattr(NodeTask, "score", noted("score", NodeTask.score))
+    monkeypatch.setattr(trainer, "release_freed_memory", lambda: events.append("release"))
+    fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER)
+    epoch = [*BATCHES * ["look", "step"], "release", "score", "release"]
+    assert events == [*epoch, *epoch, "score", "release"]
 
 
 @pytest.mark.reliability("J12")

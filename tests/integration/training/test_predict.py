@@ -17,6 +17,7 @@ from gloader.dataset import Dataset
 from gloader.dataset.topology import open_topology
 from gloader.errors import BudgetError, CheckpointError, ConfigError
 from gloader.models import Schema
+from gloader.observe.peak_memory import PeakMemory
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.inference.outputs import OutputRoom
@@ -185,6 +186,36 @@ def test_a_budget_that_is_too_small_is_told_before_there_is_a_file(dataset, tmp_
     assert not out.parent.exists()
     with pytest.raises(BudgetError):
         predict(dataset, checkpoint_of(dataset), memory_budget_bytes=100_000)
+
+
+@pytest.mark.reliability("S11")
+def test_the_command_keeps_to_its_budget_with_its_code_and_says_what_it_took(
+    dataset, tmp_path: Path, capsys, monkeypatch
+) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", checkpoint_of(dataset))
+    words = ["infer", "--dataset", str(dataset.root), "--checkpoint", str(tmp_path), "--json", "--out"]
+    bounds, given = [], []
+    keep_below = PeakMemory.keep_below
+
+    def kept(peak: PeakMemory, bound_bytes: int) -> None:
+        bounds.append(bound_bytes)
+        keep_below(peak, bound_bytes)
+
+    def opened(*_, memory_budget_bytes: int, **options):
+        given.append(memory_budget_bytes)
+        return predict(*_, memory_budget_bytes=memory_budget_bytes, **options)
+
+    monkeypatch.setattr(PeakMemory, "keep_below", kept)
+    monkeypatch.setattr("gloader.training.predict.predict", opened)
+    assert main([*words, str(tmp_path / "classes.npy"), "--memory-budget", "10GB"]) == 0
+    heard = capsys.readouterr()
+    said = json.loads(heard.out)
+    assert (bounds, said["memory_budget_bytes"]) == ([10**10], 10**10)
+    assert given[0] <= 10**10 - 68_000_000
+    assert "of a budget of 10 GB" in " ".join(heard.err.split())
+    assert 0 <= said["peak_anonymous_bytes"] < 10**10
+    assert main([*words, str(tmp_path / "again.npy"), "--memory-budget", "60MB"]) == 2
+    assert "the code of the run" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_prediction_may_take_what_topology_and_weights_leave(dataset, monkeypatch) -> None:
