@@ -124,7 +124,7 @@ def infer(  # noqa: PLR0913 - each a flag
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
                         layer=layer,
-                        memory_budget=memory_budget or default_budget_bytes(),
+                        memory_budget=default_budget_bytes() if memory_budget is None else memory_budget,
                         device=resolve_device(device),
                         peak=peak,
                     )

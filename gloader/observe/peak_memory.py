@@ -28,8 +28,7 @@ _EVERY_NEAR_S = 0.004  # where a step could pass the bound between two readings
 _NEAR = 3 / 4  # of a bound: where it is watched closely
 # Below a bound, where freed memory is given back: a step takes up to 15 MB between two readings of a busy machine.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
-# Of a bound, how much more is held before the system is asked again.
-_LEAST_RELEASED, _MIN_RELEASED_BYTES = 64, 4 << 20
+_LEAST_RELEASED = 64  # of a bound, how much more is held before the system is asked again
 # Of an interpreter with numpy, which torch's import finds loaded here.
 _INTERPRETER_BYTES = 14_000_000
 
@@ -211,9 +210,7 @@ class PeakMemory:
         release_freed_memory()
         # Where little comes back, more is in use than was thought: asked again halfway to the bound.
         left = anonymous_bytes() - self._beside
-        self._release_at = max(
-            _release_at(bound), (left + bound) // 2, left + max(bound // _LEAST_RELEASED, _MIN_RELEASED_BYTES)
-        )
+        self._release_at = max(_release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED)
         self._passed = max(self._passed, left)
 
     def _look(self) -> int:
