@@ -101,7 +101,8 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
-                share = room_bytes if at_once == 1 else job.least_bytes + spare // len(jobs)
+                is_alone = at_once == 1 or not (running or waiting)
+                share = room_bytes if is_alone else job.least_bytes + spare // len(jobs)
                 running.append((job, job.start(share, folder)))
             for ended in [each for each in running if each[1].poll() is not None]:
                 running.remove(ended)
