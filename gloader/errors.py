@@ -19,11 +19,13 @@ class ConfigError(GloaderError, ValueError):
 class BudgetError(GloaderError):
     """A memory, spill or disk budget is too small; the message says needed and allowed bytes.
 
-    ``short_bytes`` is how much more there has to be at least, as far as that is known; else 0.
+    ``short_bytes`` is how much more there has to be at least, as far as that is known; 0 where more is not known to
+    help. With ``advice`` so much more was tried, and is enough; ``cause`` is the message without it.
     """
 
-    def __init__(self, message: str = "", *, short_bytes: int = 0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str = "", *, short_bytes: int = 0, advice: str = "") -> None:
+        super().__init__(f"{message}. {advice}" if advice else message)
+        self.cause = message
         self.short_bytes = short_bytes
 
 

@@ -24,12 +24,13 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.observe.peak_memory import peak_rss_bytes
+from gloader.pipeline.typed_seeds import plan_training_seeds
 from gloader.training.model_spec import ModelSpec
 from gloader.training.optimizer import build_optimizer
 from gloader.training.process import seed_torch
 from gloader.training.result import name_strategy
 from gloader.training.run_budget import RunBudget, share_budget
-from gloader.training.step_memory import largest, parameter_bytes, probe_batches, step_bytes
+from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,7 +104,8 @@ def train(job: dict[str, Any]) -> dict[str, Any]:
 
 def _share(total: int, dataset: Dataset, settings: LoaderSettings, spec: ModelSpec) -> RunBudget:
     """Return the shares that `gloader train` would deal out, with the least for an evaluation: there is none."""
-    batch = largest(probe_batches(dataset, settings.sampling))
+    seeds = plan_training_seeds(dataset, settings.sampling, is_typed=False)
+    batch = largest(probe(dataset, seeds, settings))
     step = 0 if batch is None else step_bytes(spec, batch)
     shares = share_budget(total_bytes=total, parameter_bytes=parameter_bytes(spec), step_bytes=step)
     return shares[-1]

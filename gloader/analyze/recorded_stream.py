@@ -10,22 +10,16 @@ from gloader.core.yaml_file import read_yaml_mapping
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, ReplayError, SeedError, StateError, StoreError
 from gloader.pipeline.link_task import LinkTask
-from gloader.pipeline.positions import NoLabels
-from gloader.pipeline.seed_order import (
-    SeedPlan,
-    named_facts,
-    order_rows,
-    order_seeds,
-    stream_fingerprint,
-)
+from gloader.pipeline.seed_order import named_facts, stream_fingerprint
 from gloader.pipeline.table_files import feature_rows
-from gloader.pipeline.typed_seeds import number_seeds
+from gloader.pipeline.typed_seeds import plan_training_seeds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from gloader.config import LoaderSettings
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.replay.recording import RunHeader
 
 _CONFIG = "config.yaml"
@@ -94,16 +88,16 @@ def plan_recorded_seeds(
     ReplayError
         There are no such seeds.
     """
-    stream, sampling, ranks = header.state["stream"], settings.sampling, settings.ranks
-    rank, world_size = ranks.rank or 0, ranks.world_size or 1
+    stream, ranks = header.state["stream"], settings.ranks
     try:
-        if "links" in stream:
-            task = _links_of(dataset, stream)
-            order = order_rows(task.table.num_rows, sampling, rank=rank, world_size=world_size)
-            return SeedPlan(order=order, labels=NoLabels(), is_typed=is_typed, links=task)
-        seeds = number_seeds(dataset, None) if is_typed else dataset.train
-        nodes = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
-        return SeedPlan(order=nodes, labels=NoLabels(), is_typed=is_typed)
+        return plan_training_seeds(
+            dataset,
+            settings.sampling,
+            is_typed=is_typed,
+            links=_links_of(dataset, stream) if "links" in stream else None,
+            rank=ranks.rank or 0,
+            world_size=ranks.world_size or 1,
+        )
     except (ConfigError, SeedError) as error:
         raise ReplayError(f"the batches of the run cannot be sampled again: {error}") from error
 

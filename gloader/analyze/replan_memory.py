@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from gloader.analyze.recorded_load import LoadKey
 from gloader.pipeline.measure_demand import measure_demand
 from gloader.pipeline.open_ssd import require_pack_folder
-from gloader.pipeline.open_tiers import open_ring, plan_tiers
+from gloader.pipeline.open_tiers import open_ring
+from gloader.pipeline.planned_load import plan_tiers
 
 if TYPE_CHECKING:
     from gloader.analyze.altered_rows import Alteration

@@ -64,7 +64,7 @@ _USAGE_ERRORS = (
 )
 _FEW_FLAGS = 10
 _MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # so cyclopts says it
-_BUDGET = re.compile(r'memory_budget="(\w+)"')  # as Python callers say it
+_BUDGET = re.compile(r'memory_budget="([\w.]+)"')  # as Python callers say it
 # Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
 

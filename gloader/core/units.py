@@ -53,7 +53,9 @@ def _size_of_text(text: str) -> int | None:
         return None
     if len(match[1]) > _MAX_DIGITS:
         return MAX_BYTES + 1
-    return int(float(match[1]) * factor) if "." in match[1] else int(match[1]) * factor
+    # Whole numbers: as floats 32.3MB would be a byte less than 32.3 million.
+    whole, _, digits = match[1].partition(".")
+    return int(whole + digits) * factor // 10 ** len(digits)
 
 
 def format_bytes(num_bytes: float) -> str:

@@ -170,7 +170,8 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False)
             f"{dataset.location}: the offsets of {num_nodes:,} nodes need {format_bytes(offset_bytes)} and the "
             f"page checksums of their edges {format_bytes(page_bytes)}, which are held wherever the edges are; the "
             f"memory budget is {format_bytes(budget_bytes)}. Raise it to {format_bytes(2 * needed)} or more, so that "
-            "batches and features have room beside them"
+            "batches and features have room beside them",
+            short_bytes=needed - budget_bytes,
         )
 
 

@@ -153,7 +153,8 @@ def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> 
         raise BudgetError(
             f"edges that are read in sweeps need {format_bytes(buffer_bytes)} to choose by weight for {num_batches} "
             f"batches, and the memory budget is {format_bytes(budget_bytes)}; raise memory_budget, use smaller "
-            "fan-outs, or topology='direct'"
+            "fan-outs, or topology='direct'",
+            short_bytes=buffer_bytes - budget_bytes,
         )
     return SweepPlan(
         num_batches=num_batches,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.memory.part_bytes import packing_bytes, planning_bytes, topology_share
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gloader.config import Features
     from gloader.memory.demand import Demand
+
+
+# Budgets that are tried to tell one that is enough; each is more by what was lacking, or by a part of it.
+_MOST_TRIES: Final = 24
+_LEAST_STEP: Final = 64
 
 
 def advice(num_bytes: int) -> str:
@@ -24,6 +29,41 @@ def rounded_up(num_bytes: int) -> int:
     """Return the next number of bytes with three digits, or two where that is close: it is typed. Pure."""
     unit = 10 ** max(len(str(num_bytes)) - 3, 0)
     return -(-num_bytes // unit) * unit
+
+
+def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
+    """Return a budget, little more than the least, with which ``attempt`` raises no BudgetError; 0: none was found.
+
+    The same whatever budget was too small before: the search begins at ``first``, and what lacks leads it upwards.
+
+    Parameters
+    ----------
+    attempt : plans with a budget
+    first : where the search begins: little, that is enough for nothing
+    """
+    low, high = first, first
+    for _ in range(_MOST_TRIES):
+        lacking = _lacking(attempt, high)
+        if lacking is None:
+            break
+        if not lacking:  # of something else than memory
+            return 0
+        low, high = high, rounded_up(high + max(lacking, high // _LEAST_STEP))
+    else:
+        return 0
+    # What lacks was told for a smaller budget, whose shares were others.
+    while high - low > high // _LEAST_STEP and (middle := rounded_up((low + high) // 2)) < high:
+        low, high = (low, middle) if _lacking(attempt, middle) is None else (middle, high)
+    return high
+
+
+def _lacking(attempt: Callable[[int], object], budget_bytes: int) -> int | None:
+    """Return how much more ``attempt`` needs, 0 where that is not known; None: nothing."""
+    try:
+        attempt(budget_bytes)
+    except BudgetError as error:
+        return error.short_bytes
+    return None
 
 
 def does_not_fit(
@@ -49,7 +89,8 @@ def does_not_fit(
         )
         return BudgetError(
             f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
-            f"leave {format_bytes(int(share * (room - planned - packing)))}. Use a smaller cache or raise the budget"
+            f"leave {format_bytes(int(share * (room - planned - packing)))}. Use a smaller cache or raise the budget",
+            short_bytes=max(int(cache_bytes / share) - (room - planned - packing), 1),
         )
     return BudgetError(
         f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
@@ -117,5 +158,6 @@ def require_staging(demand: Demand, left: int, staged_bytes: int, num_batches: i
         raise BudgetError(
             f"io_strategy='staged' needs {format_bytes(staged_bytes)} of memory for the missing rows of superbatches "
             f"(superbatch={num_batches}), and {format_bytes(max(room, 0))} of the memory budget are left; raise "
-            f"memory_budget by {format_bytes(staged_bytes - room)}, use a smaller superbatch, or io_strategy='auto'"
+            f"memory_budget by {format_bytes(staged_bytes - room)}, use a smaller superbatch, or io_strategy='auto'",
+            short_bytes=staged_bytes - room,
         )

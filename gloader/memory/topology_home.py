@@ -69,7 +69,8 @@ def choose_home(
         raise BudgetError(
             f"topology='ram' needs {format_bytes(topology_bytes)} for the edges, and the memory budget is "
             f"{format_bytes(budget_bytes)}; use topology='sweep', 'direct' or 'auto', or raise the budget to more than "
-            f"{format_bytes(2 * topology_bytes)}"
+            f"{format_bytes(2 * topology_bytes)}",
+            short_bytes=topology_bytes - budget_bytes,
         )
     if asked == "ram" or (asked == "auto" and fits):
         reason = _FITS if fits else _ASKED

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError, ReplayError
-from gloader.pipeline.open_tiers import open_ring, plan_tiers
+from gloader.pipeline.open_tiers import open_ring
+from gloader.pipeline.planned_load import plan_tiers
 from gloader.replay.calibrate import calibrate
 from gloader.replay.changes import Changes, parse_changes
 from gloader.replay.costs import learn_costs

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.pipeline.other_machines import OtherMachines
+    from gloader.pipeline.probe import Probe
     from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.table_files import KnownDisk, TableFiles
     from gloader.samplers import Topology
@@ -82,6 +83,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     others: OtherDevices | None,
     machines: OtherMachines | None,
     known: KnownDisk | None = None,
+    probe: Probe | None = None,
 ) -> MeasuredLoad:
     """Open edges and files of rows, and make the first batches; the features are left alone.
 
@@ -91,6 +93,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     stack : closes what was opened
     budget_bytes : of memory
     known : of the disks of a run that is planned alone, for which nothing is written; None: they are measured
+    probe : the first batches, where they are known; None: they are made
 
     Raises
     ------
@@ -118,9 +121,10 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
         beside.append(("blocks of the object store", on_their_way))
     if machines is not None:
         beside.append(("rows between machines", machines.memory_bytes(budget_bytes)))
-    if isinstance(topology, HeteroGraph):
+    if isinstance(topology, HeteroGraph) and probe is None:
         tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts))
-    work = _workload(dataset, topology, order, settings, dry_run, files, is_swept=home.home == "sweep")
+    is_swept = home.home == "sweep"
+    work = _workload(dataset, topology, order, settings, dry_run, files, probe, is_swept=is_swept)
     num_batches = num_batches_of(settings, order, num_ranks)
     home, sweeps = plan_edges(
         home,
@@ -174,13 +178,13 @@ def _workload(
     settings: LoaderSettings,
     dry_run: DryRun | None,
     files: TableFiles,
+    probe: Probe | None,
     *,
     is_swept: bool,
 ) -> Workload:
     threads = settings.stages.sampler_threads
     sampler = sampler_for(topology, order, settings)
-    probe = None
-    if is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
+    if probe is None and is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
         # A disk without room for so few is found out, and told of, where the passes are planned.
         with suppress(BudgetError):
             probe = probe_in_passes(

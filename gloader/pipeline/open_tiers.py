@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gloader.errors import ConfigError
 from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
+from gloader.memory.plan import MemoryPlan, idle_part
 from gloader.observe.explain import TableFacts, TierFacts
 from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.measure_demand import in_flight, num_sampler_threads
 from gloader.pipeline.measured_load import measure_load
 from gloader.pipeline.open_device_tier import load_features
-from gloader.pipeline.open_edges import (
-    open_sweeps,
-)
+from gloader.pipeline.open_edges import open_sweeps
 from gloader.pipeline.open_ssd import open_ssd
+from gloader.pipeline.planned_load import plan_load, plan_tiers
 from gloader.pipeline.table_files import with_edge_spill
 from gloader.pipeline.tiers import FeatureTier
 
@@ -79,20 +79,18 @@ def open_feature_tier(
         budget = default_budget_bytes() // num_loaders
     stack = ExitStack()
     try:
-        load = measure_load(
+        measure = partial(
+            measure_load,
             dataset,
             seeds,
             settings,
-            stack,
-            budget_bytes=budget,
             dry_run=dry_run,
             num_ranks=num_ranks,
             num_loaders=num_loaders,
-            others=others,
             machines=machines,
         )
+        load, plan = plan_load(measure, settings, stack, budget_bytes=budget, others=others)
         files, tiers, demand, work = load.files, load.tiers, load.demand, load.work
-        plan = plan_tiers(demand, settings, files, tiers, budget_bytes=budget)
         exchange = None
         if machines is not None:
             plan, exchange = _join(
@@ -162,50 +160,6 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
         topology=load.home,
         rates=load.files.rates,
         links=load.links,
-    )
-
-
-def plan_tiers(
-    demand: Demand,
-    settings: LoaderSettings,
-    files: TableFiles,
-    tiers: Sequence[DeviceTier],
-    *,
-    budget_bytes: int,
-) -> MemoryPlan:
-    """Share the budget out; of a table that the device holds whole, only the checksums stay on the host.
-
-    Parameters
-    ----------
-    demand, files, tiers : what was measured, see `MeasuredLoad`
-    settings : those of the loader
-    budget_bytes : of memory
-
-    Raises
-    ------
-    BudgetError, ConfigError
-        As `plan_memory`.
-    """
-    memory, feature_bytes = settings.memory, demand.feature_bytes
-    holds_all = all(tier.holds_all for tier in tiers)
-    demand = replace(
-        demand,
-        tables=tuple(
-            replace(table, feature_bytes=table.store_bytes) if tier.holds_all else table
-            for table, tier in zip(demand.tables, tiers, strict=False)
-        ),
-    )
-    return plan_memory(
-        demand,
-        budget_bytes=budget_bytes,
-        spill_bytes=files.spill_bytes,
-        features="ram" if holds_all else memory.features,
-        cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(feature_bytes),
-        superbatch=memory.superbatch,
-        # Rows of other machines have to be put somewhere, and those of the first superbatch, which finds nothing
-        # cached, hardly fit in the memory that is idle.
-        must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
-        num_buffers=memory.buffers,
     )
 
 

@@ -9,11 +9,13 @@ import numpy as np
 
 from gloader.core.ids import outside
 from gloader.errors import SeedError
-from gloader.pipeline.positions import LabelledSeeds
-from gloader.pipeline.seed_order import checked_seeds
+from gloader.pipeline.positions import LabelledSeeds, NoLabels
+from gloader.pipeline.seed_order import SeedPlan, checked_seeds, order_rows, order_seeds
 
 if TYPE_CHECKING:
+    from gloader.config import SamplingSettings
     from gloader.dataset import Dataset
+    from gloader.pipeline.link_task import LinkTask
     from gloader.types import IdArray
 
 
@@ -63,3 +65,35 @@ def labels_of_numbered(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
     labels = np.full(len(seeds), -1, dtype=np.int64)
     labels[has_label] = table.labels_of(seeds[has_label] - first)
     return LabelledSeeds(labels=labels, has_label=has_label)
+
+
+def plan_training_seeds(
+    dataset: Dataset,
+    sampling: SamplingSettings,
+    *,
+    is_typed: bool,
+    links: LinkTask | None = None,
+    rank: int = 0,
+    world_size: int = 1,
+) -> SeedPlan:
+    """Return the seeds of a loader that is planned and hands no batch out: they have no labels.
+
+    Parameters
+    ----------
+    dataset : whose training nodes they are
+    sampling : of the loader
+    is_typed : whether batches have several types
+    links : whose table the rows are of; None: the seeds are nodes
+    rank, world_size : the part of each step that is this rank's
+
+    Raises
+    ------
+    SeedError, ConfigError
+        There are no such seeds.
+    """
+    if links is not None:
+        rows = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)
+        return SeedPlan(order=rows, labels=NoLabels(), is_typed=is_typed, links=links)
+    seeds = number_seeds(dataset, None) if is_typed else dataset.train
+    nodes = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
+    return SeedPlan(order=nodes, labels=NoLabels(), is_typed=is_typed)

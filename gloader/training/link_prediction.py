@@ -16,28 +16,28 @@ from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
 from gloader.models import encoder_of
 from gloader.pipeline.link_task import LinkTask
+from gloader.pipeline.typed_seeds import plan_training_seeds
 from gloader.training.link_judge import LinkJudge, auto_metric
 from gloader.training.link_metrics import LinkMetric, parse_metric
 from gloader.training.link_scores import PairScorer
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, spec_of
 from gloader.training.objective import LINK_OBJECTIVES
 from gloader.training.process import eager_release
-from gloader.training.step_memory import probe_links
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from gloader.config import LinkConfig, LoaderSettings, TrainSettings
+    from gloader.config import LinkConfig, LoaderSettings, SamplingSettings, TrainSettings
     from gloader.core.negatives import Negatives
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
     from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.training.evaluate import Inference
     from gloader.training.link_scores import NodeRows
     from gloader.training.model_spec import LinkTarget
     from gloader.training.objective import Objective
     from gloader.training.task import Split
-    from gloader.types import AnyBatch
 
 logger = logging.getLogger("gloader")
 
@@ -138,8 +138,8 @@ class LinkPrediction:
             device_dry_run=device_dry_run,
         )
 
-    def probe(self, settings: LoaderSettings) -> Sequence[AnyBatch]:
-        """Return the first batches of its loader."""
+    def seeds(self, sampling: SamplingSettings) -> SeedPlan:
+        """Return the rows of the table."""
         links = LinkTask.of(
             self.dataset,
             self.config.edges,
@@ -147,9 +147,8 @@ class LinkPrediction:
             exclude=self.config.exclude,
             duplicates=self.config.exclude_duplicates,
         )
-        return probe_links(
-            self.dataset, settings, links, is_typed=isinstance(self.spec.encoder, HeteroModelSpec)
-        )
+        is_typed = isinstance(self.spec.encoder, HeteroModelSpec)
+        return plan_training_seeds(self.dataset, sampling, is_typed=is_typed, links=links)
 
     def warn(self) -> None:
         """Log which edges are in the graph that figures are of: by messages the network is told what it is asked."""

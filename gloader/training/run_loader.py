@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import torch
 
@@ -20,7 +21,7 @@ from gloader.training.inference.placement import device_bytes_needed
 from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import RunBudget, share_budget
-from gloader.training.step_memory import largest, parameter_bytes, step_bytes
+from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +39,10 @@ if TYPE_CHECKING:
 # otherwise, and narrower slabs only cost an evaluation more passes.
 _MOST_OF_DEVICE: Final = 4
 
-# Budgets that are tried to tell one that is enough; each is more by what was lacking, or by a part of it.
-_MOST_ATTEMPTS: Final = 24
+# Budgets that are tried to tell one that is enough; what a loader lacks that does not say so is taken for a part of it.
+_MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
+_MOST_BYTES: Final = 1 << 48
 
 
 class LoaderFactory(Protocol):
@@ -51,6 +53,34 @@ class LoaderFactory(Protocol):
     ) -> AnyLoader:
         """Return a loader over what is trained on."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Needs:
+    """What a run was found to need, of all ranks of a machine."""
+
+    loader_bytes: int = 1
+    phase_bytes: int = 0
+
+    def are_met_by(self, budget: RunBudget) -> bool:
+        """Return whether the parts of ``budget`` are as large."""
+        return budget.loader_bytes >= self.loader_bytes and budget.phase_bytes >= self.phase_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """What came of a budget."""
+
+    outcome: Literal["enough", "too small", "failed"]  # on all ranks
+    needs: _Needs  # of all ranks, as far as they are known
+    budget: RunBudget | None = None  # None: it cannot be shared out
+    loader: AnyLoader | None = None  # of this rank
+    failure: Exception | None = None  # likewise
+
+    def close(self) -> None:
+        """Close the loader."""
+        if self.loader is not None:
+            self.loader.__exit__(None, None, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,27 +98,36 @@ class RunLoader:
     # Raises BudgetError where an evaluation would not fit; None: there is none.
     require: Callable[[RunBudget, AnyLoader], None] | None = None
 
-    def open(self) -> tuple[RunBudget, AnyLoader]:
+    def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
         """Return a loader within the first share of the budget that suffices on every rank, and that share.
+
+        Parameters
+        ----------
+        total : the budget of a machine; None: that of the settings
 
         Raises
         ------
         BudgetError
             No share suffices; says which budget does.
         """
-        total = self._total_bytes()
+        total = self._total_bytes() if total is None else total
         if self.peak is not None:
             self.peak.keep_below(total // self.group.most_local)
-        budget, loader, failure = self._attempt(total)
-        if self._is_too_small(failure):
-            enough = self._enough(total, failure)
-            if isinstance(failure, BudgetError) and enough:
-                failure = BudgetError(f"{failure}. {advice(enough)}", short_bytes=enough - total)
+        tried = self._attempt(total, _Needs())
+        budget, loader, failure = tried.budget, tried.loader, tried.failure
+        if tried.outcome == "too small":
+            tried.close()
+            found = self._enough(tried.needs, more_than=total)
+            found.close()
+            if isinstance(failure, BudgetError):
+                failure = BudgetError(failure.cause)
+                if found.outcome == "enough" and found.budget is not None:
+                    enough = found.budget.total_bytes
+                    failure = BudgetError(failure.cause, short_bytes=enough - total, advice=advice(enough))
         try:
             self.group.agree(failure)
         except BaseException as error:
-            if loader is not None:
-                loader.__exit__(None, None, None)
+            tried.close()
             if isinstance(error, BudgetError) and budget is not None:
                 error.add_note(budget.explain())
             raise
@@ -97,45 +136,93 @@ class RunLoader:
         self._keep_below(budget, loader)
         return budget, loader
 
-    def _attempt(self, total: int) -> tuple[RunBudget | None, AnyLoader | None, Exception | None]:
-        """Return the first share of ``total`` that suffices, and its loader; or the last one, and why not. Collective.
+    def least(self) -> RunBudget:
+        """Return the share of a budget, little more than the least, with which a loader was opened, and closed again.
+
+        Raises
+        ------
+        BudgetError
+            None was found.
+        """
+        found = self._enough(_Needs())
+        found.close()
+        if found.budget is None or found.outcome != "enough":
+            raise found.failure or AssertionError("there is at least one way to share a budget")
+        return found.budget
+
+    def _attempt(self, total: int, needs: _Needs) -> _Attempt:
+        """Try the shares of ``total`` that meet ``needs``, until one suffices; the last one, if none does. Collective.
 
         A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
         fails stays in the loop, since each step of it is collective.
         """
         try:
-            budgets = self._budgets(total)
+            budgets = self._shares(total)
         except BudgetError as error:
-            return None, None, error
+            return _Attempt(self._outcome(error), needs, failure=error)
+        tried = None
         for budget in budgets:
-            loader: AnyLoader | None = None
-            failure: Exception | None = None
-            try:
-                loader = self._make_loader(budget)
-                if self.require is not None:
-                    self.require(budget, loader)
-            except Exception as error:  # noqa: BLE001 - raised by `open`, when the others know of it
-                failure = error
-            if budget is budgets[-1] or not self._is_too_small(failure):
+            if (tried or budget is not budgets[-1]) and not needs.are_met_by(budget):
+                continue
+            if tried is not None:
+                tried.close()
+            tried = self._try_share(budget, needs)
+            needs = tried.needs
+            if tried.outcome != "too small":
                 break
-            if loader is not None:
-                loader.__exit__(None, None, None)
-        return budget, loader, failure
+        if tried is None:
+            raise AssertionError("there is at least one way to share a budget")
+        return tried
 
-    def _enough(self, total: int, failure: Exception | None) -> int:
-        """Return a budget, little more than the least, with which a loader was built; 0: none was found. Collective."""
+    def _try_share(self, budget: RunBudget, needs: _Needs) -> _Attempt:
+        """Return what came of a share, and what is known of the needs of all ranks; collective."""
+        loader: AnyLoader | None = None
+        failure: Exception | None = None
+        try:
+            loader = self._make_loader(budget)
+            if self.require is not None:
+                self.require(budget, loader)
+        except Exception as error:  # noqa: BLE001 - raised by `open`, when the others know of it
+            failure = error
+        own = needs
+        if isinstance(failure, BudgetError):
+            short = failure.short_bytes or budget.total_bytes // _LEAST_STEP
+            if loader is None:
+                # Of each of several loaders of a machine as much.
+                short *= self.group.most_local if self._is_private else 1
+                own = replace(needs, loader_bytes=budget.loader_bytes + short)
+            else:
+                own = replace(needs, phase_bytes=budget.phase_bytes + short)
+        known = self.group.gather((own.loader_bytes, own.phase_bytes))
+        known_needs = _Needs(*map(max, zip(*known, strict=True)))
+        return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
+
+    def _enough(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
+        """Return what came of a budget little more than the least, or of the last that was tried. Collective.
+
+        What the loader and an evaluation need does not depend on the budget that was too small for them, and what is
+        beside them follows from it: the same budget is found, whatever was too small.
+        """
+        total = more_than
         for _ in range(_MOST_ATTEMPTS):
-            short = max(self.group.gather(getattr(failure, "short_bytes", 0)))
-            total = rounded_up(total + max(short, total // _LEAST_STEP))
-            _, loader, found = self._attempt(total)
-            if loader is not None:
-                loader.__exit__(None, None, None)
-            if not any(self.group.gather(found is not None)):
-                return total
-            if not self._is_too_small(found):
-                return 0
-            failure = found or failure
-        return 0
+            total = rounded_up(max(self._least_total(needs), total + 1))
+            tried = self._attempt(total, needs)
+            if tried.outcome != "too small":
+                break
+            tried.close()
+            needs = tried.needs
+        return tried
+
+    def _least_total(self, needs: _Needs) -> int:
+        """Return the least budget of which a share meets ``needs``."""
+
+        def suffices(total: int) -> bool:
+            try:
+                return any(map(needs.are_met_by, self._shares(total)))
+            except BudgetError:
+                return False
+
+        return bisect_left(range(_MOST_BYTES), True, key=suffices)
 
     def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
         """Bound the memory of this rank by what was planned for it."""
@@ -155,15 +242,17 @@ class RunLoader:
             total = min(self.group.gather(default_budget_bytes() // self.group.machines_here))
         return total
 
-    def _budgets(self, total: int) -> tuple[RunBudget, ...]:
-        """Return the ways to share a machine's budget, the best first; collective."""
+    @cached_property
+    def _shares(self) -> Callable[[int], tuple[RunBudget, ...]]:
+        """What returns the ways to share a machine's budget, the best first; collective, where first asked for."""
         parameters, step = self._step
-        return share_budget(
+        first = max(self.group.gather(first_bytes()))
+        return lambda total: share_budget(
             total_bytes=total,
             parameter_bytes=parameters,
             step_bytes=step,
             num_ranks=self.group.most_local,
-            first_bytes=max(self.group.gather(first_bytes())),
+            first_bytes=first,
             is_typed=isinstance(self.task.spec.encoder, HeteroModelSpec),
         )
 
@@ -174,20 +263,23 @@ class RunLoader:
         if self.device.type != "cpu":
             return 0, 0
         spec = self.task.spec
-        batch = largest(self.task.probe(self.settings.loader))
+        loader = self.settings.loader
+        batch = largest(probe(self.dataset, self.task.seeds(loader.sampling), loader))
         if batch is None:
             return parameter_bytes(spec), 0
         autocast, objective = self.settings.step.autocast, self.task.objective
         return parameter_bytes(spec), step_bytes(spec, batch, autocast=autocast, objective=objective)
 
-    def _is_too_small(self, failure: Exception | None) -> bool:
-        """Return whether a budget was too small for a rank, and nothing else went wrong; collective."""
-        kind = "fits" if failure is None else "other"
+    def _outcome(self, failure: Exception | None) -> Literal["enough", "too small", "failed"]:
+        """Return what became of a budget on all ranks: too small for one, and nothing else went wrong; collective."""
+        kind = "enough" if failure is None else "failed"
         if isinstance(failure, BudgetError | RankError):
             # A rank that was told of another one's error knows nothing of its own share.
-            kind = "small" if isinstance(failure, BudgetError) else "told"
-        kinds = self.group.gather(kind)
-        return "small" in kinds and "other" not in kinds
+            kind = "too small" if isinstance(failure, BudgetError) else "told"
+        kinds = set(self.group.gather(kind))
+        if kinds == {"enough"}:
+            return "enough"
+        return "too small" if "too small" in kinds and "failed" not in kinds else "failed"
 
     def _make_loader(self, budget: RunBudget) -> AnyLoader:
         loader = self.settings.loader.changed(

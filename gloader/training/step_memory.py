@@ -11,13 +11,10 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gloader.core.order import EpochOrder
+from gloader.core.row_order import RowOrder
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
 from gloader.pipeline.measured_load import sampler_for
-from gloader.pipeline.seed_order import order_rows
 from gloader.pipeline.transfer import to_device_block
-from gloader.samplers.make import make_sampler
-from gloader.samplers.make_hetero import make_hetero_sampler
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
 from gloader.training.objective import NODE_CLASSES
 from gloader.training.process import private_randomness
@@ -35,9 +32,9 @@ from gloader.types import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gloader.config import Autocast, LoaderSettings, SamplingSettings
+    from gloader.config import Autocast, LoaderSettings
     from gloader.dataset import Dataset
-    from gloader.pipeline.link_task import LinkTask
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
     from gloader.training.objective import Objective
     from gloader.types import AnyBatch, Delivered
@@ -49,62 +46,23 @@ _WEIGHTS_PER_SAMPLE = 16  # so that what has the size of the weights hardly coun
 _CPU = torch.device("cpu")
 
 
-def probe_batches(dataset: Dataset, sampling: SamplingSettings) -> list[SampledBatch]:
-    """Return the first batches that a loader would sample, fewer where an epoch has fewer."""
-    order = EpochOrder(
-        seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=sampling.batch_size, seed=sampling.seed
-    )
-    seeds = order.epoch_seeds(0)
-    with open_topology(dataset, max_bytes=FEW_BYTES) as topology:
-        sampler = make_sampler(
-            sampling.sampler, topology, sampling.hops, seed=sampling.seed, layout=sampling.layout
-        )
-        return [
-            sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))
-            for i in range(min(_PROBE_BATCHES, order.num_batches))
-        ]
-
-
-def probe_hetero_batches(dataset: Dataset, sampling: SamplingSettings) -> list[HeteroBatch]:
-    """Return what `probe_batches` does, of a loader that knows types; ``dataset`` may have one."""
-    first = int(dataset.type_starts[dataset.labelled.number])
-    order = EpochOrder(
-        seeds=dataset.train + first,
-        num_nodes=dataset.num_nodes,
-        batch_size=sampling.batch_size,
-        seed=sampling.seed,
-    )
-    seeds = order.epoch_seeds(0)
-    with open_hetero_topology(dataset, max_bytes=FEW_BYTES) as graph:
-        sampler = make_hetero_sampler(
-            sampling.sampler, graph, sampling.fanouts, seed=sampling.seed, layout=sampling.layout
-        )
-        return [
-            sampler.sample(BatchId(epoch=0, index=i), order.batch_seeds(seeds, i))
-            for i in range(min(_PROBE_BATCHES, order.num_batches))
-        ]
-
-
-def probe_links(
-    dataset: Dataset, settings: LoaderSettings, links: LinkTask, *, is_typed: bool
-) -> list[AnyBatch]:
-    """Return what `probe_batches` does, of a loader of links.
+def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[AnyBatch]:
+    """Return the first batches that a loader would sample, fewer where an epoch has fewer.
 
     Parameters
     ----------
     dataset : has the edges
+    seeds : of every epoch
     settings : of the loader
-    links : what is predicted
-    is_typed : whether batches have several types
     """
-    sampling = settings.sampling
-    order = order_rows(links.table.num_rows, sampling, rank=0, world_size=1)
-    opener = open_hetero_topology if is_typed else open_topology
+    opener = open_hetero_topology if seeds.is_typed else open_topology
     with (
-        opener(dataset, max_bytes=FEW_BYTES, times=sampling.is_temporal) as topology,
+        opener(dataset, max_bytes=FEW_BYTES, times=settings.sampling.is_temporal) as topology,
         ExitStack() as stack,
     ):
-        order = links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
+        order = seeds.order
+        if seeds.links is not None and isinstance(order, RowOrder):
+            order = seeds.links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
         sampler = sampler_for(topology, order, settings)
         ids = [BatchId(epoch=0, index=i) for i in range(min(_PROBE_BATCHES, order.num_batches))]
         return [sampler.sample(batch_id, order.seeds_of(batch_id)) for batch_id in ids]
@@ -145,6 +103,11 @@ def parameter_bytes(spec: AnyModelSpec) -> int:
     with torch.device("meta"):
         model = spec.build()
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+
+
+def learned_row_bytes(spec: AnyModelSpec) -> int:
+    """Return the bytes of the trained weights that are rows of nodes of types without features, but one of each."""
+    return parameter_bytes(spec) - parameter_bytes(_with_rows(spec, {}))
 
 
 def largest(batches: Sequence[AnyBatch]) -> AnyBatch | None:

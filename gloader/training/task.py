@@ -6,22 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from gloader.loader import HeteroLoader, LinkLoader, Loader
+from gloader.pipeline.typed_seeds import plan_training_seeds
 from gloader.training.evaluate import accuracy
 from gloader.training.model_spec import HeteroModelSpec, spec_of
 from gloader.training.objective import NODE_CLASSES
-from gloader.training.step_memory import probe_batches, probe_hetero_batches
 from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from gloader.config import LoaderSettings, TrainSettings
+    from gloader.config import LoaderSettings, SamplingSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.seed_order import SeedPlan
     from gloader.training.evaluate import Inference
     from gloader.training.model_spec import AnyModelSpec
     from gloader.training.objective import Objective
-    from gloader.types import AnyBatch
 
     AnyLoader: TypeAlias = Loader | HeteroLoader | LinkLoader
 
@@ -67,8 +67,8 @@ class Task(Protocol):
         """Return a loader over what is trained on."""
         ...
 
-    def probe(self, settings: LoaderSettings) -> Sequence[AnyBatch]:
-        """Return first batches of such a loader, as samples of what a step takes."""
+    def seeds(self, sampling: SamplingSettings) -> SeedPlan:
+        """Return the seeds of such a loader, of all ranks together, for planning."""
         ...
 
     def require_memory(self, model: Any, inference: Inference) -> None:
@@ -137,11 +137,9 @@ class NodeTask:
         kind = HeteroLoader if isinstance(self.spec, HeteroModelSpec) else Loader
         return kind.from_settings(dataset, settings, device_dry_run=device_dry_run)
 
-    def probe(self, settings: LoaderSettings) -> Sequence[AnyBatch]:
-        """Return the first batches of its loader."""
-        if isinstance(self.spec, HeteroModelSpec):
-            return probe_hetero_batches(self.dataset, settings.sampling)
-        return probe_batches(self.dataset, settings.sampling)
+    def seeds(self, sampling: SamplingSettings) -> SeedPlan:
+        """Return the training nodes."""
+        return plan_training_seeds(self.dataset, sampling, is_typed=isinstance(self.spec, HeteroModelSpec))
 
     def require_memory(self, model: Any, inference: Inference) -> None:
         """Raise BudgetError where the logits of a split would not fit."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -16,18 +15,14 @@ from gloader.core.flag_values import require_choice
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.signals import uninterrupted
 from gloader.core.version import __version__
-from gloader.dataset.tables import ONLY_EDGES
 from gloader.errors import ConfigError
-from gloader.loader import LinkLoader
 from gloader.models import takes_edge_features
 from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
 from gloader.training.group import RankGroup
-from gloader.training.inference.hetero_inference import HeteroInference
-from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.link_prediction import LinkPrediction
 from gloader.training.machine_rows import open_machine_rows
-from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
+from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.optimizer import check_optim
 from gloader.training.own_device import require_own_gpu, resolve_device
 from gloader.training.process import own_cores, private_randomness
@@ -36,6 +31,7 @@ from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeRep
 from gloader.training.result import RunResult, name_strategy, summarize
 from gloader.training.run_folder import RunFolder
 from gloader.training.run_identity import decisive_settings
+from gloader.training.run_inference import features_of, inference_of, require_inference
 from gloader.training.run_loader import RunLoader
 from gloader.training.task import NodeTask
 from gloader.training.tensorboard import TensorBoardReporter
@@ -43,7 +39,7 @@ from gloader.training.train_step import TrainRecipe
 from gloader.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gloader.config import TrainSettings
@@ -56,7 +52,6 @@ if TYPE_CHECKING:
     from gloader.training.run_loader import LoaderFactory
     from gloader.training.task import AnyLoader, Task
     from gloader.training.trainer import Outcome
-    from gloader.types import FeatureSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,7 +315,7 @@ class _TrainingRun:
         rows = open_machine_rows(
             self.dataset,
             self.group,
-            lambda: cast("Mapping[str, FeatureStore]", self._features(loader)),
+            lambda: cast("Mapping[str, FeatureStore]", features_of(self.task, self.dataset, loader)),
             timeout_s=self.settings.loader.stages.stall_timeout_s,
             verify=reading.verify != "off",
         )
@@ -346,47 +341,18 @@ class _TrainingRun:
 
     def _require_inference(self, budget: RunBudget, loader: AnyLoader) -> None:
         """Raise BudgetError where the first rank's evaluations would not fit their share."""
-        if not self.group.is_first:
-            return
-        with torch.device("meta"):
-            model = self.task.spec.build()
-        self.task.require_memory(model, self._inference(loader, budget, None))
+        if self.group.is_first:
+            require_inference(self.task, self.dataset, budget, loader)
 
-    def _inference(self, loader: Any, budget: RunBudget, rows: MachineRows | None) -> Inference:
-        # What a loader has of graph and features is of the kind that its batches are, and these what the model takes.
-        scratch = None if self.folder is None else self.folder.root
-        spec = self.task.spec.encoder
-        features = self._features(loader)
-        memory_bytes = budget.phase_bytes
-        if rows is not None:
-            features = {name: rows.source(name) for name in features}
-            memory_bytes = max(memory_bytes - rows.memory_bytes, 0)
-        if isinstance(spec, HeteroModelSpec):
-            return HeteroInference(
-                graph=loader.graph,
-                features={name: each for name, each in features.items() if name in spec.schema.num_nodes},
-                target=spec.schema.targets[0],
-                memory_budget_bytes=memory_bytes,
-                scratch=scratch,
-            )
-        (name,) = self.dataset.node_types
-        told = edge_feature_rows(self.dataset) if spec.uses_edge_features else None
-        return LayerwiseInference(
-            graph=loader.graph,
-            features=features[name],
-            memory_budget_bytes=memory_bytes,
-            scratch=scratch,
-            tier=loader.device_tiers.get(name) if isinstance(loader, LinkLoader) else loader.device_tier,
-            edge_features=None if told is None else features.get(told.name),
+    def _inference(self, loader: AnyLoader, budget: RunBudget, rows: MachineRows | None) -> Inference:
+        return inference_of(
+            self.task,
+            self.dataset,
+            loader,
+            memory_bytes=budget.phase_bytes,
+            rows=rows,
+            scratch=None if self.folder is None else self.folder.root,
         )
-
-    def _features(self, loader: Any) -> dict[str, FeatureSource]:
-        """Return what the loader has of features, by the names of their tables."""
-        if isinstance(loader.features, Mapping):
-            return dict(loader.features)
-        (name,) = self.dataset.node_types
-        told = loader.edge_features if self.task.spec.encoder.uses_edge_features else None
-        return {name: loader.features} | ({} if told is None else {ONLY_EDGES: told})
 
     def _resume(self, trainer: Trainer) -> None:
         """Continue from the checkpoint, where one is asked for and there; on all ranks or on none."""

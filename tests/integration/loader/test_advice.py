@@ -16,7 +16,7 @@ from gloader.errors import ConfigError
 from gloader.observe.recent_timeline import MOST_BATCHES, RecentTimeline
 from gloader.observe.timeline_events import Used
 from gloader.pipeline.advice import Advisor
-from gloader.pipeline.open_tiers import plan_tiers
+from gloader.pipeline.planned_load import plan_tiers
 from gloader.replay.demands import measure
 from gloader.replay.recording import Recording
 from gloader.replay.replay import replay

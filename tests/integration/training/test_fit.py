@@ -580,6 +580,18 @@ def test_a_loader_that_does_not_fit_says_who_else_has_a_share(communities, monke
     assert raised.value.__notes__[0].startswith("memory budget 5 MB (Python and torch")
 
 
+@pytest.mark.reliability("S11")
+@pytest.mark.parametrize("name", ["graphsage", "rgcn"])
+def test_the_budget_of_a_refusal_is_enough_whatever_was_too_small(communities, name) -> None:
+    named = []
+    for budget in (50_000, 80_000_000, 140_000_000):
+        with pytest.raises(BudgetError, match=r'Give memory_budget="[\w.]+" or more$') as refused:
+            fit(communities, replace(MODEL, name=name), OPTIM, LOADER.changed(memory_budget=budget))
+        named.append(budget + refused.value.short_bytes)
+    assert len(set(named)) == 1
+    fit(communities, replace(MODEL, name=name), OPTIM, LOADER.changed(memory_budget=named[0]))
+
+
 def test_a_pipeline_of_all_epochs_is_asked_for_once(communities) -> None:
     asked = []
 
