@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, Literal
@@ -17,6 +18,7 @@ from gloader.errors import BudgetError
 from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.plan import MemoryPlan, plan_memory
 from gloader.memory.predict import StepWork, TableWork
+from gloader.memory.too_small import rounded_up
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_edges import choose_edge_home, plan_edges, sweep_demand
 from gloader.pipeline.table_files import KnownDisk
@@ -56,7 +58,6 @@ _EDGES_PER_S: Final = 5e7  # that a core samples
 _LEAST_BYTES: Final = 16 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005  # of the least budget
-_LARGEST_SHOWN: Final = 10**12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,11 @@ class Fit:
     plan: MemoryPlan
     topology: TopologyChoice
     num_batches: int  # of an epoch
+
+    @property
+    def holds_features(self) -> bool:
+        """Whether features are in memory, or would be if they were not asked to be on the SSD."""
+        return self.plan.features == "ram" or self.plan.would_fit
 
     @property
     def loading_s(self) -> float:
@@ -91,8 +97,58 @@ class Fit:
         }
 
 
-class FitQuestion:
-    """Asks the plans of a run about a graph that is not there. Nothing is read or written.
+class Question(ABC):
+    """Asks the plans of a run what they make of memory budgets."""
+
+    most_shown = 10**12  # of the budgets that `ladder` tries
+
+    @property
+    @abstractmethod
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+
+    @property
+    @abstractmethod
+    def num_seeds(self) -> int:
+        """What an epoch trains on: nodes, or edges."""
+
+    @property
+    @abstractmethod
+    def batch_rows(self) -> int:
+        """Nodes of a batch, about."""
+
+    @abstractmethod
+    def train(self, budget_bytes: int) -> Fit:
+        """Return how a run shares ``budget_bytes`` out.
+
+        Raises
+        ------
+        BudgetError
+            It does not fit; says what needs how much.
+        """
+
+    @abstractmethod
+    def least_to_train(self) -> int:
+        """Return the least budget that `train` accepts; BudgetError where none does."""
+
+    def ladder(self) -> tuple[Fit, ...]:
+        """Return what the least budget makes of a run, and doublings of it, until features are held or memory ends.
+
+        Raises
+        ------
+        BudgetError
+            No budget is enough.
+        """
+        budget = rounded_up(self.least_to_train())
+        found = [self.train(budget)]
+        while not found[-1].holds_features and 2 * budget <= self.most_shown:
+            budget *= 2
+            found.append(self.train(budget))
+        return tuple(found)
+
+
+class FitQuestion(Question):
+    """Asks about a graph that is not there. Nothing is read or written.
 
     Parameters
     ----------
@@ -152,13 +208,7 @@ class FitQuestion:
         return math.ceil(self._graph.num_seeds / self._settings.sampling.batch_size)
 
     def train(self, budget_bytes: int) -> Fit:
-        """Return how a run shares ``budget_bytes`` out.
-
-        Raises
-        ------
-        BudgetError
-            It does not fit; says what needs how much.
-        """
+        """Return how a run shares ``budget_bytes`` out; BudgetError where it does not fit."""
         ways = share_budget(
             total_bytes=budget_bytes,
             parameter_bytes=parameter_bytes(self._spec),
@@ -189,21 +239,6 @@ class FitQuestion:
     def least_to_prepare(self) -> int:
         """Return the least budget that `prepare` accepts; BudgetError where none does."""
         return _least(self.prepare)
-
-    def ladder(self) -> tuple[Fit, ...]:
-        """Return what the least budget makes of a run, and doublings of it, until features are held or memory is 1 TB.
-
-        Raises
-        ------
-        BudgetError
-            No budget is enough.
-        """
-        budget = _rounded_up(self.least_to_train())
-        found = [self.train(budget)]
-        while found[-1].plan.features != "ram" and budget < _LARGEST_SHOWN:
-            budget *= 2
-            found.append(self.train(budget))
-        return tuple(found)
 
     def _load(self, budget: RunBudget) -> Fit:
         settings, num_bytes = self._settings, budget.loader_bytes
@@ -312,12 +347,6 @@ class FitQuestion:
 def _larger(count: int) -> int:
     """Return ``count`` with the room that a loader leaves for batches larger than the first."""
     return math.ceil(LARGER_THAN_PROBED * count)
-
-
-def _rounded_up(num_bytes: int) -> int:
-    """Return the next number of bytes with two digits: who is told of a budget types it. Pure."""
-    unit = 10 ** (len(str(num_bytes)) - 2)
-    return -(-num_bytes // unit) * unit
 
 
 def _least(plan: Callable[[int], object]) -> int:

@@ -1,36 +1,58 @@
-"""`gloader fit`: whether a graph fits, by its size alone."""
+"""`gloader fit`: whether a graph fits, by its size alone or as a run on a dataset would."""
 
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from cyclopts import Parameter, Token
 from rich.table import Table
 
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.train import open_or_prepare
 from gloader.cli.views.screen import Screen, cell
-from gloader.config import LoaderSettings, ModelConfig
-from gloader.core.flag_values import Count, Fanout, Size
+from gloader.config import (
+    Features,
+    LinkConfig,
+    LoaderSettings,
+    ModelConfig,
+    ModelName,
+    OptimConfig,
+    TaskName,
+    TopologyHome,
+    TrainSettings,
+)
+from gloader.core.flag_values import AnyFanout, Count, Size, SizeOrShare, require_choice
 from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.analyze.fit import Fit, FitQuestion
+    from collections.abc import Iterator
+
+    from gloader.analyze.dataset_fit import DatasetQuestion
+    from gloader.analyze.fit import Fit, FitQuestion, Question
+    from gloader.training.run_budget import RunBudget
 
 _EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}  # of ten
+_SIZED_MODELS: Final = ("graphsage", "gcn", "gat")
+_WHOLE = "it must be a whole number, such as 111059956, 111e6 or 111M"
 
 
 def _whole(_type: Any, tokens: Sequence[Token]) -> int:
     """Return a whole number that may be written 111e6 or 111M."""
-    text = tokens[0].value
+    number = _number(tokens[0].value)
+    if number is None:
+        raise ConfigError(_WHOLE)
+    return number
+
+
+def _number(text: str) -> int | None:
     exponent = _EXPONENTS.get(text[-1:].lower())
     try:
         number = float(text if exponent is None else f"{text[:-1]}e{exponent}")
-        if number == int(number) >= 0:
-            return int(number)
+        return int(number) if number == int(number) >= 0 else None
     except (ValueError, OverflowError):
-        pass
-    raise ConfigError("it must be a whole number, such as 111059956, 111e6 or 111M")
+        return None
 
 
 Whole = Annotated[int, Parameter(converter=_whole, n_tokens=1, metavar="NUMBER")]
@@ -39,49 +61,155 @@ Whole = Annotated[int, Parameter(converter=_whole, n_tokens=1, metavar="NUMBER")
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitFlags:
-    """The size of a graph, and what is done with it."""
+    """A dataset, or the size of a graph, and what is done with it."""
 
-    nodes: Whole
+    dataset: str | None = None
+    """A dataset, as `gloader train` takes it. Without one, --nodes, --edges and --features say its size."""
+    nodes: Whole | None = None
     """Nodes of the graph."""
-    edges: Whole
-    """Edges as they are stored: with --symmetrize twice those of the source."""
-    features: Count
-    """Numbers in a feature row."""
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
-    """How the features are stored."""
+    edges: Annotated[str | None, Parameter(metavar="NUMBER|TABLE")] = None
+    """Edges as they are stored: with --symmetrize twice those of the source. With --dataset and --task link: the link
+    table that is trained on."""
+    features: Annotated[str | None, Parameter(metavar="NUMBER|HOME")] = None
+    """Numbers in a feature row. With --dataset: where the features live, as of `gloader train` (ram, ssd, auto)."""
+    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    """How the features are stored. Default: float32, or as in the dataset."""
     train_nodes: Whole | None = None
-    """Nodes that are trained on. Default: a hundredth of all."""
-    model: Literal["graphsage", "gcn", "gat"] = "graphsage"
-    """Which network."""
+    """Nodes that are trained on. Default: a hundredth of all, or those of the dataset."""
+    task: TaskName = "node"
+    """What a run on the dataset predicts, as of `gloader train`."""
+    model: ModelName = "graphsage"
+    """Which network; those for several types need --dataset."""
     hidden: Count = 256
     """Width of the hidden layers."""
-    fanout: Fanout = (15, 10, 5)
-    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
+    heads: Count = 4
+    """Attention heads of gat and rgat."""
+    fanout: AnyFanout = (15, 10, 5)
+    """Neighbours sampled per node, as of `gloader train`, the hop next to the seeds first; -1 takes all."""
     batch_size: Count = 1024
-    """Training nodes per batch."""
+    """Training nodes per batch, or edges."""
+    sampler: str = "neighbor"
+    """Which sampler, as of `gloader train`."""
+    topology: TopologyHome = "auto"
+    """Where the edges live, as of `gloader train`."""
+    cache: SizeOrShare = None
+    """Host cache, as of `gloader train`."""
+    epochs: Count = 10
+    """Of the run on the dataset."""
     memory_budget: Size = None
     """Memory of the run. Default: the least that is enough, and doublings of it."""
 
+    @property
+    def model_config(self) -> ModelConfig:
+        """The network."""
+        return ModelConfig(name=self.model, hidden=self.hidden, heads=self.heads)
 
-def fit(*, flags: FitFlags, output: OutputFlags = DEFAULT_OUTPUT) -> None:
-    """Say whether a graph fits this memory and disk, by its size alone; nothing is read, written or measured.
+    def loader(self, features: Features = "auto") -> LoaderSettings:
+        """Return the settings of the loader."""
+        return LoaderSettings.of(
+            fanouts=self.fanout,
+            batch_size=self.batch_size,
+            sampler=self.sampler,
+            features=features,
+            topology=self.topology,
+            cache=self.cache,
+        )
 
-    The plans are those of `gloader prepare` and `gloader train` on a CPU. Edges are taken to be drawn at random: in a
-    graph with hubs a batch has fewer rows, and fits sooner. Seconds are those of loading, from a plain NVMe SSD.
+    def run(self) -> TrainSettings:
+        """Return the settings of a run on the dataset; ConfigError where flags are of a graph without one."""
+        for flag, value in (("nodes", self.nodes), ("dtype", self.dtype), ("train-nodes", self.train_nodes)):
+            if value is not None:
+                raise ConfigError(
+                    f"--{flag} is of a graph that is not there, and --dataset names one; leave it out"
+                )
+        features: Any = self.features or "auto"
+        require_choice("--features", features, ("ram", "ssd", "auto"))
+        links = LinkConfig() if self.edges is None else LinkConfig(edges=self.edges)
+        return TrainSettings(
+            model=self.model_config,
+            optim=OptimConfig(epochs=self.epochs),
+            loader=self.loader(features),
+            task=self.task,
+            links=links,
+        )
+
+    def size(self) -> tuple[int, int, int]:
+        """Return nodes, edges and the width of a feature row; ConfigError where one is missing or no number."""
+        told = {"--nodes": self.nodes, "--edges": self.edges, "--features": self.features}
+        if missing := [flag for flag, value in told.items() if value is None]:
+            raise ConfigError(
+                f"gloader fit needs --dataset, or the size of a graph: {' and '.join(missing)} "
+                f"{'is' if len(missing) == 1 else 'are'} missing, as in --nodes 2.4e6 --edges 124e6 --features 100"
+            )
+        found = []
+        for flag, value in told.items():
+            number = _number(str(value))
+            if number is None:
+                raise ConfigError(f"{flag} is {value}; {_WHOLE}")
+            found.append(number)
+        if self.model not in _SIZED_MODELS or self.task != "node":
+            raise ConfigError(
+                f"by its size alone a graph is planned for {', '.join(_SIZED_MODELS)} and --task node; for others give "
+                "--dataset"
+            )
+        return found[0], found[1], found[2]
+
+
+_NOTHING: Final = FitFlags()
+
+
+def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> None:
+    """Say whether a graph fits this memory and disk: a dataset as a run would find it, or a graph by its size alone.
+
+    With --dataset the least memory budget is the one that `gloader train` accepts with the same flags; edges and a few
+    batches are read, and nothing is trained. By its size alone nothing is read, written or measured: edges are taken to
+    be drawn at random, and in a graph with hubs a batch has fewer rows, and fits sooner. Seconds are those of loading,
+    from the disk of the dataset, or a plain NVMe SSD; the plans are those of a CPU.
     """
+    screen = Screen.open(is_json=output.json)
+    if flags.dataset is None:
+        _fit_size(flags, screen)
+        return
+    with _opened(flags.dataset, flags.run(), screen) as question:
+        least = question.least_share()
+        found = question.ladder() if flags.memory_budget is None else (question.train(flags.memory_budget),)
+        _show(screen, _dataset_facts(question, least), found)
+        screen.result(
+            {
+                "least_to_train": least.total_bytes,
+                "parts": _parts(least),
+                "learned_rows_bytes": int(question.learned_share * least.model_bytes),
+                "rows_per_batch": question.batch_rows,
+                "budgets": [one.to_json() for one in found],
+            }
+        )
+
+
+@contextmanager
+def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[DatasetQuestion]":
+    from gloader.observe.peak_memory import bare_bytes
+
+    bare_bytes()  # imports torch, to know later what was taken beside it, as a run does
+    from gloader.analyze.dataset_fit import DatasetQuestion
+
+    with open_or_prepare(spec, screen, memory_budget=None) as dataset:
+        yield DatasetQuestion(dataset, settings)
+
+
+def _fit_size(flags: FitFlags, screen: Screen) -> None:
+    """Answer by the size of a graph alone."""
+    num_nodes, num_edges, feature_dim = flags.size()
     from gloader.analyze.fit import FitQuestion
     from gloader.analyze.sized_graph import SizedGraph
 
     graph = SizedGraph(
-        num_nodes=flags.nodes,
-        num_edges=flags.edges,
-        feature_dim=flags.features,
-        dtype=flags.dtype,
+        num_nodes=num_nodes,
+        num_edges=num_edges,
+        feature_dim=feature_dim,
+        dtype=flags.dtype or "float32",
         num_train=flags.train_nodes,
     )
-    settings = LoaderSettings.of(fanouts=flags.fanout, batch_size=flags.batch_size)
-    question = FitQuestion(graph, settings, ModelConfig(name=flags.model, hidden=flags.hidden))
-    screen = Screen.open(is_json=output.json)
+    question = FitQuestion(graph, flags.loader(), flags.model_config)
     least_to_prepare = question.least_to_prepare()
     if flags.memory_budget is None:
         found = question.ladder()
@@ -90,12 +218,8 @@ def fit(*, flags: FitFlags, output: OutputFlags = DEFAULT_OUTPUT) -> None:
         found = (question.train(flags.memory_budget),)
         least = question.least_to_train()
     disk = question.prepare(max(least, least_to_prepare))
-    if not screen.is_json:
-        screen.console.print(
-            _facts(question, least, least_to_prepare, disk.dataset_bytes, disk.scratch_bytes)
-        )
-        screen.say("")
-        screen.console.print(_table(found))
+    facts = _facts(question, least, least_to_prepare, disk.dataset_bytes, disk.scratch_bytes)
+    _show(screen, facts, found)
     screen.result(
         {
             "least_to_train": least,
@@ -108,22 +232,72 @@ def fit(*, flags: FitFlags, output: OutputFlags = DEFAULT_OUTPUT) -> None:
     )
 
 
-def _facts(question: "FitQuestion", least: int, least_to_prepare: int, dataset: int, scratch: int) -> Table:
-    """Return what does not depend on the budget."""
+def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit]") -> None:
+    """Show what does not depend on the budget, and a row for each."""
+    if screen.is_json:
+        return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
+    for name, value in facts:
+        table.add_row(name, cell(value))
+    screen.console.print(table)
+    screen.say("")
+    screen.console.print(_table(found))
+
+
+def _facts(
+    question: "FitQuestion", least: int, least_to_prepare: int, dataset: int, scratch: int
+) -> list[tuple[str, str]]:
+    """Return what does not depend on the budget."""
     data = question.dataset
-    for name, value in (
+    return [
         ("features", format_bytes(data.feature_bytes)),
         ("edges", format_bytes(data.topology_bytes)),
         ("disk", f"{format_bytes(dataset)}, and {format_bytes(scratch)} more while it is prepared"),
         ("to prepare it", f"{format_bytes(least_to_prepare)} of memory or more"),
         ("to train", f"{format_bytes(least)} of memory or more"),
         ("training nodes", _seeds(question)),
+        *_batches(question),
+    ]
+
+
+def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tuple[str, str]]:
+    """Return what does not depend on the budget, and who gets how much of the least."""
+    data, parts = question.dataset, _parts(least)
+    learned = int(question.learned_share * least.model_bytes)
+    rows = f", {format_bytes(learned)} of it learned rows of nodes without features" if learned else ""
+    said = {
+        "model": f"weights, the best so far and the optimiser's two moments{rows}",
+        "step": f"a training step (activations and gradients, {format_bytes(least.step_bytes)}) or an evaluation",
+        "code": "modules and compiled kernels",
+        "reserve": "what freed memory leaves between what is in use",
+        "loader": "edges, batches, and features or their cache",
+    }
+    return [
+        ("features", format_bytes(data.feature_bytes)),
+        ("edges", format_bytes(data.topology_bytes)),
+        ("to train", f"--memory-budget {format_bytes(least.total_bytes).replace(' ', '')} or more; of these"),
+        *((f"  {name}", f"{format_bytes(parts[name])}: {words}") for name, words in said.items()),
+        ("trained on", f"{format_count(question.num_seeds)} an epoch"),
+        *_batches(question),
+    ]
+
+
+def _parts(budget: "RunBudget") -> dict[str, int]:
+    """Return the bytes of each part of a budget, by name."""
+    return {
+        "model": budget.model_bytes,
+        "step": budget.phase_bytes,
+        "code": budget.process_bytes,
+        "reserve": budget.slack_bytes,
+        "loader": budget.loader_bytes,
+    }
+
+
+def _batches(question: "Question") -> list[tuple[str, str]]:
+    return [
         ("batches an epoch", f"{question.num_batches:,}"),
         ("a batch", f"{format_count(question.batch_rows)} rows"),
-    ):
-        table.add_row(name, cell(value))
-    return table
+    ]
 
 
 def _seeds(question: "FitQuestion") -> str:
