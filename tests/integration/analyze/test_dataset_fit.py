@@ -18,7 +18,7 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.training.train import fit
 
-PAPERS, FIELDS, HIDDEN = 300, 20_000, 16
+PAPERS, FIELDS, DIM, HIDDEN = 300, 20_000, 6, 16
 SETTINGS = TrainSettings(
     model=ModelConfig(name="rsage", hidden=HIDDEN),
     optim=OptimConfig(epochs=1),
@@ -35,7 +35,7 @@ def papers(tmp_path_factory: pytest.TempPathFactory) -> gloader.Dataset:
     return gloader.Dataset.from_numpy_hetero(
         tmp_path_factory.mktemp("papers") / "dataset",
         num_nodes={"paper": PAPERS, "field": FIELDS},
-        features={"paper": random.normal(size=(PAPERS, 6)).astype(np.float32)},
+        features={"paper": random.normal(size=(PAPERS, DIM)).astype(np.float32)},
         edges={("field", "of", "paper"): about[::-1].copy(), ("paper", "about", "field"): about},
         labels={"paper": random.integers(0, 3, PAPERS)},
         num_classes=3,
@@ -52,7 +52,7 @@ def _train(dataset: gloader.Dataset, settings: TrainSettings, budget: int) -> No
 def _check(dataset: gloader.Dataset, settings: TrainSettings) -> None:
     least = DatasetQuestion(dataset, settings).least_to_train()
     _train(dataset, settings, least)
-    named = f'Give memory_budget="{format_bytes(least).replace(" ", "")}" or more$'
+    named = f'Give memory_budget="{format_bytes(least).replace(" ", "")}" or more'
     with pytest.raises(BudgetError, match=named):
         _train(dataset, settings, int(0.96 * least))
 
@@ -105,7 +105,7 @@ def test_the_command_says_what_of_it_is_the_models(
     told = json.loads(capsys.readouterr().out)
     assert sum(told["parts"].values()) == told["least_to_train"] == told["budgets"][0]["memory_budget"]
     # Weights, the best so far and two moments of each learned row.
-    assert told["learned_rows_bytes"] == pytest.approx(4 * 4 * HIDDEN * FIELDS, rel=0.01)
+    assert told["learned_rows_bytes"] == pytest.approx(4 * 4 * DIM * FIELDS, rel=0.01)
     assert told["parts"]["model"] > told["learned_rows_bytes"]
     assert main(words) == 0
     shown = " ".join(capsys.readouterr().out.replace("\xa0", " ").split())
@@ -130,7 +130,7 @@ def test_the_command_says_what_of_it_is_the_models(
             "for others give --dataset",
         ),
         (["--dataset", "nowhere", "--nodes", "5"], "--nodes is of a graph that is not there"),
-        (["--dataset", "nowhere", "--features", "100"], "--features is '100'; allowed: "),
+        (["--dataset", "nowhere", "--features", "100"], "is not one of 'ram', 'ssd', 'auto'"),
     ],
 )
 def test_flags_of_a_size_and_of_a_dataset_are_told_apart(
