@@ -100,7 +100,10 @@ class Fit:
 class Question(ABC):
     """Asks the plans of a run what they make of memory budgets."""
 
-    most_shown = 10**12  # of the budgets that `ladder` tries
+    @property
+    def most_shown(self) -> int:
+        """The largest budget that `ladder` tries."""
+        return 10**12
 
     @property
     @abstractmethod
