@@ -13,8 +13,9 @@ from gloader.config import ObjectSettings
 from gloader.convert.prepared_cache import with_absolute_path
 from gloader.convert.registry import is_source
 from gloader.core.flag_values import require_choice
+from gloader.core.near_names import near_options
 from gloader.errors import ConfigError, MissingDependencyError
-from gloader.training.keywords import train_settings
+from gloader.training.keywords import setting_homes, train_settings
 from gloader.training.rendezvous import group_timeout
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _OBJECT_STORE_BYTES: Final = 100_000_000
 _STATISTICS: Final = "RAY_USAGE_STATS_ENABLED"
 
 
+@near_options("train", (*_OBJECTS, *setting_homes()))
 def train(
     *,
     dataset: str | os.PathLike[str],

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from gloader.shapes import ByShapes
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -81,8 +83,8 @@ class CollectiveFanouts:
 Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkRows:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LinkRows(ByShapes):
     """Rows of a link table: edges that are predicted, of one relation."""
 
     sources: IdArray  # (n,) ids within the source type
@@ -118,8 +120,8 @@ class LinkReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Links(ByShapes):
     """The pairs of a batch of links. Positives come first, then what was drawn beside them."""
 
     # (P, 2) source and destination: positions among the batch's seeds, of the source and of the destination type
@@ -132,8 +134,8 @@ class Links:
     times: IdArray | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchSeeds:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BatchSeeds(ByShapes):
     """The seeds of a batch, and what is said of them: which edges no hop may take, and when each of them asks."""
 
     nodes: IdArray  # (B,) distinct, or with ``times`` any; of several types numbered through
@@ -150,8 +152,8 @@ def seed_nodes(seeds: AnySeeds) -> IdArray:
     return seeds.nodes if isinstance(seeds, BatchSeeds) else seeds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Block(ByShapes):
     """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
     The sources and the destinations of a block are prefixes of ``SampledBatch.nodes``; the destinations
@@ -173,8 +175,8 @@ class Block:
         return int(self.indices.shape[0])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampledBatch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SampledBatch(ByShapes):
     """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` to the seeds."""
 
     id: BatchId
@@ -215,8 +217,8 @@ class SampledBatch:
         return self.trees is not None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeteroBatch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HeteroBatch(ByShapes):
     """The topology of one mini-batch of a graph of several types: every type and relation is there, perhaps empty.
 
     Types and relations stand in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block
@@ -377,8 +379,8 @@ class OnDemand:
         instance.__dict__[self._name] = value
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeviceBlock:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeviceBlock(ByShapes):
     """A `Block` as tensors on the compute device, with what message passing needs."""
 
     indptr: torch.Tensor  # (num_dst + 1,) int32
@@ -438,8 +440,8 @@ class SampledOnDevice:
         return (self.nodes, self.src_degree, *chain.from_iterable(arrays))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadyBatch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ReadyBatch(ByShapes):
     """A mini-batch that is ready to compute on, on the compute device.
 
     ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive. Where the
@@ -455,8 +457,8 @@ class ReadyBatch:
     trees: LocalArray | None = None  # (U,) as of `SampledBatch`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeteroReadyBatch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class HeteroReadyBatch(ByShapes):
     """A mini-batch of a graph of several types, ready to compute on; every type and relation is there, perhaps empty.
 
     The tensors of ``x`` lie in one buffer of the loader's ring, and keep it as long as one of them is alive.
@@ -471,8 +473,8 @@ class HeteroReadyBatch:
     trees: Mapping[str, LocalArray] | None = None  # (U_t,) as of `HeteroBatch`
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkBatch:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LinkBatch(ByShapes):
     """A mini-batch whose seeds are the ends of edges, ready to compute on."""
 
     batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``

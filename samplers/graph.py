@@ -12,6 +12,7 @@ from gloader.core.value_kernels import first_bad_weight, first_descent, first_ou
 from gloader.errors import GraphError
 from gloader.samplers.pick_kernels import count_in_edges
 from gloader.samplers.time_kernels import first_descent_in_lists
+from gloader.shapes import ByShapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,8 +151,8 @@ class Topology(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class CscGraph:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class CscGraph(ByShapes):
     """The in-neighbours of every node; ``indices[indptr[v] : indptr[v + 1]]`` are those of node v.
 
     A `Topology` in memory. Parallel edges and self loops are kept. The arrays are used in place, never copied, and must

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.errors import GraphError
+from gloader.shapes import ByShapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeteroGraph:
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class HeteroGraph(ByShapes):
     """The nodes of each type, and for each relation the in-neighbours of the nodes of its destination type.
 
     The order of types and relations is part of it: the draws of a relation depend on its number. A graph of one type

@@ -19,6 +19,7 @@ from gloader.adapters.rows import CachedRows
 from gloader.config import Exclude
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.core.flag_values import require_choice
+from gloader.core.near_names import near_keywords
 from gloader.core.negatives import Table, checked_negatives
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.samplers import HeteroGraph, NeighborSampler, make_hetero_sampler
@@ -44,6 +45,7 @@ with quiet_dgl("gloader.adapters.graphbolt needs") as dgl:
         ) from error
 
 
+@near_keywords
 class StoreFeature(gb.Feature):
     """A GraphBolt feature whose rows are in a store on the SSD. Read-only; thread-safe.
 
@@ -125,6 +127,7 @@ class _Pending:
         return self._future.result()
 
 
+@near_keywords
 class BlockSampler(gb.SubgraphSampler):
     """Our neighbour sampling as a step of a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
 
@@ -222,6 +225,7 @@ class BlockSampler(gb.SubgraphSampler):
         return nodes, [_to_subgraph(block, nodes) for block in batch.blocks]
 
 
+@near_keywords
 class NegativeSampler(gb.MiniBatchTransformer):
     """Our negatives as a step of a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
 

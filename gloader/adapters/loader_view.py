@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from gloader.core.near_names import require_keywords
+from gloader.core.near_names import near_attributes, require_keywords
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, LoaderBusyError
 from gloader.loader import HeteroLoader, LinkLoader, Loader
@@ -26,6 +26,7 @@ Viewed: TypeAlias = "Loader | HeteroLoader | LinkLoader"
 T = TypeVar("T")
 
 
+@near_attributes
 class LoaderView(Generic[T]):
     """The batches of a loader, each passed through ``convert``; position, length and state are the loader's.
 
@@ -74,8 +75,8 @@ class LoaderView(Generic[T]):
         return len(self.loader)
 
     def __repr__(self) -> str:
-        """Return the loader that is seen through this one."""
-        return f"{type(self).__name__}({self.loader!r})"
+        """Return the loader that is seen through this one, under this one's name."""
+        return f"{type(self).__name__}({repr(self.loader).partition('(')[2]}"
 
     def explain(self) -> str:
         """Say what is held where, and how reading went; see `gloader.Loader.explain`."""

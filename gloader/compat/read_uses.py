@@ -1,13 +1,14 @@
 """Reads where a script uses a library.
 
 The script is read and never executed. What a variable holds is known where it is assigned from a known call, or is
-what a loop over a known value gives; parameters are judged by their names. Everything else is not guessed at.
+what a loop over a known value gives; a parameter holds what the script's calls give it, else it is judged by its name.
+Everything else is not guessed at.
 """
 
 from __future__ import annotations
 
 import ast
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from gloader.compat.uses import Held, Import, Place, Script, Use
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from gloader.compat.library import Kind, Library
 
 Items: TypeAlias = "Held | tuple[Items, ...] | None"
+# Readings of a script, at most: a function may stand in front of what it is given, and of what it calls.
+_MAX_READINGS: Final = 4
 _PASSED_ON: Final = frozenset({"tqdm", "iter", "list", "tuple", "reversed", "islice", "cycle", "track"})
 
 
@@ -37,9 +40,27 @@ class _Scope:
         return None
 
 
+@dataclass
+class _Functions:
+    """What the functions of a script are given and return, by their names, as one reading of the script found it."""
+
+    returned: dict[str, Held] = field(default_factory=dict)
+    given: dict[str, dict[int | str, Held]] = field(default_factory=dict)
+
+    def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
+        """Note the arguments of a call that are known."""
+        known = {
+            position: held for position, held in given.items() if held is not None and held.kind != "dict"
+        }
+        self.given.setdefault(name, {}).update(known)
+
+
 class _Reader:
-    def __init__(self, library: Library, tree: ast.Module) -> None:
+    def __init__(self, library: Library, tree: ast.Module, functions: _Functions) -> None:
         self._library = library
+        self._functions = functions
+        self.found = _Functions()
+        self._function_name = ""  # of the innermost
         self._imports: list[Import] = []
         self._names: dict[str, str] = {}  # what imported names stand for
         self._uses: list[Use] = []
@@ -84,10 +105,16 @@ class _Reader:
                 return
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 self._expressions([*node.decorator_list, *_defaults(node.args)])
-                self._function(node.args, node.body)
+                outer, self._function_name = self._function_name, node.name
+                self._function(node)
+                self._function_name = outer
             case ast.ClassDef():
                 self._expressions([*node.decorator_list, *node.bases, *node.keywords])
                 self._inside(node.body)
+            case ast.Return() if node.value is not None:
+                self._visit(node.value)
+                if (held := self._infer(node.value)) is not None and held.kind != "dict":
+                    self.found.returned[self._function_name] = held
             case ast.Assign():
                 self._visit(node.value)
                 for target in node.targets:
@@ -124,14 +151,17 @@ class _Reader:
                 elif isinstance(part, ast.AST):
                     self._children(part)
 
-    def _function(self, arguments: ast.arguments, body: Sequence[ast.stmt]) -> None:
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
-        known = self._library.parameters
-        held = {
-            each.arg: Held(kind=known[each.arg], is_sure=False) if each.arg in known else None
-            for each in every
-        }
-        self._inside(body, held)
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments, known = node.args, self._library.parameters
+        named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        given = self._functions.given.get(node.name, {})
+        # A call of a method does not count its object.
+        positions = {name: number for number, name in enumerate(n for n in named if n not in {"self", "cls"})}
+        held: dict[str, Held | None] = {}
+        for name in (*named, *(each.arg for each in arguments.kwonlyargs)):
+            by_name = Held(kind=known[name], is_sure=False) if name in known else None
+            held[name] = given.get(name) or given.get(positions.get(name, -1)) or by_name
+        self._inside(node.body, held)
 
     def _inside(self, body: Sequence[ast.stmt], held: Mapping[str, Held | None] | None = None) -> None:
         self._scope = _Scope(self._scope)
@@ -168,6 +198,8 @@ class _Reader:
             if held is not None and held.kind != "dict":
                 self._add(node, node.attr if isinstance(node, ast.Attribute) else "[]", held, call)
         if isinstance(node, ast.Call):
+            if name := _called(node):
+                self.found.note_call(name, self._given(node))
             self._visit(node.func, node)
             held = self._infer(node.func)
             if held is not None and held.kind != "dict":
@@ -262,7 +294,8 @@ class _Reader:
             name = called.attr
             found = self._step(called.value, lambda kind: library.methods.get((kind, name)))
             return found or _held(library.methods.get(("", name)), name)
-        return self._step(called, lambda kind: library.methods.get((kind, "()")))
+        found = self._step(called, lambda kind: library.methods.get((kind, "()")))
+        return found or self._functions.returned.get(_called(node))
 
     def _step(self, node: ast.AST, kind_of: Callable[[Kind], Kind | None]) -> Held | None:
         held = self._infer(node)
@@ -332,13 +365,25 @@ class _Reader:
             self._bind(target, part)
 
 
+def _called(node: ast.Call) -> str:
+    """Return the name of the function, or of the method, that is called. Pure."""
+    called = node.func
+    return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+
+
 def _held(kind: Kind | None, made_by: str) -> Held | None:
     return Held(kind=kind, made_by=made_by) if kind else None
 
 
 def read_uses(tree: ast.Module, library: Library) -> Script:
     """Return where a script uses ``library``. Pure."""
-    return _Reader(library, tree).script()
+    functions = _Functions()
+    for _ in range(_MAX_READINGS):
+        reader = _Reader(library, tree, functions)
+        if reader.found == functions:
+            break
+        functions = reader.found
+    return reader.script()
 
 
 def _statements(body: Sequence[ast.stmt]) -> Iterator[Place]:

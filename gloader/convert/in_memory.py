@@ -35,10 +35,11 @@ from gloader.convert.readers.edge_names import EdgeNames
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import RandomSplits, Source
 from gloader.core.fanouts import parse_relation
+from gloader.core.near_names import near_options
 from gloader.core.row_ranges import RangePart
 from gloader.core.units import parse_bytes
 from gloader.dataset.schema import relation_text
-from gloader.errors import ConfigError, ShapeError
+from gloader.errors import ConfigError, ShapeError, SourceError
 from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
@@ -53,8 +54,11 @@ _LOG = logging.getLogger(__name__)
 _TOPOLOGY = ("edge_index", "indptr", "indices", "edge_weight")
 _COLUMNS = (EDGE_FEATURES, EDGE_TIMES)
 _SPLITS = ("train", "valid", "test")
+_OPTIONS = ("memory_budget", *PrepareOptions.__dataclass_fields__)
+_OF_HETERO = (*_SPLITS, "seed", "name", "num_classes", "feature_dtype", "links", *_OPTIONS)
 
 
+@near_options("Dataset.from_numpy", (*_TOPOLOGY, *_COLUMNS, *_SPLITS, "links", *_OPTIONS))
 def write_numpy(
     path: str | os.PathLike[str],
     *,
@@ -90,8 +94,10 @@ def write_numpy(
 
     Raises
     ------
+    TypeError
+        An option is unknown.
     ConfigError
-        Neither or both forms of the topology are given, or an option is unknown.
+        Neither or both forms of the topology are given.
     SourceError, ShapeError, GraphError, BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
@@ -125,6 +131,7 @@ def write_numpy(
     _write(source, path, arrays_and_options, seed=seed)
 
 
+@near_options("Dataset.from_numpy_hetero", _OF_HETERO)
 def write_hetero(
     path: str | os.PathLike[str],
     *,
@@ -178,8 +185,10 @@ def write_hetero(
         Features, labels, weights or times are not one for each node or edge.
     SourceError
         Labels are not those of exactly one type, a label is no class, or the splits are malformed.
+    TypeError
+        An option is unknown.
     ConfigError
-        What is to be symmetrized is no relation within a type, or an option is unknown.
+        What is to be symmetrized is no relation within a type.
     BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
@@ -207,6 +216,7 @@ def write_hetero(
     _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
 
 
+@near_options("Dataset.from_pyg", (*_COLUMNS, *_OPTIONS))
 def write_pyg(
     data: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
 ) -> None:
@@ -243,6 +253,7 @@ def write_pyg(
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
+@near_options("Dataset.from_dgl", (*_COLUMNS, *_OPTIONS))
 def write_dgl(
     graph: Any, path: str | os.PathLike[str], *, num_classes: int | None = None, seed: int = 0, **options: Any
 ) -> None:
@@ -264,6 +275,8 @@ def write_dgl(
     from gloader.convert.sources.dgl import graph_source
     from gloader.convert.sources.dgl_hetero import hetero_source
 
+    if not hasattr(graph, "is_homogeneous"):
+        raise SourceError(f"graph holds a {type(graph).__name__}; expected a dgl.DGLGraph")
     make = graph_source if graph.is_homogeneous else hetero_source
     source = make(
         graph.cpu(),
@@ -366,9 +379,6 @@ def _write(
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:
         settings["memory_budget_bytes"] = parse_bytes(budget)
-    known = PrepareOptions.__dataclass_fields__
-    if unknown := sorted(set(settings) - set(known)):
-        raise ConfigError(f"unknown options {unknown}; choose from memory_budget, {', '.join(known)}")
     # A typed source refuses True: its relations are to be named.
     if not isinstance(asked := settings.get("symmetrize", False), bool):
         settings["symmetrize"] = tuple(map(_name_of, [asked] if isinstance(asked, str) else asked))

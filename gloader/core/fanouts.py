@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 
 from gloader.core.malformed import shown
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, RelationFanouts
 
@@ -23,6 +24,7 @@ FanoutsLike: TypeAlias = (
 )
 
 
+@near_keywords
 def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
     """Return fan-outs of all relations together: a node draws so many of its in-edges of every relation. Pure.
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
+
+F = TypeVar("F", bound="Callable[..., Any]")
+K = TypeVar("K", bound=type)
 
 _SLIP: Final = 0.9  # likeness of a name with a letter too many
 
@@ -53,6 +58,56 @@ def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -
             raise TypeError(
                 f"{owner}() got an unexpected keyword argument {name!r}; {near_advice(name, known)}"
             )
+
+
+def near_keywords(target: F) -> F:
+    """Have a function, or a class, answer a keyword that it does not take with the nearest that it takes."""
+    if isinstance(target, type):
+        handed_on = {
+            name for base in target.__mro__[1:] for name in inspect.signature(base.__init__).parameters
+        }
+        target.__init__ = _checked(target.__init__, target.__name__, handed_on)  # type: ignore[misc]
+        return target
+    return cast("F", _checked(target, target.__qualname__))
+
+
+def near_options(owner: str, also: Iterable[str]) -> Callable[[F], F]:
+    """Return `near_keywords` for a function that users call ``owner``, and that takes ``also`` by ``**``."""
+    return lambda function: cast("F", _checked(function, owner, also))
+
+
+def _checked(function: Callable[..., Any], owner: str, also: Iterable[str] = ()) -> Callable[..., Any]:
+    parameters = inspect.signature(function).parameters
+    known = [
+        name
+        for name, each in parameters.items()
+        if each.kind != each.VAR_KEYWORD and name not in {"self", "cls"}
+    ]
+    if any(each.kind == each.VAR_KEYWORD for each in parameters.values()):
+        known += also
+
+    @wraps(function)
+    def checked(*given: Any, **keywords: Any) -> Any:
+        require_keywords(owner, keywords, known)
+        return function(*given, **keywords)
+
+    return checked
+
+
+def near_attributes(target: K) -> K:
+    """Have a class answer an attribute that it does not have with the nearest that it has."""
+
+    def getattr_of(self: object, name: str) -> Any:
+        if hasattr(type(self), name):  # a property that raised this error: once more, for its own words
+            return object.__getattribute__(self, name)
+        raise missing_attribute(_with_article(type(self).__name__), name, dir(type(self)), {})
+
+    target.__getattr__ = getattr_of  # type: ignore[attr-defined]
+    return target
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"
 
 
 def missing_attribute(

@@ -11,12 +11,14 @@ import numpy as np
 
 from gloader.core.fanouts import MAX_COUNT
 from gloader.core.malformed import shown
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 _ALLOWED: Final = "'uniform:5', 'uniform:5,strict', 'binary:1.0', 'in_batch', 'table:NAME' or 'none'"
 _STRICT: Final = "strict"
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """``k`` negatives for each edge: its source, and a destination that is drawn of all nodes of that type.
@@ -47,6 +49,7 @@ class Uniform:
         return f"uniform:{self.k}{_suffix(self.strict)}"
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True)
 class Binary:
     """``ratio`` negatives for each edge on average: pairs of a source and a destination, both drawn of all nodes.
@@ -84,6 +87,7 @@ class Binary:
         return f"binary:{self.ratio!r}{_suffix(self.strict)}"
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True)
 class InBatch:
     """The destinations of the batch's other edges, for each edge."""
@@ -93,6 +97,7 @@ class InBatch:
         return "in_batch"
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True)
 class Table:
     """Negatives that are given: rows of the link table ``name``, or the ``negatives`` of the batch's own table.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gloader.config import ObjectSettings
+from gloader.core.near_names import near_attributes, near_keywords
 from gloader.core.row_ranges import RowRanges
 from gloader.core.urls import is_url, require_no_url
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 _Table = TypeVar("_Table")
 
 
+@near_attributes
 class Dataset:
     """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
 
@@ -95,6 +97,7 @@ class Dataset:
         return f"Dataset({str(self.location)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}, {sizes})"
 
     @classmethod
+    @near_keywords
     def open(
         cls,
         path: str | os.PathLike[str],
@@ -159,6 +162,7 @@ class Dataset:
             self.mirrored.close()
 
     @classmethod
+    @near_keywords
     def create(
         cls,
         path: str | os.PathLike[str],
@@ -185,6 +189,7 @@ class Dataset:
         )
 
     @classmethod
+    @near_keywords
     def create_hetero(
         cls,
         path: str | os.PathLike[str],

@@ -41,6 +41,10 @@ class EdgeTable:
         self._name = name
         self._arrays = arrays
 
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"EdgeTable({':'.join(self.relation)!r}, num_edges={self.num_edges})"
+
     @property
     def root(self) -> Path:
         """The directory of the dataset."""

@@ -27,6 +27,10 @@ class LinkTable:
     def __init__(self, arrays: LinkArrays) -> None:
         self._arrays = arrays
 
+    def __repr__(self) -> str:
+        """Return its name, and the number of its rows."""
+        return f"LinkTable({self.name!r}, relation={':'.join(self.relation)!r}, num_rows={self.num_rows})"
+
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
         """The records of the arrays that it has, by plain name."""

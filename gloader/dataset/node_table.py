@@ -38,6 +38,10 @@ class NodeTable:
         self.num_nodes = num_nodes
         self._arrays = arrays
 
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"NodeTable({self.name!r}, num_nodes={self.num_nodes}, feature_dim={self.feature_dim})"
+
     @property
     def has_features(self) -> bool:
         """Whether the nodes have feature rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from gloader.dataset.edge_table import EdgeTable
@@ -62,6 +63,12 @@ class Tables(Mapping[K, T], Generic[K, T]):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._tables)
+
+    def __repr__(self) -> str:
+        """Return how many there are, and the first of their names."""
+        names = [key if isinstance(key, str) else ":".join(map(str, key)) for key in islice(self, 3)]
+        more = ", ..." if len(self) > len(names) else ""
+        return f"{len(self)} x {self._what}: {', '.join(names)}{more}"
 
 
 def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, NodeTable]:

@@ -15,7 +15,7 @@ from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings
 from gloader.core.fanouts import plain_fanouts
 from gloader.core.loader_state import LoaderState
-from gloader.core.near_names import require_keywords
+from gloader.core.near_names import near_attributes, require_keywords
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.core.units import format_bytes
 from gloader.device import place_of
@@ -71,6 +71,7 @@ _ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read
 _MOST_SPENT: Final = 0.01  # of the time since the loader was opened, on advice
 
 
+@near_attributes
 class BatchLoader(ABC, Generic[B]):
     """A loader of batches of one kind; `Loader`, `HeteroLoader` and `LinkLoader` say what it is given.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Final
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.gat import GatConv
 from gloader.models.gcn import GcnConv
@@ -23,6 +24,7 @@ _NAMES: Final = ("graphsage", "gcn", "gat", "gine", "mlp")
 _WITH_EDGES: Final = frozenset({"gat", "gine"})
 
 
+@near_keywords
 def build_model(
     config: ModelConfig,
     *,
@@ -70,6 +72,7 @@ def build_model(
     return GraphNetwork(convs, dropout=config.dropout, batch_norm=config.batch_norm)
 
 
+@near_keywords
 def takes_edge_features(name: str) -> bool:
     """Return whether the model of that name looks at features of edges, where there are any. Pure."""
     return name in _WITH_EDGES

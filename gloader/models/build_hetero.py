@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from torch import nn
 from torch.nn import functional
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.build import check_model
 from gloader.models.hetero_conv import HeteroLayer
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")
 
 
+@near_keywords
 def build_hetero_model(
     config: ModelConfig, schema: Schema, *, out_dim: int, num_layers: int, has_head: bool = True
 ) -> HeteroNetwork:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 DECODERS: Final = ("dot", "mlp")
@@ -23,6 +24,7 @@ class DotDecoder(nn.Module):
         return (source * destination).sum(dim=1)
 
 
+@near_keywords
 class MlpDecoder(nn.Module):
     """An MLP of the product of both ends: ``LinkPredictor`` of OGB's examples, without its sigmoid.
 
@@ -56,6 +58,7 @@ class MlpDecoder(nn.Module):
 Decoder: TypeAlias = DotDecoder | MlpDecoder
 
 
+@near_keywords
 def build_decoder(
     name: str, *, dim: int, hidden: int, dropout: float, layers: int = _LAYERS, num_outputs: int = 1
 ) -> Decoder:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.module_names import key_of
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gloader.types import HeteroReadyBatch
 
 
+@near_keywords
 class HeteroNetwork(nn.Module):
     """Layers with an activation, dropout and optional batch norm between them.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from torch import nn
 from torch.nn import functional
 
+from gloader.core.near_names import near_keywords
 from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Encoder: TypeAlias = GraphNetwork | HeteroNetwork
 
 
+@near_keywords
 class LinkNetwork(nn.Module):
     """Scores pairs of nodes by the embeddings of both.
 
@@ -53,6 +55,7 @@ class LinkNetwork(nn.Module):
         return scores
 
 
+@near_keywords
 def encoder_of(network: Encoder | LinkNetwork) -> Encoder:
     """Return the part of ``network`` that makes rows of nodes: all of it, where it makes nothing else."""
     return network.encoder if isinstance(network, LinkNetwork) else network

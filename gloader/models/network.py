@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from gloader.types import DeviceBlock
 
 
+@near_keywords
 class GraphNetwork(nn.Module):
     """Convolutions with optional batch norm, ReLU and dropout between them.
 

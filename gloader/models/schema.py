@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
+@near_keywords
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
     """The types and relations of a graph, in the order of its record.

@@ -41,7 +41,7 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
     ConfigError
         A size cannot be read.
     """
-    homes = _homes()
+    homes = setting_homes()
     parts: dict[str, dict[str, Any]] = {section: {} for section in (*_SECTIONS, "loader", "run")}
     for name, value in keywords.items():
         if name not in homes:
@@ -58,7 +58,7 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
     )
 
 
-def _homes() -> dict[str, tuple[str, str]]:
+def setting_homes() -> dict[str, tuple[str, str]]:
     """Return, for each keyword, the section that it belongs to and what it is called there."""
     # Settings that are no flags belong to a loader that somebody else drives: its epochs, its rank.
     recorded = LoaderSettings().recorded()

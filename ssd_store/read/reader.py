@@ -95,6 +95,10 @@ class FeatureStore:
             when_closed=_WHEN_CLOSED,
         )
 
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"FeatureStore(num_rows={self.num_rows}, dim={self.dim}, dtype={self.dtype})"
+
     @classmethod
     def create(
         cls, path: StrPath, array: NDArray[Any], *, dtype: DTypeLike | None = None, overwrite: bool = False

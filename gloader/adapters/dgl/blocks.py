@@ -10,6 +10,7 @@ from gloader.adapters.dgl.block import create_block, fill_edges, require_device
 from gloader.adapters.dgl.hetero_blocks import HeteroBlockBatch, to_hetero_blocks
 from gloader.adapters.loader_view import LoaderView, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.near_names import near_keywords
 from gloader.dataset import Dataset
 from gloader.loader import HeteroLoader
 
@@ -76,6 +77,7 @@ class BlockLoader(LoaderView[Any]):
             )
 
 
+@near_keywords
 def to_blocks(
     batch: ReadyBatch, *, feature: str = "feat", label: str = "label", edge_feature: str = "feat"
 ) -> BlockBatch:

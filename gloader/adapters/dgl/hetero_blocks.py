@@ -9,6 +9,7 @@ import torch
 from gloader.adapters.dgl.block import create_block, fill_edges, require_device
 from gloader.adapters.hop_sizes import nodes_by_hop
 from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.near_names import near_keywords
 
 if TYPE_CHECKING:
     from gloader.types import HeteroReadyBatch
@@ -19,6 +20,7 @@ with quiet_dgl("gloader.adapters.dgl needs") as dgl:
 HeteroBlockBatch: TypeAlias = "tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]"
 
 
+@near_keywords
 def to_hetero_blocks(
     batch: HeteroReadyBatch,
     *,

@@ -11,6 +11,7 @@ from gloader.adapters.dgl.blocks import unlabelled_blocks
 from gloader.adapters.dgl.hetero_blocks import unlabelled_hetero_blocks
 from gloader.adapters.loader_view import LoaderView, to_link_loader
 from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.near_names import near_keywords
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 from gloader.types import ReadyBatch
@@ -76,6 +77,7 @@ class LinkBlockLoader(LoaderView[Any]):
         super().__init__(native, convert=convert, is_owner=isinstance(loader, Dataset))
 
 
+@near_keywords
 def to_link_blocks(
     batch: LinkBatch,
     *,

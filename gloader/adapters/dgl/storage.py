@@ -8,6 +8,7 @@ import torch
 
 from gloader.adapters.rows import CachedRows
 from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.near_names import near_keywords
 from gloader.errors import ForkError, ShapeError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ with quiet_dgl("gloader.adapters.dgl needs"):
     from dgl.storages.base import FeatureStorage
 
 
+@near_keywords
 def wrap_graph(
     graph: Any,
     features: Mapping[str, FeatureSource],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gloader.adapters.pyg.merged_edges import Hops, merge_edges
+from gloader.core.near_names import near_keywords
 from gloader.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ with warnings.catch_warnings():
         raise MissingDependencyError.of_extra("gloader.adapters.pyg needs torch-geometric", "pyg") from error
 
 
+@near_keywords
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     """Return ``batch`` in PyG's layout: its nodes and features as they are, seeds first, and merged hops of edges.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gloader.core.near_names import missing_attribute
+from gloader.core.near_names import missing_attribute, near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ _ELSEWHERE = {
 }
 
 
+@near_keywords
 class GraphData:
     """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
 

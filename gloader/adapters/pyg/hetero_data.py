@@ -10,6 +10,7 @@ import torch
 
 from gloader.adapters.hop_sizes import nodes_by_hop
 from gloader.adapters.pyg.merged_edges import Hops, merge_edges
+from gloader.core.near_names import near_keywords
 from gloader.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ with warnings.catch_warnings():
         raise MissingDependencyError.of_extra("gloader.adapters.pyg needs torch-geometric", "pyg") from error
 
 
+@near_keywords
 def to_hetero_data(
     batch: HeteroReadyBatch, *, labelled: str, input_id: Mapping[str, torch.Tensor] | None = None
 ) -> HeteroData:

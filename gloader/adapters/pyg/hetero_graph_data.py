@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.adapters.pyg.graph_data import ON_DEVICE
-from gloader.core.near_names import missing_attribute
+from gloader.core.near_names import missing_attribute, near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _ELSEWHERE = {
 _OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")
 
 
+@near_keywords
 class HeteroGraphData:
     """The numbers, labels and masks of a dataset of several types, by the names of ``torch_geometric.data.HeteroData``.
 

@@ -9,6 +9,7 @@ import torch
 
 from gloader.adapters.pyg.data import nodes_and_edges
 from gloader.adapters.pyg.hetero_data import typed_nodes_and_edges
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.types import HeteroReadyBatch
 
@@ -23,6 +24,7 @@ with warnings.catch_warnings():
         raise MissingDependencyError.of_extra("gloader.adapters.pyg needs torch-geometric", "pyg") from error
 
 
+@near_keywords
 def to_link_data(
     batch: LinkBatch, *, relation: Relation | None = None, triplets: bool = False
 ) -> Data | HeteroData:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gloader.adapters.numbered import number_through
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.samplers import HeteroGraph, MergedHeteroBlockSampler, NeighborSampler, make_hetero_sampler
 from gloader.types import BatchId
@@ -34,6 +35,7 @@ with warnings.catch_warnings():
     from torch_geometric.sampler.neighbor_sampler import edge_sample
 
 
+@near_keywords
 class MergedSampler(BaseSampler):
     """Neighbour sampling for PyG's ``NodeLoader`` and ``LinkLoader``; needs neither pyg-lib nor torch-sparse.
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gloader.adapters.rows import CachedRows
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import CscGraph
 
@@ -24,6 +25,7 @@ with warnings.catch_warnings():
     from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 
+@near_keywords
 class RowStore(FeatureStore):
     """``x`` from stores on the SSD and ``y`` from memory, for ``torch_geometric.loader.NodeLoader``.
 
@@ -109,6 +111,7 @@ class RowStore(FeatureStore):
         raise ConfigError(f"{attr.attr_name}: a RowStore is read-only")
 
 
+@near_keywords
 class TopologyStore(GraphStore):
     """A graph as PyG's ``GraphStore``: a CSC edge type for each relation. Shares the arrays whose dtype is int64.
 

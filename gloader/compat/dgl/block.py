@@ -55,7 +55,7 @@ class Block:
         self.idtype = torch.int64
 
     def __getattr__(self, name: str) -> Any:
-        raise missing_of_graph(_NAME, name)
+        raise missing_of_graph(_NAME, name, dir(type(self)))
 
     def __getitem__(self, etype: Any) -> Block:
         """Return the part of one relation; its data are those of the block."""

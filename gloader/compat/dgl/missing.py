@@ -24,7 +24,7 @@ def missing(name: str, advice: str | None = None) -> DglFeatureError:
     name : such as "dgl.sparse.spmatrix"
     advice : what takes its place; None: as of `gloader.compat.advice.advice_of`
     """
-    return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)}. See {FROM_DGL}")
+    return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)} (see {FROM_DGL})")
 
 
 def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Exception:

@@ -16,6 +16,7 @@ from gloader.compat.dgl.names import FEATURE, NODE, RELATION, WEIGHT
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset, prepared_path
 from gloader.convert.readers.dgl_file import DglFile
+from gloader.core.near_names import near_options
 from gloader.core.paths import file_slug
 from gloader.dataset import Dataset
 from gloader.errors import SourceError
@@ -33,6 +34,7 @@ _WEIGHTS: Final = ("edge_weight", "w")
 _EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
 
 
+@near_options("load_graphs", PrepareOptions.__dataclass_fields__)
 def load_graphs(
     filename: str | os.PathLike[str], idx_list: list[int] | None = None, **changes: Any
 ) -> tuple[list[DGLGraph], dict[str, torch.Tensor]]:

@@ -1,8 +1,11 @@
 """The seed of the loaders that are built from now on."""
 
+from gloader.core.near_names import near_keywords
+
 _SEEDS = [0]
 
 
+@near_keywords
 def seed(val: int) -> None:
     """Set the seed of the loaders that are built from now on: of their order, and of what they draw.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gloader.compat.dgl.missing import missing
+from gloader.core.near_names import near_keywords
 
 if TYPE_CHECKING:
     import torch
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from gloader.compat.dgl.block import Block
 
 
+@near_keywords
 def edge_softmax(
     graph: Block, logits: torch.Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
 ) -> torch.Tensor:

@@ -5,14 +5,20 @@ from __future__ import annotations
 import weakref
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Never
 
 import torch
 
 from gloader.adapters.rows import CachedRows
+from gloader.core.near_names import missing_attribute
 
 if TYPE_CHECKING:
     from gloader.dataset.feature_rows import FeatureRows
+
+
+_IN_BATCHES: Final = (
+    "the features stay on the SSD; index the rows that you need, or change those of a batch in the loop"
+)
 
 
 class StoredRows:
@@ -88,6 +94,10 @@ class StoredRows:
 
     def __repr__(self) -> str:
         return f"StoredRows({self.shape[0]:,} x {self.shape[1]}, on the SSD)"
+
+    def __getattr__(self, name: str) -> Never:
+        advice = {} if name.startswith("_") or not hasattr(torch.Tensor, name) else {name: _IN_BATCHES}
+        raise missing_attribute("a StoredRows", name, dir(self), advice)
 
 
 class _Source:

@@ -43,6 +43,9 @@ class NodesView:
         frame = self._frames[only(self._frames) if ntype is None else ntype]
         return torch.arange(frame.num_rows, device=self._device)
 
+    def __repr__(self) -> str:
+        return f"NodesView({', '.join(f'{name}: {frame}' for name, frame in self._frames.items())})"
+
     def __getitem__(self, ntype: str) -> Space:
         return Space(self._frames[ntype])
 
@@ -66,6 +69,9 @@ class EdgesView:
         numbers = torch.arange(edges.num_edges, device=edges.src.device)
         ends = (edges.src.long(), edges.dst.long())
         return {"uv": ends, "all": (*ends, numbers), "eid": numbers}[form]
+
+    def __repr__(self) -> str:
+        return f"EdgesView({', '.join(':'.join(relation) for relation in self._frames)})"
 
     def __getitem__(self, etype: Any) -> Space:
         return Space(self._frames[relation_of(self._frames, etype)])

@@ -18,6 +18,7 @@ from gloader.convert.readers.node_arrays import require_node_memory
 from gloader.convert.readers.torch_tensors import dense_tensors, numpy_arrays
 from gloader.convert.sources.dgl_hetero import stored_hetero_source
 from gloader.convert.sources.dgl_homogeneous import DglArrays, arrays_source, stored_arrays
+from gloader.core.near_names import near_keywords
 from gloader.errors import GraphError, MissingDependencyError
 from gloader.samplers import CscGraph
 
@@ -154,6 +155,7 @@ def graph_source(
     )
 
 
+@near_keywords
 def from_graph(graph: Any, *, weight: str | None = None) -> CscGraph:
     """Return the topology of a homogeneous DGL graph; its (E,) sources are shared, not copied.
 
@@ -186,6 +188,7 @@ def from_graph(graph: Any, *, weight: str | None = None) -> CscGraph:
     )
 
 
+@near_keywords
 def to_graph(graph: CscGraph, *, keep_ids: bool = False) -> Any:
     """Return ``graph`` as a `dgl.DGLGraph`; edge e is position e of ``indices``.
 

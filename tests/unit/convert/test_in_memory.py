@@ -109,7 +109,11 @@ def test_pyg_data_without_masks_is_split_by_seed(tmp_path, arrays):
         ({"labels": np.zeros(3, int)}, ShapeError, "labels have shape"),
         ({"features": np.zeros(N)}, ShapeError, "features are an"),
         ({"train": None}, SourceError, "has no train split"),
-        ({"dtyp": "int8"}, ConfigError, r"unknown options \['dtyp'\]; choose from memory_budget, symmetrize"),
+        (
+            {"dtyp": "int8"},
+            TypeError,
+            r"from_numpy.*unexpected keyword argument .dtyp.; did you mean 'dtype'",
+        ),
         (
             {"edge_index": None, "indptr": np.zeros(4, int), "indices": np.zeros(0, int)},
             ShapeError,

@@ -179,7 +179,7 @@ def test_types_that_are_not_counted_have_as_many_nodes_as_their_arrays_or_edges_
         ({"symmetrize": ["wrote"]}, ConfigError, "relation 'wrote' is none of numpy's relations; write one of: auth"),
         ({"train": None}, SourceError, "node type 'paper' has no train split"),
         ({"train": np.array([50])}, SourceError, r"train holds node 50 at position 0; nodes are 0\.\.49"),
-        ({"colour": 3}, ConfigError, r"unknown options \['colour'\]"),
+        ({"colour": 3}, TypeError, r"unexpected keyword argument 'colour'; allowed: path, edges"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused_and_leaves_nothing(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from gloader.compat.dgl.missing import missing
 from gloader.compat.dgl.names import WEIGHT
 from gloader.compat.dgl.relations import relation_of
+from gloader.core.near_names import near_keywords
 from gloader.core.negatives import Uniform
 from gloader.errors import ConfigError
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _NAME: Final = "dgl.dataloading.NeighborSampler"
 
 
+@near_keywords
 class NeighborSampler:
     """Neighbours of each node, drawn without replacement, in as many hops as there are fan-outs.
 
@@ -69,6 +71,9 @@ class NeighborSampler:
             raise AttributeError(name)
         raise missing(f"{_NAME}.{name}", "a DataLoader asks for the blocks of its seeds")
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.fanouts})"
+
     @property
     def kind(self) -> str:
         """The name of gloader's sampler."""
@@ -107,6 +112,7 @@ def _by_relation(hop: int | Mapping[Any, int], relations: Sequence[Relation]) ->
 MultiLayerNeighborSampler = NeighborSampler
 
 
+@near_keywords
 class MultiLayerFullNeighborSampler(NeighborSampler):
     """All neighbours, in ``num_layers`` hops.
 
@@ -136,7 +142,12 @@ class EdgePredictionSampler:
         self.exclude: Exclude = _EXCLUDED[exclude]
         self.negatives = negatives
 
+    def __repr__(self) -> str:
+        drawn = "no negatives" if self.negatives is None else self.negatives
+        return f"EdgePredictionSampler({self.sampler}, exclude={self.exclude!r}, {drawn})"
 
+
+@near_keywords
 def as_edge_prediction_sampler(
     sampler: NeighborSampler,
     exclude: Any = None,

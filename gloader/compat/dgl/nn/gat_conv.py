@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gloader.compat.dgl.nn.common import expand_as_pair, require_in_edges
+from gloader.core.near_names import near_keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,6 +65,7 @@ class _Attention(nn.Module):
         return (result, weights) if get_attention else result
 
 
+@near_keywords
 class GATConv(_Attention):
     """Attention over the neighbours (Velickovic et al., 2018); parameters as of DGL's.
 
@@ -177,6 +179,7 @@ class GATConv(_Attention):
         return self._result(total, weights, get_attention=get_attention)
 
 
+@near_keywords
 class GATv2Conv(_Attention):
     """Attention whose scores are a network of both rows (Brody et al., 2022); parameters as of DGL's.
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gloader.compat.dgl.nn.common import expand_as_pair, require_in_edges
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _NORMS: Final = ("none", "both", "right", "left")
 
 
+@near_keywords
 class GraphConv(nn.Module):
     """``W^T sum(x_neighbours) + b``, normalised by degrees of the block (Kipf and Welling, 2017); parameters of DGL's.
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gloader.compat.dgl.nn.common import expand_as_pair
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _AGGREGATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 }
 
 
+@near_keywords
 class HeteroGraphConv(nn.Module):
     """A layer for each relation; what several of them make of a type is added up, or as ``aggregate`` says.
 

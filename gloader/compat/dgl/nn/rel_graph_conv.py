@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch import nn
 
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 _REGULARIZERS: Final = (None, "basis", "bdd")
 
 
+@near_keywords
 class RelGraphConv(nn.Module):
     """``sum(W_type x_neighbours) + b + W_loop x`` (Schlichtkrull et al., 2018); parameters as of DGL's.
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from gloader.compat.dgl.nn.common import expand_as_pair
+from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _AGGREGATORS: Final = ("mean", "gcn", "pool", "lstm")
 
 
+@near_keywords
 class SAGEConv(nn.Module):
     """``W_self x + W_neigh aggregate(x_neighbours)`` (Hamilton et al., 2017); parameters as of DGL's.
 

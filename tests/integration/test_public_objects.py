@@ -1,0 +1,164 @@
+"""Objects of users: each prints a line or a few, never its arrays, and answers a slip in an attribute's name."""
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+
+import gloader
+import gloader.compat.dgl as dgl
+from gloader.errors import DglFeatureError
+
+NAMES = {
+    "Dataset": "num_nodes",
+    "typed Dataset": "num_nodes",
+    "node tables": None,
+    "node table": None,
+    "edge table": None,
+    "link table": None,
+    "store": None,
+    "graph": None,
+    "typed graph": None,
+    "Loader": "state_dict",
+    "HeteroLoader": "state_dict",
+    "LinkLoader": "state_dict",
+    "batch": None,
+    "block": None,
+    "typed batch": None,
+    "link batch": None,
+    "negatives": None,
+    "DGLGraph": "num_nodes",
+    "frame": None,
+    "stored rows": "shape",
+    "nodes": None,
+    "edges": None,
+    "sampler": None,
+    "edge sampler": None,
+    "DataLoader": "state_dict",
+    "DGL block": "num_src_nodes",
+    "GraphData": "num_nodes",
+    "HeteroGraphData": "num_nodes",
+    "NodeData": "num_nodes",
+    "EdgeData": "num_edges",
+    "NeighborLoader": "state_dict",
+    "LinkNeighborLoader": "state_dict",
+    "Data": None,
+}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory):
+    """One of each kind, of a graph of many types and large enough that an array would be several lines."""
+    root, rng = tmp_path_factory.mktemp("objects"), np.random.default_rng(3)
+    features = rng.standard_normal((500, 16)).astype(np.float32)
+    one = gloader.Dataset.from_numpy(
+        root / "one",
+        features=features,
+        labels=rng.integers(0, 3, 500),
+        edge_index=rng.integers(0, 500, (2, 4000)),
+        edge_split=(0.8, 0.1, 0.1),
+    )
+    several = gloader.Dataset.from_numpy_hetero(
+        root / "several",
+        edges={("paper", f"cites_{k}", "paper"): rng.integers(0, 500, (2, 900)) for k in range(20)},
+        labels={"paper": rng.integers(0, 3, 500)},
+        features={"paper": features},
+    )
+    how = {"fanouts": [5, 5], "batch_size": 128}
+    found = {
+        "Dataset": one,
+        "typed Dataset": several,
+        "node tables": several.node_tables,
+        "node table": several.node_tables["paper"],
+        "edge table": next(iter(several.edge_tables.values())),
+        "link table": one.link_table("train"),
+        "store": one.open_features(),
+        "graph": one.load_graph(),
+        "typed graph": several.load_hetero_graph(),
+        "Loader": gloader.Loader(one, **how),
+        "HeteroLoader": gloader.HeteroLoader(several, **how),
+        "LinkLoader": gloader.LinkLoader(one, edges="train", negatives=gloader.Uniform(2), **how),
+        "negatives": gloader.Uniform(2),
+        "DGLGraph": dgl.DGLGraph(one),
+        "sampler": dgl.dataloading.NeighborSampler([5]),
+    }
+    found["batch"] = next(iter(found["Loader"]))
+    found["block"] = found["batch"].blocks[0]
+    found["typed batch"] = next(iter(found["HeteroLoader"]))
+    found["link batch"] = next(iter(found["LinkLoader"]))
+    g = found["DGLGraph"]
+    found |= {"frame": g.ndata, "stored rows": g.ndata["feat"], "nodes": g.nodes, "edges": g.edges}
+    found["edge sampler"] = dgl.dataloading.as_edge_prediction_sampler(found["sampler"])
+    found["DataLoader"] = dgl.dataloading.DataLoader(g, torch.arange(300), found["sampler"], batch_size=100)
+    found["DGL block"] = next(iter(found["DataLoader"]))[2][0]
+    try:
+        from gloader.adapters import pyg
+    except ImportError:
+        pass
+    else:
+        found |= {"GraphData": pyg.GraphData(one), "HeteroGraphData": pyg.HeteroGraphData(several)}
+        found["NodeData"] = found["HeteroGraphData"]["paper"]
+        found["EdgeData"] = found["HeteroGraphData"]["paper", "cites_3", "paper"]
+        found["NeighborLoader"] = pyg.NeighborLoader(found["GraphData"], [5], batch_size=100)
+        found["LinkNeighborLoader"] = pyg.LinkNeighborLoader(one, [5], neg_sampling="binary", batch_size=100)
+        found["Data"] = next(iter(found["NeighborLoader"]))
+    yield found
+    for each in found.values():
+        if callable(close := getattr(each, "close", None)) and not isinstance(each, gloader.Dataset):
+            close()
+    found.clear()
+    gc.collect()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_object_prints_sizes_and_no_arrays(name, objects):
+    if name not in objects:
+        pytest.skip("PyG is not installed")
+    text = repr(objects[name])
+    assert " object at 0x" not in text
+    assert "tensor(" not in text
+    assert "array(" not in text
+    assert max(map(len, text.splitlines())) < 200
+    if name != "HeteroGraphData":  # a line for each type, as PyG's HeteroData
+        assert "\n" not in text
+
+
+@pytest.mark.parametrize("name", [name for name, known in NAMES.items() if known is not None])
+def test_a_slip_in_an_attribute_is_answered(name, objects):
+    if name not in objects:
+        pytest.skip("PyG is not installed")
+    known = NAMES[name]
+    with pytest.raises((AttributeError, DglFeatureError), match=f"did you mean '{known}'"):
+        getattr(objects[name], known + known[-1])
+
+
+def test_what_a_matrix_on_the_ssd_is_not_asked_for_is_said(objects):
+    with pytest.raises(
+        AttributeError, match=r"a StoredRows has no 'mean': the features stay on the SSD; index the"
+    ):
+        objects["stored rows"].mean(0)
+
+
+def test_a_printed_batch_says_its_shapes(objects):
+    batch = objects["batch"]
+    text = repr(batch)
+    assert text.startswith("ReadyBatch(id=BatchId(epoch=0, index=0), x=[")
+    assert (
+        f"x=[{len(batch.nodes)}, 16], y=[128], blocks=2, nodes=[{len(batch.nodes)}], num_seeds=128)" in text
+    )
+
+
+def test_edge_ids_of_a_block_are_not_fetched_to_print_it(objects):
+    asked = []
+    batch = objects["batch"]
+    block = type(batch.blocks[0])(
+        indptr=torch.zeros(2, dtype=torch.int32),
+        indices=torch.zeros(0, dtype=torch.int32),
+        edge_ids=lambda: asked.append(1),
+        src_degree=torch.zeros(1),
+        num_src=1,
+        num_dst=1,
+    )
+    assert "num_src=1" in repr(block)
+    assert not asked
