@@ -93,11 +93,24 @@ def kind_of_call(name: str) -> Kind:
 
 _GRAPHS = ("graph", "built", "block", "graph or block")
 _SAME_AFTER = ("to", "int", "long", "cpu", "local_var", "formats", *FLAGS)
+_WHOLE = ("graph", "built")
 LIBRARY: Final = Library(
     kind_of_call=kind_of_call,
+    hands_on=lambda name: name.startswith("dgl.") and name.rpartition(".")[2] in FLAGS,
     methods={(kind, name): kind for kind in _GRAPHS for name in _SAME_AFTER},
-    attributes={("built", "ndata"): "frame", ("built", "edata"): "frame"},
-    items={"dataset": "graph", "blocks": "block", "graphs": "graph", "loaded": "graphs", "graph": "graph"},
+    attributes={
+        **{(kind, data): f"frame of {kind}" for kind in _WHOLE for data in ("ndata", "edata")},
+        **{(kind, space): f"spaces of {kind}" for kind in _WHOLE for space in ("nodes", "edges")},
+        **{(f"space of {kind}", "data"): f"frame of {kind}" for kind in _WHOLE},
+    },
+    items={
+        **{f"spaces of {kind}": f"space of {kind}" for kind in _WHOLE},
+        "dataset": "graph",
+        "blocks": "block",
+        "graphs": "graph",
+        "loaded": "graphs",
+        "graph": "graph",
+    },
     several={"block": "blocks", "graph": "graphs"},
     loops={
         ("loader", 1): ("",),

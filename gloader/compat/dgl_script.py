@@ -18,6 +18,7 @@ from gloader.compat.findings import MISSING
 from gloader.compat.graph_names import parameters_of
 from gloader.compat.imports import grouped
 from gloader.compat.loading import OGB_CLASSES, OGB_TYPED, OGB_UNFIT, folder_of, idx_split, of_type, stem_of
+from gloader.compat.prepare_steps import prepared_with
 from gloader.compat.read_uses import read_uses
 from gloader.compat.source_text import Edits
 
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 _OPEN: Final = "import gloader"
 _DATA: Final = "feat, label, train_mask, val_mask and test_mask"
+_IN_MEMORY: Final = (
+    "these rows stay in memory: save the graph with them (dgl.save_graphs), prepare that file and leave this line out, "
+    "and they are read from the SSD"
+)
+_OTHER_DATA: Final = (
+    f"in memory, and in blocks; the SSD has what is called {_DATA} of nodes, feat and weight of edges"
+)
 _SPLIT_IDS: Final = {"train_idx": "train", "val_idx": "valid", "test_idx": "test"}
 _FROM_ELSEWHERE: Final = (
     "what makes this graph is not known here: it has to be dgl.DGLGraph(gloader.Dataset.open(OUT)), of "
@@ -253,7 +261,7 @@ class _DglScript:
         draft.replaced.add(id(use.node))
         if flag:
             draft.steps.flag(flag)
-            draft.find(use.node, use.name, "changes", f"prepare the dataset with {flag}")
+            draft.find(use.node, use.name, "changes", prepared_with(flag))
         else:
             self._loops.append(use)
 
@@ -312,8 +320,8 @@ class _DglScript:
         draft = self._draft
         if held.kind == "dataset" and self._has_loader:
             self._of_dataset(use, held)
-        elif held.kind == "frame":
-            self._frame(use)
+        elif held.kind.startswith("frame of "):
+            self._frame(use, is_built=held.kind.endswith("built"))
         elif held.kind == "sampler" and use.name != "()":
             draft.find(
                 use.node, f"sampler.{use.name}", "missing", "a DataLoader asks for the blocks of its seeds"
@@ -369,25 +377,31 @@ class _DglScript:
             can_go = draft.wrap(node, node.value, graph)
         draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
 
-    def _frame(self, use: Use) -> None:
-        """Data that a script gives to a graph that it makes: those of the saved graph take its place."""
-        if not isinstance(use.node, ast.Subscript) or not use.is_stored:
+    def _frame(self, use: Use, *, is_built: bool) -> None:
+        """Data that a script gives to a whole graph: those of the saved one take its place, or they stay in memory."""
+        if not isinstance(use.node, ast.Subscript) or not use.is_stored or not self._has_loader:
             return
         draft, key, node = self._draft, literal(use.node.slice), use.place.statement
+        shown = f'graph data "{key if isinstance(key, str) else "..."}"'
+        is_saved = is_built and (key in STORED or _is_mask(use.node.slice))
         can_go = isinstance(node, ast.Assign) and node.targets == [use.node]
-        if (
-            key in STORED
-            and can_go
-            and self._has_loader
-            and draft.edits.delete_statement(node, use.place.body)
+        if is_saved and can_go and draft.edits.delete_statement(node, use.place.body):
+            draft.find(use.node, shown, "changes", "the dataset has it")
+        elif key == "feat":
+            draft.find(use.node, shown, "perhaps missing", _IN_MEMORY)
+        elif is_built and key not in STORED:
+            draft.find(use.node, shown, "stays", _OTHER_DATA)
+
+
+def _is_mask(key: ast.expr) -> bool:
+    """Return whether the name of data is that of a mask, whose part is computed, as ``f"{part}_mask"``. Pure."""
+    match key:
+        case (
+            ast.JoinedStr(values=[*_, ast.Constant(value=str(end))])
+            | ast.BinOp(right=ast.Constant(value=str(end)))
         ):
-            draft.find(use.node, f'graph data "{key}"', "changes", "the dataset has it")
-        elif key not in STORED:
-            shown = key if isinstance(key, str) else "..."
-            draft.find(
-                use.node, f'graph data "{shown}"', "missing",
-                f"a dataset has {_DATA} of nodes, feat and weight of edges",
-            )  # fmt: skip
+            return end == "_mask"
+    return False
 
 
 def _unlike(name: str, call: ast.Call | None) -> str:

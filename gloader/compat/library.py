@@ -17,6 +17,7 @@ class Library:
     """What is known of the values of one library."""
 
     kind_of_call: Callable[[str], Kind]  # of what a call of a dotted name returns
+    hands_on: Callable[[str], bool]  # whether a call of a dotted name returns its first argument, changed
     methods: Mapping[tuple[Kind, str], Kind]  # of what a method returns
     attributes: Mapping[tuple[Kind, str], Kind]
     items: Mapping[Kind, Kind]  # of x[...]

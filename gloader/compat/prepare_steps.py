@@ -21,7 +21,21 @@ _KEYWORDS: Final = {
     "--self-loops": "self_loops=True",
     "--deduplicate": "deduplicate=True",
 }
+# What a flag does that a script may not expect.
+_DOES: Final = {
+    "--symmetrize": "both directions of each edge, each once: parallel edges become one",
+    "--self-loops": "exactly one self loop for each node, whichever it had",
+    "--deduplicate": "parallel edges become one, and their weights add up",
+    "--add-reverse": "a relation back for each that has none; within a type --symmetrize NAME merges both directions, "
+    "as ToUndirected does by default",
+}
 _SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
+
+
+def prepared_with(flag: str) -> str:
+    """Return what takes the place of a change to a graph, and how far it is another. Pure."""
+    does = _DOES.get(flag.partition(" ")[0])
+    return f"prepare the dataset with {flag}" + (f" ({does})" if does else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,11 @@ STORE_NAMES: Final = frozenset(
     | {"y", "train_mask", "val_mask", "test_mask"}
 )
 """What its types and relations have."""
+SAVED_NAMES: Final = frozenset(
+    {"x", "y", "train_mask", "val_mask", "test_mask", "num_nodes"}
+    | {"edge_index", "adj_t", "edge_attr", "edge_weight", "edge_time"}
+)
+"""What a dataset keeps of a Data or a HeteroData."""
 DATA_ADVICE: Final = {
     "x": "features stay on the disk: batch.x, or dataset.open_features()",
     "x_dict": "features stay on the disk: batch.x_dict",

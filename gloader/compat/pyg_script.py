@@ -14,9 +14,12 @@ from gloader.compat.graph_names import (
     hands_on,
     innermost,
     is_bound,
+    is_changed,
     is_stored,
     parameters_of,
+    parts_of,
     root_of,
+    sets_by_name,
     sources_of,
 )
 from gloader.compat.imports import change_from, grouped, is_needed, uses_of
@@ -32,13 +35,14 @@ from gloader.compat.pyg_names import (
     HETERO_DATA_NAMES,
     LOADERS,
     MANY_GRAPHS,
+    SAVED_NAMES,
     SEVERAL_TYPES,
     STORE_NAMES,
     TO_DEVICE,
     advice_of_name,
 )
 from gloader.compat.pyg_transforms import TRANSFORMS, Transforms, without_split
-from gloader.compat.read_uses import read_uses
+from gloader.compat.read_uses import read_uses, statements_of
 
 if TYPE_CHECKING:
     from gloader.compat.library import Kind
@@ -54,6 +58,7 @@ _MADE: Final = (*_BUILT, _SAVED)
 _WHOLE_GRAPH: Final = (
     "neither NeighborLoader nor LinkNeighborLoader is made here: whole graphs are trained in memory, with PyG"
 )
+_MASKS: Final = frozenset({"train_mask", "val_mask", "test_mask"})
 _NO_EDGE_SPLIT: Final = "edges to predict are link tables (docs/links.md)"
 _FROM_ELSEWHERE: Final = (
     "what makes this graph is not known here: it has to be a gloader.Dataset, GraphData or HeteroGraphData, of "
@@ -80,13 +85,14 @@ def _kind_of_call(name: str) -> Kind:
 
 _LIBRARY: Final = Library(
     kind_of_call=_kind_of_call,
+    hands_on=lambda name: False,  # noqa: ARG005 - transforms are made first, then called
     methods={
         **{(kind, name): kind for kind in ("data", "batch") for name in MOVES},
         ("transform", "()"): "data",
         ("", "to_pyg"): "data",
     },
     attributes={("loader", "data"): "data", ("dataset", "data"): "data", ("dataset", "_data"): "data"},
-    items={"dataset": "data", "data": "store"},
+    items={"dataset": "data", "data": "store", "batch": "batch"},
     several={},
     loops={("loader", 1): ("batch",), ("data", 3): ("data", "data", "data"), ("data", 2): ("data", "data")},
     parameters={},
@@ -114,18 +120,24 @@ class _PygScript:
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
             self._loaded |= more
+        self._loaded |= parts_of(draft.tree, self._loaded)
         self._unknown: set[str] = set()  # names of graphs that nothing is promised of
         self._is_made = False  # the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
+        self._kind = _HETERO if self._is_typed else _GRAPH
         self._names: dict[str, list[str]] = {}  # to be imported besides, by their modules
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         datasets = [use.call for use in uses if _kind_of_call(use.name) == "dataset" and use.call is not None]
         self._transforms = Transforms(draft, datasets, is_typed=self._is_typed)
         self._ntype: str | None = None  # of the nodes with labels, of a data set of OGB of several types
+        self._to_save: list[
+            tuple[str, str, str]
+        ] = []  # graphs of data sets, their folders, and where they are saved
 
     def write(self) -> Draft:
         draft = self._draft
-        for use in draft.script.uses:
+        # Lines that go, first: what else stands in them needs no verdict.
+        for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
             draft.look_at(use.node)
             if use.held is not None:
                 if self._has_loader:
@@ -144,6 +156,9 @@ class _PygScript:
                 advice = advice_of_name(use.name)
                 draft.find(use.node, use.name, "missing" if advice else "stays", advice or "PyG")
         self._from_gloader()
+        self._set_by_name()
+        for graph, folder, behind in self._to_save:
+            self._save(graph, folder, behind=behind)
         if self._is_ogb:
             self._flat_labels()
         self._come_from_elsewhere()
@@ -163,7 +178,7 @@ class _PygScript:
         return name
 
     def _graph(self) -> str:
-        return self._need(_HETERO if self._is_typed else _GRAPH)
+        return self._need(self._kind)
 
     # --- names of PyG ----------------------------------------------------------------------------
 
@@ -200,7 +215,7 @@ class _PygScript:
             draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
         else:
             behind = f"line {call.end_lineno}{self._transforms.left_out()}"
-            self._save(f"{without_split(call)}[0]", folder.path, behind=behind)
+            self._to_save.append((f"{without_split(call)}[0]", folder.path, behind))
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
         """Note how a graph of PyG becomes a dataset."""
@@ -242,7 +257,7 @@ class _PygScript:
             if is_behind and any(id(each) in self._in_loaders for each in within):
                 break
             if is_behind and (
-                any(is_stored(each, name) for each in within)
+                any(is_stored(each, self._loaded) for each in within)
                 or (self._transforms.changes_rows and any(is_bound(each, name) for each in within))
             ):
                 last = node.end_lineno
@@ -342,6 +357,7 @@ class _PygScript:
         if use.name in {"[]", "data", "_data"}:
             can_go = draft.wrap(node, node.value, self._graph())
             self._one_for_all(use, node)
+            self._save_changed(use)
             said = "dataset[0]" if use.name == "[]" else f"dataset.{use.name}"
             labels = ", whose labels are (N,), and OGB's (N, 1)" if self._is_ogb else ""
             draft.note(node, said, f"{self._graph()}(...){labels}", can_go=can_go)
@@ -363,13 +379,26 @@ class _PygScript:
             )
             draft.find(node, f"dataset.{use.name}", "missing", advice)
 
+    def _save_changed(self, use: Use) -> None:
+        """Have the graph of a data set saved behind the last line that changes it, where there is one."""
+        statement = use.place.statement
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not self._to_save or not isinstance(target, ast.Name):
+            return
+        last = self._last_change(target.id, use)
+        if last != statement.end_lineno:
+            _, folder, _ = self._to_save.pop()
+            self._to_save.append((target.id, folder, f"line {last}{self._transforms.left_out()}"))
+
     def _of_data(self, use: Use, held: Held) -> None:
-        draft, node = self._draft, use.node
+        draft, node, name = self._draft, use.node, use.name
         if self._is_other(use):
             return
-        if use.is_stored:
-            self._stored(use, held)
-        elif use.name in {"()", "[]"}:
+        if name == "[]" and (held.kind == "store" or not self._is_typed) and isinstance(node, ast.Subscript):
+            name = str(literal(node.slice) or name)  # data["x"] is data.x
+        if use.is_stored or (name != "[]" and is_changed(use)):
+            self._stored(use, held, name)
+        elif name in {"()", "[]"}:
             return
         elif (
             use.name in MOVES
@@ -379,29 +408,46 @@ class _PygScript:
         ):
             can_go = draft.strip_call(use.call, node.value, use.place)
             draft.note(node, f"data.{use.name}", TO_DEVICE, can_go=can_go)
-        elif use.name in (
+        elif name in (
             STORE_NAMES if held.kind == "store" else HETERO_DATA_NAMES if self._is_typed else DATA_NAMES
         ):
-            draft.find(node, f"data.{use.name}", "maps", _HETERO if self._is_typed else _GRAPH)
+            draft.find(node, f"data.{name}", "maps", self._kind)
         elif not draft.edits.is_replaced(draft.edits.start(node), draft.edits.end(node)):
             advice = DATA_ADVICE.get(
-                use.name, f"a {_GRAPH} has no such thing; its dataset and its batches may"
+                name, f"a {self._kind} has no such thing; its dataset and its batches may"
             )
-            draft.find(node, f"data.{use.name}", "missing", advice)
+            draft.find(node, f"data.{name}", "missing", advice)
 
-    def _stored(self, use: Use, held: Held) -> None:
+    def _set_by_name(self) -> None:
+        """Leave out ``setattr`` of a graph that the script makes: the dataset has it."""
+        for place in statements_of(self._draft.tree.body if self._is_made and not self._is_ogb else ()):
+            statement = place.statement
+            if sets_by_name(statement, self._loaded) and self._draft.edits.delete_statement(
+                statement, place.body
+            ):
+                self._draft.find(statement, "setattr", "changes", "the dataset has it")
+
+    def _stored(self, use: Use, held: Held, name: str) -> None:
         """Leave out where a script sets, or deletes, what the graph holds, where the dataset or the batches have it."""
         draft, node, statement = self._draft, use.node, use.place.statement
-        becomes = {**dict.fromkeys(_MADE, "the dataset has it"), **dict.fromkeys(LOADERS, "batches have it")}
         targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
+        if isinstance(statement, ast.AugAssign):
+            targets = [statement.target]
         roots = {root_of(each) for each in targets}
         is_alone = len(roots) == 1 and None not in roots  # nothing else is set
-        if held.made_by in becomes and is_alone and draft.edits.delete_statement(statement, use.place.body):
-            draft.find(node, draft.edits.of(node), "changes", becomes[held.made_by])
+        made_by = held.made_by
+        is_own = made_by in _MADE or (_kind_of_call(made_by) == "dataset" and made_by not in OGB_CLASSES)
+        becomes = ""
+        if made_by in LOADERS or (is_own and name in {"n_id", "e_id"}):
+            becomes = "batches have it"
+        elif is_own and (name in SAVED_NAMES or name == "[]" or isinstance(statement, ast.Delete)):
+            becomes = "the dataset has it"
+        if becomes and is_alone and draft.edits.delete_statement(statement, use.place.body):
+            draft.find(node, draft.edits.of(node), "changes", becomes)
+        elif name in _MASKS:  # one's own is kept in memory
+            draft.find(node, f"data.{name}", "maps", self._kind)
         else:
-            advice = DATA_ADVICE.get(
-                use.name, "the graph holds what the dataset has: prepare it after this line"
-            )
+            advice = DATA_ADVICE.get(name, "the graph holds what the dataset has: prepare it after this line")
             draft.find(node, draft.edits.of(node), "missing", advice)
 
     def _is_other(self, use: Use) -> bool:

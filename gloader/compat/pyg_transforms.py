@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.compat.calls import argument, literal
 from gloader.compat.loading import EDGE_SPLIT, OGB_CLASSES
+from gloader.compat.prepare_steps import prepared_with
 from gloader.compat.pyg_names import TO_DEVICE, advice_of_name
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Transforms:
             if use.name == _SPLIT and use.call is not None:
                 flag = self._split(use.call)
             draft.steps.flag(flag)
-            draft.find(use.node, use.name, "changes", f"prepare the dataset with {flag}")
+            draft.find(use.node, use.name, "changes", prepared_with(flag))
         elif last != "Compose" and self._is_ogb:
             draft.find(use.node, use.name, "missing", "apply it to the batches, in the loop")
         elif last != "Compose":

@@ -44,15 +44,16 @@ class _Scope:
 class _Functions:
     """What the functions of a script are given and return, by their names, as one reading of the script found it."""
 
-    returned: dict[str, Held] = field(default_factory=dict)
-    given: dict[str, dict[int | str, Held]] = field(default_factory=dict)
+    returned: dict[str, Items] = field(default_factory=dict)
+    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None: not always the same
 
     def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
         """Note the arguments of a call that are known."""
-        known = {
-            position: held for position, held in given.items() if held is not None and held.kind != "dict"
-        }
-        self.given.setdefault(name, {}).update(known)
+        noted = self.given.setdefault(name, {})
+        for position, held in given.items():
+            if held is not None and held.kind != "dict":
+                before = noted.get(position, held)
+                noted[position] = held if before is not None and before.kind == held.kind else None
 
 
 class _Reader:
@@ -67,7 +68,7 @@ class _Reader:
         self._module = self._scope = _Scope()
         self._place = Place(statement=ast.Pass(), body=())
         # First of all: a function may be defined above the import that it needs.
-        for place in _statements(tree.body):
+        for place in statements_of(tree.body):
             self._import(place)
         self._block(tree.body)
 
@@ -113,8 +114,7 @@ class _Reader:
                 self._inside(node.body)
             case ast.Return() if node.value is not None:
                 self._visit(node.value)
-                if (held := self._infer(node.value)) is not None and held.kind != "dict":
-                    self.found.returned[self._function_name] = held
+                self.found.returned[self._function_name] = self._items_of_value(node.value)
             case ast.Assign():
                 self._visit(node.value)
                 for target in node.targets:
@@ -286,6 +286,8 @@ class _Reader:
         library, called = self._library, node.func
         dotted = self._dotted(called)
         if dotted is not None:
+            if library.hands_on(dotted) and node.args and (given := self._infer(node.args[0])) is not None:
+                return given
             return _held(library.kind_of_call(dotted), dotted)
         if isinstance(called, ast.Name) and called.id == "next" and node.args:
             items = self._items(node.args[0])
@@ -295,7 +297,11 @@ class _Reader:
             found = self._step(called.value, lambda kind: library.methods.get((kind, name)))
             return found or _held(library.methods.get(("", name)), name)
         found = self._step(called, lambda kind: library.methods.get((kind, "()")))
-        return found or self._functions.returned.get(_called(node))
+        if found is not None:  # a transform returns what it is given
+            given = self._infer(node.args[0]) if node.args else None
+            return given if given is not None and given.kind == found.kind else found
+        returned = self._functions.returned.get(_called(node))
+        return returned if isinstance(returned, Held) else None
 
     def _step(self, node: ast.AST, kind_of: Callable[[Kind], Kind | None]) -> Held | None:
         held = self._infer(node)
@@ -309,6 +315,10 @@ class _Reader:
             return tuple(self._items_of_value(each) for each in node.elts)
         if isinstance(node, ast.GeneratorExp | ast.ListComp):  # a, b = (make(x) for x in ...)
             return self._infer_element(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            returned = self._functions.returned.get(node.func.id)
+            if isinstance(returned, tuple):
+                return returned
         return self._infer(node)
 
     def _infer_element(self, node: ast.GeneratorExp | ast.ListComp) -> Held | None:
@@ -386,16 +396,17 @@ def read_uses(tree: ast.Module, library: Library) -> Script:
     return reader.script()
 
 
-def _statements(body: Sequence[ast.stmt]) -> Iterator[Place]:
+def statements_of(body: Sequence[ast.stmt]) -> Iterator[Place]:
+    """Yield every statement of ``body``, with those within it."""
     for statement in body:
         yield Place(statement=statement, body=body)
         for _, value in ast.iter_fields(statement):
             for part in value if isinstance(value, list) else []:
                 if isinstance(part, ast.stmt):
-                    yield from _statements(value)
+                    yield from statements_of(value)
                     break
                 if isinstance(part, ast.ExceptHandler | ast.match_case):
-                    yield from _statements(part.body)
+                    yield from statements_of(part.body)
 
 
 def _defaults(arguments: ast.arguments) -> list[ast.expr]:

@@ -29,6 +29,15 @@ _ELSEWHERE = {
 }
 
 
+def require_own(owner: object, name: str) -> None:
+    """Raise ConfigError where ``name`` is set that batches have of the dataset."""
+    if name in _OF_BATCHES:
+        raise ConfigError(
+            f"a {type(owner).__name__}'s {name!r} is that of the prepared dataset, which batches are made of: change "
+            "it before `gloader prepare` or Dataset.from_pyg"
+        )
+
+
 @near_keywords
 class GraphData:
     """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
@@ -117,11 +126,7 @@ class GraphData:
         ConfigError
             No batch would have it.
         """
-        if name in _OF_BATCHES:
-            raise ConfigError(
-                f"a GraphData's {name!r} is that of the prepared dataset, which batches are made of: change it before "
-                "`gloader prepare` or Dataset.from_pyg"
-            )
+        require_own(self, name)
         super().__setattr__(name, value)
 
     def __getitem__(self, name: str) -> Any:

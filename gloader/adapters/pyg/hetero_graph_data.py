@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gloader.adapters.pyg.graph_data import ON_DEVICE
+from gloader.adapters.pyg.graph_data import ON_DEVICE, require_own
 from gloader.core.near_names import missing_attribute, near_keywords
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from typing import Never
+    from typing import Any, Never
 
     from gloader.dataset import Dataset
     from gloader.dataset.edge_table import EdgeTable
@@ -118,7 +118,27 @@ class HeteroGraphData:
         raise _missing(self, name)
 
 
-class NodeData:
+class _Part:
+    """A type or a relation: what PyG's storages are asked for by name, and what batches have of the dataset."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the attribute of that name."""
+        try:
+            return getattr(self, name)
+        except AttributeError as error:
+            raise KeyError(str(error)) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set the attribute of that name."""
+        setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep ``value`` in memory, such as a mask of one's own; refuse what batches have of the dataset."""
+        require_own(self, name)
+        super().__setattr__(name, value)
+
+
+class NodeData(_Part):
     """The nodes of one type."""
 
     def __init__(self, dataset: Dataset, table: NodeTable) -> None:
@@ -184,7 +204,7 @@ class NodeData:
         raise _missing(self, name)
 
 
-class EdgeData:
+class EdgeData(_Part):
     """The edges of one relation."""
 
     def __init__(self, table: EdgeTable) -> None:

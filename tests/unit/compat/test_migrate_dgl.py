@@ -275,7 +275,6 @@ def test_edges_to_predict_are_link_tables():
         ("dgl.sparse.spmatrix(x)", "sparse matrices are not here"),
         ("def f(g):\n    g.local_var()", "use `with block.local_scope():`"),
         ("for a, b, blocks in dgl.dataloading.DataLoader(g, i, s):\n    blocks[0].prop_nodes()", "whole graph"),
-        ("g = dgl.graph(x)\ng.ndata['year'] = y", "a dataset has feat, label, train_mask"),
         ("d = dgl.data.CoraGraphDataset()\nd.reverse_edge", "a gloader.Dataset has no reverse_edge"),
         ("(dgl.dataloading).NodeDataLoader(g)", "change it by hand"),
         ("dgl.dataloading.as_edge_prediction_sampler(s)", "without negatives the link table needs labels"),
@@ -331,3 +330,58 @@ class Net:
 """
     found = {name for name, verdict in verdicts(f"import dgl\n{text}") if verdict == "missing"}
     assert found == {"block.push", "block.pull"}
+
+
+def test_data_that_a_script_sets_is_the_datasets_or_said_to_stay_in_memory():
+    made = """\
+import dgl
+def build():
+    g = dgl.graph(edges)
+    g = dgl.to_bidirected(g)
+    g.ndata["feat"] = x
+    g.ndata["year"] = y
+    for part in parts:
+        g.ndata[part + "_mask"] = part
+    return g, 3
+g, num_classes = build()
+hg = dgl.heterograph(edges)
+hg.nodes["paper"].data["feat"] = x
+hg.edges["cites"].data["weight"] = w
+(loaded,), _ = dgl.load_graphs("graph.bin")
+loaded.ndata["feat"] = x
+loaded.ndata["year"] = y
+"""
+    found, said = migrate(made + LOADER), verdicts(made + LOADER)
+    for name in ("feat", "...", "weight"):
+        assert said[f'graph data "{name}"', "changes"] == "the dataset has it"
+    assert said['graph data "feat"', "perhaps missing"].startswith(
+        "these rows stay in memory: save the graph"
+    )
+    assert said['graph data "year"', "stays"].startswith(
+        "in memory, and in blocks; the SSD has what is called feat,"
+    )
+    assert ("g", "perhaps missing") not in said  # a function of the script returns it
+    left = [line.strip() for line in found.changed.splitlines() if ".ndata[" in line or ".data[" in line]
+    assert left == ['g.ndata["year"] = y', 'loaded.ndata["feat"] = x', 'loaded.ndata["year"] = y']
+
+
+@pytest.mark.parametrize(
+    ("call", "flag", "does"),
+    [
+        (
+            "dgl.add_reverse_edges",
+            "--symmetrize",
+            "both directions of each edge, each once: parallel edges become one",
+        ),
+        (
+            "dgl.to_bidirected",
+            "--symmetrize",
+            "both directions of each edge, each once: parallel edges become one",
+        ),
+        ("dgl.add_self_loop", "--self-loops", "exactly one self loop for each node, whichever it had"),
+        ("dgl.to_simple", "--deduplicate", "parallel edges become one, and their weights add up"),
+    ],
+)
+def test_a_flag_says_what_it_changes(call, flag, does):
+    said = verdicts(f"import dgl\ng = dgl.graph(x)\ng = {call}(g){LOADER}")
+    assert said[call, "changes"] == f"prepare the dataset with {flag} ({does})"

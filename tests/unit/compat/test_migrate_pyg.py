@@ -309,8 +309,8 @@ def test_transforms_are_those_of_the_saved_graph_or_flags():
     ("text", "said"),
     [
         ("data = Reddit(p)[0]\ndata.x", "features stay on the disk: batch.x"),
-        ("data = Reddit(p)[0]\ndata.edge_index = f(data)", "edges stay in the dataset: .*--symmetrize"),
-        ("data = Reddit(p)[0]\ndata.n_id = ids", "batch.n_id are the ids of a batch"),
+        ("data = Reddit(p)[0]\ndata.edge_index", "edges stay in the dataset: .*--symmetrize"),
+        ("ds = PygNodePropPredDataset('ogbn-arxiv')\ndata = ds[0]\ndata.x = y", "features stay on the disk"),
         ("data = Reddit(p)[0]\ndata.year", "a GraphData has no such thing"),
         ("data = Reddit(p)[0]\ndata.year = y", "holds what the dataset has: prepare it after this line"),
         ("for b in NeighborLoader(data, [5]):\n    b.adj_t", "batches have edge_index, and no adj_t"),
@@ -348,3 +348,63 @@ def test_strings_that_are_formatted_are_changed_by_hand():
     named = {each.name: each.verdict for each in found.findings}
     assert named["dataset.num_classes"] == "maps"
     assert named["dataset.num_features"] == "missing"
+
+
+def verdicts(text):
+    return {(each.verdict, each.name): each.text for each in migrate(text).findings}
+
+
+def test_masks_that_a_script_sets_are_saved_and_map():
+    text = """\
+from torch_geometric.data import HeteroData
+def build():
+    typed = HeteroData()
+    paper = typed["paper"]
+    paper.x = x
+    for part in parts:
+        setattr(paper, part, mask)
+    paper.val_mask = y < 1
+    paper.val_mask[:3] = False
+    typed["paper"]["test_mask"] = y > 1
+    return typed
+data = build()
+loader = NeighborLoader(data, [5], ("paper", data["paper"]["train_mask"]))
+for batch in loader:
+    batch["paper"].x
+"""
+    found = migrate(text, loader="")
+    (step,) = found.steps
+    last = f"{HEAD}{text}".splitlines()[int(re.search(r"line (\d+)", step.where)[1]) - 1]
+    assert last == '    typed["paper"]["test_mask"] = y > 1'
+    assert step.command == 'import gloader; gloader.Dataset.from_pyg(typed, "data/graph")'
+    assert found.is_complete
+    assert ("maps", "data.train_mask") in verdicts(text)
+    assert not re.search("val_mask|test_mask|setattr", found.changed)
+
+
+def test_a_data_set_that_the_script_changes_is_saved_behind_the_change():
+    found = migrate(
+        "dataset = Reddit(p)\ndata = dataset[0]\ndata.x, n = data.x / 2, 1\ndata.train_mask = f(data.y)"
+    )
+    (step,) = found.steps
+    assert step.command == 'import gloader; gloader.Dataset.from_pyg(data, "data/reddit")'
+    assert step.where.endswith("behind line 10:")
+    assert "train_mask" not in found.changed
+
+
+def test_masks_of_typed_batches_are_missing_as_others_are():
+    text = 'data["paper"]\nfor batch in NeighborLoader(data, [5]):\n    batch["paper"].train_mask'
+    assert ("missing", "batch.train_mask") in verdicts(text)
+
+
+def test_what_a_function_is_given_is_what_the_script_gives_it():
+    text = "data = Data(x=x)\ndef test(graph):\n    graph.x\ntest(data)"
+    assert ("missing", "data.x") in verdicts(text)
+
+
+def test_a_reverse_of_types_says_what_it_is_within_a_type():
+    text = "data = pyg.data.HeteroData()\ndata = T.ToUndirected()(data)"
+    said = verdicts(text)["changes", "torch_geometric.transforms.ToUndirected"]
+    assert said.startswith(
+        "prepare the dataset with --add-reverse (a relation back for each that has none; within a"
+    )
