@@ -63,9 +63,8 @@ def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -
 def near_keywords(target: F) -> F:
     """Have a function, or a class, answer a keyword that it does not take with the nearest that it takes."""
     if isinstance(target, type):
-        handed_on = {
-            name for base in target.__mro__[1:] for name in inspect.signature(base.__init__).parameters
-        }
+        above = [inspect.signature(base.__init__) for base in target.__mro__[1:]]  # type: ignore[misc]
+        handed_on = {name for signature in above for name in signature.parameters}
         target.__init__ = _checked(target.__init__, target.__name__, handed_on)  # type: ignore[misc]
         return target
     return cast("F", _checked(target, target.__qualname__))
@@ -73,7 +72,11 @@ def near_keywords(target: F) -> F:
 
 def near_options(owner: str, also: Iterable[str]) -> Callable[[F], F]:
     """Return `near_keywords` for a function that users call ``owner``, and that takes ``also`` by ``**``."""
-    return lambda function: cast("F", _checked(function, owner, also))
+
+    def decorate(function: F) -> F:
+        return cast("F", _checked(function, owner, also))
+
+    return decorate
 
 
 def _checked(function: Callable[..., Any], owner: str, also: Iterable[str] = ()) -> Callable[..., Any]:
@@ -100,13 +103,14 @@ def near_attributes(target: K) -> K:
     def getattr_of(self: object, name: str) -> Any:
         if hasattr(type(self), name):  # a property that raised this error: once more, for its own words
             return object.__getattribute__(self, name)
-        raise missing_attribute(_with_article(type(self).__name__), name, dir(type(self)), {})
+        raise missing_attribute(with_article(type(self).__name__), name, dir(type(self)), {})
 
     target.__getattr__ = getattr_of  # type: ignore[attr-defined]
     return target
 
 
-def _with_article(noun: str) -> str:
+def with_article(noun: str) -> str:
+    """Return "a Loader", "an EdgeData". Pure."""
     return f"{'an' if noun[0] in 'AEIOU' else 'a'} {noun}"
 
 

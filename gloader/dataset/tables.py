@@ -66,7 +66,7 @@ class Tables(Mapping[K, T], Generic[K, T]):
 
     def __repr__(self) -> str:
         """Return how many there are, and the first of their names."""
-        names = [key if isinstance(key, str) else ":".join(map(str, key)) for key in islice(self, 3)]
+        names = [relation_text(key) if isinstance(key, tuple) else str(key) for key in islice(self, 3)]
         more = ", ..." if len(self) > len(names) else ""
         return f"{len(self)} x {self._what}: {', '.join(names)}{more}"
 

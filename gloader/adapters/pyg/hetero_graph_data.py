@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.adapters.pyg.graph_data import ON_DEVICE, require_own
-from gloader.core.near_names import missing_attribute, near_keywords
+from gloader.core.near_names import missing_attribute, near_keywords, with_article
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -224,6 +224,4 @@ class EdgeData(_Part):
 
 def _missing(owner: object, name: str) -> AttributeError:
     # Not a gloader error: hasattr() and copy.copy() ask by way of it.
-    kind = type(owner).__name__
-    article = "an" if kind[0] in "AEIOU" else "a"
-    return missing_attribute(f"{article} {kind}", name, dir(type(owner)), _ELSEWHERE)
+    return missing_attribute(with_article(type(owner).__name__), name, dir(type(owner)), _ELSEWHERE)
