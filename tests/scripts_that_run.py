@@ -353,4 +353,70 @@ for batch in loader:
         break
 """
 
+PYG_FUNCTIONS: Final = """\
+import torch
+import torch.nn.functional as F
+import torch_geometric.transforms as T
+from torch_geometric.data import Data
+from torch_geometric.loader import NeighborLoader
+from torch_geometric.nn import SAGEConv
+
+
+def load():
+    src, dst, feat, label, split = torch.load("arrays.pt", weights_only=True)
+    graph = Data(x=feat, edge_index=torch.stack([src, dst]), y=label)
+    for number, name in enumerate(["train", "val", "test"]):
+        setattr(graph, f"{name}_mask", split == number)
+    return T.Compose([T.ToUndirected(), T.AddSelfLoops()])(graph), 3
+
+
+def make_loader(graph):
+    return NeighborLoader(graph, [5, 5], input_nodes=graph.train_mask, batch_size=32, shuffle=True, num_workers=2)
+
+
+data, num_classes = load()
+first, second = SAGEConv(data.num_features, 16), SAGEConv(16, num_classes)
+losses = []
+for batch in make_loader(data):
+    out = second(first(batch.x, batch.edge_index).relu(), batch.edge_index)[: batch.batch_size]
+    loss = F.cross_entropy(out, batch.y[: batch.batch_size])
+    loss.backward()
+    losses.append(loss.item())
+split = torch.load("arrays.pt", weights_only=True)[4]
+num_train = int(data.train_mask.sum())
+"""
+
+DGL_FUNCTIONS: Final = """\
+import dgl
+import dgl.nn as dglnn
+import torch
+import torch.nn.functional as F
+
+
+def build():
+    src, dst, feat, label, split = torch.load("arrays.pt", weights_only=True)
+    hg = dgl.heterograph({("item", "leads", "item"): (src, dst), ("item", "back", "item"): (dst, src)})
+    hg.nodes["item"].data["feat"] = feat
+    hg.nodes["item"].data["label"] = label
+    for number, name in enumerate(["train", "val", "test"]):
+        hg.nodes["item"].data[name + "_mask"] = split == number
+    # made
+    return hg
+
+
+graph = build()
+seeds = torch.nonzero(graph.nodes["item"].data["train_mask"], as_tuple=False).squeeze()
+first, second = (
+    dglnn.HeteroGraphConv({etype: dglnn.SAGEConv(8, 8, "mean") for etype in graph.etypes}) for _ in range(2)
+)
+sampler = dgl.dataloading.NeighborSampler([4, 4])
+loader = dgl.dataloading.DataLoader(graph, {"item": seeds}, sampler, batch_size=32, shuffle=True)
+losses = []
+for input_nodes, output_nodes, blocks in loader:
+    h = second(blocks[1], first(blocks[0], blocks[0].srcdata["feat"]))
+    loss = F.cross_entropy(h["item"], blocks[-1].dstdata["label"]["item"])
+    loss.backward()
+    losses.append(loss.item())
+"""
+
 RUNNING: Final = {name: text for name, text in list(globals().items()) if name.startswith(("DGL_", "PYG_"))}
