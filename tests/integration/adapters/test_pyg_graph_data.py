@@ -130,7 +130,7 @@ def test_objects_print_what_they_hold(dataset, typed):
     assert "4 types, 7 relations" in repr(typed)
     with NeighborLoader(data, [2, 2], batch_size=100, memory_budget="64MB") as loader:
         assert repr(loader) == (
-            f"NeighborLoader(Loader({dataset!r}, fanouts=[2, 2], batch_size=100: 600 seeds in 6 batches))"
+            f"NeighborLoader({dataset!r}, fanouts=[2, 2], batch_size=100: 600 seeds in 6 batches)"
         )
         list(loader)
         assert loader.bottleneck() == loader.loader.bottleneck()
