@@ -21,6 +21,7 @@ from cyclopts import (
 )
 
 from gloader.cli.views.screen import cell, make_console
+from gloader.core.flag_values import as_flags
 from gloader.errors import (
     BudgetError,
     CheckpointError,
@@ -64,7 +65,6 @@ _USAGE_ERRORS = (
 )
 _FEW_FLAGS = 10
 _MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # so cyclopts says it
-_BUDGET = re.compile(r'memory_budget="([\w.]+)"')  # as Python callers say it
 # Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
 
@@ -92,8 +92,14 @@ def interruption_behind(error: BaseException) -> int | None:
     return None
 
 
-def describe(error: BaseException) -> str:
-    """Return what happened in one paragraph, with the notes that stages and ranks added. Pure."""
+def describe(error: BaseException, command: App | None = None) -> str:
+    """Return what happened in one paragraph, with the notes that stages and ranks added. Pure.
+
+    Parameters
+    ----------
+    error : what ended a command
+    command : which one, whose flags are said where the library says keywords; None: no command was begun
+    """
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
         text = error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
@@ -101,12 +107,26 @@ def describe(error: BaseException) -> str:
         text = _of_words(error)
     if isinstance(error, ValidationError) and error.argument is not None:
         text = f"{error.argument.name} is {error.argument.value}; {error.exception_message}"
-    text = " ".join(text.split()).replace("overwrite=True", "--overwrite")
-    text = text.replace("resume=True", "--resume") or type(error).__name__
-    text = _BUDGET.sub(r"--memory-budget \1", text)
+    text = as_flags(" ".join(text.split()), _keywords_of(command)) or type(error).__name__
     if isinstance(error, MemoryError):
         text = f"out of memory: {text}; give a smaller --memory-budget or --batch-size"
     return text + _notes(error)
+
+
+def _ended(error: BaseException) -> str:
+    """Say what a signal left. Results are whole or absent, and a command that can go on says so in a note."""
+    word = "terminated" if interruption_behind(error) == EXIT_TERMINATED else "interrupted"
+    return word + (_notes(error) or ": no result was written; the same command starts again")
+
+
+def _keywords_of(command: App | None) -> set[str]:
+    """Return what the flags of a command are called in Python."""
+    found = () if command is None else command.assemble_argument_collection()
+    return {
+        argument.keys[-1] if argument.keys else argument.name.removeprefix("--").replace("-", "_")
+        for argument in found
+        if argument.parse and argument.name.startswith("--")
+    }
 
 
 def _notes(error: BaseException) -> str:
@@ -187,10 +207,10 @@ def _unknown_command(app: App, word: str) -> str:
     return f'there is no command "{word}".{meant} Commands: {", ".join(sorted(commands))}'
 
 
-def report(error: BaseException, *, as_text: str | None = None) -> None:
-    """Write `error: ...` to stderr; ``as_text`` stands for an error whose own text says nothing."""
+def report(error: BaseException, command: App | None = None) -> None:
+    """Write `error: ...` to stderr: what happened, see `describe`; of a signal, what is there and what to type."""
     console = make_console(stderr=True)
-    text = describe(error) if as_text is None else as_text + _notes(error)
+    text = describe(error, command) if isinstance(error, REPORTED_ERRORS) else _ended(error)
     console.print(cell("error: ", "bold red"), cell(text), sep="", soft_wrap=True)
 
 

@@ -24,9 +24,7 @@ from gloader.cli import (
 )
 from gloader.cli import report as report_command
 from gloader.cli.failure import (
-    EXIT_INTERRUPT,
     EXIT_OK,
-    EXIT_TERMINATED,
     REPORTED_ERRORS,
     exit_status,
     interruption_behind,
@@ -95,6 +93,12 @@ def normalise(words: Sequence[str]) -> list[str]:
     return [*normal, *last]
 
 
+def _command(arguments: Sequence[str]) -> App | None:
+    """Return the command that ``arguments`` begin with; None where that is none."""
+    app = build_app()
+    return next((app[word] for word in arguments[:1] if word in app), None)
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status.
 
@@ -107,13 +111,6 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         with termination_unwinds():
             status = build_app()(arguments)
-    except KeyboardInterrupt as error:
-        report(error, as_text="interrupted")
-        return exit_status(error)
-    except SystemExit as error:
-        if error.code == EXIT_TERMINATED:
-            report(error, as_text="terminated")
-        raise
     # The reader of stdout, such as `head`, has left. Closing stderr keeps Python from complaining at exit.
     except BrokenPipeError:
         sys.stderr.close()
@@ -121,15 +118,15 @@ def main(words: Sequence[str] | None = None) -> int:
     except REPORTED_ERRORS as error:
         if "--debug" in arguments:
             raise
-        report(error)
+        report(error, _command(arguments))
         return exit_status(error)
-    # A signal may surface as another error, which is no bug of ours; every other exception is.
-    except Exception as error:
-        hidden = interruption_behind(error)
-        if hidden is None:
+    # A signal may surface as another error, which is no bug of ours; every other exception is, and some are exits.
+    except BaseException as error:
+        signalled = interruption_behind(error)
+        if signalled is None:
             raise
-        report(error, as_text="interrupted" if hidden == EXIT_INTERRUPT else "terminated")
-        return hidden
+        report(error)
+        return signalled
     finally:
         show_logs(None)
     return status if isinstance(status, int) else EXIT_OK

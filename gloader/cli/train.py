@@ -127,14 +127,14 @@ def train(
         trace = out / "trace.json" if run.trace else None
         with RunView(screen, explains=run.explain, price=objects.price) as view:
             summary = _fit(dataset, settings, run, view, out=out, trace=trace)
-        mlp = None
+        is_exposed, mlp = view.is_exposed, None
         if run.compare_mlp:
             screen.say("\nfor comparison, an MLP on the same features:")
             without_edges = replace(settings, model=replace(model, name="mlp"))
             with RunView(screen, explains=run.explain, is_baseline=True) as view:
                 mlp = _fit(dataset, without_edges, run, view, out=out / _MLP)
         if group.is_first:
-            _print(screen, summary, mlp, out=out, trace=trace)
+            _print(screen, summary, mlp, out=out, trace=trace, is_exposed=is_exposed)
 
 
 def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bool) -> None:
@@ -237,15 +237,27 @@ def _resuming(out: Path) -> str:
 
 
 def _print(
-    screen: Screen, summary: dict[str, Any], mlp: dict[str, Any] | None, *, out: Path, trace: Path | None
+    screen: Screen,
+    summary: dict[str, Any],
+    mlp: dict[str, Any] | None,
+    *,
+    out: Path,
+    trace: Path | None,
+    is_exposed: bool,
 ) -> None:
+    named = shlex.quote(str(out))
     if not screen.is_json:
         print_result(screen, summary, mlp=mlp)
-    screen.say(
-        f"\nresults in {out}; a page of them, beside other runs: gloader report {shlex.quote(str(out))}"
-    )
+    screen.say(f"\nresults in {out}; a page of them, beside other runs: gloader report {named}")
     if trace is not None:
-        screen.say(f"trace in {trace}: open it in https://ui.perfetto.dev")
+        screen.say(
+            f"trace in {trace}: open it in https://ui.perfetto.dev; what would be faster: gloader analyze {named}"
+        )
+    elif is_exposed:
+        screen.say(
+            "the loop waited for loading: a run with --trace can be asked what would be faster (gloader analyze), and "
+            "is tuned by gloader autotune"
+        )
     screen.result({**summary, "out": str(out), **({} if mlp is None else {"mlp": mlp})})
 
 

@@ -15,11 +15,17 @@ from gloader.errors import ConfigError
 from gloader.types import Fanouts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
+# A keyword and its value in a sentence; not where the sentence says both forms, nor within a list or a call.
+_KEYWORD = re.compile(
+    r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
+)
+_CALL = re.compile(r"\w\([^()]*$")
+_OTHER_FLAGS: Final = {"fanouts": "--fanout", "sharing": "--loader", "stall_timeout_s": "--stall-timeout"}
 
 
 def parse_share(size: str | int) -> float | int:
@@ -36,6 +42,27 @@ def parse_share(size: str | int) -> float | int:
     if float(match[1]) > 100:
         raise ConfigError(f"{shown(size)} is more than all of it; write 0% to 100%, or a size such as 2GB")
     return float(match[1]) / 100
+
+
+def as_flags(text: str, keywords: Container[str]) -> str:
+    """Return ``text`` with what it says as keywords of Python said as flags of a command line. Pure.
+
+    ``cache="2GB"`` becomes ``--cache 2GB``, and ``resume=True`` becomes ``--resume``.
+
+    Parameters
+    ----------
+    text : a sentence of the library
+    keywords : those that are flags; others stay as they are
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"].strip("'\"")
+        if name not in keywords or _CALL.search(text[: found.start()]):
+            return found[0]
+        said = _OTHER_FLAGS.get(name, "--" + name.replace("_", "-"))
+        return said if value in ("", "True") else f"{said} {value}"
+
+    return _KEYWORD.sub(flag, text)
 
 
 def parse_size_or_auto(size: str | int) -> int | Literal["auto"]:

@@ -228,8 +228,8 @@ class PagedTopology:
             Always: the edges are not in memory.
         """
         raise BudgetError(
-            f"the {self.num_edges:,} edges of this topology are read page by page, as they take more memory than they "
-            "may: raise the memory budget to twice the topology, or hold them with Dataset.load_graph()"
+            f"the {self.num_edges:,} edges of this graph are read page by page, as they take more memory than they "
+            "may: raise the memory budget to twice what the edges take, or hold them with Dataset.load_graph()"
         )
 
     def in_degrees(self, nodes: IdArray) -> IdArray:

@@ -157,7 +157,7 @@ def plan_memory(
     if not demand.tables:
         features = "ram"  # nothing has features: there is nothing to read
     workspace = workspace_bytes(demand, budget_bytes)
-    parts = [("batches being sampled", workspace), ("topology", demand.topology_bytes), *demand.others]
+    parts = [("batches being sampled", workspace), ("edges", demand.topology_bytes), *demand.others]
     held = sum(num_bytes for _, num_bytes in parts)
     if demand.sweeps is not None:
         sweeps = demand.sweeps

@@ -74,7 +74,7 @@ def find_bottleneck(
     if stats.seconds <= 0 or not stats.batches:
         return Bottleneck(kind="idle", share=0.0, sentence="no batch was computed")
     exposed = stats.stage_seconds["wait"] / stats.seconds
-    if exposed < _HIDDEN:
+    if not is_exposed(stats):
         return _hidden_loading(stats, exposed)
     if stats.compile_seconds > stats.stage_seconds["wait"] / 2:
         return _compiling(stats)
@@ -95,6 +95,11 @@ def find_bottleneck(
     if slowest in ("read", "stage"):
         return _slow_disk(slowest, stats, exposed)
     return _slow_stage(slowest, stats, exposed)
+
+
+def is_exposed(stats: EpochStats) -> bool:
+    """Return whether the loop waited for loading long enough to be worth a look. Pure."""
+    return stats.stage_seconds["wait"] >= _HIDDEN * stats.seconds
 
 
 def spinning_advice(kind: BottleneckKind, *, load: float, cores: int, wait_policy: str | None) -> str:

@@ -25,9 +25,9 @@ _LOG = logging.getLogger(__name__)
 _SHORTEST_NAP_S = 0.25
 
 _ADVICE = {
-    "sweep": "the disk that holds the topology, or the spill folder's, may hang: look at the system's log and at "
+    "sweep": "the disk that holds the edges, or the spill folder's, may hang: look at the system's log and at "
     "`iostat -x`",
-    "sample": "the disk that holds the topology may hang: look at the system's log and at `iostat -x`",
+    "sample": "the disk that holds the edges may hang: look at the system's log and at `iostat -x`",
     "stage": "the disk may hang: look at the system's log and at `iostat -x`",
     "read": "the disk may hang: look at the system's log and at `iostat -x`",
     "gather": "the disk may hang: look at the system's log and at `iostat -x`",

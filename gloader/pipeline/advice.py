@@ -129,16 +129,16 @@ class Advisor:
         if memory.superbatch is not None:
             yield self._way("no superbatch=", superbatch=None)
         if reading.io_strategy != "auto":
-            yield self._way("io_strategy=auto", io_strategy="auto")
+            yield self._way('io_strategy="auto"', io_strategy="auto")
         if memory.features == "ssd":
-            yield self._way("features=auto", features="auto")
+            yield self._way('features="auto"', features="auto")
         for factor in _FACTORS:
             batches = max(int(size * factor), 1)
             if batches != size and self._plan.features == "ssd":
                 yield self._way(f"superbatch={batches}", superbatch=batches)
             if cached:
                 num_bytes = int(cached * factor)
-                yield self._way(f"cache={format_bytes(num_bytes).replace(' ', '')}", cache=num_bytes)
+                yield self._way(f'cache="{format_bytes(num_bytes).replace(" ", "")}"', cache=num_bytes)
         threads = self._settings.stages.sampler_threads
         for count in {max(threads - 1, 1), min(threads + 1, len(os.sched_getaffinity(0)))} - {threads}:
             yield self._way(f"threads={count}", threads=count)

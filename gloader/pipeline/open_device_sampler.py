@@ -97,7 +97,7 @@ def open_device_sampler(
         if refused.is_fault:
             logger.warning("batches are sampled on the CPU: %s", refused)
         return None, f"sampling: on the CPU: {refused}"
-    text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of topology and batches there"
+    text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of edges and batches there"
     return DeviceSampling(sampler=found, num_bytes=num_bytes), text
 
 
@@ -127,7 +127,7 @@ def _require_form(
         raise _Refused("of the samplers, 'neighbor' alone runs there")
     if not isinstance(topology, CscGraph):
         raise _Refused(
-            "the edges are on the SSD: use topology='ram', or a memory_budget of more than twice the topology"
+            "the edges are on the SSD: use topology='ram', or a memory_budget of more than twice the edges"
         )
     if not has_triton():
         raise _Refused("Triton is missing: pip install -e '.[gpu]' -c constraints.txt")
@@ -158,7 +158,7 @@ def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) 
     leaves_all = all_rows_bytes is not None and room_bytes - num_bytes >= all_rows_bytes
     if num_bytes > _MOST_OF_ROOM * room_bytes and not leaves_all:
         raise _Refused(
-            f"topology and batches would take {format_bytes(num_bytes)} there, more than {_MOST_OF_ROOM:.0%} of the "
+            f"edges and batches would take {format_bytes(num_bytes)} there, more than {_MOST_OF_ROOM:.0%} of the "
             f"{format_bytes(max(room_bytes, 0))} for rows"
         )
 

@@ -30,7 +30,7 @@ h3 {{ font-size: 1rem; margin: 1.6rem 0 .3rem; }}
 figure {{ margin: 1.2rem 0; break-inside: avoid; }} figcaption {{ color: var(--soft); font-size: .9rem; }}
 img {{ max-width: 100%; height: auto; background: #fff; }}
 .charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: .5rem 2rem; }}
-.charts > figure {{ max-width: 40rem; align-self: end; }}
+.charts > figure {{ max-width: 40rem; align-self: start; }}
 svg.chart {{ width: 100%; height: auto; display: block; }}
 {RULES}
 .wide {{ overflow-x: auto; background:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from gloader.config import loader_defaults
+from gloader.core.flag_values import as_flags
 from gloader.core.units import format_bytes, format_seconds
 from gloader.report.text_table import TextTable
 
@@ -48,7 +50,7 @@ def facts_of(run: Training) -> tuple[tuple[str, str], ...]:
         ("last loss", f"{run.epochs[-1].loss:.4f}" if run.epochs else "-"),
         ("epochs", epochs_of(run)),
         ("median epoch", "-" if run.epoch_s is None else format_seconds(run.epoch_s)),
-        ("of it waiting", "-" if run.waiting is None else f"{run.waiting:.0%}"),
+        ("waiting for data", "-" if run.waiting is None else f"{run.waiting:.0%}"),
         ("whole run", format_seconds(run.total_seconds) if run.epochs or run.result else "-"),
         ("peak memory", _memory(run)),
         ("read from the SSD", format_bytes(run.bytes_read)),
@@ -82,7 +84,10 @@ def waits_of(run: Training) -> tuple[str, ...]:
     epochs_of: dict[str, list[int]] = {}
     for epoch in run.epochs:
         epochs_of.setdefault(epoch.bottleneck, []).append(epoch.number)
-    return tuple(f"{_epochs(numbers)}: {sentence}" for sentence, numbers in epochs_of.items())
+    return tuple(
+        f"{_epochs(numbers)}: {as_flags(sentence, loader_defaults())}"
+        for sentence, numbers in epochs_of.items()
+    )
 
 
 def _tables(result: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -115,7 +115,8 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
             if time.monotonic() - said >= _SAYS_EVERY_S:
                 said = time.monotonic()
                 done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
-                says(f"{done} kernels compiled in {said - began:.0f} s")
+                # Each of the processes loads numba first, for some seconds.
+                says(f"compiling: {said - began:.0f} s so far" + (f", {done} kernels" if done else ""))
             if running:
                 time.sleep(_LOOKS_EVERY_S)
     finally:

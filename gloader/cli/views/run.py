@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from gloader.cli.views.screen import Screen, facts
+from gloader.config import loader_defaults
+from gloader.core.flag_values import as_flags
 from gloader.core.object_price import ObjectPrice, format_cost
 from gloader.core.object_traffic import ObjectTraffic
 from gloader.core.units import format_bytes, format_count, format_seconds
+from gloader.observe.bottleneck import is_exposed
 from gloader.observe.epoch_stats import STAGES, memory_by_table
 from gloader.observe.explain_passes import edges_moved
 
@@ -53,6 +56,9 @@ class RunView:
         self._num_epochs = 0
         self._run = ""
         self._position = (0, 0)  # epoch and batch that a resumed run begins with
+        # Whether the last epoch waited for loading; the first one always does, as it begins with nothing prepared.
+        self.is_exposed = False
+        self._first_epoch = 0
         self._task: TaskID | None = None
         self._bars: Progress | None = None
 
@@ -79,7 +85,7 @@ class RunView:
         """Say what is about to run."""
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
         self._run = f" of run {start.run + 1}" if start.num_runs > 1 else ""
-        self._position = (start.first_epoch, 0)
+        self._position, self._first_epoch = (start.first_epoch, 0), start.first_epoch
         again = f", continuing after epoch {start.first_epoch}" if start.first_epoch else ""
         self._screen.say(
             f"run{of}: {start.num_parameters:,} parameters on {_device_text(start)}, "
@@ -108,9 +114,10 @@ class RunView:
 
     def on_epoch(self, record: "EpochRecord", /) -> None:
         """Write the row of the epoch."""
+        self.is_exposed = record.epoch > self._first_epoch and is_exposed(record.stats)
         valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
         told = [
-            record.bottleneck,
+            as_flags(record.bottleneck, loader_defaults()),
             edges_moved(record.stats),
             memory_by_table([record.stats]),
             _objects_moved(record.stats, self._price),

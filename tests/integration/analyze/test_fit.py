@@ -64,7 +64,7 @@ def test_the_shares_are_those_of_a_loader(dataset: gloader.Dataset, features: st
     ) as loader:
         measured = dict(loader.memory_plan.parts)
     expected = dict(found.plan.parts)
-    for name in ("batches being sampled", "topology", "reads in flight and checksums", "features"):
+    for name in ("batches being sampled", "edges", "reads in flight and checksums", "features"):
         assert expected.get(name, 0) == pytest.approx(measured.get(name, 0), rel=0.1)
     each = {
         plan["feature buffers"] / count

@@ -71,14 +71,20 @@ def convert(target: Screen) -> None:
 
 
 def run(
-    target: Screen, *, explains: bool = False, is_baseline: bool = False, tables: dict[str, Any] | None = None
-) -> None:
-    stats = EpochStats(
+    target: Screen,
+    *,
+    explains: bool = False,
+    is_baseline: bool = False,
+    tables: dict[str, Any] | None = None,
+    bottleneck: str = "reading features waits for the SSD",
+    stats: EpochStats | None = None,
+) -> RunView:
+    stats = stats or EpochStats(
         epoch=0, rows_gathered=10, cache_hits=4, edge_passes=1, edge_bytes_read=10**9, tables=tables or {}
     )
     epoch = EpochRecord(
-        epoch=0, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
-        rows_per_second=9000.0, bottleneck="reading features waits for the SSD", stats=stats,
+        epoch=stats.epoch, loss=1.5, train_acc=0.5, valid_acc=None, lr=0.1, seconds=2.0, evaluate_seconds=1.0,
+        rows_per_second=9000.0, bottleneck=bottleneck, stats=stats,
     )  # fmt: skip
     result = RunResult(
         seed=0, best_epoch=0, valid_acc=None, test_acc=0.5, epochs=(epoch,), seconds=2.0, num_parameters=10,
@@ -95,6 +101,7 @@ def run(
         view.on_evaluate(0.5)
         view.on_epoch(epoch)
         view.on_finish(result)
+    return view
 
 
 def test_names_between_colons_are_words_and_not_pictures(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,6 +158,18 @@ def test_run_in_a_log_is_a_row_per_epoch() -> None:
         "    1   1.5000   50.00       -    9,000   40.0%     2.0 s  reading features waits for the SSD"
         + EDGES,
     ]
+
+
+def test_what_would_help_is_said_as_flags() -> None:
+    target = screen()
+    run(target, bottleneck='loading is slower: 40%; cache="2.56MB" would make it 1 s (-9%)')
+    assert "--cache 2.56MB would make it 1 s" in written(target)
+
+
+@pytest.mark.parametrize(("number", "wait", "is_exposed"), [(0, 1.5, False), (1, 1.5, True), (1, 0.1, False)])
+def test_a_run_knows_whether_it_waited_for_loading(number: int, wait: float, is_exposed: bool) -> None:
+    stats = EpochStats(epoch=number, seconds=2.0, stage_seconds=dict.fromkeys(STAGES, 0.0) | {"wait": wait})
+    assert run(screen(), stats=stats).is_exposed == is_exposed
 
 
 def test_an_epoch_of_few_batches_is_said_with_what_makes_more() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gloader.cli.main import main
-from gloader.core.flag_values import parse_fanout, parse_share, parse_size_or_auto
+from gloader.cli.main import build_app, main
+from gloader.config import loader_defaults
+from gloader.core.flag_values import as_flags, parse_fanout, parse_share, parse_size_or_auto
 from gloader.errors import ConfigError
 
 
@@ -58,3 +59,36 @@ def test_numbers_of_twenty_digits_are_refused_by_name(flag: str, capsys: pytest.
     words = ["train", "--dataset", "synthetic:community,nodes=40,edges=80,dim=2,classes=2,seed=77"]
     assert main([*words, flag, "9" * 20]) == 2
     assert "9" * 20 in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('cache="2.56MB" would make it 1 s', "--cache 2.56MB would make it 1 s"),
+        ("no cache= would help; superbatch=64 too", "no --cache would help; --superbatch 64 too"),
+        ("use topology='sweep', 'direct' or 'auto'", "use --topology sweep, 'direct' or 'auto'"),
+        ('Give memory_budget="1.2GB" or more', "Give --memory-budget 1.2GB or more"),
+        ("device_cache=True, io_strategy='auto'.", "--device-cache, --io-strategy auto."),
+        # Both forms are said, or it is none of a command line.
+        ("--features auto (in Python features='auto')", "--features auto (in Python features='auto')"),
+        ("one more number in --fanout (fanouts=)", "one more number in --fanout (fanouts=)"),
+        ("gloader.Loader(ds, cache=5)", "gloader.Loader(ds, cache=5)"),
+        ("synthetic:rmat,seed=5 and nodes=7", "synthetic:rmat,seed=5 and nodes=7"),
+        ("a == b, cache==3", "a == b, cache==3"),
+    ],
+)
+def test_keywords_in_a_sentence_are_said_as_flags(text: str, said: str) -> None:
+    assert as_flags(text, loader_defaults()) == said
+
+
+def test_every_keyword_of_a_loader_that_is_a_flag_is_said_as_that_flag() -> None:
+    """An epoch's line advised `cache=2.56MB`, which no command line takes."""
+    flags = {
+        argument.keys[-1]: argument.name
+        for argument in build_app()["train"].assemble_argument_collection()
+        if argument.parse
+        and argument.name.startswith("--")
+        and set(argument.keys[-1:]) & loader_defaults().keys()
+    }
+    assert len(flags) > 20
+    assert {name: as_flags(f"{name}=", loader_defaults()) for name in flags} == flags

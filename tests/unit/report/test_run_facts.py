@@ -11,7 +11,7 @@ def test_the_figures_of_a_run() -> None:
     known = run("a", epoch(1), epoch(2, seconds=4.0, wait_s=2.5, valid=0.9), settings={"epochs": "5"})
     assert dict(facts_of(known)) == {
         "test accuracy": "0.5000", "best validation accuracy": "0.9000 (epoch 2)", "last loss": "0.5000",
-        "epochs": "2 of 5", "median epoch": "3.0 s", "of it waiting": "50%", "whole run": "8.0 s",
+        "epochs": "2 of 5", "median epoch": "3.0 s", "waiting for data": "50%", "whole run": "8.0 s",
         "peak memory": "9 B of a budget of 20 B", "read from the SSD": "8 MB", "written to the SSD": "0 B",
         "rows from memory": "25.0%",
     }  # fmt: skip
@@ -25,7 +25,7 @@ def test_a_peak_above_the_budget_is_called_so() -> None:
 def test_what_an_earlier_version_did_not_record_is_a_dash() -> None:
     old = epoch(1, wait_s=None, parts=(), memory_bytes=())
     facts = dict(facts_of(run("a", old)))
-    assert (facts["peak memory"], facts["of it waiting"]) == ("-", "-")
+    assert (facts["peak memory"], facts["waiting for data"]) == ("-", "-")
     assert table_of(run("a", old)).rows[0][2] == table_of(run("a", old)).rows[0][-1] == ""
 
 

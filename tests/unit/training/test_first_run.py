@@ -219,7 +219,7 @@ def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
         most.clear()
         first_run.compile_first(dataset, loader, says=said.append)
         assert max(most) == cores
-        assert said[-1].startswith("4 kernels compiled in ")
+        assert said[-1].endswith(" s so far, 4 kernels")
 
 
 @pytest.mark.reliability("S11")
@@ -303,7 +303,11 @@ def test_a_run_of_another_kind_is_rehearsed_too_and_once(
     assert len(started) == 2
     first_run.compile_first(dataset, loader.changed(policy="lru"), says=said.append)
     assert len(started) == 4
-    assert said == 2 * ["first run of this kind here: compiling the kernels that it lacks, once"]
+    (line,) = set(said)
+    assert line.startswith(
+        "first run of this kind here: compiling the kernels that it lacks, once (up to 30 s on "
+    )
+    assert len(said) == 2
     assert len(list(no_marks.iterdir())) == 2
 
 
