@@ -16,6 +16,9 @@ def main() -> int:
             file=sys.stderr,
         )
         return 2
+    except KeyboardInterrupt:
+        print("error: interrupted before the command began", file=sys.stderr)  # noqa: T201 - as above
+        return 130
     return run()
 
 

@@ -25,6 +25,7 @@ _FACTORS = {
     "T": 10**12,
 }
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
+_NO_UNIT = re.compile(r"^\s*[1-9][0-9]{0,2}\s*$")  # of whole bytes, few enough to be a slip
 MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
 _MAX_DIGITS = 100
 
@@ -35,9 +36,13 @@ def parse_bytes(size: str | int) -> int:
     Raises
     ------
     ConfigError
-        The text is not a size, or the size is negative or beyond 4 EB.
+        The text is not a size, or has no unit and is less than 1,000; or the size is negative or beyond 4 EB.
     """
     num_bytes = _size_of_text(size) if isinstance(size, str) else size
+    if isinstance(size, str) and _NO_UNIT.match(size):
+        raise ConfigError(
+            f"{shown(size)} without a unit means bytes; write {size.strip()}GB or {size.strip()}MB"
+        )
     if not isinstance(num_bytes, int) or isinstance(num_bytes, bool) or num_bytes < 0:
         raise ConfigError(f"{shown(size)} is not a size; write bytes as 8GB, 512MiB or a whole number")
     if num_bytes > MAX_BYTES:

@@ -116,7 +116,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
                 said = time.monotonic()
                 done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
                 # Each of the processes loads numba first, for some seconds.
-                says(f"compiling: {said - began:.0f} s so far" + (f", {done} kernels" if done else ""))
+                says(f"compiling: {said - began:.0f} s so far" + (f", kernels: {done}" if done else ""))
             if running:
                 time.sleep(_LOOKS_EVERY_S)
     finally:

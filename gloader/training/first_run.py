@@ -305,7 +305,7 @@ def compile_first(
     room = room_beside(memory_budget if loader is None else loader.memory.memory_budget, num_ranks=num_ranks)
     kind = "" if lacks else " of this kind"
     what = "kernels, once (15 to 60 s" if lacks else "the kernels that it lacks, once (up to 30 s"
-    says(f"first run{kind} here: compiling {what} on two cores){lack_of(room, rehearsal.jobs())}")
+    says(f"first run{kind} here: compiling {what} on two idle cores){lack_of(room, rehearsal.jobs())}")
     try:
         # Its folder is removed by the next run if this process is killed.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:

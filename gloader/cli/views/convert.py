@@ -80,7 +80,8 @@ class _LineView:
         self._done = f"{format_amount(done, unit)} in {format_seconds(elapsed)}{rate}"
         if compiled > _TOLD_FROM_S:
             self._done += f", after {format_seconds(compiled)} of compiling kernels, once on a machine"
-        if self._last - self._written >= _LINE_EVERY_S:
+        # The last line of a step is `finish`'s.
+        if self._last - self._written >= _LINE_EVERY_S and done != total:
             share = f" ({100 * done / total:.0f}%)" if total else ""
             self._screen.say(f"{step}: {self._done}{share}")
             self._written = self._last

@@ -1,11 +1,13 @@
 """A signal whose exception another one hides, as torch's `with device:` does, ends the command as the signal does."""
 
 import sys
+import types
 from collections.abc import Callable
 from typing import NoReturn
 
 import pytest
 
+from gloader.__main__ import main as start
 from gloader.cli import main as command
 
 
@@ -44,3 +46,13 @@ def test_other_errors_are_raised(signalled: Callable[[], object], monkeypatch: p
     monkeypatch.setattr(command, "build_app", lambda: hide(signalled))
     with pytest.raises(RuntimeError, match="mode stack"):
         command.main(["train"])
+
+
+def test_a_signal_while_the_command_line_is_imported_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    importing = types.ModuleType("gloader.cli.main")
+    importing.__getattr__ = lambda _: interrupt()  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "gloader.cli.main", importing)
+    assert start() == 130
+    assert capsys.readouterr().err == "error: interrupted before the command began\n"

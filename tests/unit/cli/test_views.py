@@ -137,7 +137,8 @@ def test_long_stage_writes_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) 
     target = screen()
     convert(target)
     assert "reading edges: 0 edges in" in written(target)
-    assert "(100%)" in written(target)
+    assert "(0%)" in written(target)
+    assert written(target).count("reading edges: 4 M edges") == 1  # it was said twice, once with (100%)
 
 
 def test_conversion_on_a_terminal_is_a_bar_per_stage() -> None:

@@ -36,7 +36,7 @@ def test_share_is_a_fraction_and_a_size_is_bytes() -> None:
     assert parse_share("10%") == pytest.approx(0.1)
     assert isinstance(parse_share("100%"), float)
     assert parse_share("2GB") == 2_000_000_000
-    assert isinstance(parse_share("1"), int)
+    assert isinstance(parse_share("1000"), int)
 
 
 def test_share_above_everything_is_refused() -> None:

@@ -32,6 +32,13 @@ def test_sizes_are_read(text: str | int, size: int) -> None:
 
 
 @pytest.mark.reliability("C14")
+@pytest.mark.parametrize("text", ["4", " 350 "])
+def test_a_small_number_without_a_unit_is_taken_for_a_slip(text: str) -> None:
+    """`--memory-budget 4` was refused as a budget of 4 B, a screen later."""
+    with pytest.raises(ConfigError, match=rf"without a unit means bytes; write {text.strip()}GB or"):
+        parse_bytes(text)
+
+
 @pytest.mark.parametrize("text", ["", "GB", "-1GB", "1e9", "8 QB", "1,5GB", "nan", -1, True])
 def test_malformed_sizes_say_how_to_write_one(text: str | int) -> None:
     with pytest.raises(ConfigError, match=r"is not a size; write bytes as 8GB, 512MiB or a whole number"):
