@@ -69,8 +69,8 @@ def infer(  # noqa: PLR0913 - each a flag
     node_type
         Nodes of this type. Default: those that have labels. Of others --layer says what is written.
     layer
-        Write what this layer makes of the nodes: 1 is next to the features. Classes when not given, or of a model of
-        links what the last layer makes.
+        Write what this layer makes of the nodes: 1 is next to the features. Default: classes, or of a model of links
+        what the last layer makes.
     pairs
         A .npy file of int64 pairs (n, 2), source and destination by their ids in the source: write their scores.
     memory_budget

@@ -35,7 +35,7 @@ def report(
     png
         Folder for the pictures as files of their own.
     title
-        Heading of the page; the names of the runs when not given.
+        Heading of the page. Default: the names of the runs.
     """
     from gloader.report import make_report
     from gloader.report.build_page import name_pictures

@@ -93,7 +93,7 @@ class Dataset:
         if self.kind == "hetero":
             sizes = f"{len(self.node_types)} types, {len(self.relations)} relations"
         else:
-            sizes = f"num_features={self.feature_dim}, num_classes={self.num_classes}"
+            sizes = f"feature_dim={self.feature_dim}, num_classes={self.num_classes}"
         return f"Dataset({str(self.location)!r}, num_nodes={self.num_nodes}, num_edges={self.num_edges}, {sizes})"
 
     @classmethod

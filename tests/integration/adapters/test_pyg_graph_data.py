@@ -125,7 +125,7 @@ def test_objects_print_what_they_hold(dataset, typed):
     assert "  paper=NodeData(num_nodes=400, num_features=" in repr(many)
     assert "  (author, writes, paper)=EdgeData(num_edges=" in repr(many)
     assert repr(dataset) == (
-        f"Dataset({dataset.location!r}, num_nodes=600, num_edges=4000, num_features=24, num_classes=4)"
+        f"Dataset({dataset.location!r}, num_nodes=600, num_edges=4000, feature_dim=24, num_classes=4)"
     )
     assert "4 types, 7 relations" in repr(typed)
     with NeighborLoader(data, [2, 2], batch_size=100, memory_budget="64MB") as loader:
