@@ -52,6 +52,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return SimpleNamespace(args=command, returncode=0, poll=lambda: 0)
 
     monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(compile_processes, "_SAYS_EVERY_S", float("inf"))  # however busy the machine is
     return commands
 
 
@@ -88,14 +89,12 @@ def test_a_rehearsal_compiles_what_its_command_looks_for(
         first_run.compile_first(dataset, loader, says=said.append)
     # Batches and rows.
     assert [command[:3] for command in started] == 2 * [[sys.executable, "-m", "gloader.training.first_run"]]
-    assert said[0] == "first run here: compiling kernels, once (15 to 60 s on two idle cores)"
-    assert all(line.startswith("compiling: ") for line in said[1:])  # on a busy machine
-    num_said = len(said)
+    assert said == ["first run here: compiling kernels, once (15 to 60 s on two idle cores)"]
     assert _spill_folders(tmp_path) == []
     # Or every run would begin with one.
     first_run.compile_first(dataset, loader, says=said.append)
     assert len(started) == 2
-    assert len(said) == num_said
+    assert len(said) == 1
 
 
 @pytest.mark.parametrize(
