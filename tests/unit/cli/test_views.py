@@ -6,6 +6,7 @@ import io
 import logging
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from gloader.cli.failure import report
 from gloader.cli.main import main
+from gloader.cli.train import _print as end_of_run
 from gloader.cli.views import convert as module
 from gloader.cli.views.convert import convert_view, format_amount
 from gloader.cli.views.run import RunView, print_result
@@ -171,6 +173,24 @@ def test_what_would_help_is_said_as_flags() -> None:
 def test_a_run_knows_whether_it_waited_for_loading(number: int, wait: float, is_exposed: bool) -> None:
     stats = EpochStats(epoch=number, seconds=2.0, stage_seconds=dict.fromkeys(STAGES, 0.0) | {"wait": wait})
     assert run(screen(), stats=stats).is_exposed == is_exposed
+
+
+@pytest.mark.parametrize(
+    ("trace", "is_exposed", "said"),
+    [
+        (None, False, []),
+        (None, True, ["the loop waited for loading: a run with --trace can be asked what would be faster"]),
+        (Path("r/x/trace.json"), True, ["trace in r/x/trace.json"]),
+    ],
+)
+def test_a_run_ends_with_what_would_make_it_faster(
+    trace: Path | None, is_exposed: bool, said: list[str]
+) -> None:
+    """Analyze and autotune asked for `--trace` when the training was over."""
+    target = screen(width=200)
+    end_of_run(target, RESULT, None, out=Path("r/x"), trace=trace, is_exposed=is_exposed)
+    last = written(target).partition("gloader report r/x\n")[2].splitlines()
+    assert [line[: len(text)] for line, text in zip(last, said, strict=True)] == said
 
 
 def test_an_epoch_of_few_batches_is_said_with_what_makes_more() -> None:
