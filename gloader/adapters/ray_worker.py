@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.core.urls import is_url
-from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
+from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.training.first_run import compile_first
 from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from gloader.config import ObjectSettings, TrainSettings
@@ -51,7 +51,9 @@ def run_worker(config: Mapping[str, Any]) -> dict[str, Any]:
     from gloader.training.train import RunFiles, fit
 
     run: WorkerRun = config["run"]
-    with _own_folder(run.settings.loader.memory.spill_dir) as folder, closing(_open(run)) as dataset:
+    parent = run.settings.loader.memory.spill_dir
+    with scratch_folder(parent, prefix=_PREFIX) as claimed, closing(_open(run)) as dataset:
+        folder = claimed / "run"
         if (checkpoint := ray.train.get_checkpoint()) is not None:
             checkpoint.to_directory(folder)
         summary = fit(
@@ -82,17 +84,6 @@ def figures_of(checkpoint: Checkpoint) -> dict[str, Any]:
     ended = _plain(progress["epochs"][-1])
     valid = f"valid_{ended.pop('metric')}"
     return {valid if name == "valid_acc" else name: value for name, value in ended.items()}
-
-
-@contextmanager
-def _own_folder(parent: Path | None) -> Iterator[Path]:
-    """Give a folder that goes with the block, and those of killed workers of this machine with it."""
-    remove_dead_spills(parent)
-    claim = SpillClaim(spill_parent(parent), prefix=_PREFIX)
-    try:
-        yield claim.path / "run"
-    finally:
-        claim.remove()
 
 
 def _open(run: WorkerRun) -> Dataset:

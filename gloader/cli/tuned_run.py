@@ -1,7 +1,5 @@
 """What `gloader autotune` tunes: a run that was recorded before, or one that is recorded now."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ if TYPE_CHECKING:
     from gloader.analyze.short_run import Extent
     from gloader.dataset import Dataset
 
+_SCRATCH_PREFIX = "gloader-autotune-"
 _MOST_S = 30.0  # that the recording may take; an epoch that is under way then ends where it is
 
 
@@ -124,11 +123,11 @@ def calibration_run(
         compile_first(dataset, given.loader, says=screen.say, links=of_links)
 
         from gloader.analyze.predict import open_run
+        from gloader.ssd_store.spill.claim import scratch_folder
         from gloader.training.own_device import resolve_device
 
         target = resolve_device(device)
-        folder = Path(tempfile.mkdtemp(prefix="gloader-autotune-"))
-        try:
+        with scratch_folder(given.loader.memory.spill_dir, prefix=_SCRATCH_PREFIX) as folder:
             with screen.console.status("recording"):
                 settings, extent = _record(dataset, given, folder, target, num_batches=num_batches)
             with open_run(folder) as predictor:
@@ -141,8 +140,6 @@ def calibration_run(
                     device=target,
                     extent=extent,
                 )
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _record(

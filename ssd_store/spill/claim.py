@@ -10,10 +10,10 @@ import re
 import secrets
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from gloader.core.signals import act_at_sigterm, close_in_finalizer, forget_sigterm, uninterrupted
 from gloader.errors import FormatError, StoreLockedError
@@ -22,6 +22,9 @@ from gloader.ssd_store.spill.owner import SpillOwner
 from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import spill_errors
 from gloader.ssd_store.write.lock import lock_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _LOG = logging.getLogger(__name__)
 
@@ -184,6 +187,29 @@ def spill_parent(parent: StrPath | None = None) -> Path:
         with spill_errors(Path.cwd(), f"choosing a folder for spills (set {SPILL_DIR_VARIABLE})"):
             chosen = tempfile.gettempdir()
     return Path(chosen).absolute()
+
+
+@contextmanager
+def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
+    """Give a folder below ``parent``, as of `spill_parent`, that goes with the block; those of the dead go before it.
+
+    Parameters
+    ----------
+    parent : an existing folder, or None
+    prefix : ``gloader-KIND-``
+
+    Raises
+    ------
+    SpillError
+        As `SpillClaim` and its `remove`.
+    """
+    folder = spill_parent(parent)
+    remove_dead_spills(folder)
+    claim = SpillClaim(folder, prefix=prefix)
+    try:
+        yield claim.path
+    finally:
+        claim.remove()
 
 
 def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) -> list[Path]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
+from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.training.inference.activations import RamRows, SsdRows
 from gloader.training.inference.row_stream import DeviceRows
 
@@ -51,11 +51,7 @@ class OutputRoom:
         elif plan.is_on_disk:
             # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
             if self._folder is None:
-                parent = spill_parent(self._parent)
-                remove_dead_spills(parent)
-                claim = SpillClaim(parent, prefix=SCRATCH_PREFIX)
-                self._stack.callback(claim.remove)
-                self._folder = claim.path
+                self._folder = self._stack.enter_context(scratch_folder(self._parent, prefix=SCRATCH_PREFIX))
             outputs = SsdRows(self._folder / name, num_rows=num_rows)
         else:
             outputs = RamRows(num_rows=num_rows, width=width)

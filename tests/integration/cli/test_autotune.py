@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,10 @@ import pytest
 import torch
 import yaml
 
+from gloader.cli.failure import EXIT_USAGE
 from gloader.cli.main import main
+from gloader.errors import ConfigError
+from gloader.ssd_store.spill.owner import SpillOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +112,31 @@ def test_a_dataset_is_recorded_first_and_leaves_nothing_but_the_recipe(
         "recipe in recipe.yaml",
     ):
         assert line in shown
+
+
+@pytest.mark.reliability("E3")
+def test_what_a_killed_run_recorded_goes_with_the_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the recording says whose it is, as that of a killed run does, which is removed."""
+    killed = tmp_path / "gloader-autotune-dead"
+    killed.mkdir(mode=0o700)
+    owner = replace(SpillOwner.this_process(), pid=2**22 + 1)
+    (killed / "owner.json").write_text(owner.to_json())
+    seen: list[list[str]] = []
+
+    def recording(_dataset: object, _given: object, folder: Path, *_: object, **__: object) -> None:
+        seen.append([path.name for path in tmp_path.iterdir()])
+        assert SpillOwner.read(folder / "owner.json") == SpillOwner.this_process()
+        raise ConfigError("far enough")
+
+    monkeypatch.setattr("gloader.cli.tuned_run._record", recording)
+    words = ["autotune", "--dataset", "builtin:digits", *SETTINGS, "--spill-dir", str(tmp_path)]
+    assert main([*words, "--out", str(tmp_path / "recipe.yaml")]) == EXIT_USAGE
+    assert "far enough" in capsys.readouterr().err
+    assert len(seen[0]) == 1
+    assert killed.name not in seen[0]
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.usefixtures("trusted")

@@ -32,7 +32,7 @@ from gloader.errors import (
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.spill import claim as claim_module
 from gloader.ssd_store.spill import owner as owner_module
-from gloader.ssd_store.spill.claim import UNCLAIMED_GRACE_S, SpillClaim
+from gloader.ssd_store.spill.claim import UNCLAIMED_GRACE_S, SpillClaim, scratch_folder
 from gloader.ssd_store.spill.file import SpillFile
 from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills, spill_parent
 from gloader.ssd_store.spill.owner import SpillOwner
@@ -387,6 +387,15 @@ def test_the_next_spill_folder_removes_the_dead_ones(tmp_path: Path) -> None:
     make_dead(tmp_path)
     with SpillFolder(tmp_path, budget_bytes=MB) as spill:
         assert names(tmp_path) == [spill.path.name]
+
+
+@pytest.mark.reliability("E3")
+def test_a_scratch_folder_removes_the_dead_of_any_kind_and_is_signed_itself(tmp_path: Path) -> None:
+    make_dead(tmp_path, "gloader-autotune-dead")
+    with scratch_folder(tmp_path, prefix="gloader-infer-") as path:
+        assert names(tmp_path) == [path.name]
+        assert names(path) == ["owner.json"]
+    assert names(tmp_path) == []
 
 
 @pytest.mark.reliability("E3")
