@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
@@ -15,6 +19,44 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
+
+_mapped: dict[Path, int] = {}  # files that were ever mapped, with their bytes then
+_former: list[int | None] = []  # the handler of SIGBUS before this one
+
+
+def tell_where_cut(path: Path) -> None:
+    """From now on, end the process with a sentence where ``path``, about to be mapped, is cut while it is read.
+
+    The system answers a read beyond the end with SIGBUS, which would end the process without a word. No exception can
+    be raised from there.
+    """
+    _mapped[path] = path.stat().st_size
+    _handle_sigbus()
+
+
+@cache
+def _handle_sigbus() -> object:
+    # Python's own handlers run after the instruction that failed, which would be tried again for ever.
+    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
+    _former.append(_set_handler(signal.SIGBUS, handler))
+    return handler  # which the system calls, and the cache keeps
+
+
+def _set_handler(number: int, handler: Any) -> int | None:
+    """Have C code handle a signal; return the address of the handler before; None: the default."""
+    # A library of its own: the type of what is returned is nobody else's.
+    set_handler = ctypes.CDLL(None).signal
+    set_handler.restype = ctypes.c_void_p
+    return cast("int | None", set_handler(number, handler))
+
+
+def _end(number: int) -> None:
+    cut = [str(path) for path, size in _mapped.items() if not path.exists() or path.stat().st_size < size]
+    if not cut:  # of some other mapping: as if this had not been called
+        _set_handler(number, ctypes.c_void_p(_former[0]))
+        return
+    os.write(2, f"\nerror: {', '.join(cut)} became shorter while it was read; copy it again\n".encode())
+    os._exit(1)
 
 
 class MappedFile:
@@ -39,6 +81,7 @@ class MappedFile:
         """
         if self._bytes is None:
             with raising_source_errors(str(self._path)):
+                tell_where_cut(self._path)
                 # Read-only: the system refuses writable mappings of more than it has memory.
                 self._bytes = np.memmap(self._path, np.uint8, "r").view(np.ndarray)
         part = self._bytes[offset : offset + num_bytes]

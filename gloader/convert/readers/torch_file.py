@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.readers.npy_file import raising_source_errors
+from gloader.convert.readers.stored_array import tell_where_cut
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
     if not path.is_file():
         raise SourceError(f"{path} is missing; {missing}")
     require_plain_archive(path)
+    tell_where_cut(path)
     try:
         # weights_only refuses everything that is not listed, so that no code of the file runs.
         with torch.serialization.safe_globals(_array_constructors()):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.readers.edge_names import USUAL_NAMES
 from gloader.convert.readers.node_arrays import count_classes, random_splits
+from gloader.convert.readers.stored_array import tell_where_cut
 from gloader.convert.readers.torch_file import require_plain_archive
 from gloader.convert.readers.torch_tensors import attributes_of
 from gloader.convert.source import Source
@@ -116,6 +117,7 @@ def _load(path: Path) -> object:
     if not path.is_file():
         raise SourceError(f"{path} does not exist or is not a file; pyg: takes a file of torch.save(data)")
     require_plain_archive(path)
+    tell_where_cut(path)
     try:
         # Zip files, which torch has written since 1.6, are mapped, so that features larger than memory stream.
         with torch.serialization.safe_globals(_data_classes()):
