@@ -15,6 +15,7 @@ from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.part_bytes import table_planning_bytes, topology_share
 from gloader.memory.plan import MemoryPlan, idle_part, plan_memory
 from gloader.memory.predict import StepWork, TableWork
+from gloader.memory.too_small import advice, rounded_up
 from gloader.ssd_store.cost.strategy import IoRates
 
 MB = 1 << 20
@@ -295,3 +296,13 @@ def test_the_bit_of_each_row_by_which_misses_are_counted_is_in_the_plan() -> Non
     few, many = _table(num_nodes=10**6, batch_rows=100), _table(num_nodes=10**9, batch_rows=100)
     planned = [table_planning_bytes(_demand(), table, 4) for table in (few, many)]
     assert planned[1] - planned[0] >= 124 * 10**6
+
+
+@pytest.mark.reliability("S11")
+@pytest.mark.parametrize(
+    "num_bytes", [1, 999, 1000, 1001, 99_999, 1_234_567, 349_000_001, 350_000_000, 9_999_999_999]
+)
+def test_a_budget_that_is_advised_is_enough_and_is_short_to_type(num_bytes: int) -> None:
+    asked = advice(rounded_up(num_bytes)).split('"')[1]
+    assert num_bytes <= parse_bytes(asked) <= max(1.01 * num_bytes, num_bytes + 1)
+    assert len(asked.strip("KMGTB").replace(".", "")) <= 3

@@ -2,6 +2,7 @@
 
 import mmap
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -137,3 +138,18 @@ def test_memory_in_use_above_the_bound_ends_the_run_with_a_larger_budget(
     # The compiler's memory is none of the run's: the next one is without.
     monkeypatch.setattr(peak_memory, "_compile_seconds", lambda: 1e9)
     peak.require_below()
+
+
+@pytest.mark.reliability("J11")
+def test_what_the_program_held_before_the_run_is_not_the_run_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [30_000_000]
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
+    monkeypatch.setattr(peak_memory, "bare_bytes", lambda: 0)
+    monkeypatch.setattr(peak_memory, "first_bytes", lambda: 0)
+    monkeypatch.setattr(peak_memory, "release_freed_memory", lambda: None)
+    peak = PeakMemory()
+    peak.keep_below(400_000_000)
+    for held[0], is_over in ((425_000_000, False), (435_000_000, True)):
+        peak._relieve(peak._look())
+        with pytest.raises(BudgetError) if is_over else nullcontext():
+            peak.require_below()
