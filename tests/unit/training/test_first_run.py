@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import subprocess
 import sys
@@ -66,6 +67,12 @@ def no_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         first_run.Rehearsal, "mark", lambda self: (found := mark(self)) and marks / found.name
     )
     return marks
+
+
+@pytest.fixture(autouse=True)
+def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say nothing of how far a rehearsal is, however slow the machine is."""
+    monkeypatch.setattr(first_run, "_SAYS_EVERY_S", math.inf)
 
 
 def _spill_folders(parent: Path) -> list[Path]:
