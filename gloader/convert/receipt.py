@@ -149,7 +149,8 @@ class Receipt:
     def _nodes(self, name: str, rows: FeatureStream, options: PrepareOptions, where: str) -> CheckedRows:
         checked = CheckedRows(
             _as_asked(rows, options.dtype),
-            where=where,
+            where=str(rows.table.path) if isinstance(rows, TableFeatures) else where,
+            names=_names(rows),
             stored_as=options.dtype,
             flag="--dtype",
             allow_nan=options.allow_nan,
@@ -164,6 +165,7 @@ class Receipt:
             return None
         checked = CheckedRows(
             _as_asked(rows, options.edge_dtype),
+            names=_names(rows),
             where=f"{where}, edge features",
             stored_as=options.edge_dtype,
             flag="--edge-dtype",
@@ -259,6 +261,10 @@ def _listed(parts: Iterable[str]) -> str:
 def _as_asked(rows: FeatureStream, dtype: str | None) -> FeatureStream:
     """Return rows of a table that may round whole numbers where a dtype was asked for; other rows as they are."""
     return replace(rows, may_round=True) if dtype is not None and isinstance(rows, TableFeatures) else rows
+
+
+def _names(rows: FeatureStream) -> tuple[str, ...]:
+    return rows.names if isinstance(rows, TableFeatures) else ()
 
 
 def _ranges(rows: Mapping[str, tuple[CheckedRows, str]], *, is_named: bool) -> str:

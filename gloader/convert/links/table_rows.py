@@ -16,7 +16,6 @@ from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.node_arrays import to_ids
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import open_table, plain_suffix
-from gloader.convert.readers.parquet_lists import NODE_IDS, ParquetLists
 from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.tables import find_ends, regroup
 from gloader.errors import ConfigError, GraphError, SourceError
@@ -82,7 +81,7 @@ class TableRows:
     label: str | None = None  # column
     label_dtype: str | None = None
     time: str | None = None  # column
-    lists: ParquetLists | None = None
+    lists: str | None = None  # column of negatives
 
     @classmethod
     def open(cls, table: TableFile) -> TableRows:
@@ -117,16 +116,15 @@ class TableRows:
             label=label,
             label_dtype=label_dtype,
             time=named_column(names, TIME_NAMES),
-            lists=None if negatives is None else ParquetLists.open(table.path, negatives, NODE_IDS),
+            lists=negatives,
         )
 
     def tell(self, name: str, told: Told) -> None:
         """Say what the columns of the link table ``name`` became."""
-        lists = None if self.lists is None else self.lists.column
-        roles = {self.label: "the label", self.time: "the time", lists: "the negatives"}
+        roles = {self.label: "the label", self.time: "the time", self.lists: "the negatives"}
         others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
         ends = ", ".join([f"{self.src} and {self.dst} of {self.table.path.name}", *others])
-        told.say(f"links {name}: {ends}", self.table, [self.src, self.dst, self.label, self.time, lists])
+        told.say(f"links {name}: {ends}", self.table, [self.src, self.dst, self.label, self.time, self.lists])
 
     @property
     def has_times(self) -> bool:
@@ -136,7 +134,7 @@ class TableRows:
     @property
     def negatives_per_row(self) -> int:
         """Destinations given as wrong ones for each row; 0: none."""
-        return 0 if self.lists is None else self.lists.dim
+        return 0 if self.lists is None else self.table.width(self.lists)
 
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
         """Yield the rows in order, at most ``max_rows`` at a time."""
@@ -167,8 +165,13 @@ class TableRows:
 
     def negatives(self, max_rows: int) -> Iterator[IdArray]:
         """Yield the given negatives in order, (n, k); nothing where there are none."""
-        if self.lists is not None:
-            yield from self.lists.chunks(max_rows)
+        if self.lists is None:
+            return
+        where, first = f"{self.table.path}, column {self.lists!r}", 0
+        for (rows,) in regroup(self.table.read({self.lists: "int64"}, error=GraphError), max_rows):
+            # Of lists of one, the rows are flat.
+            yield to_ids(rows.reshape(-1), first=first, where=where).reshape(len(rows), -1)
+            first += rows.size
 
 
 def _scan(table: TableFile, src: str, label: str | None) -> tuple[int, str | None]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.core.aligned_memory import plain_array
+from gloader.core.malformed import shown
 from gloader.errors import FeatureValueError, SourceError
 
 if TYPE_CHECKING:
@@ -65,10 +66,18 @@ class CheckedRows:
     stored_as : the dtype that was asked for by name, which may round; None: integers are exact in float32, or refused
     flag : that asks for a dtype, "--dtype" or "--edge-dtype"
     allow_nan : NaN and infinity are counted, and not refused
+    names : of the columns (F,), for messages; (): they have none
     """
 
     def __init__(
-        self, features: FeatureStream, *, where: str, stored_as: str | None, flag: str, allow_nan: bool
+        self,
+        features: FeatureStream,
+        *,
+        where: str,
+        stored_as: str | None,
+        flag: str,
+        allow_nan: bool,
+        names: tuple[str, ...] = (),
     ) -> None:
         self.features = features
         self.seen: ValueRange | None = None  # None: not all rows have been read
@@ -76,6 +85,7 @@ class CheckedRows:
         self._stored_as = stored_as
         self._flag = flag
         self._allow_nan = allow_nan
+        self._names = names
 
     @property
     def num_rows(self) -> int:
@@ -123,7 +133,7 @@ class CheckedRows:
                     "clean them, or let such values in: --allow-nan, in Python allow_nan=True",
                 )
             is_large = max(-here.low, here.high) > 1 << _FLOAT32_BITS
-            if self._stored_as is None and chunk.dtype.kind in "iu" and is_large:
+            if self._stored_as is None and chunk.dtype != np.float32 and is_large:
                 self._refuse(
                     block,
                     is_rounded(block),
@@ -137,14 +147,19 @@ class CheckedRows:
     def _refuse(self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, why: str) -> None:
         if is_bad.any():
             row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+            name = shown(self._names[column]) if self._names else column
             raise FeatureValueError(
-                f"{self._where}: row {first + row}, column {column} is {rows[row, column]}"
+                f"{self._where}: row {first + row}, column {name} is {rows[row, column]}"
                 f"{', ' if why.startswith('which') else '; '}{why}"
             )
 
 
 def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which integers float32 does not hold exactly. Pure."""
+    """Return which whole numbers float32 does not hold exactly; of floats, those that float64 does hold. Pure."""
+    if values.dtype.kind in "fb":
+        with np.errstate(over="ignore"):
+            is_other = values.astype(np.float32) != values
+        return is_other & (np.abs(values) <= 2**53) & (np.floor(values) == values)
     # Of a negative number the magnitude counts; that of the least int64 is itself as uint64.
     wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
     magnitude = wide if values.dtype.kind == "u" else np.where(values < 0, ~wide + np.uint64(1), wide)

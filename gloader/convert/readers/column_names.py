@@ -39,6 +39,9 @@ _UNNAMED = re.compile(r"\s*|Unnamed: \d+(_level_\d+)?|__index_level_\d+__|None")
 _ROLES = frozenset({"start_id", "end_id", "type", "id", "label"})
 # What stands for a number that is not there, in files of pandas, R and databases.
 MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none", "?", "\\n", "."})
+ALMOST: Final = "near number"  # the kind of a column of text such as "[0.1, 0.2]", "1,5" or "7%"
+# Begins the kind of a column whose rows are lists of numbers, as "list of 768".
+LISTS: Final = "list of"
 KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
 
 
@@ -90,6 +93,16 @@ def id_columns(names: Iterable[str]) -> list[str]:
 def is_known(names: Sequence[str]) -> bool:
     """Whether a line of text is surely one of names: it has both ends of edges, or one id of nodes. Pure."""
     return len(end_pairs(names)) == 1 or sum(plain(name) in _IDS for name in names) == 1
+
+
+def no_whole_numbers(missing: int | None) -> str:
+    """Return the rest of a sentence on ids that are floats; ``missing`` is the first row without one. Pure."""
+    if missing is None:
+        return "ids are whole numbers: if all of these are, write the column with .astype('int64')"
+    return (
+        f"ids are whole numbers, and row {missing} has none, by which pandas makes floats of all: leave such rows out "
+        "(DataFrame.dropna), and write the column with .astype('int64')"
+    )
 
 
 def _is_pair(first: str, last: str) -> bool:

@@ -11,7 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from gloader.convert.readers.column_names import MISSING, is_known, is_unnamed, twice_in
+from gloader.convert.readers.column_names import (
+    ALMOST,
+    MISSING,
+    is_known,
+    is_unnamed,
+    no_whole_numbers,
+    twice_in,
+)
 from gloader.convert.readers.csv_text import (
     BLANKS,
     COMMENTS,
@@ -44,6 +51,12 @@ _MAX_COMMENTS = 1000
 _SNIFFED_ROWS = 100
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
 _NUMBER = re.compile(r"\s*[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity|nan)\s*", re.IGNORECASE)
+# What people and programs write in place of a number: a list, a comma for the point or between thousands, a sign of
+# money or of hundredths.
+_ALMOST = re.compile(
+    r"\[\s*[-+.\d]+([eE][-+]?\d+)?([,\s]+[-+.\d]+([eE][-+]?\d+)?)*\s*\]"
+    r"|[$€£]?[-+]?\d+([.,]\d{3})*([.,]\d+)?\s?[%€$£]?"
+)
 _BOOLS: Final = frozenset({"true", "false"})
 
 
@@ -116,6 +129,11 @@ class CsvTable:
     def kind(self, column: str) -> str:
         """Return what a column holds, as far as its first rows tell; see `TableFile.kind`."""
         return self.kinds[self.names.index(column)]
+
+    def width(self, column: str) -> int:
+        """Return 1: a field is one number."""
+        del column
+        return 1
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`."""
@@ -202,18 +220,33 @@ class CsvTable:
         kinds = {name: self._type(name, number) for name, number in columns.items()}
         for row, (line, fields) in enumerate(rows_of(self.path, self.delimiter, self.skipped_lines)):
             if len(fields) != len(self.names):
+                first = "header" if self.has_names else "first row"
                 return error(
-                    f"{self.path}: row {row} (line {line}) has {len(fields)} fields; the first row has "
-                    f"{len(self.names)}"
+                    f"{self.path}: row {row} (line {line}) has {len(fields)} fields; the {first} has "
+                    f"{len(self.names)}: {shown(', '.join(fields))}"
                 )
             for name, number in columns.items():
                 field = fields[self.names.index(name)]
                 if not _is_valid(field, kinds[name]):
-                    return error(
-                        f"{self.path}: row {row} (line {line}), column {shown(name)} is {shown(field)}; expected "
-                        f"{_MEANING[number]}"
-                    )
+                    place = f"{self.path}: row {row} (line {line}), column {shown(name)}"
+                    return error(f"{place} {self._what_is_wrong(name, field, number)}")
         return SourceError(f"{self.path} cannot be parsed: {failure}")
+
+    def _what_is_wrong(self, name: str, field: str, number: Number) -> str:
+        if number == "int64" and _is_number(field) and field.strip() and not _WHOLE.fullmatch(field):
+            return f"is {shown(field)}; {no_whole_numbers(self._first_missing(name))}"
+        if field.strip().lower() in MISSING:
+            empty = " (an empty field is NaN)" if field.strip() and number.startswith("float") else ""
+            return f"is {shown(field)}, so that a value is missing: leave such rows out, or fill it{empty}"
+        return f"is {shown(field)}; expected {_MEANING[number]}"
+
+    def _first_missing(self, name: str) -> int | None:
+        at = self.names.index(name)
+        rows = enumerate(rows_of(self.path, self.delimiter, self.skipped_lines))
+        return next(
+            (row for row, (_, fields) in rows if at < len(fields) and fields[at].strip().lower() in MISSING),
+            None,
+        )
 
 
 _MEANING = {
@@ -231,11 +264,11 @@ def _numbers(column: Any, number: Number) -> NDArray[np.generic]:
 
 def _is_valid(field: str, kind: pa.DataType) -> bool:
     try:
-        if pa.types.is_timestamp(kind):
-            return bool(pa.scalar(field.strip()).cast(kind).is_valid)
         if pa.types.is_boolean(kind):
             return field.strip().lower() in _BOOLS
-        return -(2**63) <= int(field) < 2**63 if kind == pa.int64() else _is_number(field)
+        # As pyarrow reads it, to whom "+1" is no whole number.
+        is_left_out = pa.types.is_floating(kind) and field.strip() in {"", "nan", "NaN"}
+        return is_left_out or bool(pa.scalar(field.strip()).cast(kind).is_valid)
     except (ValueError, pa.ArrowInvalid):
         return False
 
@@ -261,6 +294,10 @@ def _counts(fields: Sequence[str]) -> bool:
 def _names(fields: Sequence[str], path: Path) -> Iterator[str]:
     """Yield the names in a header, those of unnamed columns as pandas writes them."""
     names = [field.strip() for field in fields]
+    if not "".join(names).isprintable():
+        raise SourceError(
+            f"{path}: the first line is {shown(', '.join(fields))}, which is not UTF-8; save the file as UTF-8"
+        )
     named = [name for name in names if name]
     twice = twice_in(named)
     numbers = [name for name in named if _NUMBER.fullmatch(name) or name.lower() in MISSING]
@@ -318,7 +355,9 @@ def _kind(fields: Sequence[str]) -> str:
     if all(field.lower() in _BOOLS for field in given):
         return "bool"
     # Where some are numbers the others are mistakes, which reading names.
-    return "number" if any(map(_NUMBER.fullmatch, given)) else "string"
+    if any(map(_NUMBER.fullmatch, given)):
+        return "number"
+    return ALMOST if all(map(_ALMOST.fullmatch, given)) else "string"
 
 
 def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
@@ -332,6 +371,11 @@ def _first_lines(path: Path) -> tuple[str, list[tuple[int, str]]]:
                     break
             elif not found:
                 comment = line
+                if line.startswith("%%MatrixMarket"):
+                    raise SourceError(
+                        f"{path} is a matrix of Matrix Market, whose ids begin at 1: save it as a table with pandas, "
+                        "matrix = scipy.io.mmread(path), DataFrame({'src': matrix.row, 'dst': matrix.col})"
+                    )
                 if number == _MAX_COMMENTS:
                     raise SourceError(f"{path} starts with more than {_MAX_COMMENTS} comment lines")
     return comment, found

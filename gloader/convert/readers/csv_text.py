@@ -22,7 +22,17 @@ MAX_LINE_CHARACTERS: Final = 1 << 20
 # Separates columns that are aligned: any number of blanks and tabs.
 BLANKS: Final = " "
 _READ_CHARACTERS = 1 << 20
-_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+# Beginnings of files that are no plain text, and what to do about each.
+_NO_TEXT: Final = {
+    b"\xff\xfe": "text of two bytes a character (UTF-16); save it as UTF-8",
+    b"\xfe\xff": "text of two bytes a character (UTF-16); save it as UTF-8",
+    b"\x1f\x8b": "packed with gzip; add .gz to its name",
+    b"PK\x03\x04": "a zip archive, or a workbook of Excel; unpack it, or save it as CSV",
+    b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it",
+    b"BZh": "packed with bzip2; unpack it",
+    b"\xfd7zXZ": "packed with xz; unpack it",
+    b"PAR1": "a Parquet file; give it a name that ends in .parquet",
+}
 _COMMENT = re.compile(r"^[ \t]*[#%].*\n?", re.MULTILINE)
 _BLANK_LINE = re.compile(r"^ +$", re.MULTILINE)
 _GAP = re.compile(r"[ \t]+")
@@ -36,13 +46,17 @@ def open_text(path: Path) -> Iterator[IO[str]]:
     Raises
     ------
     SourceError
-        The file is UTF-16, as Excel's "Unicode text" is.
+        The file is no text, or none of UTF-8, such as Excel's "Unicode text"; says what it is.
     """
     with path.open("rb") as raw, ExitStack() as opened:
         packed = opened.enter_context(gzip.open(raw)) if path.suffix == ".gz" else raw
         plain = cast("io.BufferedReader", packed)
-        if plain.peek(2)[:2] in _UTF_16:
-            raise SourceError(f"{path} is text of two bytes a character (UTF-16); save it as UTF-8")
+        head = plain.peek(8)[:8]
+        for mark, what in _NO_TEXT.items():
+            if head.startswith(mark):
+                raise SourceError(f"{path} is {what}")
+        if b"\0" in head:
+            raise SourceError(f"{path} has bytes of zero, so that it is not text of UTF-8; save it as that")
         yield opened.enter_context(io.TextIOWrapper(plain, "utf-8-sig", errors="surrogateescape"))
 
 

@@ -41,9 +41,12 @@ class NpyFeatures:
         """
         if len(file.shape) != 2 or file.dtype.kind not in "fiub" or file.is_fortran:
             order = "column after column" if file.is_fortran else "row after row"
+            cure = "features.reshape(N, -1)" if len(file.shape) != 2 else "np.ascontiguousarray(features)"
+            if file.dtype.kind not in "fiub":
+                cure = "its numbers with .astype('float32')"
             raise ShapeError(
                 f"{file.where} has shape {file.shape} and dtype {file.dtype}, stored {order}; features are an (N, F) "
-                "array of real numbers, stored row after row: save np.ascontiguousarray(features)"
+                f"array of real numbers, stored row after row: save {cure}"
             )
         return cls(file=file)
 

@@ -99,9 +99,15 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
-        raise ShapeError(f"{where} has shape {values.shape}; labels must be (N,): one class per node")
+        raise ShapeError(
+            f"{where} has shape {values.shape}; labels must be (N,): one class per node, of one-hot rows "
+            "labels.argmax(axis=1)"
+        )
     if values.dtype.kind not in "iufb":
-        raise SourceError(f"{where} has dtype {values.dtype}; labels must be whole numbers")
+        raise SourceError(
+            f"{where} has dtype {values.dtype}; labels must be whole numbers: save np.unique(labels, "
+            "return_inverse=True)[1]"
+        )
     if values.dtype.kind == "f":
         # Beyond 2**53 float64 skips whole numbers, so that the label meant is not known.
         unlabelled = np.isnan(values)
@@ -139,7 +145,8 @@ def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
     """
     if file.size != num_nodes:
         raise ShapeError(
-            f"{file.where} has shape {file.shape}; labels must be ({num_nodes},): one class per node"
+            f"{file.where} has shape {file.shape}; labels must be ({num_nodes},): one class per node, -1 where it is "
+            "unknown, of one-hot rows labels.argmax(axis=1)"
         )
     return to_labels(file.read(budget_bytes=budget_bytes), where=file.where)
 

@@ -6,8 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.readers.column_names import LABEL_NAMES, OWN_LABELS, id_columns, named_column, plain
-from gloader.convert.readers.tables import TableFeatures, is_number
+from gloader.convert.readers.column_names import (
+    ALMOST,
+    LABEL_NAMES,
+    OWN_LABELS,
+    id_columns,
+    named_column,
+    plain,
+)
+from gloader.convert.readers.tables import TableFeatures, is_feature, is_number
 from gloader.convert.readers.told import column_text
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
@@ -68,16 +75,24 @@ def node_features(
     held = [name for name in table.names if name != column and name not in table.index]
     label = _label_column(table) if has_labels else None
     columns = [
-        name for name in held if is_number(table, name) and plain(name) not in OWN_LABELS and name != label
+        name for name in held if is_feature(table, name) and plain(name) not in OWN_LABELS and name != label
     ]
+    if (text := next((name for name in held if table.kind(name) == ALMOST), None)) is not None:
+        raise SourceError(
+            f"{path}: {column_text(table, text)} holds text that is almost a number, such as '[0.1, 0.2]', '1,5' or "
+            "'7%'. Write plain numbers, a list as a column for each of its numbers or as Parquet; or leave it out"
+        )
     if not columns:
         raise SourceError(
-            f"{path} has no columns of numbers that are features: {described(table, table.names)}"
+            f"{path} has no columns of numbers that are features: {described(table, table.names)}. Turn them into "
+            "numbers, or lists of numbers (Parquet)"
         )
     num_rows = table.count_rows()
+    if not num_rows:
+        raise SourceError(f"{path} has names and no rows; features are a table with a row per node")
     if column is None and len(columns) > 1:
         _refuse_counting(table, columns[0], num_rows)
-    ids = read_ids(table, column, num_rows=num_rows, budget_bytes=budget_bytes)
+    ids = read_ids(table, column, num_rows=num_rows, num_nodes=num_rows, budget_bytes=budget_bytes)
     rows = TableFeatures(table=table, num_rows=num_rows, columns=tuple(columns))
     joined = (
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
@@ -89,6 +104,8 @@ def node_features(
 
 def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
     """Return the labels (N,) of a table of nodes as float64, not checked: the only column of numbers, or ``label``.
+
+    A table that is joined by ids may leave nodes out; their labels are NaN.
 
     Parameters
     ----------
@@ -102,12 +119,17 @@ def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: To
     SourceError
         No column is the one of labels, or the ids are not 0..N-1, each once.
     ShapeError
-        There are more rows than nodes.
+        There are more rows than nodes, or fewer without ids.
     """
-    path, column, label = table.path, id_column(table), _label_column(table)
+    path = table.path
+    if not table.names:
+        raise SourceError(f"{path} is empty; labels are a table with a row per node")
+    column, label = id_column(table), _label_column(table)
     if table.num_rows is not None and table.num_rows > num_nodes:
         raise ShapeError(f"{path} has {table.num_rows} rows for {num_nodes} nodes; labels are one for each")
     values = np.concatenate([np.empty(0), *_column(table, label, num_nodes)])
+    if not len(values):
+        raise SourceError(f"{path} has names and no rows; labels are a table with a row per node")
     if len(values) == num_nodes + 1 and table.counts_columns:
         raise ShapeError(
             f"{path} has {len(values)} rows for {num_nodes} nodes, and the first is 0: the header that pandas writes "
@@ -115,14 +137,23 @@ def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: To
         )
     if len(values) > num_nodes:
         raise ShapeError(f"{path} has more than {num_nodes} rows, which is what it may have")
-    ids = read_ids(table, column, num_rows=len(values), budget_bytes=budget_bytes)
+    ids = read_ids(table, column, num_rows=len(values), num_nodes=num_nodes, budget_bytes=budget_bytes)
+    # An index that counts the rows says nothing of nodes.
+    is_joined = ids is not None or (column is not None and column not in table.index)
+    if len(values) < num_nodes and not is_joined:
+        raise ShapeError(
+            f"{path} has {len(values)} rows for {num_nodes} nodes, and no column of ids says which these are: name one "
+            "id, or write a row for each node, -1 where the label is unknown"
+        )
     joined = (
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )
-    told.say(f"labels: {column_text(table, label)} of {path.name}, {joined}", table, [label, column])
-    if ids is None:
+    left = "" if len(values) == num_nodes else f", {num_nodes - len(values):,} nodes are not in it"
+    told.say(f"labels: {column_text(table, label)} of {path.name}, {joined}{left}", table, [label, column])
+    if ids is None and not left:
         return values
-    placed = np.empty_like(values)
+    ids = np.arange(len(values)) if ids is None else ids
+    placed = np.full(num_nodes, np.nan)
     placed[ids] = values
     return placed
 
@@ -164,7 +195,8 @@ def id_column(table: TableFile) -> str | None:
         )
     if not found:
         return None
-    if table.kind(found[0]) not in {"integer", "empty"}:
+    # Floats are read, so that the row that made them floats is named.
+    if table.kind(found[0]) not in {"integer", "number", "empty"}:
         raise SourceError(
             f"{table.path}: column {found[0]!r} holds {table.kind(found[0])}s; the ids of nodes are the whole numbers "
             "0..N-1, in edges too. Number the nodes, or give the column another name"
@@ -172,36 +204,39 @@ def id_column(table: TableFile) -> str | None:
     return found[0]
 
 
-def read_ids(table: TableFile, column: str | None, *, num_rows: int, budget_bytes: int) -> IdArray | None:
-    """Return the id (N,) of the node of each row; None: row i is node i.
+def read_ids(
+    table: TableFile, column: str | None, *, num_rows: int, num_nodes: int, budget_bytes: int
+) -> IdArray | None:
+    """Return the id (n,) of the node of each row; None: row i is node i.
 
     Parameters
     ----------
     table : a row per node
     column : of the ids; None: there is none, and the table may have an index that is no column
-    num_rows : N
+    num_rows : n
+    num_nodes : N, at least n
     budget_bytes : memory that they may take
 
     Raises
     ------
     SourceError
-        They are not 0..N-1, each once; names the row.
+        They are not of 0..N-1, each once; names the row.
     BudgetError
         They take more memory.
     """
     if column is None and table.row_ids is None:
         return None
-    if _CHECK_BYTES * num_rows > budget_bytes:
+    if _CHECK_BYTES * num_nodes > budget_bytes:
         raise BudgetError(
             f"{table.path} is joined by the ids of its {num_rows:,} rows, which takes "
-            f"{format_bytes(_CHECK_BYTES * num_rows)}; the memory budget is {format_bytes(budget_bytes)}. Raise "
+            f"{format_bytes(_CHECK_BYTES * num_nodes)}; the memory budget is {format_bytes(budget_bytes)}. Raise "
             "--memory-budget, or sort the table by id and leave the column out"
         )
     ids = np.empty(num_rows, np.int64)
-    seen, done = np.zeros(num_rows, np.bool_), 0
+    seen, done = np.zeros(num_nodes, np.bool_), 0
     name = "the pandas index" if column is None else f"column {column!r}"
     for part in _ids(table, column):
-        bad = (part < 0) | (part >= num_rows)
+        bad = (part < 0) | (part >= num_nodes)
         bad[~bad] |= seen[part[~bad]]
         seen[part[~bad]] = True
         # An id twice in one part marks fewer nodes than there are rows.
@@ -209,7 +244,7 @@ def read_ids(table: TableFile, column: str | None, *, num_rows: int, budget_byte
             row = int(bad.argmax()) if bad.any() else _first_repeat(part)
             raise SourceError(
                 f"{table.path}: row {done + row} has {part[row]} in {name}, by which rows are joined to nodes: ids are "
-                f"0..{num_rows - 1} for {num_rows} rows, each once. Number the nodes so, or leave the column out"
+                f"0..{num_nodes - 1} for {num_nodes} nodes, each once. Number the nodes so, or leave the column out"
             )
         ids[done : done + len(part)] = part
         done += len(part)

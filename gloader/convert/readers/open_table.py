@@ -15,6 +15,31 @@ if TYPE_CHECKING:
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
+# What makes a table of a file of another kind.
+_UNPACK = "unpack it, or pack it with gzip"
+_CURES = {
+    ".zip": _UNPACK,
+    ".zst": _UNPACK,
+    ".bz2": _UNPACK,
+    ".xz": _UNPACK,
+    ".7z": _UNPACK,
+    ".tar": _UNPACK,
+    ".xlsx": "save it as CSV",
+    ".xls": "save it as CSV",
+    ".json": "pandas.read_json(file).to_parquet('table.parquet')",
+    ".jsonl": "pandas.read_json(file, lines=True).to_parquet('table.parquet')",
+    ".feather": "pandas.read_feather(file).to_parquet('table.parquet')",
+    ".arrow": "pandas.read_feather(file).to_parquet('table.parquet')",
+    ".pkl": "pickles are never read; save the table with DataFrame.to_parquet",
+    ".npy": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
+    ".npz": "edges as an array are edges.npy in a folder of arrays, npy:FOLDER",
+    ".pt": "a graph of PyG is pyg:FILE",
+    ".bin": "a graph of DGL is dgl:FILE",
+    ".mtx": "ids begin at 1 in it; matrix = scipy.io.mmread(file), then pandas.DataFrame({'src': matrix.row, 'dst': "
+    "matrix.col}).to_parquet('table.parquet')",
+    ".graphml": "graph = networkx.read_graphml(file), then networkx.to_pandas_edgelist(graph).to_parquet("
+    "'table.parquet')",
+}
 
 
 def is_table(path: Path) -> bool:
@@ -44,8 +69,14 @@ def _open_file(path: Path) -> TableFile:
         return CsvTable.open(path)
     if suffix in PARQUET_SUFFIXES:
         return ParquetTable.open(path)
+    raise SourceError(f"{path}: {unknown_format(path)}")
+
+
+def unknown_format(path: Path) -> str:
+    """Return the rest of a sentence on a file that is no table by its name: what makes one of it. Pure."""
     known = ", ".join(sorted(CSV_SUFFIXES | PARQUET_SUFFIXES))
-    raise SourceError(f"{path}: the name does not say the format; use one of {known} (.gz after a CSV's)")
+    cure = _CURES.get(path.suffix.lower(), "give it the name of what it is")
+    return f"the name does not say the format; use one of {known} (.gz after a CSV's): {cure}"
 
 
 def plain_suffix(path: Path) -> str:

@@ -1,20 +1,23 @@
-"""A Parquet file as a stream of numbers, one batch of rows at a time."""
+"""A Parquet file as a stream of numbers, and of lists of numbers, one batch of rows at a time."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gloader.convert.readers.column_names import is_unnamed, twice_in
+from gloader.convert.readers.column_names import LISTS, is_unnamed, no_whole_numbers, twice_in
 from gloader.core.malformed import MALFORMED, shown
-from gloader.errors import GloaderError, SourceError
+from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from gloader.convert.readers.tables import Columns, Number, TableError
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
 _BATCH_NUMBERS = 1 << 18
 # Of a column, read at a time.
 _BUFFER_BYTES = 1 << 16
+# Rows of which the first list tells how long the lists of a column are.
+_FIRST_ROWS = 100
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
@@ -32,12 +37,13 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetTable:
-    """The numeric columns of a Parquet file."""
+    """The columns of numbers, and of lists of numbers, of a Parquet file."""
 
     path: Path
     names: tuple[str, ...]
     num_rows: int
     kinds: tuple[str, ...] = ()  # of the columns, as `TableFile.kind` says them
+    widths: tuple[int, ...] = ()  # of the columns, as `TableFile.width` says them
     index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
     row_ids: range | None = None  # such an index that counts and is no column; None: there is none
     has_names: bool = field(default=True, init=False)
@@ -56,6 +62,7 @@ class ParquetTable:
             with open_parquet(path) as file:
                 schema, num_rows = file.schema_arrow, file.metadata.num_rows
                 index, row_ids = _pandas_index(schema.pandas_metadata, num_rows)
+                widths = _widths(file)
         except _DAMAGED as error:
             raise SourceError(f"{path} is not a Parquet file, or is truncated: {error}") from error
         names = tuple(schema.names)
@@ -66,7 +73,10 @@ class ParquetTable:
             path=path,
             names=names,
             num_rows=num_rows,
-            kinds=tuple(_kind(each) for each in schema.types),
+            kinds=tuple(
+                _kind(each, widths.get(name)) for name, each in zip(names, schema.types, strict=True)
+            ),
+            widths=tuple(max(1, widths.get(name, 1)) for name in names),
             index=tuple(name for name in names if name in index or is_unnamed(name)),
             row_ids=row_ids,
         )
@@ -79,6 +89,10 @@ class ParquetTable:
         """Return what a column holds; see `TableFile.kind`."""
         return self.kinds[self.names.index(column)]
 
+    def width(self, column: str) -> int:
+        """Return the numbers in each row of a column: 1, or the length of its lists."""
+        return self.widths[self.names.index(column)]
+
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
         done = 0
@@ -86,40 +100,102 @@ class ParquetTable:
             with open_parquet(self.path) as file:
                 # Before the first row is read: a wrong type is a wrong column, not a wrong value.
                 for name, number in columns.items():
-                    self._check_type(name, file.schema_arrow.field(name).type, number, error)
-                batch_rows = max(1, _BATCH_NUMBERS // len(columns))
+                    self._check_type(file, name, number, error)
+                batch_rows = max(1, _BATCH_NUMBERS // sum(map(self.width, columns)))
                 for batch in file.iter_batches(batch_size=batch_rows, columns=list(columns)):
-                    arrays = {name: batch.column(name) for name in columns}
-                    self._check_nulls(arrays, done, error)
-                    yield tuple(array.to_numpy(zero_copy_only=False) for array in arrays.values())
+                    yield tuple(
+                        self._numbers(name, batch.column(name), number, done, error)
+                        for name, number in columns.items()
+                    )
                     done += batch.num_rows
         except GloaderError:
             raise
         except _DAMAGED as failure:
             raise SourceError(f"{self.path} is truncated or corrupt: {failure}") from failure
 
-    def _check_type(self, name: str, kind: pa.DataType, number: Number, error: TableError) -> None:
-        is_date = number == "time" and (pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-        is_number = pa.types.is_floating(kind) or pa.types.is_boolean(kind)
-        is_fitting = pa.types.is_integer(kind) or (number not in {"int64", "time"} and is_number)
-        is_fitting |= number == "time" and pa.types.is_floating(kind)
-        if not is_fitting and not is_date:
-            wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
-            raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
+    def _check_type(self, file: pq.ParquetFile, name: str, number: Number, error: TableError) -> None:
+        kind = file.schema_arrow.field(name).type
+        of = kind.value_type if _is_list(kind) else kind
+        is_date = number == "time" and (pa.types.is_timestamp(of) or pa.types.is_date(of))
+        is_real = pa.types.is_floating(of) or (number != "time" and _is_real(of))
+        if is_date or pa.types.is_integer(of) or (number != "int64" and is_real):
+            return
+        if pa.types.is_floating(of):
+            row = self._first_missing(file, name)
+            raise error(f"{self.path}: column {name!r} has type {kind}; {no_whole_numbers(row)}")
+        wanted = {"int64": "integers", "time": "seconds or timestamps"}.get(number, "numbers")
+        raise error(f"{self.path}: column {name!r} has type {kind}; it must hold {wanted}")
 
-    def _check_nulls(self, columns: dict[str, Any], done: int, error: TableError) -> None:
-        for name, column in columns.items():
-            if column.null_count:
-                row = done + column.is_null().index(pa.scalar(value=True)).as_py()
-                raise error(f"{self.path}: row {row}, column {name!r} is null; every row needs a value")
+    def _first_missing(self, file: pq.ParquetFile, name: str) -> int | None:
+        done = 0
+        for batch in file.iter_batches(columns=[name]):
+            is_missing = batch.column(0).is_null(nan_is_null=True)
+            if is_missing.true_count:
+                return done + int(is_missing.index(pa.scalar(value=True)).as_py())
+            done += batch.num_rows
+        return None
+
+    def _numbers(self, name: str, column: Any, number: Number, done: int, error: TableError) -> NDArray[Any]:
+        """Return the numbers of some rows (n,), of lists (n, k); ``done`` rows are before them."""
+        if _is_list(column.type):
+            column = self._flat(name, column, done)
+        if pa.types.is_decimal(column.type):
+            column = column.cast(pa.float64())
+        # Floats are NaN where there is none, which those who read them refuse or not.
+        is_float = number.startswith("float") and not pa.types.is_boolean(column.type)
+        width = self.width(name)
+        if column.null_count and not is_float:
+            row = done + column.is_null().index(pa.scalar(value=True)).as_py() // width
+            raise error(
+                f"{self.path}: row {row}, column {name!r} is null; every row needs a value: leave such rows out"
+            )
+        values: NDArray[Any] = column.to_numpy(zero_copy_only=False)
+        return values if width == 1 else values.reshape(-1, width)
+
+    def _flat(self, name: str, lists: Any, done: int) -> Any:
+        """Return the entries of lists one behind the other; each list is as long as the first."""
+        width = self.width(name)
+        lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
+        wrong = np.flatnonzero(lengths != width)
+        if wrong.size:
+            length = int(lengths[wrong[0]])
+            said = "no list" if length < 0 else f"a list of {length}"
+            raise ShapeError(
+                f"{self.path}: row {done + int(wrong[0])} has {said} in column {name!r}; every row has one of {width}, "
+                "as the first that has one. Pad the lists, or leave the column out"
+            )
+        return lists.flatten()
 
 
-def _kind(kind: pa.DataType) -> str:
+def _widths(file: pq.ParquetFile) -> dict[str, int]:
+    """Return the length of the lists of each column that holds lists of numbers; 0: its first rows have none."""
+    fields = {each.name: each.type for each in file.schema_arrow if _is_list(each.type)}
+    names = [name for name, kind in fields.items() if _is_real(kind.value_type)]
+    first = next(file.iter_batches(batch_size=_FIRST_ROWS, columns=names), None) if names else None
+    if first is None:
+        return dict.fromkeys(names, 0)
+    lengths = {name: first.column(name).value_lengths().drop_null().to_pylist() for name in names}
+    return {name: next(filter(None, found), 0) for name, found in lengths.items()}
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_real(kind: pa.DataType) -> bool:
+    is_plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return bool(is_plain or pa.types.is_decimal(kind))
+
+
+def _kind(kind: pa.DataType, width: int | None) -> str:
+    if width:
+        return f"{LISTS} {width}"
     if pa.types.is_integer(kind):
         return "integer"
-    if pa.types.is_null(kind):
+    if width == 0 or pa.types.is_null(kind):
         return "empty"
-    return "number" if pa.types.is_floating(kind) else str(kind).removeprefix("large_")
+    is_number = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return "number" if is_number else str(kind).removeprefix("large_")
 
 
 def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:

@@ -27,7 +27,7 @@ def part_files(path: Path) -> list[Path]:
     Raises
     ------
     SourceError
-        There is none, or a folder holds folders.
+        There is none, or a folder holds folders, such as those of Hive's partitions.
     """
     if path.is_file():
         return [path]
@@ -35,13 +35,19 @@ def part_files(path: Path) -> list[Path]:
         found = [each for each in path.iterdir() if not each.name.startswith(_NOT_PARTS)]
         folder = next((each for each in found if not each.is_file()), None)
         if folder is not None:
+            is_text = any(folder.rglob("*.csv"))
             raise SourceError(
-                f"{path} holds {folder.name}, which is no file; a folder of a table has part files alone"
+                f"{path} holds {folder.name}, which is no file; a folder of a table has part files alone. Put the "
+                f"parts into one: import pyarrow.dataset as d; d.write_dataset(d.dataset({str(path)!r}, "
+                f"format={'csv' if is_text else 'parquet'!r}, partitioning='hive'), {path.name + '_flat'!r}, "
+                "format='parquet')"
             )
     else:
         found = [each for each in path.parent.glob(path.name) if each.is_file()] if is_pattern(path) else []
         if not found:
             what = "matches no file" if is_pattern(path) else "is missing, or is not a file"
+            if any(map(is_pattern, path.parents)):
+                what = "is a pattern of folders; one of files has its marks in the last part, such as links-*.csv"
             raise SourceError(f"{path} {what}")
     if not found:
         raise SourceError(f"{path} is a folder without files")
@@ -137,6 +143,10 @@ class PartedTable:
         known = [kind for kind in kinds if kind != "empty"]
         # Whole numbers in some parts and fractions in others are numbers.
         return "number" if set(known) == {"integer", "number"} else next(iter(known), "empty")
+
+    def width(self, column: str) -> int:
+        """Return the numbers in each row of a column, in the first part that tells."""
+        return next((part.width(column) for part in self.parts if part.kind(column) != "empty"), 1)
 
     def count_rows(self) -> int:
         """Return the number of rows, by reading them where no file says it."""

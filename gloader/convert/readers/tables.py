@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gloader.convert.readers.checked_rows import is_rounded
 from gloader.convert.readers.column_names import (
     KNOWN_ENDS,
+    LISTS,
     WEIGHT_NAMES,
     end_columns,
     end_pairs,
@@ -80,16 +81,24 @@ class TableFile(Protocol):
         ...
 
     def kind(self, column: str) -> str:
-        """Return what a column holds: integer, number, bool, empty, or something that is no number, such as string."""
+        """Return what a column holds: integer, number, bool, empty, "list of 3", or such as string."""
+        ...
+
+    def width(self, column: str) -> int:
+        """Return the numbers in each row of a column: 1, or the length of its lists."""
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns`` as arrays of the dtypes given, some thousands of rows at a time.
+        """Yield the named ``columns`` as arrays (n,) of the dtypes given, or wider ones; of lists, (n, width).
+
+        Where a float is missing it is NaN.
 
         Raises
         ------
         error
-            A value is missing or is no such number; names the file, the row and the value.
+            A whole number is missing, or a value is no such number; names the file, the row and the value.
+        ShapeError
+            A list has another length than the first.
         SourceError
             The file is truncated or corrupt.
         """
@@ -137,8 +146,10 @@ class TableEdges:
         """
         names = table.names
         if len(names) < 2 and names:
+            only = f", {shown(names[0])}" if table.has_names else ""
             raise SourceError(
-                f"{table.path} has columns {', '.join(names)}; an edge list has source, destination, perhaps weight"
+                f"{table.path} has one column{only}; an edge list has source, destination, perhaps "
+                "weight, in text separated by commas, tabs, semicolons, bars or blanks"
             )
         ends = find_ends(table, src, dst, keys=keys)
         weight = named_column(names, WEIGHT_NAMES) if table.has_names else None
@@ -146,6 +157,11 @@ class TableEdges:
         if not table.has_names and len(names) == 3 and names[2] not in ends:
             # Where nothing is known of it, it is no weight.
             weight = names[2] if table.kind(names[2]) != "empty" else None
+        if table.has_names and weight is not None and not is_number(table, weight):
+            raise SourceError(
+                f"{table.path}: column {weight!r} holds {table.kind(weight)}s; weights are numbers. Write numbers, or "
+                "give the column another name"
+            )
         return cls(
             table=table,
             src=ends[0],
@@ -218,13 +234,23 @@ class TableFeatures:
 
     @property
     def dim(self) -> int:
-        """F."""
-        return len(self._names)
+        """F: the columns, and of those of lists the entries."""
+        return sum(map(self.table.width, self._columns))
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """The dtype of the chunks."""
         return np.dtype(np.float32)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each feature (F,), for messages."""
+        widths = {name: self.table.width(name) for name in self._columns}
+        return tuple(
+            name if width == 1 else f"{name}[{number}]"
+            for name, width in widths.items()
+            for number in range(width)
+        )
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
         """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``.
@@ -232,37 +258,48 @@ class TableFeatures:
         Raises
         ------
         FeatureValueError
-            A whole number is none in float32; names the row and the column.
+            A number is too large for float32, or a whole one is none in float32; names the row and the column.
         """
-        whole = {name for name in self._names if not self.may_round and self.table.kind(name) == "integer"}
-        # Text is read as float64, so that what float32 rounds is seen.
-        numbers: dict[str, Number] = {name: "float64" if name in whole else "float32" for name in self._names}
-        first = 0
-        for columns in regroup(self.table.read(numbers, error=SourceError), max_rows):
-            for name, column in zip(numbers, columns, strict=True):
-                if name in whole:
-                    self._require_exact(name, column, first)
-            first += columns[0].shape[0]
-            yield np.column_stack([column.astype(np.float32, copy=False) for column in columns])
+        for columns in regroup(self._floats(), max_rows):
+            yield np.column_stack(columns)
 
     @property
-    def _names(self) -> tuple[str, ...]:
+    def _columns(self) -> tuple[str, ...]:
         return self.table.names if self.columns is None else self.columns
 
-    def _require_exact(self, name: str, column: NDArray[Any], first: int) -> None:
-        if column.dtype.kind == "f":
-            # Beyond 2**53 float64 skips whole numbers too, so that the number meant is not known.
-            is_whole = np.isfinite(column) & (np.floor(column) == column)
-            is_bad = is_whole & ((column.astype(np.float32) != column) | (np.abs(column) > 2**53))
-        else:
-            is_bad = is_rounded(column)
-        if is_bad.any():
-            row = int(is_bad.argmax())
-            raise FeatureValueError(
-                f"{self.table.path}: row {first + row}, column {shown(name)} is {int(column[row])}, which float32 "
-                "would round. Features are stored as floats: leave ids and keys out, or accept the rounding with "
-                "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
+    def _floats(self) -> Iterator[Columns]:
+        first = 0
+        # Read as float64, so that what float32 rounds is seen.
+        for columns in self.table.read(dict.fromkeys(self._columns, "float64"), error=SourceError):
+            yield tuple(
+                self._float32(name, column, first)
+                for name, column in zip(self._columns, columns, strict=True)
             )
+            first += columns[0].shape[0]
+
+    def _float32(self, name: str, column: NDArray[Any], first: int) -> NDArray[np.float32]:
+        with np.errstate(over="ignore"):
+            narrow = column.astype(np.float32, copy=False)
+        if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
+            return narrow
+        is_beyond = np.isinf(narrow) & np.isfinite(column)
+        is_bad = is_beyond
+        if not self.may_round:
+            is_bad = is_beyond | is_rounded(column)
+            if column.dtype.kind == "f" and self.table.kind(name) == "integer":
+                # Of text. Beyond 2**53 float64 skips whole numbers too, so that the one that was meant is not known.
+                is_bad |= np.abs(column) > 2**53
+        if is_bad.any():
+            at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+            place = f"{self.table.path}: row {first + int(at[0])}, column {shown(name)} is"
+            if is_beyond[at]:
+                raise FeatureValueError(f"{place} {column[at]}, which is beyond float32; scale the features")
+            raise FeatureValueError(
+                f"{place} {int(column[at])}, which float32 would round. Features are stored as floats: leave ids and "
+                "keys out, or accept the rounding with --dtype float32 (of edges --edge-dtype), in Python "
+                "dtype='float32'"
+            )
+        return narrow
 
 
 def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
@@ -297,6 +334,11 @@ def _joined(pieces: list[Columns]) -> Columns:
 def is_number(table: TableFile, column: str) -> bool:
     """Whether a column can be read as numbers, as far as the file tells. Pure."""
     return table.kind(column) in NUMBER_KINDS
+
+
+def is_feature(table: TableFile, column: str) -> bool:
+    """Whether a column can be features: numbers, or lists of numbers. Pure."""
+    return is_number(table, column) or table.kind(column).startswith(LISTS)
 
 
 def find_ends(

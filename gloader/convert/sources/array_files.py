@@ -9,7 +9,7 @@ from gloader.convert.readers.file_features import CsrFeatures
 from gloader.convert.readers.node_arrays import read_labels, read_split, to_labels
 from gloader.convert.readers.node_tables import node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.open_table import is_table, open_table
+from gloader.convert.readers.open_table import is_table, open_table, unknown_format
 from gloader.convert.source import FeatureStream, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.errors import SourceError
@@ -46,6 +46,8 @@ def open_node_features(
         Row offsets or ids take more than ``budget_bytes``.
     """
     if not is_table(path):
+        if path.suffix not in {".npy", ".npz"}:
+            raise SourceError(f"{path} is no .npy or .npz array: {unknown_format(path)}")
         return open_feature_file(path, budget_bytes=budget_bytes), None
     has_labels = labels is not None and labels.expanduser().resolve() == path.resolve()
     return node_features(open_table(path), budget_bytes=budget_bytes, told=told, has_labels=has_labels)

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.edge_names import NONE
-from gloader.convert.readers.parquet_lists import NUMBERS, ParquetLists, is_list_column
-from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.convert.readers.tables import TableFeatures
 from gloader.convert.readers.told import column_text
 from gloader.convert.sources.array_files import open_edge_features
@@ -37,7 +35,7 @@ def edge_table_columns(
     ----------
     edges : of the table
     time : the column of the times; None or "none": they have none
-    features : columns of numbers, such as "amount,kind", one column of lists, or a file with a row for each edge; None
+    features : columns of numbers or of lists of them, such as "amount,kind", or a file with a row for each edge; None
         or "none": they have none
     budget_bytes : memory that the row offsets of a sparse matrix may take
     told : receives what the columns became
@@ -71,8 +69,6 @@ def edge_table_columns(
                 _missing(keys[1], str(features), edges, what="column, and there is no such file")
             )
         return edges, open_edge_features(path, budget_bytes=budget_bytes, told=told)
-    if isinstance(table, ParquetTable) and len(names) == 1 and is_list_column(table.path, names[0]):
-        return edges, ParquetLists.open(table.path, names[0], NUMBERS)
     if edges.num_edges is None:
         # How many edges there are is known before they are sorted, as the rows of features take disk.
         edges = replace(edges, known_edges=table.count_rows())

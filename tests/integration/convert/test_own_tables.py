@@ -265,7 +265,7 @@ def test_the_index_of_pandas_is_joined_and_never_a_feature():
     [
         (
             np.arange(N) + 1,
-            "row 8 has 9 in column 'id', by which rows are joined to nodes: ids are 0..8 for 9 rows",
+            "row 8 has 9 in column 'id', by which rows are joined to nodes: ids are 0..8 for 9 nodes",
         ),
         (np.minimum(np.arange(N), 7), "row 8 has 7 in column 'id'"),
         (np.arange(N) - 1, "row 0 has -1 in column 'id'"),
@@ -273,7 +273,7 @@ def test_the_index_of_pandas_is_joined_and_never_a_feature():
             [f"n{i}" for i in range(N)],
             "column 'id' holds strings; the ids of nodes are the whole numbers 0..N-1",
         ),
-        (np.arange(N) + 0.5, "column 'id' holds numbers; the ids"),
+        (np.arange(N) + 0.5, "row 0 (line 2), column 'id' is '0.5'; ids are whole numbers"),
     ],
 )
 def test_ids_that_number_no_nodes_are_refused(ids, message):

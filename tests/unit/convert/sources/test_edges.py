@@ -104,7 +104,7 @@ def test_bad_text_names_file_row_and_value(tmp_path, options, content, message):
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        (pa.array([1.0, 2.0]), "column 'src' has type double; it must hold integers"),
+        (pa.array([1.0, 2.0]), "column 'src' has type double; ids are whole numbers: if all of these are"),
         (pa.array(["1", "2"]), "column 'src' has type string; it must hold integers"),
         (pa.array([1, None]), "row 1, column 'src' is null; every row needs a value"),
         (
@@ -169,7 +169,7 @@ def test_what_is_missing_is_said(tmp_path, options):
         open_edges(str(tmp_path / "nowhere.csv"), options)
     with pytest.raises(SourceError, match=r"the name does not say the format; use one of .csv, .parquet"):
         open_edges(str(tmp_path / "x.npy"), options)
-    with pytest.raises(SourceError, match="has columns c0; an edge list has source, destination"):
+    with pytest.raises(SourceError, match="has one column; an edge list has source, destination"):
         open_edges(str(tmp_path / "one.csv"), options)
     (tmp_path / "x.csv").write_text("1,2\n3,x\n" + 7 * "5,6\n")
     given = SourceOptions(features=tmp_path / "x.csv", labels=options.labels)
