@@ -237,7 +237,7 @@ def _describe(report: "PrepareReport") -> dict[str, str]:
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} ({ordered}edges {format_seconds(report.edge_seconds)}, "
         f"features {format_seconds(report.feature_seconds)})",
-        "memory budget": _budget(report),
+        "peak memory": _budget(report),
     }
 
 
@@ -257,7 +257,7 @@ def _describe_typed(report: "HeteroPrepareReport") -> dict[str, str]:
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} (edges {format_seconds(report.edge_seconds)}, "
         f"features {format_seconds(report.feature_seconds)})",
-        "memory budget": _budget(report),
+        "peak memory": _budget(report),
     }
 
 
@@ -300,6 +300,7 @@ def _on_screen(receipt: dict[str, str]) -> dict[str, str]:
 
 def _budget(report: "PrepareReport | HeteroPrepareReport") -> str:
     spilled = report.spilled_bytes
-    return format_bytes(report.budget_bytes) + (
+    peak, budget = map(format_bytes, (report.peak_bytes, report.budget_bytes))
+    return f"{peak} of a budget of {budget}" + (
         f", {format_bytes(spilled)} of edges sorted on disk" if spilled else ""
     )

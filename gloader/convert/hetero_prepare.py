@@ -86,6 +86,7 @@ class HeteroPrepareReport:
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
+    peak_bytes: int = 0  # of memory, above Python, libraries and kernels; as it was seen between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
     receipt: dict[str, str] = field(default_factory=dict)  # as the dataset records it; see `Receipt`
 

@@ -18,7 +18,7 @@ from gloader.convert.order.ordered_rows import ordered_rows
 from gloader.convert.order.renumber import renumbered
 from gloader.convert.order.row_order import RowOrder, find_order
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
-from gloader.convert.progress import NO_PROGRESS, PrepareProgress
+from gloader.convert.progress import NO_PROGRESS, PrepareProgress, WatchedSteps
 from gloader.convert.receipt import Receipt
 from gloader.convert.source_check import check_source
 from gloader.core.paths import bytes_on_disk, nearest_existing
@@ -62,6 +62,7 @@ class PrepareReport:
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
+    peak_bytes: int = 0  # of memory, above Python, libraries and kernels; as it was seen between chunks
     links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
     receipt: dict[str, str] = field(default_factory=dict)  # as the dataset records it; see `Receipt`
 
@@ -137,9 +138,14 @@ def prepare(
     StoreExistsError, StoreLockedError, StoreWriteError
         ``out`` exists, is being created by another process, or the disk refuses.
     """
+    steps = WatchedSteps(progress)
+    held = source.labels.nbytes + source.splits.num_bytes
+    report: PrepareReport | HeteroPrepareReport
     if isinstance(source, HeteroSource):
-        return prepare_typed(source, out, options, progress=progress)
-    return _prepare(source, out, options, progress)
+        report = prepare_typed(source, out, options, progress=steps)
+    else:
+        report = _prepare(source, out, options, steps)
+    return replace(report, peak_bytes=steps.peak_bytes(held))
 
 
 def _prepare(source: Source, out: Path, options: PrepareOptions, progress: PrepareProgress) -> PrepareReport:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Protocol
+
+from gloader.observe.peak_memory import anonymous_bytes, release_freed_memory
 
 
 class PrepareProgress(Protocol):
@@ -29,3 +32,41 @@ class _NoProgress:
 
 
 NO_PROGRESS: PrepareProgress = _NoProgress()
+
+
+class WatchedSteps:
+    """Passes progress on, notes the most memory, and gives freed memory back between steps; not thread-safe.
+
+    What one step freed lies between the blocks of the next, which would count twice.
+    """
+
+    def __init__(self, progress: PrepareProgress) -> None:
+        self._progress = progress
+        self._step: str | None = None
+        self._most = 0
+        _release()  # of what the program freed before
+
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        """Receive how much of a step is done; see `PrepareProgress`."""
+        self._most = max(self._most, anonymous_bytes())
+        if step != self._step:
+            self._step = step
+            _release()
+        self._progress.advance(step, done, total, unit)
+
+    def peak_bytes(self, held_bytes: int) -> int:
+        """Return the most memory that was seen above what stays at the end: Python, libraries and compiled kernels.
+
+        Parameters
+        ----------
+        held_bytes : of the conversion's own arrays that are there at the end
+        """
+        _release()
+        return max(0, self._most - anonymous_bytes() + held_bytes)
+
+
+def _release() -> None:
+    # Arrow has a heap of its own.
+    if (arrow := sys.modules.get("pyarrow")) is not None:
+        arrow.default_memory_pool().release_unused()
+    release_freed_memory()

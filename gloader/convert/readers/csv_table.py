@@ -33,7 +33,7 @@ from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")
 # As long as a line may be. The reader holds several of them, and each is several times as large as numbers.
 _BLOCK_BYTES = 1 << 20
+_BLOCK_COPIES = 12  # as text, cleaned, as bytes, and those that the parser holds
 _DELIMITERS = (",", "\t", ";", "|", BLANKS)
 # More comment lines than this before the first row are taken for a file of another kind.
 _MAX_COMMENTS = 1000
@@ -135,6 +136,11 @@ class CsvTable:
         del column
         return 1
 
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the memory that reading takes besides what it yields: copies of a block of text."""
+        del columns
+        return _BLOCK_COPIES * _BLOCK_BYTES
+
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`."""
         try:
@@ -180,7 +186,9 @@ class CsvTable:
                 return
             reader = pacsv.open_csv(
                 cast("IO[bytes]", text),
-                read_options=pacsv.ReadOptions(block_size=_BLOCK_BYTES, column_names=list(self.names)),
+                read_options=pacsv.ReadOptions(
+                    block_size=_BLOCK_BYTES, column_names=list(self.names), use_threads=False
+                ),
                 parse_options=pacsv.ParseOptions(delimiter=self.delimiter),
                 # Without nulls of its own, pyarrow would take words such as "null" for missing numbers.
                 convert_options=pacsv.ConvertOptions(

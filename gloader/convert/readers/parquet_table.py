@@ -14,7 +14,7 @@ from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import GloaderError, ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -27,6 +27,8 @@ _BATCH_NUMBERS = 1 << 18
 _BUFFER_BYTES = 1 << 16
 # Rows of which the first list tells how long the lists of a column are.
 _FIRST_ROWS = 100
+# Groups of rows that tell how large the pages of a column are.
+_FIRST_GROUPS = 8
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
@@ -44,6 +46,7 @@ class ParquetTable:
     num_rows: int
     kinds: tuple[str, ...] = ()  # of the columns, as `TableFile.kind` says them
     widths: tuple[int, ...] = ()  # of the columns, as `TableFile.width` says them
+    page_bytes: tuple[int, ...] = ()  # of the columns: memory of the pages that are unpacked at a time
     index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
     row_ids: range | None = None  # such an index that counts and is no column; None: there is none
     has_names: bool = field(default=True, init=False)
@@ -62,7 +65,7 @@ class ParquetTable:
             with open_parquet(path) as file:
                 schema, num_rows = file.schema_arrow, file.metadata.num_rows
                 index, row_ids = _pandas_index(schema.pandas_metadata, num_rows)
-                widths = _widths(file)
+                widths, pages = _widths(file), _page_bytes(file)
         except _DAMAGED as error:
             raise SourceError(f"{path} is not a Parquet file, or is truncated: {error}") from error
         names = tuple(schema.names)
@@ -77,6 +80,7 @@ class ParquetTable:
                 _kind(each, widths.get(name)) for name, each in zip(names, schema.types, strict=True)
             ),
             widths=tuple(max(1, widths.get(name, 1)) for name in names),
+            page_bytes=tuple(pages.get(name, 0) for name in names),
             index=tuple(name for name in names if name in index or is_unnamed(name)),
             row_ids=row_ids,
         )
@@ -93,6 +97,10 @@ class ParquetTable:
         """Return the numbers in each row of a column: 1, or the length of its lists."""
         return self.widths[self.names.index(column)]
 
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the memory that reading ``columns`` takes besides what it yields: a page of each."""
+        return sum(self.page_bytes[self.names.index(name)] for name in columns)
+
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
         done = 0
@@ -102,7 +110,9 @@ class ParquetTable:
                 for name, number in columns.items():
                     self._check_type(file, name, number, error)
                 batch_rows = max(1, _BATCH_NUMBERS // sum(map(self.width, columns)))
-                for batch in file.iter_batches(batch_size=batch_rows, columns=list(columns)):
+                for batch in file.iter_batches(
+                    batch_size=batch_rows, columns=list(columns), use_threads=False
+                ):
                     yield tuple(
                         self._numbers(name, batch.column(name), number, done, error)
                         for name, number in columns.items()
@@ -174,8 +184,26 @@ def _widths(file: pq.ParquetFile) -> dict[str, int]:
     first = next(file.iter_batches(batch_size=_FIRST_ROWS, columns=names), None) if names else None
     if first is None:
         return dict.fromkeys(names, 0)
-    lengths = {name: first.column(name).value_lengths().drop_null().to_pylist() for name in names}
-    return {name: next(filter(None, found), 0) for name, found in lengths.items()}
+    found = dict[str, int]()
+    for name in names:
+        lists: Any = first.column(name)
+        found[name] = next(filter(None, lists.value_lengths().drop_null().to_pylist()), 0)
+    return found
+
+
+def _page_bytes(file: pq.ParquetFile) -> dict[str, int]:
+    """Return the bytes of each column's pages, packed and unpacked, that are in memory while it is read."""
+    names, metadata = set(file.schema_arrow.names), file.metadata
+    found = dict[str, int]()
+    for group in range(min(metadata.num_row_groups, _FIRST_GROUPS)):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            path = column.path_in_schema
+            name = path if path in names else path.partition(".")[0]
+            # A page has a megabyte, and its dictionary another.
+            size = min(column.total_uncompressed_size, 2 << 20) + min(column.total_compressed_size, 1 << 20)
+            found[name] = max(found.get(name, 0), size)
+    return found
 
 
 def _is_list(kind: pa.DataType) -> bool:

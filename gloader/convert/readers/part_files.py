@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from gloader.convert.readers.tables import Columns, Number, TableError, TableFile
@@ -147,6 +147,11 @@ class PartedTable:
     def width(self, column: str) -> int:
         """Return the numbers in each row of a column, in the first part that tells."""
         return next((part.width(column) for part in self.parts if part.kind(column) != "empty"), 1)
+
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the memory that reading ``columns`` takes besides what it yields, of the largest part."""
+        names = tuple(columns)
+        return max(part.reading_bytes(names) for part in self.parts)
 
     def count_rows(self) -> int:
         """Return the number of rows, by reading them where no file says it."""

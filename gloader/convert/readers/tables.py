@@ -88,6 +88,10 @@ class TableFile(Protocol):
         """Return the numbers in each row of a column: 1, or the length of its lists."""
         ...
 
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the memory that reading ``columns`` takes besides what it yields."""
+        ...
+
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns`` as arrays (n,) of the dtypes given, or wider ones; of lists, (n, width).
 
@@ -187,6 +191,11 @@ class TableEdges:
         """Whether every chunk carries times."""
         return self.time is not None
 
+    @property
+    def reading_bytes(self) -> int:
+        """Memory that reading takes besides the chunks."""
+        return self.table.reading_bytes(self._columns()) if self.table.names else 0
+
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         """Yield the edges in order, at most ``max_edges`` at a time."""
         if not self.table.names:
@@ -241,6 +250,11 @@ class TableFeatures:
     def dtype(self) -> np.dtype[np.generic]:
         """The dtype of the chunks."""
         return np.dtype(np.float32)
+
+    @property
+    def reading_bytes(self) -> int:
+        """Memory that reading takes besides the chunks."""
+        return self.table.reading_bytes(self._columns)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from gloader.convert.readers.node_arrays import read_labels, read_split, to_labe
 from gloader.convert.readers.node_tables import node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_table, open_table, unknown_format
-from gloader.convert.source import FeatureStream, Splits
+from gloader.convert.readers.tables import TableEdges, TableFeatures
+from gloader.convert.source import EdgeStream, FeatureStream, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.errors import SourceError
 
@@ -130,6 +131,12 @@ def _open_split(path: Path, name: str) -> NpyFile:
     if member is None:
         raise SourceError(f"{path} holds no array {name!r}; there: {', '.join(members) or 'nothing'}")
     return NpyFile.open(path, member)
+
+
+def reading_bytes(*streams: EdgeStream | FeatureStream | None) -> int:
+    """Return the memory that reading the largest table of a source takes; they are read one after another."""
+    tables = [each for each in streams if isinstance(each, TableEdges | TableFeatures)]
+    return max((each.reading_bytes for each in tables), default=0)
 
 
 def held_bytes(features: FeatureStream | None, row_ids: IdArray | None = None) -> int:

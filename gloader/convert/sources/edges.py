@@ -21,6 +21,7 @@ from gloader.convert.sources.array_files import (
     open_node_features,
     read_label_file,
     read_split_files,
+    reading_bytes,
 )
 from gloader.convert.sources.edge_tables import edge_table_columns
 from gloader.errors import ConfigError
@@ -98,7 +99,7 @@ def open_edges(argument: str, options: SourceOptions) -> Source:
         splits=splits,
         edge_features=edge_features,
         edge_file=path,
-        resident_bytes=held_bytes(features, row_ids),
+        resident_bytes=held_bytes(features, row_ids) + reading_bytes(edges, edge_features, features),
         said=tuple(told.said),
         unused=told.unused,
     )

@@ -26,6 +26,7 @@ from gloader.convert.sources.array_files import (
     open_node_features,
     read_label_file,
     read_split_files,
+    reading_bytes,
 )
 from gloader.convert.sources.graph_yaml import GRAPH_FILE, GraphYaml, NodeEntry, read_graph_yaml
 from gloader.convert.sources.relation_tables import open_edge_table
@@ -103,7 +104,10 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
         labels=labels,
         splits=_splits(graph, labelled, labels, options),
         resident_bytes=sum(held_bytes(*each) for each in rows.values())
-        + sum(held_bytes(each.edge_features) for each in relations),
+        + sum(held_bytes(each.edge_features) for each in relations)
+        + reading_bytes(
+            *features.values(), *(part for each in relations for part in (each.edges, each.edge_features))
+        ),
         said=tuple(told.said),
         unused=(*told.unused, *_unused(graph)),
     )

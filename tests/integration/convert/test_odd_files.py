@@ -17,7 +17,7 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.dataset import Dataset
-from gloader.errors import GloaderError
+from gloader.errors import BudgetError, GloaderError
 
 N = 6
 PAIRS = [(i, (i + 1) % N) for i in range(N)]
@@ -269,3 +269,34 @@ def test_labels_that_may_be_of_other_nodes_are_refused(content, said):
 def test_arrays_that_are_no_labels_say_what_to_write(array, said):
     np.save("l.npy", array)
     assert said in refusal(labels="l.npy")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "npy"])
+def test_a_conversion_stays_within_its_budget_as_its_report_says(kind):
+    random = np.random.default_rng(0)
+    ends, budget = random.integers(0, 20_000, (2, 400_000)), 48_000_000
+    x = random.standard_normal((20_000, 64)).astype(np.float32)
+    np.save("y.npy", np.zeros(20_000, np.int64))
+    frame = pd.DataFrame(ends.T, columns=["src", "dst"])
+    if kind == "npy":
+        Path("g").mkdir()
+        np.savez("g/graph.npz", edge_index=ends, labels=np.load("y.npy"))
+        np.save("g/features.npy", x)
+        source = open_source("npy:g", SourceOptions(memory_budget_bytes=budget))
+    else:
+        (frame.to_csv if kind == "csv" else frame.to_parquet)(f"e.{kind}", index=False)
+        pq.write_table(pa.table({"x": pa.array(list(x))}), "n.parquet")
+        source = open_source(
+            f"edges:e.{kind}",
+            SourceOptions(features=Path("n.parquet"), labels=Path("y.npy"), memory_budget_bytes=budget),
+        )
+    report = prepare(source, Path("out"), PrepareOptions(memory_budget_bytes=budget))
+    assert 1_000_000 < report.peak_bytes <= budget
+
+
+def test_a_table_of_many_columns_is_refused_where_its_pages_do_not_fit():
+    x = np.random.default_rng(0).standard_normal((20_000, 200))
+    pd.DataFrame(x).add_prefix("f").to_parquet("n.parquet", index=False)
+    np.save("y.npy", np.zeros(20_000, np.int64))
+    with pytest.raises(BudgetError, match=r"needs 105 MB .* the memory budget allows 60 MB"):
+        prepared(features="n.parquet")

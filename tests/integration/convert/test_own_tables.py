@@ -348,7 +348,7 @@ def large_table(num_nodes=12_000, dim=64):
 @pytest.mark.parametrize("order", ["none", "degree"])
 def test_rows_are_moved_out_of_core_within_the_budget(folder, monkeypatch, order):
     rows = large_table()
-    budget = 31_000_000  # of which write buffers and the sort of edges take all but some
+    budget = 44_000_000  # of which pages, write buffers and the sort of edges take all but some
     source = opened(features="n.parquet", memory_budget_bytes=budget)
     options = PrepareOptions(memory_budget_bytes=budget, order=order)
     plan = plan_source(source, folder / "d", options)
