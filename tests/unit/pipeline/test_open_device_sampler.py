@@ -95,7 +95,7 @@ def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows(gpu: Device) -
     size = found.num_bytes
     assert size > TABLES
     assert found.sampler.graph.num_bytes == 8 * 101 + 4 * 400
-    assert text == f"sampling: on cuda:1, with {format_bytes(size)} of topology and batches there"
+    assert text == f"sampling: on cuda:1, with {format_bytes(size)} of edges and batches there"
     assert _open("auto", gpu, room_bytes=4 * size)[0] is not None
     found, text = _open("auto", gpu, room_bytes=4 * size - 4)
     assert found is None
