@@ -105,7 +105,7 @@ def test_the_same_is_not_advised_again_once_it_was_followed(tiny: Written, tmp_p
         recording = recording_of(loader, read_s=0.05)
         found = advisor_of(loader, tiny, tmp_path).advise(recording)
     assert "no cache=" not in found
-    assert "io_strategy=auto" not in found
+    assert 'io_strategy="auto"' not in found
 
 
 def test_what_is_advised_is_planned_as_a_loader_plans_it(tiny: Written, tmp_path: Path) -> None:

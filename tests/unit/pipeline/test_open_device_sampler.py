@@ -99,7 +99,7 @@ def test_auto_takes_a_quarter_of_the_room_or_what_leaves_all_rows(gpu: Device) -
     assert _open("auto", gpu, room_bytes=4 * size)[0] is not None
     found, text = _open("auto", gpu, room_bytes=4 * size - 4)
     assert found is None
-    assert text.startswith("sampling: on the CPU: topology and batches would take ")
+    assert text.startswith("sampling: on the CPU: edges and batches would take ")
     assert text.endswith(f"more than 25% of the {format_bytes(4 * size - 4)} for rows")
     assert _open("auto", gpu, room_bytes=2 * size, all_rows_bytes=size)[0] is not None
     assert _open("auto", gpu, room_bytes=2 * size - 1, all_rows_bytes=size)[0] is None
