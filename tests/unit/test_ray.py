@@ -62,7 +62,9 @@ def test_a_setting_that_is_not_allowed_is_refused_before_a_cluster_is_looked_for
 
 
 def test_a_setting_that_is_unknown_is_answered_with_the_nearest() -> None:
-    with pytest.raises(TypeError, match="a run has no setting 'fanout'; did you mean 'fanouts'"):
+    with pytest.raises(
+        TypeError, match=r"train\(\) got an unexpected keyword argument 'fanout'; did you mean 'fanouts'"
+    ):
         gloader.ray.train(**QUICK, fanout=(5, 5))
 
 
