@@ -375,7 +375,7 @@ def test_typed_tables_are_joined_by_id(folder):
         "nodes:\n  paper: {features: n.parquet, labels: y.npy}\n  author: {num_nodes: 5}\n"
         "edges:\n  author:writes:paper: {file: w.csv, src: who, dst: what}\n"
     )
-    budget = 30_500_000
+    budget = 44_000_000
     source = open_source(f"tables:{folder}", SourceOptions(memory_budget_bytes=budget))
     prepare(source, folder / "d", PrepareOptions(memory_budget_bytes=budget))
     assert np.array_equal(Dataset.open("d").to_numpy()["features"]["paper"], rows)
