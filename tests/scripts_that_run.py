@@ -44,7 +44,7 @@ loader = DataLoader(g, seeds, NeighborSampler([5, 5]), batch_size=32, shuffle=Tr
 first, second = GATConv(8, 4, num_heads=2), GATConv(8, 3, num_heads=1)
 losses = []
 for _, _, blocks in loader:
-    h = F.elu(first(blocks[0], {"item": blocks[0].srcdata["feat"]}).flatten(1))
+    h = F.elu(first(blocks[0], blocks[0].srcdata["feat"]).flatten(1))
     h = second(blocks[1], h).mean(1)
     loss = F.cross_entropy(h, blocks[-1].dstdata["label"])
     loss.backward()

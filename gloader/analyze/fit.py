@@ -18,7 +18,7 @@ from gloader.errors import BudgetError
 from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.plan import MemoryPlan, plan_memory
 from gloader.memory.predict import StepWork, TableWork
-from gloader.memory.too_small import rounded_up
+from gloader.memory.too_small import least_planned, rounded_up
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_edges import choose_edge_home, plan_edges, sweep_demand
 from gloader.pipeline.table_files import KnownDisk
@@ -33,8 +33,6 @@ from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, step_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gloader.analyze.sized_graph import SizedGraph
     from gloader.cache.reuse import ReuseProfile
     from gloader.config import LoaderSettings, ModelConfig
@@ -54,10 +52,6 @@ _KEPT_SHARE: Final = 1 / 2  # of what such edges may take, that keeps pages
 _FETCHED_EDGE_BYTES: Final = 24  # of an edge that is being fetched
 _SPILL_MULTIPLE: Final = 4  # of what is read, where the disk has room
 _EDGES_PER_S: Final = 5e7  # that a core samples
-
-_LEAST_BYTES: Final = 16 << 20
-_MOST_BYTES: Final = 1 << 44
-_TOLERANCE: Final = 0.005  # of the least budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,11 +231,11 @@ class FitQuestion(Question):
 
     def least_to_train(self) -> int:
         """Return the least budget that `train` accepts; BudgetError where none does."""
-        return _least(self.train)
+        return least_planned(self.train)
 
     def least_to_prepare(self) -> int:
         """Return the least budget that `prepare` accepts; BudgetError where none does."""
-        return _least(self.prepare)
+        return least_planned(self.prepare)
 
     def _load(self, budget: RunBudget) -> Fit:
         settings, num_bytes = self._settings, budget.loader_bytes
@@ -350,17 +344,3 @@ class FitQuestion(Question):
 def _larger(count: int) -> int:
     """Return ``count`` with the room that a loader leaves for batches larger than the first."""
     return math.ceil(LARGER_THAN_PROBED * count)
-
-
-def _least(plan: Callable[[int], object]) -> int:
-    """Return the least budget that ``plan`` takes without a BudgetError."""
-    low, high = _LEAST_BYTES, _MOST_BYTES
-    plan(high)
-    while high > (1 + _TOLERANCE) * low:
-        middle = math.isqrt(low * high)
-        try:
-            plan(middle)
-            high = middle
-        except BudgetError:
-            low = middle
-    return high

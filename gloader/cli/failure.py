@@ -121,7 +121,10 @@ def _ended(error: BaseException) -> str:
 
 def _keywords_of(command: App | None) -> set[str]:
     """Return what the flags of a command are called in Python."""
-    found = () if command is None else command.assemble_argument_collection()
+    # A group of commands has no flags of its own.
+    if command is None or command.default_command is None:
+        return set()
+    found = command.assemble_argument_collection()
     return {
         argument.keys[-1] if argument.keys else argument.name.removeprefix("--").replace("-", "_")
         for argument in found

@@ -31,6 +31,7 @@ from gloader.core.units import format_bytes
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.schema import relation_text
 from gloader.memory.available import default_budget_bytes
+from gloader.memory.too_small import planned_within
 from gloader.ssd_store.write.disk_errors import require_free_space
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def _plan(
     check_hetero(source)
     relations = plan_relations(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
-    plan = plan_hetero(source, relations, options, budget_bytes=budget)
+    plan = planned_within(lambda size: plan_hetero(source, relations, options, budget_bytes=size), budget)
     require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
     return plan, relations
 

@@ -27,6 +27,7 @@ from gloader.dataset.schema import EDGE
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.memory.available import default_budget_bytes
+from gloader.memory.too_small import planned_within
 from gloader.ssd_store.write.disk_errors import require_free_space
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _plan(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
     check_source(source)
     _refuse_options(source, options)
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
-    plan = plan_prepare(source, options, budget_bytes=budget)
+    plan = planned_within(lambda size: plan_prepare(source, options, budget_bytes=size), budget)
     require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
     return plan
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 from typing import Protocol
 
-from gloader.observe.peak_memory import anonymous_bytes, release_freed_memory
-
 
 class PrepareProgress(Protocol):
     """Receives the progress of a conversion, step after step, from one thread."""
@@ -48,7 +46,7 @@ class WatchedSteps:
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
         """Receive how much of a step is done; see `PrepareProgress`."""
-        self._most = max(self._most, anonymous_bytes())
+        self._most = max(self._most, _anonymous_bytes())
         if step != self._step:
             self._step = step
             _release()
@@ -62,10 +60,19 @@ class WatchedSteps:
         held_bytes : of the conversion's own arrays that are there at the end
         """
         _release()
-        return max(0, self._most - anonymous_bytes() + held_bytes)
+        return max(0, self._most - _anonymous_bytes() + held_bytes)
+
+
+def _anonymous_bytes() -> int:
+    # Imported here: numba loads when something is converted, not for --help.
+    from gloader.observe.peak_memory import anonymous_bytes
+
+    return anonymous_bytes()
 
 
 def _release() -> None:
+    from gloader.observe.peak_memory import release_freed_memory
+
     # Arrow has a heap of its own.
     if (arrow := sys.modules.get("pyarrow")) is not None:
         arrow.default_memory_pool().release_unused()

@@ -25,7 +25,7 @@ _FACTORS = {
     "T": 10**12,
 }
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
-_NO_UNIT = re.compile(r"^\s*[1-9][0-9]{0,2}\s*$")  # of whole bytes, few enough to be a slip
+_NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")  # of whole bytes, so few that it is a slip
 MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
 _MAX_DIGITS = 100
 
@@ -36,7 +36,7 @@ def parse_bytes(size: str | int) -> int:
     Raises
     ------
     ConfigError
-        The text is not a size, or has no unit and is less than 1,000; or the size is negative or beyond 4 EB.
+        The text is not a size, or has no unit and is less than 100; or the size is negative or beyond 4 EB.
     """
     num_bytes = _size_of_text(size) if isinstance(size, str) else size
     if isinstance(size, str) and _NO_UNIT.match(size):

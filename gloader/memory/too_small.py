@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import math
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 # Budgets that are tried to tell one that is enough; each is more by what was lacking, or by a part of it.
 _MOST_TRIES: Final = 24
 _LEAST_STEP: Final = 64
+# Between which the least budget of a plan is looked for, and how closely.
+_LEAST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 44
+_TOLERANCE: Final = 0.005
+_RAISE: Final = ". Raise --memory-budget"
+
+Planned = TypeVar("Planned")
 
 
 def advice(num_bytes: int) -> str:
@@ -55,6 +63,26 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
     while high - low > high // _LEAST_STEP and (middle := rounded_up((low + high) // 2)) < high:
         low, high = (low, middle) if _lacking(attempt, middle) is None else (middle, high)
     return high
+
+
+def least_planned(plan: Callable[[int], object]) -> int:
+    """Return the least budget that ``plan`` takes, to half a percent; raises its BudgetError where none is enough."""
+    low, high = _LEAST_BYTES, _MOST_BYTES
+    plan(high)
+    while high > (1 + _TOLERANCE) * low:
+        middle = math.isqrt(low * high)
+        low, high = (low, middle) if _lacking(plan, middle) is None else (middle, high)
+    return high
+
+
+def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned:
+    """Return what ``plan`` makes of a budget; the BudgetError of one that is too small says which is enough."""
+    try:
+        return plan(budget_bytes)
+    except BudgetError as error:
+        enough = rounded_up(least_planned(plan))
+        cause = error.cause.removesuffix(_RAISE)
+        raise BudgetError(cause, short_bytes=enough - budget_bytes, advice=advice(enough)) from error
 
 
 def _lacking(attempt: Callable[[int], object], budget_bytes: int) -> int | None:

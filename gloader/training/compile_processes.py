@@ -1,7 +1,7 @@
 """The processes that compile kernels before a run: as many at once as the memory budget has room for.
 
-numba keeps what a kernel took until its process ends. So a process that has taken its share of the memory ends, and
-another one goes on in its place, with the kernels that were saved.
+numba keeps what a kernel took until its process ends. So where their memory comes near the budget one of the processes
+ends, and another one goes on in its place, with the kernels that were saved.
 """
 
 import fcntl
@@ -25,9 +25,9 @@ _LOOKS_EVERY_S = 0.05
 # Of anonymous memory, that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
 # torch 216 MB; of links, or of several types, somewhat more.
 _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
-_KERNEL_BYTES = 12_000_000  # of the largest
-_LEAST_SAVED = 4  # before a process ends that has taken its share: another one takes two seconds to begin
-_TOOK_ITS_SHARE = 75  # its exit status
+_KERNEL_BYTES = 12_000_000  # of the largest, which a process compiles before it looks whether it is to end
+_LEAST_SAVED = 4  # before a process ends that is to make room: another one takes two seconds to begin
+_MADE_ROOM = 75  # its exit status
 # An interpreter with torch, where none is here to be looked at: what a memory budget is counted above.
 _BARE_BYTES = 145_000_000
 
@@ -37,7 +37,7 @@ class CompileJob:
     """Kernels that a process compiles."""
 
     name: str
-    module: str  # run by its name, with the bytes that it may take and ``words``
+    module: str  # run by its name, with ``words``
     words: str
     needs_torch: bool
 
@@ -46,9 +46,10 @@ class CompileJob:
         """Anonymous memory that it takes in any case."""
         return _LEAST_BYTES_WITH_TORCH if self.needs_torch else _LEAST_BYTES
 
-    def start(self, share_bytes: int, folder: Path) -> "subprocess.Popen[bytes]":
-        """Start a process with ``share_bytes`` of memory, which writes a byte for each kernel to ``folder``."""
-        command = [sys.executable, "-m", self.module, str(share_bytes), self.words]
+    def start(self, folder: Path) -> "subprocess.Popen[bytes]":
+        """Start a process, which writes a byte for each kernel to ``folder``."""
+        stop_file(folder, self.name).unlink(missing_ok=True)
+        command = [sys.executable, "-m", self.module, self.words]
         with (folder / f"{self.name}.compiled").open("ab") as compiled:
             return subprocess.Popen(command, stdout=compiled, stderr=subprocess.DEVNULL)
 
@@ -90,10 +91,10 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     says : hears of it, in words
     room_bytes : of anonymous memory, that they may have together
     """
-    spare = room_bytes - sum(job.least_bytes for job in jobs)
-    at_once = len(os.sched_getaffinity(0)) if spare >= 0 else 1
+    is_ample = sum(job.least_bytes for job in jobs) <= room_bytes
+    at_once = len(os.sched_getaffinity(0)) if is_ample else 1
     # Alone those without torch come first: they have most room for the kernels that the others only load.
-    waiting = list(jobs) if spare >= 0 else sorted(jobs, key=lambda job: job.least_bytes)
+    waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
     is_whole = True
     began = said = time.monotonic()
@@ -101,17 +102,16 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
-                is_alone = at_once == 1 or not (running or waiting)
-                share = room_bytes if is_alone else job.least_bytes + spare // len(jobs)
-                running.append((job, job.start(share, folder)))
+                running.append((job, job.start(folder)))
             for ended in [each for each in running if each[1].poll() is not None]:
                 running.remove(ended)
                 job, process = ended
-                if process.returncode == _TOOK_ITS_SHARE:
+                if process.returncode == _MADE_ROOM:
                     waiting.insert(0, job)
                 elif process.returncode:
                     is_whole = False
                     _LOG.debug("kernels are compiled in the run itself: %s", process.args)
+            _make_room(running, folder, room_bytes)
             if time.monotonic() - said >= _SAYS_EVERY_S:
                 said = time.monotonic()
                 done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
@@ -126,31 +126,48 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     return is_whole
 
 
-def save_in_turns(lock: Path, *, share_bytes: int) -> None:
-    """Let one process at a time save a kernel, and end this one when it has taken its share of memory.
+def _make_room(
+    running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
+) -> None:
+    """Have one process end where all together come near ``room_bytes``: the one that begins anew in least time."""
+    from gloader.observe.peak_memory import anonymous_bytes
+
+    held = [anonymous_bytes(Path(f"/proc/{process.pid}/status")) for _, process in running]
+    if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
+        return
+    grown = [job for (job, _), size in zip(running, held, strict=True) if size > job.least_bytes]
+    if grown:
+        stop_file(folder, min(grown, key=lambda job: job.least_bytes).name).touch()
+
+
+def stop_file(folder: Path, job: str) -> Path:
+    """Return the file that tells the process of a job to end when it has saved its kernel."""
+    return folder / f"{job}.stop"
+
+
+def save_in_turns(folder: Path, job: str) -> None:
+    """Let one process at a time save a kernel, and end this one where it is to make room.
 
     numba numbers the files of a kernel by an index, which it reads and writes without a lock: two processes that save
     the kernel for other types at once would take the same number, and one file stands for the other.
 
     Parameters
     ----------
-    lock : a file that all of them lock
-    share_bytes : of anonymous memory
+    folder : of all processes, with a file that they lock
+    job : of this process
     """
     from numba.core.caching import IndexDataCacheFile
-
-    from gloader.observe.peak_memory import anonymous_bytes
 
     save, saved = IndexDataCacheFile.save, count(1)
 
     def save_in_turn(cache: Any, key: Any, data: Any) -> None:
-        with lock.open("ab") as file:
+        with (folder / "saving").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             save(cache, key, data)
         sys.stdout.write(".")
         sys.stdout.flush()
-        if next(saved) >= _LEAST_SAVED and anonymous_bytes() > share_bytes - _KERNEL_BYTES:
+        if next(saved) >= _LEAST_SAVED and stop_file(folder, job).exists():
             # At once: other threads of the rehearsal go on to the next kernels.
-            os._exit(_TOOK_ITS_SHARE)
+            os._exit(_MADE_ROOM)
 
     IndexDataCacheFile.save = save_in_turn

@@ -47,8 +47,13 @@ _BATCH_SIZE, _SUPERBATCH = 64, 2
 _SPILL_BYTES = 64 << 20
 _EXCHANGE_BYTES = 8 << 20
 
-# Batches from their seeds to their rows; rows alone, in order and in sweeps; rows that go to and fro between machines.
-Part = Literal["batches", "rows", "exchange"]
+# Batches from their seeds to their rows, and those of edges in sweeps; rows alone, in order and in sweeps; rows that go
+# to and fro between machines.
+Part = Literal["batches", "swept", "rows", "exchange"]
+
+# Of the bytes of the edges: a budget between these shares may hold them or sweep them, as the loader's part of it is.
+_SWEPT_BELOW, _HELD_ABOVE = 2, 10
+_EITHER = "either"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +75,7 @@ class Rehearsal:
         """Return the parts of it, which have hardly a kernel in common: processes may hold them side by side."""
         parts: list[Part] = ["rows"]
         if self.loader is not None:
-            parts.insert(0, "batches")
+            parts[:0] = ["batches", "swept"] if self.loader["topology"] == _EITHER else ["batches"]
         if self.is_exchanged:
             parts.append("exchange")
         return [
@@ -110,6 +115,8 @@ class Rehearsal:
         if self.part == "batches":
             self._read_rows(dataset)
             self._load(dataset)
+        elif self.part == "swept":
+            self._load(dataset, topology="sweep")
         elif self.part == "rows":
             if self.loader is not None and self.loader["features"] == "ssd":
                 self._sweep(dataset)
@@ -117,11 +124,14 @@ class Rehearsal:
         else:
             self._exchange(dataset)
 
-    def _load(self, dataset: "Dataset") -> None:
+    def _load(self, dataset: "Dataset", **changes: str) -> None:
         """Load an epoch. Rows that are missing are read one way; the other ways are of the part "rows"."""
         from gloader.config import loader_defaults
 
-        keywords = {name: value for name, value in (self.loader or {}).items() if name in loader_defaults()}
+        given = (self.loader or {}) | changes
+        keywords = {name: value for name, value in given.items() if name in loader_defaults()}
+        if keywords["topology"] == _EITHER:
+            keywords["topology"] = "auto"
         if keywords["io_strategy"] == "auto":
             keywords["io_strategy"] = "direct"
         with self._open_loader(dataset, keywords | {"spill_dir": self.folder}) as loader:
@@ -319,9 +329,10 @@ def compile_first(
 def _in_small(loader: "LoaderSettings", dataset: "Dataset") -> dict[str, Any]:
     """Return the keywords of a loader with the kernels of ``loader`` and next to no memory. Pure."""
     memory = loader.memory
-    topology = memory.topology
+    topology: str = memory.topology
     if topology == "auto" and memory.memory_budget is not None:
-        topology = "sweep" if 2 * dataset.topology_bytes > memory.memory_budget else "auto"
+        share = memory.memory_budget / max(dataset.topology_bytes, 1)
+        topology = "sweep" if share < _SWEPT_BELOW else _EITHER if share < _HELD_ABOVE else "auto"
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
     return {name: keywords[name] for name in same} | {
@@ -409,6 +420,6 @@ def _kernels_of(name: str) -> list[Any]:
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    asked = Rehearsal(**json.loads(sys.argv[2]))
-    save_in_turns(Path(asked.folder) / "saving", share_bytes=int(sys.argv[1]))
+    asked = Rehearsal(**json.loads(sys.argv[1]))
+    save_in_turns(Path(asked.folder), asked.part)
     asked.hold()

@@ -162,7 +162,8 @@ class RunLoader:
             return _Attempt(self._outcome(error), needs, failure=error)
         tried = None
         for budget in budgets:
-            if (tried or budget is not budgets[-1]) and not needs.are_met_by(budget):
+            # The last one is tried in any case: it has most for the loader, and says best what does not fit.
+            if budget is not budgets[-1] and not needs.are_met_by(budget):
                 continue
             if tried is not None:
                 tried.close()

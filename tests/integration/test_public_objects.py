@@ -1,6 +1,7 @@
 """Objects of users: each prints a line or a few, never its arrays, and answers a slip in an attribute's name."""
 
 import gc
+import re
 
 import numpy as np
 import pytest
@@ -119,7 +120,8 @@ def test_an_object_prints_sizes_and_no_arrays(name, objects):
     assert " object at 0x" not in text
     assert "tensor(" not in text
     assert "array(" not in text
-    assert max(map(len, text.splitlines())) < 200
+    lines = re.sub(r"'/[^']*'", "''", text).splitlines()  # paths are as long as they are
+    assert max(map(len, lines)) < 200
     if name != "HeteroGraphData":  # a line for each type, as PyG's HeteroData
         assert "\n" not in text
 

@@ -34,12 +34,18 @@ def tell_where_cut(path: Path) -> None:
     _handle_sigbus()
 
 
+def _handle_sigbus() -> None:
+    # Each time: another library, such as faulthandler, may have taken the signal since.
+    before = _set_handler(signal.SIGBUS, _handler())
+    if before != ctypes.cast(_handler(), ctypes.c_void_p).value:
+        _former[:] = [before]
+
+
 @cache
-def _handle_sigbus() -> object:
-    # Python's own handlers run after the instruction that failed, which would be tried again for ever.
-    handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
-    _former.append(_set_handler(signal.SIGBUS, handler))
-    return handler  # which the system calls, and the cache keeps
+def _handler() -> Any:
+    # Python's own handlers run after the instruction that failed, which would be tried again for ever. The system calls
+    # this one, so it has to stay: the cache keeps it.
+    return ctypes.CFUNCTYPE(None, ctypes.c_int)(_end)
 
 
 def _set_handler(number: int, handler: Any) -> int | None:

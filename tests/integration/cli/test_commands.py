@@ -104,7 +104,7 @@ def test_prepare_into_an_existing_folder_needs_overwrite(
         ),
         (
             ["train", "--dataset", DIGITS, "--sampler", "labor", "--layout", "merged"],
-            "layout='merged' with sampler 'labor'",
+            "--layout merged with sampler 'labor'",
         ),
         (["train", "--dataset", DIGITS, "--dropout", "1.5"], "--dropout is 1.5"),
         (["train", "--dataset", DIGITS, "--seed-blocks", "0"], "--seed-blocks is 0; it must be 1 or more"),

@@ -69,7 +69,7 @@ def test_description_carries_the_notes() -> None:
     error.add_note("in stage gather, epoch 1, batch 17")
     assert describe(error) == "page 3 does not match (in stage gather, epoch 1, batch 17)"
     named = BudgetError("too little", advice='Give memory_budget="1.05GB" or more')
-    assert describe(named) == "too little. Give --memory-budget 1.05GB or more"
+    assert describe(named, cli.build_app()["train"]) == "too little. Give --memory-budget 1.05GB or more"
     assert "smaller --memory-budget" in describe(MemoryError())
 
 

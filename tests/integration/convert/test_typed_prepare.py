@@ -315,7 +315,7 @@ def test_a_name_that_two_relations_have_is_not_unique(tmp_path):
 
 
 def test_a_budget_that_is_too_small_is_refused(tmp_path):
-    with pytest.raises(BudgetError, match=r"preparing made:tiny needs .* Raise --memory-budget"):
+    with pytest.raises(BudgetError, match=r"preparing made:tiny needs .* Give memory_budget="):
         run(typed_graph().source(), tmp_path, replace(SMALL, memory_budget_bytes=MB))
 
 

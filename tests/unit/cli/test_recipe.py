@@ -192,7 +192,7 @@ def test_mistakes_on_the_command_line(
     [
         (
             ["fit", "--node", "9", "--edges", "9", "--features", "9"],
-            "fit has no --node. Did you mean --nodes?",
+            "Unknown option: --node. Did you mean --nodes?",
         ),
         (["explain"], "explain is no command, but a flag: gloader train --explain"),
         (["trane"], 'there is no command "trane". Did you mean train? Commands: analyze, autotune, bench, '),

@@ -76,7 +76,7 @@ def test_the_plan_is_the_best_of_all_ways_that_fit() -> None:
     demand = _demand()
     plan = plan_memory(demand, budget_bytes=150 * MB, spill_bytes=10_000 * MB, features="ssd")
     held = dict(plan.parts)
-    left = 150 * MB - held["batches being sampled"] - held["topology"] - demand.store_bytes
+    left = 150 * MB - held["batches being sampled"] - held["edges"] - demand.store_bytes
     best = np.inf
     for size in superbatch_sizes():
         outlook = cache_outlook(demand.tables[0].reuse, "belady", num_batches=size)

@@ -70,7 +70,7 @@ def test_every_table_has_parts_of_its_own_and_they_sum_up_to_the_total() -> None
     size = plan.superbatch.num_batches
     assert names == [
         "batches being sampled",
-        "topology",
+        "edges",
         "feature buffers",
         "reads in flight and checksums",
         *(f"traces and plans of {size} batches, {name}" for name in ("paper", "author", "place")),
@@ -108,7 +108,7 @@ def test_features_of_all_tables_are_held_where_they_fit() -> None:
 def test_without_features_nothing_is_read_or_held_for_them(features: str) -> None:
     plan = plan_memory(_typed(), budget_bytes=200 * MB, features=features, spill_bytes=10**9)  # type: ignore[arg-type]
     assert (plan.features, plan.cache_rows, plan.ring_bytes, plan.pack_buffer_bytes) == ("ram", (), 0, 0)
-    assert [name for name, num_bytes in plan.parts if num_bytes] == ["batches being sampled", "topology"]
+    assert [name for name, num_bytes in plan.parts if num_bytes] == ["batches being sampled", "edges"]
 
 
 def test_a_cache_that_was_asked_for_is_divided_and_its_slots_come_on_top() -> None:

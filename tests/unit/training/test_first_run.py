@@ -25,6 +25,7 @@ from gloader.samplers import make
 from gloader.ssd_store.misses import in_ram
 from gloader.ssd_store.sweep import arrivals
 from gloader.training import compile_processes, first_run
+from gloader.training.compile_processes import CompileJob
 
 MB = 1_000_000
 SETTINGS = [
@@ -53,7 +54,6 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         return SimpleNamespace(args=command, returncode=0, poll=lambda: 0)
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    monkeypatch.setattr(compile_processes, "_SAYS_EVERY_S", float("inf"))  # however busy the machine is
     return commands
 
 
@@ -72,7 +72,7 @@ def no_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def no_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     """Say nothing of how far a rehearsal is, however slow the machine is."""
-    monkeypatch.setattr(first_run, "_SAYS_EVERY_S", math.inf)
+    monkeypatch.setattr(compile_processes, "_SAYS_EVERY_S", math.inf)
 
 
 def _spill_folders(parent: Path) -> list[Path]:
@@ -211,7 +211,7 @@ def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
             running.remove(part)
             return 0
 
-        return SimpleNamespace(args=command, returncode=0, poll=poll)
+        return SimpleNamespace(args=command, returncode=0, poll=poll, pid=2**30)
 
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
@@ -229,17 +229,17 @@ def test_the_parts_of_a_rehearsal_run_side_by_side_and_say_how_far_they_are(
 
 
 @pytest.mark.reliability("S11")
-def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_when_it_took_its_share(
+def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_where_it_made_room(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A container of 490 MB held a run with a budget of 160 MB, and not the 577 MB of its first run."""
     running: list[str] = []
-    began: list[tuple[str, int, int]] = []
+    began: list[tuple[str, int]] = []
 
     def start(command: list[str], **_: Any) -> SimpleNamespace:
         part = json.loads(command[-1])["part"]
         running.append(part)
-        began.append((part, int(command[-2]), len(running)))
+        began.append((part, len(running)))
         is_anew = sum(name == part for name, *_ in began) > 1
 
         def poll() -> int:
@@ -252,7 +252,7 @@ def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_wh
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
     monkeypatch.setattr(compile_processes, "_LOOKS_EVERY_S", 0.0)
-    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: 60 * MB)
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda *_: 60 * MB)
     monkeypatch.setattr(peak_memory, "bare_bytes", lambda: 150 * MB)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setenv("GLOADER_SPILL_DIR", str(tmp_path))
@@ -264,34 +264,59 @@ def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_wh
         first_run.compile_first(dataset, loader, says=said.append, num_ranks=num_ranks)
 
     compile_in(160 * MB)
-    assert began == [("rows", 250 * MB, 1), ("batches", 250 * MB, 1), ("batches", 250 * MB, 1)]
+    assert began == [("rows", 1), ("batches", 1), ("batches", 1)]
     assert said[0].endswith("; longer in so small a memory budget")
     compile_in(100 * MB)
     assert said[1].endswith("; that takes 42 MB more than the memory budget")
-    # Both at once, each with half of what neither needs.
     compile_in(350 * MB)
-    assert began == [("batches", 276 * MB, 1), ("rows", 164 * MB, 2), ("batches", 440 * MB, 1)]
+    assert began == [("batches", 1), ("rows", 2), ("batches", 1)]
     assert said[2].endswith("(15 to 60 s on two idle cores)")
     compile_in(260 * MB, num_ranks=2)
     assert {count for *_, count in began} == {2, 1}
 
 
 @pytest.mark.reliability("S11")
-def test_a_process_ends_when_it_has_taken_its_share_and_saved_some_kernels(
+def test_where_processes_come_near_the_budget_the_one_that_begins_anew_soonest_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    held = [230 * MB]
+    held = {1: 300 * MB, 2: 110 * MB}
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda status: held[int(status.parent.name)])
+    jobs = [
+        CompileJob(name="batches", module="m", words="", needs_torch=True),
+        CompileJob(name="rows", module="m", words="", needs_torch=False),
+    ]
+    running: Any = [(job, SimpleNamespace(pid=pid)) for pid, job in enumerate(jobs, 1)]
+
+    def told() -> set[str]:
+        compile_processes._make_room(running, tmp_path, 450 * MB)
+        found = {path.name for path in tmp_path.glob("*.stop")}
+        for name in found:
+            (tmp_path / name).unlink()
+        return found
+
+    assert told() == set()
+    held[2] = 130 * MB  # with the next kernel of each, too much
+    assert told() == {"rows.stop"}
+    held.update({1: 350 * MB, 2: 100 * MB})  # it has just begun
+    assert told() == {"batches.stop"}
+
+
+@pytest.mark.reliability("S11")
+def test_a_process_that_is_to_make_room_ends_when_it_has_saved_some_kernels(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     ended: list[int] = []
     monkeypatch.setattr(IndexDataCacheFile, "save", lambda *_: None)
-    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
     monkeypatch.setattr(os, "_exit", ended.append)
-    compile_processes.save_in_turns(tmp_path / "saving", share_bytes=240 * MB)
+    compile_processes.save_in_turns(tmp_path, "rows")
+    stop = compile_processes.stop_file(tmp_path, "rows")
+    stop.touch()
     for _ in range(3):  # or it would begin anew for ever
         IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
-    held[0] = 220 * MB
+    stop.unlink()
     IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
     assert ended == []
-    held[0] = 230 * MB
+    stop.touch()
     IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
     assert ended == [75]
 
@@ -326,7 +351,7 @@ def test_processes_that_save_a_kernel_at_once_take_turns(
         held.append(True)
 
     monkeypatch.setattr(IndexDataCacheFile, "save", save)
-    compile_processes.save_in_turns(lock, share_bytes=2**40)
+    compile_processes.save_in_turns(tmp_path, "rows")
     IndexDataCacheFile.save(SimpleNamespace(), "key", "data")
     assert held == [True]
     assert capsys.readouterr().out == "."
