@@ -52,6 +52,7 @@ _KEPT_SHARE: Final = 1 / 2  # of what such edges may take, that keeps pages
 _FETCHED_EDGE_BYTES: Final = 24  # of an edge that is being fetched
 _SPILL_MULTIPLE: Final = 4  # of what is read, where the disk has room
 _EDGES_PER_S: Final = 5e7  # that a core samples
+_LEAST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,11 +232,11 @@ class FitQuestion(Question):
 
     def least_to_train(self) -> int:
         """Return the least budget that `train` accepts; BudgetError where none does."""
-        return least_planned(self.train)
+        return least_planned(self.train, low=_LEAST_BYTES)
 
     def least_to_prepare(self) -> int:
         """Return the least budget that `prepare` accepts; BudgetError where none does."""
-        return least_planned(self.prepare)
+        return least_planned(self.prepare, low=_LEAST_BYTES)
 
     def _load(self, budget: RunBudget) -> Fit:
         settings, num_bytes = self._settings, budget.loader_bytes

@@ -65,9 +65,9 @@ def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
     return high
 
 
-def least_planned(plan: Callable[[int], object]) -> int:
+def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> int:
     """Return the least budget that ``plan`` takes, to half a percent; raises its BudgetError where none is enough."""
-    low, high = _LEAST_BYTES, _MOST_BYTES
+    high = _MOST_BYTES
     plan(high)
     while high > (1 + _TOLERANCE) * low:
         middle = math.isqrt(low * high)
