@@ -26,9 +26,9 @@ _PROCESS_BYTES = 68_000_000
 # Of that, what a process holds before its first run: modules (52 MB) and, where it has prepared a dataset with kernels
 # that were there, part of numba's own tables (20 MB more, of which a run would load all but 8).
 _IMPORTED_BYTES = 64_000_000
-# Of one rank of several beside that: DistributedDataParallel imports torch's compiler (78 MB), gloo has
-# buffers, and what a rank holds before its run is more; with 90, two ranks over several types took 636 of 633 MB.
-_RANK_BYTES = 100_000_000
+# Of one rank of several beside that: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers. Over
+# several types more: with 90, two ranks took 668 of 633 MB, by the sum of their peaks.
+_RANK_BYTES, _TYPED_RANK_BYTES = 90_000_000, 114_000_000
 # What a heap holds between its blocks until it is given back, see `PeakMemory.keep_below`.
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
@@ -108,8 +108,8 @@ def share_budget(
     model = num_ranks * _HELD_COPIES * parameter_bytes
     factor = _TYPED_STEP_FACTOR if is_typed else _STEP_FACTOR
     step = num_ranks * max(int(factor * step_bytes), _SAVE_COPIES * parameter_bytes)
-    of_rank = _PROCESS_BYTES + (_RANK_BYTES if num_ranks > 1 else 0)
-    code = num_ranks * (of_rank + max(first_bytes - _IMPORTED_BYTES, 0))
+    shared = 0 if num_ranks == 1 else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
+    code = num_ranks * (_PROCESS_BYTES + shared + max(first_bytes - _IMPORTED_BYTES, 0))
     budgets = [
         RunBudget(
             total_bytes=total_bytes,

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,12 +42,19 @@ def test_what_a_program_held_before_its_first_run_counts_too() -> None:
 
 
 @pytest.mark.reliability("J11")
-def test_every_rank_has_its_code_its_model_and_its_step() -> None:
-    alone, *_ = share_budget(total_bytes=2000 * MB, parameter_bytes=MB, step_bytes=400 * MB)
-    ranks, *_ = share_budget(total_bytes=2000 * MB, parameter_bytes=MB, step_bytes=400 * MB, num_ranks=2)
+@pytest.mark.parametrize(("is_typed", "more_mb"), [(False, 90), (True, 114)])
+def test_every_rank_has_its_code_its_model_and_its_step(is_typed: bool, more_mb: int) -> None:
+    given: Any = {
+        "total_bytes": 2500 * MB,
+        "parameter_bytes": MB,
+        "step_bytes": 400 * MB,
+        "is_typed": is_typed,
+    }
+    alone, *_ = share_budget(**given)
+    ranks, *_ = share_budget(**given, num_ranks=2)
     assert ranks.model_bytes == 2 * alone.model_bytes
     assert ranks.step_bytes == 2 * alone.step_bytes
-    assert ranks.process_bytes == 2 * (alone.process_bytes + 100 * MB)
+    assert ranks.process_bytes == 2 * (alone.process_bytes + more_mb * MB)
 
 
 def test_an_evaluation_has_a_quarter_and_gives_way_down_to_what_a_step_needs() -> None:
