@@ -42,7 +42,7 @@ def test_what_a_program_held_before_its_first_run_counts_too() -> None:
 
 
 @pytest.mark.reliability("J11")
-@pytest.mark.parametrize(("is_typed", "more_mb"), [(False, 90), (True, 114)])
+@pytest.mark.parametrize(("is_typed", "more_mb"), [(False, 90), (True, 146)])
 def test_every_rank_has_its_code_its_model_and_its_step(is_typed: bool, more_mb: int) -> None:
     given: Any = {
         "total_bytes": 2500 * MB,
