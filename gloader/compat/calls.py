@@ -1,8 +1,13 @@
-"""What a call is given."""
+"""Arguments of a call."""
 
 from __future__ import annotations
 
 import ast
+from typing import Final
+
+UNKNOWN_KEYWORDS: Final = (
+    "what it holds is not known before the script runs; keywords of worker processes, such as num_workers, go"
+)
 
 
 def literal(node: ast.AST | None) -> object:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from gloader.compat.advice import ADVICE, canonical
-from gloader.compat.calls import argument, literal
+from gloader.compat.calls import UNKNOWN_KEYWORDS, argument, literal
 from gloader.compat.dgl_names import ALLOWED, EDGE_SAMPLER, LOADERS, NEEDLESS, REFUSED, SAMPLERS
 from gloader.compat.loading import table_of
 
@@ -33,6 +33,10 @@ def change_loading(draft: Draft, use: Use) -> None:
             given += [
                 (str(literal(key)), value) for key, value in zip(mapping.keys, mapping.values, strict=True)
             ]
+    if sum(each.arg is None for each in use.call.keywords) > sum(
+        isinstance(each, ast.Dict) for each in use.spread
+    ):
+        draft.find(use.node, "**", "perhaps missing", UNKNOWN_KEYWORDS)
     for said, value in given:
         if said in NEEDLESS:
             draft.find(use.node, f"{said}=", "ignored", NEEDLESS[said])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gloader.compat.calls import argument, literal
+from gloader.compat.calls import UNKNOWN_KEYWORDS, argument, literal
 from gloader.compat.loading import table_of
 from gloader.compat.pyg_names import DROPPED, REFUSED
 
@@ -60,6 +60,10 @@ def change_loader(draft: Draft, use: Use, call: ast.Call, *, has_labels: bool) -
         at, new = draft.edits.end(stays[-1].last), 'neg_sampling="binary"'
         can_go = draft.edits.replace(at, at, f", {new}")
         draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
+    if sum(each.arg is None for each in call.keywords) > sum(
+        isinstance(each, ast.Dict) for each in use.spread
+    ):
+        draft.find(use.node, "**", "perhaps missing", UNKNOWN_KEYWORDS)
     for mapping in use.spread:
         if isinstance(mapping, ast.Dict) and id(mapping) not in draft.replaced:
             draft.replaced.add(id(mapping))

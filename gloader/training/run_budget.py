@@ -29,6 +29,8 @@ _IMPORTED_BYTES = 64_000_000
 # Of one rank of several beside that: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers. Over
 # several types more: by the sum of their peaks two ranks took 668 of 633 MB with 90, and 702 of 689 with 114.
 _RANK_BYTES, _TYPED_RANK_BYTES = 90_000_000, 146_000_000
+# Of links over several types: two budgets that were accepted, 134 and 205 MB, became 151 and 214.
+_TYPED_LINK_BYTES = 20_000_000
 # What a heap holds between its blocks until it is given back, see `PeakMemory.keep_below`.
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
@@ -83,6 +85,7 @@ def share_budget(
     num_ranks: int = 1,
     first_bytes: int = 0,
     is_typed: bool = False,
+    is_of_links: bool = False,
 ) -> tuple[RunBudget, ...]:
     """Share ``total_bytes`` out before anything is allocated. Pure.
 
@@ -94,6 +97,7 @@ def share_budget(
     num_ranks : on this host
     first_bytes : that a rank held when the first run of its process began: its modules, and what the program did before
     is_typed : whether the model is one over several types
+    is_of_links : whether it learns edges
 
     Returns
     -------
@@ -108,8 +112,9 @@ def share_budget(
     model = num_ranks * _HELD_COPIES * parameter_bytes
     factor = _TYPED_STEP_FACTOR if is_typed else _STEP_FACTOR
     step = num_ranks * max(int(factor * step_bytes), _SAVE_COPIES * parameter_bytes)
-    shared = 0 if num_ranks == 1 else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
-    code = num_ranks * (_PROCESS_BYTES + shared + max(first_bytes - _IMPORTED_BYTES, 0))
+    more = 0 if num_ranks == 1 else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
+    more += _TYPED_LINK_BYTES if is_typed and is_of_links else 0
+    code = num_ranks * (_PROCESS_BYTES + more + max(first_bytes - _IMPORTED_BYTES, 0))
     budgets = [
         RunBudget(
             total_bytes=total_bytes,

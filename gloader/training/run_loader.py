@@ -18,7 +18,7 @@ from gloader.observe.peak_memory import first_bytes
 from gloader.training.inference.hetero_placement import device_bytes_for_types
 from gloader.training.inference.hetero_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
-from gloader.training.model_spec import HeteroModelSpec
+from gloader.training.model_spec import HeteroModelSpec, LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
@@ -255,6 +255,7 @@ class RunLoader:
             num_ranks=self.group.most_local,
             first_bytes=first,
             is_typed=isinstance(self.task.spec.encoder, HeteroModelSpec),
+            is_of_links=isinstance(self.task.spec, LinkSpec),
         )
 
     @cached_property

@@ -117,3 +117,21 @@ def test_a_module_that_a_function_imports_is_not_there_for_others():
     )
     changed = migrate_text(text, "script.py").changed
     assert changed.index("\nimport torch\n") < changed.index("torch.tensor(")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "from torch_geometric.loader import NeighborLoader\nNeighborLoader(data, num_neighbors=[5], {})\n",
+        "from dgl.dataloading import DataLoader\nDataLoader(g, seeds, sampler, {})\n",
+    ],
+    ids=["PyG", "DGL"],
+)
+@pytest.mark.parametrize(
+    ("handed", "is_known"),
+    [("**dict(num_workers=2)", False), ("**rest", False), ("**{'batch_size': 2}", True)],
+)
+def test_keywords_that_are_not_known_are_to_be_looked_at(text: str, handed: str, is_known: bool) -> None:
+    found = migrate_text(text.replace("{}", handed), "script.py")
+    assert any(each.name == "**" for each in found.findings) != is_known
+    assert found.is_complete <= is_known

@@ -57,6 +57,15 @@ def test_every_rank_has_its_code_its_model_and_its_step(is_typed: bool, more_mb:
     assert ranks.process_bytes == 2 * (alone.process_bytes + more_mb * MB)
 
 
+@pytest.mark.reliability("J11")
+def test_links_over_several_types_take_more() -> None:
+    nodes, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_typed=True)
+    links, *_ = share_budget(
+        total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_typed=True, is_of_links=True
+    )
+    assert links.process_bytes - nodes.process_bytes == 20 * MB
+
+
 def test_an_evaluation_has_a_quarter_and_gives_way_down_to_what_a_step_needs() -> None:
     budgets = share_budget(total_bytes=1000 * MB, parameter_bytes=0, step_bytes=60 * MB)
     assert [budget.phase_bytes for budget in budgets] == [250 * MB, 125 * MB, 90 * MB]
