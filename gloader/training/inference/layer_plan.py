@@ -265,6 +265,6 @@ def _too_small(conv: Conv, num_nodes: int, left: int, budget_bytes: int) -> Budg
     needed = num_nodes * sum(conv.table_widths(conv.column_step)) * FLOAT_BYTES
     return BudgetError(
         f"full-neighbour inference keeps at least {format_bytes(needed)} for {num_nodes:,} nodes; the memory "
-        f"budget of {format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Raise the budget",
+        f"budget of {format_bytes(max(budget_bytes, 0))} leaves {format_bytes(max(left, 0))}. Raise the budget",
         short_bytes=needed - left,
     )
