@@ -33,10 +33,10 @@ _LEAST_RELEASED = 64  # of a bound, how much more is held before the system is a
 _INTERPRETER_BYTES = 14_000_000
 
 
-def anonymous_bytes(status: Path = _STATUS) -> int:
+def anonymous_bytes(status: Path | None = None) -> int:
     """Return the anonymous memory that a process has now, by default this one; 0 where the system does not tell."""
     try:
-        lines = status.read_text("ascii", errors="replace").splitlines()
+        lines = (status or _STATUS).read_text("ascii", errors="replace").splitlines()
     except OSError:
         return 0
     return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(_COUNTED))
