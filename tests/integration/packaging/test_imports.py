@@ -76,7 +76,10 @@ def test_a_bare_machine_trains_and_says_what_its_command_line_lacks(tmp_path: Pa
     assert (result["batches"], result["features"]) == (10, "ssd")
     assert result["test_acc"] > 0.2  # of ten classes
     assert {"gpu_env", "gpu_training"} <= set(result["checks"])
-    assert done.stderr == (
+    *others, last = done.stderr.splitlines()
+    assert last == (
         "error: No module named 'cyclopts': the command line needs cyclopts, rich and PyYAML: pip install "
-        "'cyclopts>=5,<6' rich pyyaml; loading and training from Python need none of them\n"
+        "'cyclopts>=5,<6' rich pyyaml; loading and training from Python need none of them"
     )
+    # Where no test has compiled its kernels yet.
+    assert all(line.startswith("compiling gloader's kernels, once") for line in others)
