@@ -27,7 +27,7 @@ class _CompileClock(Listener):
         self._state: tuple[float, float | None] = (0.0, None)
         self._depth = 0  # a kernel is compiled inside of one that calls it
         self.heard_from_s = math.inf  # of compiling, before a loader was built whose user waits
-        self.is_told = False  # what for
+        self.is_told = False
 
     def on_start(self, event: Event) -> None:
         """Note that a kernel begins to be compiled; one that is loaded from numba's cache is not."""
