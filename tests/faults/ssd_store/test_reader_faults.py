@@ -364,8 +364,8 @@ def test_running_out_of_descriptors_is_explained_and_leaves_none_open(path: Path
     assert outcomes[-1] is True
 
 
-class InterruptedReadError(Exception):
-    """What the signal handler of a test raises."""
+class InterruptedReadError(KeyboardInterrupt):
+    """The Ctrl-C of a test. Python's own start of a thread does not survive another exception from a signal handler."""
 
 
 @pytest.mark.parametrize("io", ["auto", "threads"])
