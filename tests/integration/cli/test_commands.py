@@ -235,7 +235,7 @@ def test_resumed_run_continues_after_its_last_epoch(
     assert list((tmp_path / "run" / "tensorboard").rglob("events*"))
 
 
-@pytest.mark.reliability("J15")
+@pytest.mark.reliability("J15", "S10")
 def test_a_folder_with_a_run_is_refused_before_anything_is_prepared(
     digits: Path, tmp_path: Path, run_json: Callable[..., Json], capsys: pytest.CaptureFixture[str]
 ) -> None:
