@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     known = {row.id for row in ROWS}
     for item in items:
-        rows = [str(mark.args[0]) for mark in item.iter_markers("reliability") if mark.args]
+        rows = [str(row) for mark in item.iter_markers("reliability") for row in mark.args]
         unknown = set(rows) - known
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: no such reliability row: {', '.join(unknown)}")
