@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.cli.main import main
-from gloader.convert.links.relations import PairSample
+from gloader.convert.links.relations import PairSample, reverses_by_pairs
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.checked_rows import CheckedRows, ValueRange, is_rounded
@@ -457,6 +457,27 @@ def test_a_sample_of_pairs_is_the_same_of_both_relations():
     assert num_both == num_theirs
     assert num_both / num_ours == pytest.approx(0.5, abs=0.1)
     assert ours.estimated() == pytest.approx(pairs.shape[1], rel=0.2)
+
+
+@pytest.mark.reliability("S7")
+def test_pairs_are_compared_within_a_budget(monkeypatch):
+    """A relation of more pairs than the memory holds is known as the reverse by a sample, of 128 bytes a pair."""
+    pairs = np.unique(RANDOM.integers(0, 1000, (2, 20_000)), axis=1)
+    there, back = ("u", "buys", "i"), ("i", "bought_by", "u")
+    streams = {there: ArrayEdges.of(pairs, where="a"), back: ArrayEdges.of(pairs[::-1], where="b")}
+    samples = []
+    fill = PairSample.fill
+    monkeypatch.setattr(
+        PairSample, "fill", lambda self, *edges, **how: (samples.append(self), fill(self, *edges, **how))
+    )
+    for budget, most_pairs in ((0, 4096), (128 * 8192, 8192), (1 << 30, pairs.shape[1])):
+        found = reverses_by_pairs(
+            there, streams, counts=(1000, 1000), known=[], budget_bytes=budget, max_edges=3000
+        )
+        assert found == [back]
+        for sample in samples[-2:]:
+            assert most_pairs / 8 < len(sample.hashes) <= most_pairs
+            assert sample.is_part == (most_pairs < pairs.shape[1])
 
 
 @pytest.mark.reliability("S11")

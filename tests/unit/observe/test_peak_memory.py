@@ -1,6 +1,7 @@
 """The anonymous memory that this process takes."""
 
 import mmap
+import sys
 import time
 from contextlib import nullcontext
 from pathlib import Path
@@ -32,6 +33,31 @@ def test_a_peak_that_is_over_is_remembered(monkeypatch: pytest.MonkeyPatch) -> N
     assert seen >= before + 60 * MB
     assert anonymous_bytes() < seen
     assert peak.peak_bytes == seen - MB
+
+
+@pytest.mark.reliability("J11")
+@pytest.mark.parametrize(
+    ("bare", "held", "first"),
+    [
+        ((150 * MB, True), 210 * MB, 60 * MB),
+        ((150 * MB, True), 140 * MB, 0),
+        ((150 * MB, False), 210 * MB, 0),
+    ],
+    ids=["of the program", "given back since", "torch was there"],
+)
+def test_what_a_program_held_before_is_not_of_the_run(
+    bare: tuple[int, bool], held: int, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peak_memory, "_bare", lambda: bare)
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held)
+    assert peak_memory.first_bytes.__wrapped__() == first
+
+
+@pytest.mark.reliability("J11")
+def test_torch_that_is_there_already_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: 210 * MB)
+    monkeypatch.setitem(sys.modules, "torch", sys)
+    assert peak_memory._bare.__wrapped__() == (210 * MB, False)
 
 
 @pytest.mark.reliability("J11")
