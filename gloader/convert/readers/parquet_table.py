@@ -27,8 +27,11 @@ _BATCH_NUMBERS = 1 << 18
 _BUFFER_BYTES = 1 << 16
 # Rows of which the first list tells how long the lists of a column are.
 _FIRST_ROWS = 100
-# Groups of rows that tell how large the pages of a column are.
+# Groups of rows that tell how many bytes the pages of all columns have.
 _FIRST_GROUPS = 8
+_PAGE_BYTES = (
+    3 << 20
+)  # of a column: a page and its dictionary have a megabyte each, and the packed page another
 _DAMAGED = (pa.ArrowException, OSError, *MALFORMED)
 
 
@@ -46,7 +49,7 @@ class ParquetTable:
     num_rows: int
     kinds: tuple[str, ...] = ()  # of the columns, as `TableFile.kind` says them
     widths: tuple[int, ...] = ()  # of the columns, as `TableFile.width` says them
-    page_bytes: tuple[int, ...] = ()  # of the columns: memory of the pages that are unpacked at a time
+    group_bytes: int = 0  # of all columns in a group of rows, unpacked
     index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
     row_ids: range | None = None  # such an index that counts and is no column; None: there is none
     has_names: bool = field(default=True, init=False)
@@ -65,7 +68,7 @@ class ParquetTable:
             with open_parquet(path) as file:
                 schema, num_rows = file.schema_arrow, file.metadata.num_rows
                 index, row_ids = _pandas_index(schema.pandas_metadata, num_rows)
-                widths, pages = _widths(file), _page_bytes(file)
+                widths, group_bytes = _widths(file), _group_bytes(file)
         except _DAMAGED as error:
             raise SourceError(f"{path} is not a Parquet file, or is truncated: {error}") from error
         names = tuple(schema.names)
@@ -80,7 +83,7 @@ class ParquetTable:
                 _kind(each, widths.get(name)) for name, each in zip(names, schema.types, strict=True)
             ),
             widths=tuple(max(1, widths.get(name, 1)) for name in names),
-            page_bytes=tuple(pages.get(name, 0) for name in names),
+            group_bytes=group_bytes,
             index=tuple(name for name in names if name in index or is_unnamed(name)),
             row_ids=row_ids,
         )
@@ -98,8 +101,8 @@ class ParquetTable:
         return self.widths[self.names.index(column)]
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides what it yields: a page of each."""
-        return sum(self.page_bytes[self.names.index(name)] for name in columns)
+        """Return the memory that reading ``columns`` takes besides what it yields: a page of each, and it unpacked."""
+        return min(_PAGE_BYTES * sum(1 for _ in columns), 2 * self.group_bytes)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
@@ -191,19 +194,12 @@ def _widths(file: pq.ParquetFile) -> dict[str, int]:
     return found
 
 
-def _page_bytes(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the bytes of each column's pages, packed and unpacked, that are in memory while it is read."""
-    names, metadata = set(file.schema_arrow.names), file.metadata
-    found = dict[str, int]()
-    for group in range(min(metadata.num_row_groups, _FIRST_GROUPS)):
-        for number in range(metadata.num_columns):
-            column = metadata.row_group(group).column(number)
-            path = column.path_in_schema
-            name = path if path in names else path.partition(".")[0]
-            # A page has a megabyte, and its dictionary another.
-            size = min(column.total_uncompressed_size, 2 << 20) + min(column.total_compressed_size, 1 << 20)
-            found[name] = max(found.get(name, 0), size)
-    return found
+def _group_bytes(file: pq.ParquetFile) -> int:
+    """Return the unpacked bytes of the largest of the first groups of rows."""
+    metadata = file.metadata
+    # Not by column: where the description of one is damaged, asking pyarrow for it ends the process.
+    groups = (metadata.row_group(each) for each in range(min(metadata.num_row_groups, _FIRST_GROUPS)))
+    return max([0, *(each.total_byte_size for each in groups)])
 
 
 def _is_list(kind: pa.DataType) -> bool:
