@@ -145,16 +145,16 @@ def test_a_killed_inference_leaves_the_file_that_was_there_and_the_next_one_remo
     assert np.load(out).shape == (1797,)
 
 
-# A hundred at a time: the test runner takes a test of more than 15 minutes for one that hangs.
+# Twenty-five at a time: the test runner takes a test of more than 15 minutes for one that hangs.
 @pytest.mark.long
 @pytest.mark.reliability("D4")
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("seed", range(2, 42))
 def test_thousand_interruptions(server, digits, tmp_path, spill, seed: int) -> None:
-    _interrupt(server, digits, tmp_path, spill, count=100, number=signal.SIGINT, seed=seed)
+    _interrupt(server, digits, tmp_path, spill, count=25, number=signal.SIGINT, seed=seed)
 
 
 @pytest.mark.long
 @pytest.mark.reliability("F2")
-@pytest.mark.parametrize("seed", range(2, 12))
+@pytest.mark.parametrize("seed", range(2, 42))
 def test_thousand_kills(server, digits, tmp_path, spill, seed: int) -> None:
-    _kill_and_resume(server, digits, tmp_path, spill, count=100, seed=seed)
+    _kill_and_resume(server, digits, tmp_path, spill, count=25, seed=seed)
