@@ -82,7 +82,7 @@ PLAIN_PYTHON := $(foreach name,cache convert samplers,$(wildcard tests/unit/$(na
 test-long: setup ## the long tests, then the kernels with bounds checks and without the compiler
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest -q -m 'long or not long' -o faulthandler_timeout=900 --reliability-report
 	NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR=$(VENV)/numba-boundscheck $(BIN)/python -m pytest -q -o faulthandler_timeout=900 tests/unit tests/properties
-	NUMBA_DISABLE_JIT=1 HYPOTHESIS_PROFILE=tiny $(BIN)/python -m pytest -q $(PLAIN_PYTHON)
+	NUMBA_DISABLE_JIT=1 HYPOTHESIS_PROFILE=tiny $(BIN)/python -m pytest -q -o faulthandler_timeout=900 $(PLAIN_PYTHON)
 
 # GraphBolt's binaries are built for certain versions of torch and of Python, so it has an environment of its own.
 GRAPHBOLT_PYTHON ?= python3.11
