@@ -44,7 +44,7 @@ class PrepareFlags:
     order: OrderName = "none"
     """How rows lie on disk: as given, by falling out-degree, or community by community."""
     symmetrize: Annotated[bool | list[str], Parameter(negative=())] = False
-    """Store both directions of every edge, each once; of several types: of the relation named, such as cites."""
+    """Store both directions of every edge, each once; of several types: of those within a type, or of the one named."""
     add_reverse: Annotated[bool, Parameter(negative=())] = False
     """Several types: add the reverse of every relation that has none, its name with rev_ before it."""
     self_loops: Annotated[bool, Parameter(negative=())] = False

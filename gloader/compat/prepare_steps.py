@@ -26,16 +26,17 @@ _DOES: Final = {
     "--symmetrize": "both directions of each edge, each once: parallel edges become one",
     "--self-loops": "exactly one self loop for each node, whichever it had",
     "--deduplicate": "parallel edges become one, and their weights add up",
-    "--add-reverse": "a relation back for each that has none; within a type --symmetrize NAME merges both directions, "
-    "as ToUndirected does by default",
+    "--add-reverse": "a relation back for each that has none",
+    "--add-reverse --symmetrize": "between two types a relation back for each that has none; within a type both "
+    "directions of each edge, each once",
 }
 _SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
 
 
-def prepared_with(flag: str) -> str:
+def prepared_with(flags: str) -> str:
     """Return what takes the place of a change to a graph, and how far it is another. Pure."""
-    does = _DOES.get(flag.partition(" ")[0])
-    return f"prepare the dataset with {flag}" + (f" ({does})" if does else "")
+    does = _DOES.get(flags)
+    return f"prepare the dataset with {flags}" + (f" ({does})" if does else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,14 @@ _FLAGS: Final = {
 }
 _SPLIT: Final = f"{TRANSFORMS}RandomLinkSplit"
 _SHARES: Final = (0.1, 0.2)  # of validation and of testing, by default
+_MERGES: Final = frozenset({"--symmetrize", "--deduplicate"})
+_EDGE_VALUES: Final = frozenset(
+    {"edge_attr", "edge_weight", "edge_attr_dict", "edge_weight_dict", "weight_attr"}
+)
+_OTHER_VALUES: Final = (
+    "; PyG adds up the values of edges that become one, and a dataset has the features of the first and, of two "
+    "directions, the larger weight"
+)
 
 
 class Transforms:
@@ -46,6 +54,8 @@ class Transforms:
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         names = {use.name.rpartition(".")[2] for use in uses if use.name.startswith(TRANSFORMS)}
         self._splits_edges = _SPLIT.rpartition(".")[2] in names
+        named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
+        self._has_edge_values = bool(named & _EDGE_VALUES)
         self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # by what no flag does
         given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
         within = [node for each in given for node in ast.walk(each)]
@@ -63,15 +73,31 @@ class Transforms:
         elif last == "ToDevice":
             draft.find(use.node, use.name, "ignored", TO_DEVICE)
         elif last in _FLAGS and (use.name == _SPLIT or self._is_ogb or not self._is_handed(use)):
-            flag = "--add-reverse" if last == "ToUndirected" and self._is_typed else _FLAGS[last]
-            if use.name == _SPLIT and use.call is not None:
-                flag = self._split(use.call)
-            draft.steps.flag(flag)
-            draft.find(use.node, use.name, "changes", prepared_with(flag))
+            self._change(use, [_FLAGS[last]])
         elif last != "Compose" and self._is_ogb:
             draft.find(use.node, use.name, "missing", "apply it to the batches, in the loop")
         elif last != "Compose":
             draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
+
+    def _change(self, use: Use, flags: list[str]) -> None:
+        """Note the flags that take the place of a transform, and what they do in another way."""
+        draft, but = self._draft, ""
+        if use.name == _SPLIT and use.call is not None:
+            flags = [self._split(use.call)]
+        elif use.name == f"{TRANSFORMS}ToUndirected" and self._is_typed:
+            merge = None if use.call is None else argument(use.call, 1, "merge")
+            flags = ["--add-reverse", *([] if literal(merge) is False else flags)]
+            if merge is not None and not isinstance(literal(merge), bool):
+                but = "; without --symmetrize where merge is False, which is not known before the script runs"
+        elif self._is_typed and flags == ["--self-loops"]:
+            but = ", which is refused where a relation runs between two types: add them to the graph before it is saved"
+        if self._has_edge_values and _MERGES & set(flags):
+            but += _OTHER_VALUES
+        for flag in flags:
+            draft.steps.flag(flag)
+        draft.find(
+            use.node, use.name, "perhaps missing" if but else "changes", prepared_with(" ".join(flags)) + but
+        )
 
     def _split(self, call: ast.Call) -> str:
         """Return the flag of a RandomLinkSplit, and note of which relation it is."""

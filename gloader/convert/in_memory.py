@@ -173,7 +173,8 @@ def write_hetero(
         relation, or its name
     reverse : relations that lead back, such as {"buys": "bought_by"}, out of which held-out edges are left too; one
         that is named rev_NAME, or has the same pairs, is found without
-    symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once
+    symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once;
+        True: all within a type
     ranges : as of `write_numpy`
     deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
 
@@ -379,7 +380,6 @@ def _write(
     settings = dict(options)
     if (budget := settings.pop("memory_budget", None)) is not None:
         settings["memory_budget_bytes"] = parse_bytes(budget)
-    # A typed source refuses True: its relations are to be named.
     if not isinstance(asked := settings.get("symmetrize", False), bool):
         settings["symmetrize"] = tuple(map(_name_of, [asked] if isinstance(asked, str) else asked))
     if settings.get("edge_split_relation") is not None:

@@ -69,7 +69,8 @@ class EdgeRules:
 class PrepareOptions:
     """Options of a conversion; see `EdgeRules` for the first three."""
 
-    symmetrize: bool | tuple[str, ...] = False  # of a typed source: the relations, such as "cites"
+    # Of a typed source: the relations, such as "cites"; True: all within a type.
+    symmetrize: bool | tuple[str, ...] = False
     self_loops: bool = False
     deduplicate: bool = False
     add_reverse: bool = (

@@ -52,6 +52,8 @@ def plan_relations(source: HeteroSource, options: PrepareOptions) -> tuple[Plann
         find_relation(text, [each.relation for each in given], where=source.origin)
         for text in options.symmetrized
     }
+    if options.symmetrize is True:
+        both_ways = {each.relation for each in given if each.relation[0] == each.relation[2]}
     for relation in sorted(both_ways):
         first, _, last = relation
         if first != last:
@@ -123,15 +125,12 @@ def _refuse_options(source: HeteroSource, options: PrepareOptions) -> None:
             f"--order {options.order} is for graphs of one node type; {source.origin} has {len(source.nodes)}: leave "
             "it out"
         )
-    if options.symmetrize is True:
-        names = ", ".join(
-            relation_text(each.relation) for each in source.relations if each.relation[0] == each.relation[2]
-        )
-        raise ConfigError(
-            f"--symmetrize needs a relation here, as {source.origin} has several node types: --symmetrize REL with one "
-            f"of: {names or 'none runs within one type'}"
-        )
     between = [each.relation for each in source.relations if each.relation[0] != each.relation[2]]
+    if options.symmetrize is True and len(between) == len(source.relations) and not options.add_reverse:
+        raise ConfigError(
+            f"--symmetrize is for relations within a type, and {source.origin} has none; --add-reverse adds a relation "
+            "back to each"
+        )
     if options.self_loops and between:
         raise ConfigError(
             f"--self-loops joins a node with itself, which a relation between two types such as "

@@ -168,12 +168,12 @@ def without(source, number):
     ("change", "options", "error", "message"),
     [
         (
-            {},
+            {"relations": (RelationSource(relation=WRITES, edges=ListEdges([])),)},
             {"symmetrize": True},
             ConfigError,
             (
-                "--symmetrize needs a relation here, as made:tiny has several node "
-                "types: --symmetrize REL with one of: paper:cites:paper"
+                "--symmetrize is for relations within a type, and made:tiny has none; --add-reverse adds a relation "
+                "back to each"
             ),
         ),
         (

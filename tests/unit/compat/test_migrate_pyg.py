@@ -301,7 +301,7 @@ def test_transforms_are_those_of_the_saved_graph_or_flags():
     assert commands(of_ogb) == ["gloader prepare ogb:ogbn-arxiv data/ogbn-arxiv --symmetrize"]
     assert migrate(of_ogb.replace("ToUndirected", "NormalizeFeatures")).is_complete is False
     typed = "from torch_geometric.datasets import DBLP\ndata = DBLP('p')[0]\ndata = T.ToUndirected()(data)"
-    assert commands(typed)[0].endswith('[0], "data/dblp", add_reverse=True)')
+    assert commands(typed)[0].endswith('[0], "data/dblp", add_reverse=True, symmetrize=True)')
     assert "data = HeteroGraphData(gloader.Dataset.open(" in migrate(typed).changed
 
 
@@ -402,9 +402,35 @@ def test_what_a_function_is_given_is_what_the_script_gives_it():
     assert ("missing", "data.x") in verdicts(text)
 
 
-def test_a_reverse_of_types_says_what_it_is_within_a_type():
-    text = "data = pyg.data.HeteroData()\ndata = T.ToUndirected()(data)"
-    said = verdicts(text)["changes", "torch_geometric.transforms.ToUndirected"]
-    assert said.startswith(
-        "prepare the dataset with --add-reverse (a relation back for each that has none; within a"
-    )
+@pytest.mark.parametrize(
+    ("made", "flags", "is_promised"),
+    [
+        ("ToUndirected()", "--add-reverse --symmetrize", True),
+        ("ToUndirected(merge=True)", "--add-reverse --symmetrize", True),
+        ("ToUndirected('add', False)", "--add-reverse", True),
+        ("ToUndirected(merge=args.merge)", "--add-reverse --symmetrize", False),
+        ("AddSelfLoops()", "--self-loops", False),
+    ],
+)
+def test_transforms_of_several_types_are_promised_where_prepare_does_the_same(made, flags, is_promised):
+    text = f"import torch\ndata = torch.load('hetero.pt')\ndata = T.{made}(data)\nprint(data.metadata())"
+    found = migrate(text)
+    assert [each.command for each in found.steps] == [f"gloader prepare pyg:hetero.pt data/hetero {flags}"]
+    assert found.is_complete == is_promised
+
+
+@pytest.mark.parametrize("transform", ["ToUndirected", "RemoveDuplicatedEdges"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        "for b in loader:\n    b.edge_attr",
+        "NeighborLoader(data, [5], weight_attr='w')",
+        "data['edge_weight']",
+    ],
+)
+def test_values_of_edges_that_become_one_are_to_be_looked_at(transform, use):
+    text = f"data = Reddit(p)[0]\ndata = T.{transform}()(data)"
+    assert migrate(text).is_complete
+    found = [each for each in migrate(text, f"{LOADER}{use}").findings if transform in each.name]
+    assert [each.verdict for each in found] == ["perhaps missing"]
+    assert "adds up the values of edges that become one" in found[0].text

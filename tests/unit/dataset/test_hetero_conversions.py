@@ -90,6 +90,31 @@ def test_splits_of_ids_and_features_of_any_width_are_taken_from_a_hetero_data(tm
     assert dataset.edge_tables[WRITES].load_graph().indices.tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("merge", [True, False])
+def test_prepare_does_what_to_undirected_does(merge: bool, tmp_path: Path) -> None:
+    """`gloader migrate` promises it: relations and their order, edges within a type, loops and parallel ones."""
+    from torch_geometric.transforms import ToUndirected
+
+    rng = np.random.default_rng(3)
+    edges = {
+        CITES: rng.integers(0, 8, (2, 40)),  # with loops and parallel edges
+        WRITES: np.stack([rng.integers(0, 5, 30), rng.integers(0, 8, 30)]),
+        ("author", "knows", "author"): np.array([[0, 1, 3], [1, 0, 4]]),
+    }
+    given = Dataset.from_numpy_hetero(
+        tmp_path / "given",
+        edges=edges,
+        labels={"paper": np.arange(8) % 2},
+        num_nodes={"paper": 8, "author": 5},
+    ).to_pyg()
+    ours = Dataset.from_pyg(given, tmp_path / "ours", add_reverse=True, symmetrize=merge).to_pyg()
+    theirs = ToUndirected(merge=merge)(given)
+    assert ours.metadata() == theirs.metadata()
+    for relation in theirs.edge_types:
+        pairs = [sorted(zip(*data[relation].edge_index.tolist(), strict=True)) for data in (ours, theirs)]
+        assert pairs[0] == pairs[1]
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "message"),
     [
@@ -117,7 +142,7 @@ def test_splits_of_ids_and_features_of_any_width_are_taken_from_a_hetero_data(tm
             GraphError,
             "'author' has 2.0 nodes; it must be a whole",
         ),
-        ({"symmetrize": True}, ConfigError, "--symmetrize needs a relation here"),
+        ({"symmetrize": True}, ConfigError, "--symmetrize is for relations within a type, and"),
         ({"symmetrize": "writes"}, ConfigError, "--symmetrize author:writes:paper"),
     ],
 )
