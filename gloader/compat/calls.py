@@ -1,18 +1,58 @@
-"""Arguments of a call."""
+"""Arguments of a call: those that are written in it, and those of a mapping that it is given by ``**``."""
 
 from __future__ import annotations
 
 import ast
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-UNKNOWN_KEYWORDS: Final = (
+if TYPE_CHECKING:
+    from gloader.compat.draft import Draft
+    from gloader.compat.uses import Use
+
+Arguments: TypeAlias = "ast.Call | ast.Dict"
+"""What arguments are written in: a call, of ``dict`` among them, or a mapping."""
+
+_UNKNOWN_ARGUMENTS: Final = (
     "what it holds is not known before the script runs; keywords of worker processes, such as num_workers, go"
 )
+_NOT_CALLED: Final = (
+    "what calls it is not followed: look at its arguments, as of a loader that is called here"
+)
+
+
+class Item(NamedTuple):
+    """An argument of a call, or an item of a mapping."""
+
+    name: object  # None without one
+    value: ast.expr
+    first: ast.expr | ast.keyword  # where its text begins
+
+    @property
+    def last(self) -> ast.expr | ast.keyword:
+        """Where its text ends: a keyword knows of brackets around its value."""
+        return self.first if isinstance(self.first, ast.keyword) else self.value
 
 
 def literal(node: ast.AST | None) -> object:
     """Return the value of a constant, None of anything else. Pure."""
     return node.value if isinstance(node, ast.Constant) else None
+
+
+def items_of(node: Arguments) -> list[Item]:
+    """Return what a call is given, or what a mapping holds. Pure."""
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return [Item(literal(key), value, value if key is None else key) for key, value in pairs]
+    items = [Item(None, each, each) for each in node.args]
+    return items + [Item(each.arg, each.value, each) for each in node.keywords]
+
+
+def are_written(node: ast.expr) -> bool:
+    """Return whether a call, or a mapping, says all names of what it holds. Pure."""
+    if isinstance(node, ast.Dict):
+        return all(isinstance(key, ast.Constant) for key in node.keys)
+    is_dict = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
+    return is_dict and all(isinstance(item.name, str) for item in items_of(node))
 
 
 def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
@@ -22,3 +62,22 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     ):
         return call.args[position]
     return next((each.value for each in call.keywords if each.arg == name), None)
+
+
+def argument_of(use: Use, position: int, name: str) -> ast.expr | None:
+    """Return an argument of what is used, written in its call or in a mapping that it is given. Pure."""
+    found = None if use.call is None else argument(use.call, position, name)
+    items = (item for mapping in use.spread for item in items_of(mapping))
+    return found or next((item.value for item in items if item.name == name), None)
+
+
+def note_unknown(draft: Draft, use: Use) -> None:
+    """Note a loader whose arguments are not all written in the script."""
+    call = use.call
+    if call is not None and not use.is_written:
+        star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
+        draft.find(use.node, star, "perhaps missing", _UNKNOWN_ARGUMENTS)
+    asked = (node for node in ast.walk(use.place.statement) if isinstance(node, ast.Call))
+    is_asked = any(getattr(node.func, "id", "") == "isinstance" and use.node in node.args for node in asked)
+    if call is None and not is_asked:
+        draft.find(use.node, use.name, "perhaps missing", _NOT_CALLED)

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from gloader.compat.advice import ADVICE, canonical
-from gloader.compat.calls import UNKNOWN_KEYWORDS, argument, literal
+from gloader.compat.calls import argument_of, items_of, literal, note_unknown
 from gloader.compat.dgl_names import ALLOWED, EDGE_SAMPLER, LOADERS, NEEDLESS, REFUSED, SAMPLERS
 from gloader.compat.loading import table_of
 
@@ -25,18 +25,12 @@ def change_loading(draft: Draft, use: Use) -> None:
     name, statement = canonical(use.name), use.place.statement
     if name in SAMPLERS and isinstance(statement, ast.ClassDef) and use.node in statement.bases:
         draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
-    if use.call is None or name not in LOADERS | SAMPLERS | {EDGE_SAMPLER}:
+    if name not in LOADERS | SAMPLERS | {EDGE_SAMPLER}:
         return
-    given = [(each.arg, each.value) for each in use.call.keywords]
-    for mapping in use.spread:
-        if isinstance(mapping, ast.Dict):
-            given += [
-                (str(literal(key)), value) for key, value in zip(mapping.keys, mapping.values, strict=True)
-            ]
-    if sum(each.arg is None for each in use.call.keywords) > sum(
-        isinstance(each, ast.Dict) for each in use.spread
-    ):
-        draft.find(use.node, "**", "perhaps missing", UNKNOWN_KEYWORDS)
+    note_unknown(draft, use)
+    if use.call is None:
+        return
+    given = [(item.name, item.value) for node in (use.call, *use.spread) for item in items_of(node)]
     for said, value in given:
         if said in NEEDLESS:
             draft.find(use.node, f"{said}=", "ignored", NEEDLESS[said])
@@ -45,9 +39,8 @@ def change_loading(draft: Draft, use: Use) -> None:
         elif said in ALLOWED:
             _check(draft, said, value)
     if name in LOADERS:
-        _change_seeds(draft, use, use.call)
-    is_known = not any(each.arg is None for each in use.call.keywords)
-    if name == EDGE_SAMPLER and is_known and argument(use.call, 4, "negative_sampler") is None:
+        _change_seeds(draft, use)
+    if name == EDGE_SAMPLER and use.is_written and argument_of(use, 4, "negative_sampler") is None:
         draft.find(use.node, use.name, "missing", _LABELS)
 
 
@@ -60,9 +53,9 @@ def _check(draft: Draft, name: str, value: ast.expr) -> None:
         draft.find(value, f"{name}=", "missing", advice)
 
 
-def _change_seeds(draft: Draft, use: Use, call: ast.Call) -> None:
+def _change_seeds(draft: Draft, use: Use) -> None:
     sampler = use.argument(2, "graph_sampler")
-    edges = argument(call, 1, "indices") or argument(call, 1, "eids")
+    edges = argument_of(use, 1, "indices") or argument_of(use, 1, "eids")
     if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
         return
     statement = use.place.statement

@@ -3,91 +3,68 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from gloader.compat.calls import UNKNOWN_KEYWORDS, argument, literal
+from gloader.compat.calls import argument_of, items_of, literal, note_unknown
 from gloader.compat.loading import table_of
 from gloader.compat.pyg_names import DROPPED, REFUSED
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gloader.compat.calls import Item
     from gloader.compat.draft import Draft
     from gloader.compat.uses import Use
 
 _NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
+_NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}
 _SAYS_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
 _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint": False, "replace": False}
 
 
-class _Item(NamedTuple):
-    """An argument of a call, or an item of a mapping that is handed on by ``**``."""
-
-    name: object  # None without one
-    value: ast.expr
-    first: ast.expr | ast.keyword  # where its text begins
-
-    @property
-    def last(self) -> ast.expr | ast.keyword:
-        """Where its text ends: a keyword knows of brackets around its value."""
-        return self.first if isinstance(self.first, ast.keyword) else self.value
-
-
-def data_argument(call: ast.Call) -> ast.expr | None:
+def data_argument(use: Use) -> ast.expr | None:
     """Return what a loader is given as its graph. Pure."""
-    return argument(call, 0, "data")
+    return argument_of(use, 0, "data")
 
 
-def change_loader(draft: Draft, use: Use, call: ast.Call, *, has_labels: bool) -> None:
+def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
     """Change the arguments of a loader: those that go, those that say another thing, those that nothing takes.
 
     Parameters
     ----------
     draft, use : of the script, and of the loader in it
-    call : of the loader
     has_labels : the link tables may have labels of their own, and negatives, as OGB's do
     """
-    needs_negatives = False
+    note_unknown(draft, use)
+    needs_negatives, call = False, use.call
+    if call is None:
+        return
     if use.name.endswith("LinkNeighborLoader"):
-        _name_the_table(draft, use, call)
-        needs_negatives = not has_labels and not _has_negatives(use, call)
-    items = [_Item(None, each, each) for each in call.args]
-    items += [_Item(each.arg, each.value, each) for each in call.keywords]
-    items.sort(key=lambda item: draft.edits.start(item.first))
+        _name_the_table(draft, use)
+        needs_negatives = not has_labels and not _has_negatives(use)
+    items = sorted(items_of(call), key=lambda item: draft.edits.start(item.first))
     goes = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
     stays = [item for number, item in enumerate(items) if number not in goes]
     if needs_negatives and stays and not any(item.name in _SAYS_NEGATIVES for item in items):
         at, new = draft.edits.end(stays[-1].last), 'neg_sampling="binary"'
         can_go = draft.edits.replace(at, at, f", {new}")
         draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
-    if sum(each.arg is None for each in call.keywords) > sum(
-        isinstance(each, ast.Dict) for each in use.spread
-    ):
-        draft.find(use.node, "**", "perhaps missing", UNKNOWN_KEYWORDS)
     for mapping in use.spread:
-        if isinstance(mapping, ast.Dict) and id(mapping) not in draft.replaced:
+        if id(mapping) not in draft.replaced:
             draft.replaced.add(id(mapping))
-            items = [
-                _Item(literal(key), value, value if key is None else key)
-                for key, value in zip(mapping.keys, mapping.values, strict=True)
-            ]
-            _judge(draft, items, end=draft.edits.end(mapping) - 1)
+            _judge(draft, items_of(mapping), end=draft.edits.end(mapping) - 1)
 
 
-def _has_negatives(use: Use, call: ast.Call) -> bool:
+def _has_negatives(use: Use) -> bool:
     """Return whether a loader of links may be given negatives: by a name, or by what is not known."""
-    named = {each.arg: each.value for each in call.keywords if each.arg}
-    for mapping in use.spread:
-        if isinstance(mapping, ast.Dict):
-            named |= {
-                str(literal(key)): value for key, value in zip(mapping.keys, mapping.values, strict=True)
-            }
-    is_unknown = any(each.arg is None for each in call.keywords) and not use.spread
-    given = [named[name] for name in ("neg_sampling", "neg_sampling_ratio") if name in named]
-    return is_unknown or any(not isinstance(each, ast.Constant) or bool(each.value) for each in given)
+    given = [argument_of(use, place, name) for name, place in _NEGATIVES_AT.items()]
+    values = [each for each in given if each is not None]
+    return not use.is_written or any(
+        not isinstance(each, ast.Constant) or bool(each.value) for each in values
+    )
 
 
-def _judge(draft: Draft, items: Sequence[_Item], *, end: int, needs_negatives: bool = False) -> list[int]:
+def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bool = False) -> list[int]:
     """Change the items of a call, or of a mapping, which a bracket at ``end`` closes; return the numbers that go."""
     goes: list[int] = []
     says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
@@ -126,20 +103,20 @@ def _judge(draft: Draft, items: Sequence[_Item], *, end: int, needs_negatives: b
     return goes
 
 
-def _replace(draft: Draft, item: _Item, name: str, value: str, *, why: str = "") -> None:
+def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") -> None:
     new = f'{name}="{value}"' if isinstance(item.first, ast.keyword) else f'"{name}": "{value}"'
     can_go = draft.edits.replace(draft.edits.start(item.first), draft.edits.end(item.last), new)
     draft.note(item.value, f"{item.name}=", new + why, can_go=can_go)
 
 
-def _name_the_table(draft: Draft, use: Use, call: ast.Call) -> None:
+def _name_the_table(draft: Draft, use: Use) -> None:
     """Name a link table in the place of pairs, by what the script calls the graph, the pairs and the loader."""
-    pairs = argument(call, 2, "edge_label_index")
+    pairs = argument_of(use, 2, "edge_label_index")
     if pairs is None:
         draft.steps.split_edges(None)
         return
     node = use.place.statement
-    said = [each for each in (data_argument(call), pairs) if each is not None]
+    said = [each for each in (data_argument(use), pairs) if each is not None]
     said += node.targets if isinstance(node, ast.Assign) else []
     table = table_of([draft.edits.of(each) for each in said])
     can_go = draft.edits.replace_node(pairs, f'"{table}"')

@@ -109,11 +109,9 @@ class _PygScript:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         uses = draft.script.uses
-        loaders = [
-            use.call for use in uses if use.held is None and use.name in LOADERS and use.call is not None
-        ]
+        loaders = [use for use in uses if use.held is None and use.name in LOADERS and use.call is not None]
         self._has_loader = bool(loaders)
-        first = [data_argument(call) for call in loaders]
+        first = [data_argument(use) for use in loaders]
         self._in_loaders = {id(each) for each in first}
         # Names of what loaders are given, and of what that was transformed from.
         self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
@@ -188,8 +186,7 @@ class _PygScript:
         draft.note(use.node, use.name, f"{_ADAPTER}.{name}", can_go=can_go)
         if can_go and isinstance(use.node, ast.Attribute):
             draft.replaced.add(id(use.node))
-        if use.call is not None:
-            change_loader(draft, use, use.call, has_labels=self._is_ogb)
+        change_loader(draft, use, has_labels=self._is_ogb)
 
     def _dataset(self, use: Use) -> None:
         draft, call = self._draft, use.call
@@ -277,7 +274,7 @@ class _PygScript:
         for use in draft.script.uses:
             if use.held is not None or use.name not in LOADERS or use.call is None:
                 continue
-            given, held = data_argument(use.call), use.argument(0, "data")
+            given, held = data_argument(use), use.argument(0, "data")
             if given is None or id(given) in draft.replaced:
                 continue
             if held is not None and held.kind in {"data", "dataset"} and root_of(given) not in self._unknown:

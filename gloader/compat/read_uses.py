@@ -11,16 +11,19 @@ import ast
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from gloader.compat.calls import are_written, items_of
 from gloader.compat.uses import Held, Import, Place, Script, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from gloader.compat.calls import Arguments
     from gloader.compat.library import Kind, Library
 
 Items: TypeAlias = "Held | tuple[Items, ...] | None"
 # Readings of a script, at most: a function may stand in front of what it is given, and of what it calls.
 _MAX_READINGS: Final = 4
+_ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})  # of a mapping
 _PASSED_ON: Final = frozenset({"tqdm", "iter", "list", "tuple", "reversed", "islice", "cycle", "track"})
 
 
@@ -65,6 +68,7 @@ class _Reader:
         self._imports: list[Import] = []
         self._names: dict[str, str] = {}  # what imported names stand for
         self._uses: list[Use] = []
+        self._changed: set[int] = set()  # mappings that perhaps hold more than is written, by their identity
         self._module = self._scope = _Scope()
         self._place = Place(statement=ast.Pass(), body=())
         # First of all: a function may be defined above the import that it needs.
@@ -73,7 +77,13 @@ class _Reader:
         self._block(tree.body)
 
     def script(self) -> Script:
-        return Script(imports=tuple(self._imports), uses=tuple(self._uses))
+        uses = [
+            replace(
+                use, is_written=use.is_written and not any(id(each) in self._changed for each in use.spread)
+            )
+            for use in self._uses
+        ]
+        return Script(imports=tuple(self._imports), uses=tuple(uses))
 
     def _import(self, place: Place) -> None:
         node = place.statement
@@ -189,6 +199,10 @@ class _Reader:
             self._visit(node.value)
             self._bind(node.target, self._infer(node.value))
             return
+        if self._is_read(node):
+            return
+        if isinstance(node, ast.Name | ast.Attribute) and (mapping := self._mapping(node)) is not None:
+            self._changed.add(id(mapping))  # by whatever is done with it
         dotted = self._dotted(node)
         if dotted is not None and isinstance(node, ast.expr):
             self._add(node, dotted, None, call)
@@ -219,7 +233,8 @@ class _Reader:
 
     def _add(self, node: ast.expr, name: str, held: Held | None, call: ast.Call | None) -> None:
         spread = [each.value for each in call.keywords if each.arg is None] if call else []
-        literals = [self._literal(each) for each in spread]
+        mappings = [each for each in map(self._mapping, spread) if each is not None]
+        is_starred = call is not None and any(isinstance(each, ast.Starred) for each in call.args)
         self._uses.append(
             Use(
                 node=node,
@@ -228,14 +243,19 @@ class _Reader:
                 place=self._place,
                 call=call,
                 given=self._given(call) if call else {},
-                spread=tuple(each for each in literals if each is not None),
+                spread=tuple(mappings),
+                is_written=not is_starred
+                and len(mappings) == len(spread)
+                and all(map(are_written, mappings)),
                 is_stored=isinstance(getattr(node, "ctx", None), ast.Store | ast.Del),
             )
         )
 
     def _given(self, call: ast.Call) -> dict[int | str, Held | None]:
+        mappings = (self._mapping(each.value) for each in call.keywords if each.arg is None)
+        items = [item for node in (call, *mappings) if node is not None for item in items_of(node)]
         given: dict[int | str, Held | None] = {
-            each.arg: self._infer(each.value) for each in call.keywords if each.arg is not None
+            item.name: self._infer(item.value) for item in items if isinstance(item.name, str)
         }
         for position, each in enumerate(call.args):
             if isinstance(each, ast.Starred):
@@ -243,11 +263,21 @@ class _Reader:
             given[position] = self._infer(each)
         return given
 
-    def _literal(self, node: ast.expr) -> ast.expr | None:
-        if isinstance(node, ast.Dict):
-            return node
+    def _mapping(self, node: ast.AST) -> Arguments | None:
+        """Return the mapping that ``node`` is, as it is written in the script."""
         held = self._infer(node)
         return None if held is None else held.literal
+
+    def _is_read(self, node: ast.AST) -> bool:
+        """Return whether ``node`` takes something out of a mapping that has a name, and leaves it as it is."""
+        match node:
+            case ast.keyword(arg=None, value=ast.Name() | ast.Attribute() as owner):
+                return self._mapping(owner) is not None
+            case ast.Subscript(value=owner, ctx=ast.Load()):
+                return self._mapping(owner) is not None
+            case ast.Attribute(value=owner, attr=attr):
+                return attr in _ONLY_READ and self._mapping(owner) is not None
+        return False
 
     # --- what values are -------------------------------------------------------------------------
 
@@ -266,7 +296,7 @@ class _Reader:
         match node:
             case ast.Name():
                 return self._scope.find(node.id)
-            case ast.Dict():
+            case ast.Dict() | ast.Call(func=ast.Name(id="dict"), args=[]):
                 return Held(kind="dict", literal=node)
             case ast.Attribute():
                 if (path := _path(node)) and (found := self._scope.find(path)) is not None:
@@ -354,6 +384,8 @@ class _Reader:
             kinds = self._library.loops.get((held.kind.removeprefix("each "), 1), ("",))
             held = replace(held, kind=kinds[0]) if kinds[0] else None
         if isinstance(target, ast.Name):
+            both = [held, self._scope.held[target.id]] if target.id in self._scope.held else []
+            self._changed |= {id(each.literal) for each in both if each is not None}
             self._scope.held[target.id] = held
         elif isinstance(target, ast.Attribute):
             if path := _path(target):

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     import ast
     from collections.abc import Mapping, Sequence
 
+    from gloader.compat.calls import Arguments
     from gloader.compat.library import Kind
 
 
@@ -19,7 +20,7 @@ class Held:
     kind: Kind
     is_sure: bool = True  # else by its name alone
     made_by: str = ""  # the dotted name that was called, perhaps some steps before
-    literal: ast.expr | None = None  # of kind "dict"
+    literal: Arguments | None = None  # of kind "dict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,8 @@ class Use:
     held: Held | None = None  # of what is asked of a value
     call: ast.Call | None = None  # where it is called
     given: Mapping[int | str, Held | None] = field(default_factory=dict)  # what its arguments are
-    spread: Sequence[ast.expr] = ()  # the mappings behind ** that are written in the script
+    spread: Sequence[Arguments] = ()  # the mappings behind ** that are written in the script
+    is_written: bool = True  # all arguments are, in the call or in ``spread``
     is_stored: bool = False  # it is assigned to, or deleted
 
     def argument(self, position: int, name: str) -> Held | None:

@@ -119,19 +119,67 @@ def test_a_module_that_a_function_imports_is_not_there_for_others():
     assert changed.index("\nimport torch\n") < changed.index("torch.tensor(")
 
 
+PYG_CALL, DGL_CALL = "NeighborLoader(data, num_neighbors=[5], {})", "DataLoader(g, seeds, sampler, {})"
+
+
 @pytest.mark.parametrize(
-    "text",
+    "call",
     [
-        "from torch_geometric.loader import NeighborLoader\nNeighborLoader(data, num_neighbors=[5], {})\n",
-        "from dgl.dataloading import DataLoader\nDataLoader(g, seeds, sampler, {})\n",
+        f"from torch_geometric.loader import NeighborLoader\n{PYG_CALL}\n",
+        f"from dgl.dataloading import DataLoader\n{DGL_CALL}\n",
     ],
     ids=["PyG", "DGL"],
 )
 @pytest.mark.parametrize(
-    ("handed", "is_known"),
-    [("**dict(num_workers=2)", False), ("**rest", False), ("**{'batch_size': 2}", True)],
+    ("before", "handed", "is_known"),
+    [
+        ("", "**{'batch_size': 2}", True),
+        ("", "**dict(batch_size=2)", True),
+        ("opts = dict(batch_size=2)\nn = opts['batch_size'] + opts.get('more', 0)\n", "**opts", True),
+        ("", "**rest", False),
+        ("", "*rest", False),
+        ("", "**dict(rest, batch_size=2)", False),
+        ("", "**{**rest, 'batch_size': 2}", False),
+        ("", "**{name: 2}", False),
+        ("opts = {}\nopts.update(num_workers=2)\n", "**opts", False),
+        ("opts = {}\nopts['num_workers'] = 2\n", "**opts", False),
+        ("opts = {}\nopts |= rest\n", "**opts", False),
+        ("opts = {}\nadd_to(opts)\n", "**opts", False),
+        ("opts = {}\nother = opts\nother['num_workers'] = 2\n", "**opts", False),
+        ("opts = {'num_workers': 2}\nif fast:\n    opts = {}\n", "**opts", False),
+        ("a.opts = {}\na.opts['num_workers'] = 2\n", "**a.opts", False),
+    ],
 )
-def test_keywords_that_are_not_known_are_to_be_looked_at(text: str, handed: str, is_known: bool) -> None:
-    found = migrate_text(text.replace("{}", handed), "script.py")
-    assert any(each.name == "**" for each in found.findings) != is_known
+def test_arguments_that_are_not_known_are_to_be_looked_at(
+    call: str, before: str, handed: str, is_known: bool
+) -> None:
+    library, call = call.split("\n", 1)
+    found = migrate_text(f"{library}\n{before}{call.replace('{}', handed)}", "script.py")
+    assert any(each.name in {"*", "**"} for each in found.findings) != is_known
     assert found.is_complete <= is_known
+
+
+@pytest.mark.parametrize(
+    ("use", "is_asked"),
+    [
+        ("make = partial({}, batch_size=2)", False),
+        ("loader_of = {}", False),
+        ("class Mine({}):\n    pass", False),
+        ("print(isinstance(loader, {}))", True),
+    ],
+)
+def test_a_loader_that_is_not_called_where_it_stands_is_to_be_looked_at(use: str, is_asked: bool) -> None:
+    for module, name in (("torch_geometric.loader", "NeighborLoader"), ("dgl.dataloading", "DataLoader")):
+        found = migrate_text(f"from {module} import {name}\n{use.format(name)}\n", "script.py")
+        assert any("look at its arguments" in each.text for each in found.findings) != is_asked
+
+
+def test_a_graph_is_followed_through_a_mapping() -> None:
+    text = (
+        "from torch_geometric.data import Data\nfrom torch_geometric.loader import NeighborLoader\n"
+        "data = Data(x=x)\nopts = dict(data=data, num_neighbors=[5], num_workers=2)\nNeighborLoader(**opts)\n"
+    )
+    found = migrate_text(text, "script.py")
+    assert 'data = GraphData(gloader.Dataset.open("data/graph"))\n' in found.changed
+    assert "opts = dict(data=data, num_neighbors=[5])\n" in found.changed
+    assert found.is_complete

@@ -111,7 +111,7 @@ def test_lines_that_make_graphs_of_ogb():
         ("weight_attr='w', batch_size=8", 'sampler="weighted", batch_size=8'),
         ("**{'num_workers': 4, 'batch_size': 8}", "**{'batch_size': 8}"),
         ("**{'weight_attr': 'w'}", '**{"sampler": "weighted"}'),
-        ("**dict(num_workers=4)", "**dict(num_workers=4)"),
+        ("**dict(num_workers=4)", "**dict()"),
         ("generator=g, neighbor_sampler=s, is_sorted=True", ""),
     ],
 )
