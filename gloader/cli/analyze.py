@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
 from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.screen import Screen, facts
-from gloader.core.flag_values import SWITCH
+from gloader.core.flag_values import REPEATED, SWITCH
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def analyze(
     run: Path,
     /,
     *,
-    what_if: Annotated[tuple[str, ...], Parameter(negative=(), metavar="CHANGE", show_default=False)] = (),
+    what_if: Annotated[tuple[str, ...], REPEATED, Parameter(metavar="CHANGE")] = (),
     out: Path | None = None,
     verify: Annotated[bool, SWITCH] = False,
     output: OutputFlags = DEFAULT_OUTPUT,

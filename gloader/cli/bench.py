@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -79,7 +79,7 @@ class InspectorWorkload:
 class GatherWorkload:
     """Rows of the gather's benchmark."""
 
-    dims: tuple[int, ...] = (64, 100, 128, 512, 1632)
+    dims: Annotated[tuple[int, ...], Parameter(allow_repeating=True)] = (64, 100, 128, 512, 1632)
     """Numbers of float32 in a row, one measurement each."""
     rows: int = 100_000
     """Rows of a gather."""

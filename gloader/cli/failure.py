@@ -14,6 +14,7 @@ from cyclopts import (
     App,
     CycloptsError,
     MissingArgumentError,
+    RepeatArgumentError,
     UnknownCommandError,
     UnknownOptionError,
     UnusedCliTokensError,
@@ -150,6 +151,8 @@ def _of_words(error: CycloptsError) -> str:
             )
     if isinstance(error, MissingArgumentError):
         return _missing(error)
+    if isinstance(error, RepeatArgumentError) and error.app is not None:
+        return _repeated(error.app, error.token.keyword)
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return _left_over(words, error.unused_tokens)
     if isinstance(error, UnknownOptionError) and "Did you mean" not in str(error):
@@ -157,6 +160,16 @@ def _of_words(error: CycloptsError) -> str:
     if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
         return _unknown_command(error.app, error.unused_tokens[0])
     return str(error)
+
+
+def _repeated(command: App, flag: str | None) -> str:
+    """Say of a flag that is given twice to give it once; of one that takes a list, with all values in one word."""
+    takes_list = any(
+        flag in each.names and each.token_count()[1] for each in command.assemble_argument_collection()
+    )
+    return f"{flag} is given twice: " + (
+        "write its values as one word, such as A,B" if takes_list else "leave one out"
+    )
 
 
 def _command_of(error: CycloptsError) -> str:

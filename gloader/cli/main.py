@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 import gloader
 from gloader.cli import (
@@ -50,6 +50,8 @@ def build_app() -> App:
         help=_HELP,
         help_format="markdown",
         version=gloader.__version__,
+        # A flag that is given twice is a slip; `REPEATED` ones may be.
+        default_parameter=Parameter(allow_repeating=False),
         exit_on_error=False,
         print_error=False,
         help_on_error=False,

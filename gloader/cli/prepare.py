@@ -15,7 +15,7 @@ from gloader.cli.views.screen import Screen, facts
 from gloader.convert.links.shares import TRAIN, edge_shares
 from gloader.convert.options import NOT_USED, OrderName, PrepareOptions, SourceOptions, SplitBy, relation_pair
 from gloader.convert.registry import SOURCE_FORMS, open_source
-from gloader.core.flag_values import Size
+from gloader.core.flag_values import REPEATED, Size
 from gloader.core.row_ranges import RangePart
 from gloader.core.units import format_bytes, format_seconds
 from gloader.core.urls import is_url, require_no_url, shown_url
@@ -43,7 +43,7 @@ class PrepareFlags:
     """Let NaN and infinity in features in; they are counted."""
     order: OrderName = "none"
     """How rows lie on disk: as given, by falling out-degree, or community by community."""
-    symmetrize: Annotated[bool | list[str], Parameter(negative=())] = False
+    symmetrize: Annotated[bool | list[str], REPEATED] = False
     """Store both directions of every edge, each once; of several types: of those within a type, or of the one named."""
     add_reverse: Annotated[bool, Parameter(negative=())] = False
     """Several types: add the reverse of every relation that has none, its name with rev_ before it."""
@@ -57,9 +57,9 @@ class PrepareFlags:
     """By a hash of the pair and --seed, or the earliest edges first."""
     edge_split_relation: str | None = None
     """Several types: the relation whose edges are split, such as author:writes:paper."""
-    reverse: Annotated[list[str], Parameter(negative=(), show_default=False)] = field(default_factory=list)
+    reverse: Annotated[list[str], REPEATED] = field(default_factory=list)
     """Several types: two relations of which each leads the other back, such as buys=bought_by."""
-    edge_table: Annotated[list[str], Parameter(negative=(), show_default=False)] = field(default_factory=list)
+    edge_table: Annotated[list[str], REPEATED] = field(default_factory=list)
     """A link table, NAME=FILE or NAME@RELATION=FILE: Parquet or CSV of src, dst, perhaps label and time; or a .npy."""
     ranges: str | None = None
     """This machine's part of the feature rows, such as 0/4, the first of four; the others prepare 1/4 to 3/4."""

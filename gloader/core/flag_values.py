@@ -138,6 +138,7 @@ def _require_price(_type: Any, value: Any) -> None:
 # Settings that a Python caller alone gives: they are for tests and other loops, or are worked out by training.
 NOT_A_FLAG: Final = Parameter(parse=False)
 SWITCH: Final = Parameter(negative=())  # --compile, and no --no-compile
+REPEATED: Final = Parameter(negative=(), show_default=False, allow_repeating=True)  # others are given once
 
 Count = Annotated[int, Parameter(validator=_require_count)]
 Share = Annotated[float, Parameter(validator=_require_share)]

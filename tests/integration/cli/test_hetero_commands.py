@@ -84,9 +84,7 @@ def test_what_is_not_for_several_types_is_refused_in_one_line(
     papers: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
     out = tmp_path / "run"
-    assert (
-        main(["train", "--dataset", str(papers), "--fanout", "3,2", *words, *FLAGS, "--out", str(out)]) == 2
-    )
+    assert main(["train", "--dataset", str(papers), *words, *FLAGS, "--out", str(out)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
     assert line.startswith("error: ")
     assert message in line
@@ -106,7 +104,7 @@ def test_what_is_refused_is_refused_before_kernels_are_compiled(
     monkeypatch.setattr(
         "gloader.cli.train.compile_first", lambda *_, **__: pytest.fail("kernels are compiled")
     )
-    assert main(["train", "--dataset", str(papers), "--fanout", "3,2", *words, "--out", str(tmp_path)]) == 2
+    assert main(["train", "--dataset", str(papers), *words, "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 
 
