@@ -47,11 +47,11 @@ def items_of(node: Arguments) -> list[Item]:
     return items + [Item(each.arg, each.value, each) for each in node.keywords]
 
 
-def are_written(node: ast.expr) -> bool:
+def are_written(node: Arguments) -> bool:
     """Return whether a call, or a mapping, says all names of what it holds. Pure."""
     if isinstance(node, ast.Dict):
         return all(isinstance(key, ast.Constant) for key in node.keys)
-    is_dict = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict"
+    is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
     return is_dict and all(isinstance(item.name, str) for item in items_of(node))
 
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any]")
 K = TypeVar("K", bound=type)
+N = TypeVar("N")
+V = TypeVar("V")
 
 _SLIP: Final = 0.9  # likeness of a name with a letter too many
 
@@ -26,6 +28,15 @@ _ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "negative_sampler": ("negatives",),
     "edge_label_index": ("edges",),
     "graph_sampler": ("fanouts",),
+    "num_features": ("feature_dim",),
+    "num_node_features": ("feature_dim",),
+    "train_mask": ("train",),
+    "train_idx": ("train",),
+    "val_mask": ("valid",),
+    "val_idx": ("valid",),
+    "test_mask": ("test",),
+    "test_idx": ("test",),
+    "y": ("labels",),
     # The same the other way round, in PyG's words and in DGL's.
     "fanout": ("num_neighbors", "graph_sampler"),
     "fanouts": ("num_neighbors", "graph_sampler"),
@@ -103,10 +114,37 @@ def near_attributes(target: K) -> K:
     def getattr_of(self: object, name: str) -> Any:
         if hasattr(type(self), name):  # a property that raised this error: once more, for its own words
             return object.__getattribute__(self, name)
-        raise missing_attribute(with_article(type(self).__name__), name, dir(type(self)), {})
+        raise missing_attribute(with_article(type(self).__name__), name, dir(self), {})
 
     target.__getattr__ = getattr_of  # type: ignore[attr-defined]
     return target
+
+
+class Named(dict[N, V]):
+    """What a batch has by type, or by relation: a key that is not there is answered with the nearest that is."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: N) -> V:
+        """Raise KeyError."""
+        raise missing_key(key, self, "no type or relation of this batch")
+
+
+def missing_key(key: object, there: Iterable[object], is_no: str) -> KeyError:
+    """Return the error of a key that is not there, a type or a relation. Pure.
+
+    Parameters
+    ----------
+    key : what was asked for
+    there : the keys that there are
+    is_no : what ``key`` is none of: "no relation of this dataset"
+    """
+    names = {":".join(map(str, each)) if isinstance(each, tuple) else str(each): each for each in there}
+    near = nearest(":".join(map(str, key)) if isinstance(key, tuple) else str(key), names)
+    listed = ", ".join(map(repr, names.values())) or "none"
+    return KeyError(
+        f"{key!r} is {is_no}; {f'did you mean {names[near]!r}?' if near else f'there are {listed}'}"
+    )
 
 
 def with_article(noun: str) -> str:

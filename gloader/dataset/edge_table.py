@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gloader.core.near_names import near_attributes
 from gloader.dataset.feature_rows import FeatureRows
 from gloader.dataset.values import wrong_value
 from gloader.samplers import CscGraph
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, Relation
 
 
+@near_attributes
 class EdgeTable:
     """The edges of one relation of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
 

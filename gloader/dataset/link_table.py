@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gloader.core.near_names import near_attributes
 from gloader.dataset.link_record import LABELS, NEGATIVES, PAIRS, TIMES
 from gloader.dataset.open_links import OpenLinks
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from gloader.types import Relation
 
 
+@near_attributes
 class LinkTable:
     """A link table of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
 

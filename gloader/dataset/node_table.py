@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.core.near_names import near_attributes
 from gloader.dataset.feature_rows import FeatureRows
 from gloader.errors import ConfigError, ShapeError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
+@near_attributes
 class NodeTable:
     """The nodes of one type of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
 

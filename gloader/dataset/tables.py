@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from gloader.core.near_names import missing_key
 from gloader.dataset.edge_table import EdgeTable
 from gloader.dataset.link_record import link_arrays
 from gloader.dataset.link_table import LinkTable
@@ -48,13 +49,12 @@ class Tables(Mapping[K, T], Generic[K, T]):
         Raises
         ------
         KeyError
-            There is none; says which there are.
+            There is none; says which is near, or which there are.
         """
         try:
             return self._tables[key]
         except KeyError:
-            there = ", ".join(map(repr, self._tables)) or "none"
-            raise KeyError(f"{key!r} is no {self._what} of this dataset; there are {there}") from None
+            raise missing_key(key, self._tables, f"no {self._what} of this dataset") from None
 
     def __iter__(self) -> Iterator[K]:
         """Return an iterator over the keys, in order."""

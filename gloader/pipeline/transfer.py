@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gloader.core.near_names import Named
 from gloader.device import DeviceTier, open_device
 from gloader.device.row_gather import fill_cached
 from gloader.device.row_table import rows_as_tensor
@@ -181,15 +182,15 @@ class Transfer:
         rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # those of edges are in the blocks
         return HeteroReadyBatch(
             id=sampled.id,
-            x={
-                name: rows[number] if number in rows else self.device.empty((len(nodes), 0), torch.float32)
+            x=Named(
+                (name, rows[number] if number in rows else self.device.empty((len(nodes), 0), torch.float32))
                 for number, (name, nodes) in enumerate(sampled.nodes.items())
-            },
+            ),
             y=y,
-            blocks=tuple({relation: next(left) for relation in hop} for hop in sampled.blocks),
-            nodes=sampled.nodes,
-            num_seeds=sampled.num_seeds,
-            trees=sampled.trees,
+            blocks=tuple(Named((relation, next(left)) for relation in hop) for hop in sampled.blocks),
+            nodes=Named(sampled.nodes),
+            num_seeds=Named(sampled.num_seeds),
+            trees=None if sampled.trees is None else Named(sampled.trees),
         )
 
     def _features(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.near_names import near_attributes
 from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes, ring_depth
 from gloader.ssd_store.format.format import (
@@ -45,6 +46,7 @@ _WHEN_CLOSED = "the store is closed; open it again"
 _LOAD_BYTES = 4 * 2**20  # read at a time when all rows are read
 
 
+@near_attributes
 class FeatureStore:
     """A matrix of features on the SSD, open for reading: a `FeatureSource`.
 

@@ -1,7 +1,10 @@
 """Objects of users: each prints a line or a few, never its arrays, and answers a slip in an attribute's name."""
 
+import copy
 import gc
+import pickle
 import re
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -15,19 +18,19 @@ NAMES = {
     "Dataset": "num_nodes",
     "typed Dataset": "num_nodes",
     "node tables": None,
-    "node table": None,
-    "edge table": None,
-    "link table": None,
-    "store": None,
-    "graph": None,
-    "typed graph": None,
+    "node table": "num_nodes",
+    "edge table": "num_edges",
+    "link table": "num_rows",
+    "store": "num_rows",
+    "graph": "num_edges",
+    "typed graph": "relations",
     "Loader": "state_dict",
     "HeteroLoader": "state_dict",
     "LinkLoader": "state_dict",
-    "batch": None,
-    "block": None,
-    "typed batch": None,
-    "link batch": None,
+    "batch": "num_seeds",
+    "block": "num_dst",
+    "typed batch": "blocks",
+    "link batch": "num_positives",
     "negatives": None,
     "DGLGraph": "num_nodes",
     "frame": None,
@@ -133,6 +136,56 @@ def test_a_slip_in_an_attribute_is_answered(name, objects):
     known = NAMES[name]
     with pytest.raises((AttributeError, DglFeatureError), match=f"did you mean '{known}'"):
         getattr(objects[name], known + known[-1])
+
+
+def test_what_other_libraries_call_it_is_answered(objects):
+    with pytest.raises(AttributeError, match="a Dataset has no 'num_features'; did you mean 'feature_dim'"):
+        _ = objects["Dataset"].num_features
+    with pytest.raises(AttributeError, match="a Dataset has no 'train_mask'; did you mean 'train'"):
+        _ = objects["Dataset"].train_mask
+    with pytest.raises(
+        AttributeError, match="a ReadyBatch has no 'edge_index'; it has blocks, id, nodes, num_seeds"
+    ):
+        _ = objects["batch"].edge_index
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("papers", "'papers' is no type or relation of this batch; did you mean 'paper'?"),
+        ("venue", "'venue' is no type or relation of this batch; there are 'paper'"),
+    ],
+)
+def test_a_type_that_a_batch_does_not_have_is_answered(key, said, objects):
+    batch = objects["typed batch"]
+    for mapping in (batch.x, batch.nodes, batch.num_seeds):
+        with pytest.raises(KeyError, match=re.escape(said)):
+            _ = mapping[key]
+        assert mapping.get(key) is None
+        assert key not in mapping
+        assert copy.copy(mapping) == mapping == dict(mapping)
+
+
+def test_a_relation_that_is_not_there_is_answered(objects):
+    slip = ("paper", "cite_3", "paper")
+    with pytest.raises(KeyError, match=r"did you mean \('paper', 'cites_3', 'paper'\)"):
+        _ = objects["typed batch"].blocks[0][slip]
+    with pytest.raises(
+        KeyError, match=r"no relation of this dataset; did you mean \('paper', 'cites_3', 'paper'\)"
+    ):
+        _ = objects["typed Dataset"].edge_tables[slip]
+
+
+@pytest.mark.parametrize("name", ["batch", "typed batch", "link batch", "block", "typed graph"])
+def test_what_answers_slips_is_copied_and_pickled_as_before(name, objects):
+    """Protocols ask for names that are not there, and take an AttributeError alone for an answer."""
+    value = objects[name]
+    assert not hasattr(value, "num_seed")
+    assert getattr(value, "__array__", None) is None
+    assert repr(copy.copy(value)) == repr(value)
+    if name != "block":  # its ids are fetched when they are read
+        assert repr(pickle.loads(pickle.dumps(value))) == repr(value)  # noqa: S301 - made here
+    assert copy.copy(value).__class__(**{each.name: getattr(value, each.name) for each in fields(value)})
 
 
 def test_what_a_matrix_on_the_ssd_is_not_asked_for_is_said(objects):

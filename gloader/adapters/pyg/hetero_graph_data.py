@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.adapters.pyg.graph_data import ON_DEVICE, require_own
-from gloader.core.near_names import missing_attribute, near_keywords, with_article
+from gloader.core.near_names import missing_attribute, missing_key, near_keywords, with_article
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -109,10 +109,8 @@ class HeteroGraphData:
         if isinstance(key, tuple) and key in self.dataset.relations:
             return EdgeData(self.dataset.edge_tables[key])
         # Not a gloader error: whoever indexes a mapping expects this one.
-        known = [*self.dataset.node_types, *map(":".join, self.dataset.relations)]
-        raise KeyError(
-            f"{key!r} is neither a type nor a relation of this graph; there are {', '.join(known)}"
-        )
+        known = (*self.dataset.node_types, *self.dataset.relations)
+        raise missing_key(key, known, "neither a type nor a relation of this graph")
 
     def __getattr__(self, name: str) -> Never:
         raise _missing(self, name)

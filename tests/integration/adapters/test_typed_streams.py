@@ -158,7 +158,7 @@ def test_what_is_not_there_says_where_it_is(typed, dataset):
     with pytest.raises(AttributeError, match=r"type 'author' have no 'y': the labelled type is 'paper'"):
         _ = data["author"].y
     with pytest.raises(
-        KeyError, match=r"'book' is neither a type nor a relation of this graph; there are paper"
+        KeyError, match=r"'book' is neither a type nor a relation of this graph; there are 'paper"
     ):
         _ = data["book"]
     with pytest.raises(ConfigError, match=r"nodes of one type; use gloader\.adapters\.pyg\.GraphData"):

@@ -246,11 +246,13 @@ def test_one_relation_of_one_type_is_the_graph_that_it_is_as_a_homogeneous_datas
 
 def test_a_type_or_relation_that_is_not_there_is_answered_with_those_that_are(tmp_path: Path) -> None:
     dataset = Dataset.from_numpy_hetero(tmp_path / "d", **arrays())
-    with pytest.raises(KeyError, match=r"'papers' is no node type .* there are 'paper', 'author', 'venue'"):
+    with pytest.raises(KeyError, match=r"'papers' is no node type .* did you mean 'paper'"):
         dataset.node_tables["papers"]
     with pytest.raises(
-        KeyError, match=r"'wrote', .* is no relation .* there are \('author', 'writes', 'paper'\)"
+        KeyError, match=r"'wrote', .* is no relation .* did you mean \('author', 'writes', 'paper'\)"
     ):
         dataset.edge_tables["author", "wrote", "paper"]
+    with pytest.raises(KeyError, match=r"'book' is no node type .* there are 'paper', 'author', 'venue'"):
+        dataset.node_tables["book"]
     assert dataset.node_tables.get("papers") is None
     assert "papers" not in dataset.node_tables
