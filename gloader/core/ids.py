@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gloader.core.malformed import shown
+
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
@@ -16,7 +18,7 @@ _LARGEST = np.iinfo(np.int64).max
 _MOST_SHORT_IDS = 2**31
 
 
-def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError]) -> IdArray:
+def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: int | None = None) -> IdArray:
     """Return ``values`` as contiguous int64 ids; nothing is rounded and nothing wraps. Pure.
 
     Parameters
@@ -24,6 +26,8 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError]) -> IdArra
     values : (n,) integers of any width and byte order; without elements, of any dtype
     noun : what the message calls them, in the plural: "seeds"
     error : class of the error
+    masked : how many there are in all: a mask (masked,) of booleans stands for the ids at which it is True. None: no
+        mask is taken
 
     Returns
     -------
@@ -32,9 +36,16 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError]) -> IdArra
     Raises
     ------
     error
-        They have another number of dimensions, are no integers, or do not fit int64.
+        They have another number of dimensions, are no integers, or do not fit int64; or a mask is of other length.
     """
-    ids = np.asarray(values)
+    try:
+        ids = np.asarray(values)
+    except ValueError:  # lists within a list
+        raise error(f"{noun} are {shown(values)}; they must be one list, or array, of ids") from None
+    if ids.dtype == np.bool_ and masked is not None:
+        if ids.shape != (masked,):
+            raise error(f"{noun} are a mask of shape {ids.shape}; it must be ({masked},), or give their ids")
+        return np.flatnonzero(ids)
     if ids.ndim != 1:
         raise error(f"{noun} have shape {ids.shape}; they must have one dimension")
     if ids.size and ids.dtype.kind not in "iu":

@@ -322,12 +322,16 @@ class Dataset:
         ConfigError
             There is none; says which there are.
         """
-        if name not in self.link_tables:
-            there = (
-                ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
-            )
-            raise ConfigError(f"{self.location} has no edges {name!r} to predict; it has {there}")
-        return self.link_tables[name]
+        there = ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
+        try:
+            return self.link_tables[name]
+        except KeyError:
+            raise ConfigError(f"{self.location} has no edges {name!r} to predict; it has {there}") from None
+        except TypeError:  # an array
+            raise ConfigError(
+                f"edges are named by a link table, not by a {type(name).__name__}; there are {there}. Pairs become one "
+                "when they are prepared: --edge-table NAME=FILE, or links={NAME: ...} in Python"
+            ) from None
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
         """Return the matrices of features that there are, of types first, then, with ``edges``, of relations."""

@@ -34,7 +34,8 @@ class HeteroLoader(NodeLoader[HeteroReadyBatch]):
         relations; a mapping from relations, as ("author", "writes", "paper") or "author:writes:paper", to lists, in
         which "*" stands for all others; or `gloader.collective` of a list, for so many of all relations together
     batch_size : seeds per batch (of this rank)
-    seeds : (n,) ids of the labelled type, or a mapping from types to ids; defaults to the training nodes
+    seeds : (n,) ids of the labelled type, a mapping from types to ids, or a pair (type, ids); or masks of all nodes of
+        the types in the place of ids. Defaults to the training nodes
     times : (n,) int64 seconds at which each seed asks, see `Loader`
     device_dry_run : does one step of the model on a batch, see `Loader`
     keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")

@@ -37,7 +37,7 @@ class Loader(NodeLoader[ReadyBatch]):
     dataset : what to sample from
     fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
     batch_size : seeds per batch (of this rank)
-    seeds : (n,) node ids; defaults to the dataset's training nodes
+    seeds : (n,) node ids, or a mask (num_nodes,) of booleans; defaults to the dataset's training nodes
     times : (n,) int64 seconds at which each of ``seeds`` asks, which then may repeat; see ``time_strategy``
     device_dry_run : does one step of the model on a batch, to see how much it takes of the device, see
         `gloader.device.dry_step`; None: ``device_cache="auto"`` takes half of what is free
@@ -84,9 +84,9 @@ class Loader(NodeLoader[ReadyBatch]):
 
     @staticmethod
     def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-        if isinstance(seeds, Mapping):
+        if isinstance(seeds, Mapping) or (isinstance(seeds, tuple) and seeds and isinstance(seeds[0], str)):
             raise SeedError("seeds by node type are for gloader.HeteroLoader; pass the ids of the nodes")
-        return dataset.train if seeds is None else checked_seeds(seeds)
+        return dataset.train if seeds is None else checked_seeds(seeds, dataset.num_nodes)
 
     @staticmethod
     def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:

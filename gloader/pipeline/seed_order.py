@@ -18,7 +18,7 @@ from gloader.errors import SeedError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from gloader.config import SamplingSettings
     from gloader.core.draws import DrawnSeeds
@@ -206,6 +206,10 @@ def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
     return [array for array in (order.seeds, order.times, weights) if array is not None]
 
 
-def checked_seeds(seeds: IdArray) -> IdArray:
-    """Return a copy of ``seeds`` (n,) as int64; `EpochOrder` checks the values."""
-    return as_ids(np.array(seeds), noun="seeds", error=SeedError)
+def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
+    """Return a copy of ``seeds`` (n,), or where a mask (num_nodes,) is True, as int64; `EpochOrder` checks values."""
+    if isinstance(seeds, str):
+        raise SeedError(
+            f"seeds={seeds!r} are no ids; of a split give dataset.train, dataset.valid or dataset.test"
+        )
+    return as_ids(seeds, noun="seeds", error=SeedError, masked=num_nodes).copy()

@@ -13,13 +13,17 @@ from gloader.pipeline.positions import LabelledSeeds, NoLabels
 from gloader.pipeline.seed_order import SeedPlan, checked_seeds, order_rows, order_seeds
 
 if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
     from gloader.config import SamplingSettings
     from gloader.dataset import Dataset
     from gloader.pipeline.link_task import LinkTask
     from gloader.types import IdArray
 
 
-SeedsLike: TypeAlias = "IdArray | Mapping[str, IdArray]"  # ids, or ids by node type
+SeedsLike: TypeAlias = (
+    "ArrayLike | Mapping[str, ArrayLike]"  # ids, or ids by node type, or a pair (type, ids)
+)
 
 
 def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
@@ -28,7 +32,8 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
     Parameters
     ----------
     dataset : whose nodes they are
-    seeds : (n,) ids of the labelled type, or ids by type; None: the training nodes
+    seeds : (n,) ids of the labelled type, ids by type, or a type and its ids; a mask of all nodes of a type for ids.
+        None: the training nodes
 
     Raises
     ------
@@ -38,6 +43,10 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
     labelled = dataset.labelled
     if seeds is None:
         seeds = labelled.train
+    if (
+        isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str)
+    ):  # as PyG's loaders take them
+        seeds = {seeds[0]: seeds[1]}
     by_type = seeds if isinstance(seeds, Mapping) else {labelled.name: seeds}
     starts = dataset.type_starts
     found = []
@@ -46,7 +55,8 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
             raise SeedError(
                 f"seeds name the node type {name!r}; {dataset.location} has {', '.join(map(repr, dataset.node_types))}"
             )
-        table, checked = dataset.node_tables[name], checked_seeds(ids)
+        table = dataset.node_tables[name]
+        checked = checked_seeds(ids, table.num_nodes)
         if len(bad := outside(checked, table.num_nodes)):
             raise SeedError(
                 f"{len(bad)} seeds of type {name!r} are not in 0..{table.num_nodes - 1}, among them {bad[:5].tolist()}"

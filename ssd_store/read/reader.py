@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.ids import as_ids
 from gloader.core.near_names import near_attributes
 from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes, ring_depth
@@ -36,7 +37,7 @@ from gloader.types import ReadStats
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from numpy.typing import DTypeLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from gloader.ssd_store.format.format import Manifest
     from gloader.types import IdArray
@@ -408,9 +409,10 @@ class FeatureStore:
             )
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
-    def load(self, rows: IdArray | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
+    def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
         """Read ``rows`` (all of them by default) into memory, as they are stored. Thread-safe.
 
+        ``rows`` are (M,) ids in any order, or a mask of all rows.
         ``into`` is memory for them, starting at a multiple of an element, and longer perhaps; by default it is new.
 
         Raises
@@ -418,7 +420,11 @@ class FeatureStore:
         ShapeError, RowNotHereError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
             As `read_into`.
         """
-        ids = np.arange(self.num_rows) if rows is None else rows
+        ids = (
+            np.arange(self.num_rows)
+            if rows is None
+            else as_ids(rows, noun="rows", error=ShapeError, masked=self.num_rows)
+        )
         if self._held is not None and ids.shape[0]:  # before the first piece is read
             self.require_here(int(ids.min()), int(ids.max()) + 1)
         num_bytes = ids.shape[0] * self.row_bytes

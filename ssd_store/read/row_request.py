@@ -81,6 +81,7 @@ def check_request(
 def _as_ids(name: str, ids: IdArray) -> IdArray:
     # Stricter than `as_ids`, as the suite of feature sources demands: empty floats are refused too, and uint64,
     # whose large values would become negative ids without a word.
+    ids = np.asarray(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.dtype == np.uint64:
         raise ShapeError(
             f"{name} must be a one-dimensional array of int64, got {ids.dtype} of shape {ids.shape}"

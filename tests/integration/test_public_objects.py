@@ -12,7 +12,7 @@ import torch
 
 import gloader
 import gloader.compat.dgl as dgl
-from gloader.errors import DglFeatureError
+from gloader.errors import ConfigError, DglFeatureError, SeedError, ShapeError
 
 NAMES = {
     "Dataset": "num_nodes",
@@ -217,3 +217,68 @@ def test_edge_ids_of_a_block_are_not_fetched_to_print_it(objects):
     )
     assert "num_src=1" in repr(block)
     assert not asked
+
+
+def seeds_of(loader):
+    with loader:
+        return np.sort(loader.seeds)
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "list"])
+def test_a_mask_of_all_nodes_stands_for_its_ids(kind, objects):
+    """PyG's loaders take ``data.train_mask``."""
+    mask = np.zeros(500, bool)
+    mask[[3, 8, 499]] = True
+    given = {"numpy": mask, "torch": torch.tensor(mask), "list": mask.tolist()}[kind]
+    how = {"fanouts": [2], "batch_size": 2}
+    assert seeds_of(gloader.Loader(objects["Dataset"], seeds=given, **how)).tolist() == [3, 8, 499]
+    for seeds in (given, ("paper", given), {"paper": given}, ("paper", [3, 8, 499])):
+        loader = gloader.HeteroLoader(objects["typed Dataset"], seeds=seeds, **how)
+        assert seeds_of(loader).tolist() == [3, 8, 499]
+    rows = objects["store"].load(given).array
+    assert np.array_equal(rows, objects["store"].load([3, 8, 499]).array)
+    assert rows.shape == (3, 16)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ("test", "seeds='test' are no ids; of a split give dataset.train, dataset.valid or dataset.test"),
+        (np.ones(3, bool), "seeds are a mask of shape (3,); it must be (500,), or give their ids"),
+        ([[1, 2], [3]], "seeds are [[1, 2], [3]]; they must be one list, or array, of ids"),
+        (7, "seeds have shape (); they must have one dimension"),
+    ],
+)
+def test_seeds_that_are_no_ids_are_refused_in_one_sentence(seeds, said, objects):
+    for loader, dataset in ((gloader.Loader, "Dataset"), (gloader.HeteroLoader, "typed Dataset")):
+        with pytest.raises(SeedError, match=re.escape(said)):
+            loader(objects[dataset], seeds=seeds, fanouts=[2], batch_size=2)
+    with pytest.raises(SeedError, match=r"seeds by node type are for gloader\.HeteroLoader"):
+        gloader.Loader(objects["Dataset"], seeds=("paper", [1]), fanouts=[2], batch_size=1)
+
+
+@pytest.mark.parametrize(
+    "edges",
+    [np.array([[0, 1], [1, 2]]), [1, 2], ("train", np.array([1]))],
+    ids=lambda each: type(each).__name__,
+)
+def test_edges_that_are_no_name_of_a_table_are_refused_in_one_sentence(edges, objects):
+    said = f"edges are named by a link table, not by a {type(edges).__name__}; there are 'train', 'valid', 'test'."
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        gloader.LinkLoader(objects["Dataset"], edges=edges, fanouts=[2], batch_size=2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (5, "rows have shape (); they must have one dimension"),
+        ([0.5], "rows have dtype float64; they must be integers"),
+        (np.ones(3, bool), "rows are a mask of shape (3,); it must be (500,)"),
+        ([0, 500], "rows: 1 ids are out of range 0..499: 500"),
+    ],
+)
+def test_rows_that_are_no_ids_are_refused_in_one_sentence(rows, said, objects):
+    with pytest.raises(ShapeError, match=re.escape(said)):
+        objects["store"].load(rows)
+    with pytest.raises(ShapeError, match="rows must be a one-dimensional array of int64"):
+        objects["store"].read_into([0.5], np.empty((1, 16), np.float32))
