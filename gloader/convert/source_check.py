@@ -8,7 +8,7 @@ import numpy as np
 
 from gloader.convert.derive.derived import derivation_order
 from gloader.convert.hetero_source import MeanOf
-from gloader.convert.readers.node_arrays import check_splits
+from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gloader.convert.hetero_source import HeteroSource
     from gloader.convert.source import EdgeStream, FeatureStream, Source
     from gloader.types import IdArray
+
+# As many may have few nodes each; of more, an eighth at least is there, or the labels are numbers of another kind.
+_MANY_CLASSES = 4096
+_LEAST_SHARE = 1 / 8
 
 
 def check_source(source: Source) -> None:
@@ -104,4 +108,14 @@ def _check_labels(labels: IdArray, num_nodes: int, num_classes: int, where: str)
     if bad.size:
         raise SourceError(
             f"{where}: node {bad[0]} has label {labels[bad[0]]}; labels are 0..{num_classes - 1}, or -1"
+        )
+    # Their number may also be said, of classes that are not there yet.
+    if num_classes <= _MANY_CLASSES or num_classes != count_classes(labels):
+        return
+    is_there = np.zeros(num_classes + 1, np.bool_)
+    is_there[labels] = True  # of -1, the last
+    if np.count_nonzero(is_there[:-1]) < _LEAST_SHARE * num_classes:
+        raise SourceError(
+            f"{where}: labels go up to {num_classes - 1}, for which a model has {num_classes:,} outputs; "
+            f"{few_classes(labels)}"
         )

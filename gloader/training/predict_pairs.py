@@ -81,8 +81,9 @@ def checked_pairs(pairs: Any) -> IdArray:
     """Return ``pairs`` as (n, 2) int64; ShapeError where they are none."""
     found = np.asarray(pairs)
     if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
+        cure = ", as .T makes it" if found.shape[:1] == (2,) else ""
         raise ShapeError(
-            f"pairs are {found.dtype} of shape {found.shape}; they must be whole numbers, (n, 2)"
+            f"pairs are {found.dtype} of shape {found.shape}; they must be whole numbers, (n, 2){cure}"
         )
     return found.astype(np.int64)
 

@@ -122,11 +122,13 @@ def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
     # A float16 fits everything, and float32 fits itself: no pass over the rows.
     if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
         return
-    is_bad = (np.isfinite(chunk) & (np.abs(chunk) > largest)).any(axis=1)
+    is_bad = np.isfinite(chunk) & (np.abs(chunk) > largest)
     if is_bad.any():
-        row = int(is_bad.argmax())
-        value = float(np.abs(chunk[row][np.isfinite(chunk[row])]).max())
+        row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+        wider = "; scale the features" + (
+            ", or store them as float32 or bfloat16" if dtype == "float16" else ""
+        )
         raise FeatureValueError(
-            f"row {first_row + row} holds {value:g}, beyond the largest {dtype} {largest:g}; store it in a "
-            "wider dtype or scale the features"
+            f"row {first_row + row}, column {column} is {chunk[row, column]:g}, beyond the largest {dtype} "
+            f"{largest:g}{wider}"
         )

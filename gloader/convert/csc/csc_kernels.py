@@ -273,9 +273,7 @@ def expand_rows(indptr: IdArray, first: int, first_row: int, rows: IdArray) -> i
 
 
 @njit(cache=True, nogil=True)
-def add_sparse_rows(
-    indptr: IdArray, columns: IdArray, values: NDArray[np.float32], out: NDArray[np.float32]
-) -> int:
+def add_sparse_rows(indptr: IdArray, columns: IdArray, values: NDArray[Any], out: NDArray[Any]) -> int:
     """Add compressed rows to the dense ``out`` (n, F); return the first bad entry of ``columns``, or -1.
 
     ``indptr`` (n + 1,) bounds the rows' entries in ``columns`` and ``values``, counted from ``indptr[0]``.

@@ -47,7 +47,8 @@ def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
         )
     pairs = np.asanyarray(table["edge_index"])
     if pairs.ndim != 2 or pairs.shape[0] != 2:
-        raise ShapeError(f"{where} has edge_index of shape {pairs.shape}; it must be (2, n)")
+        cure = ", as .T makes it" if pairs.shape[1:] == (2,) else ""
+        raise ShapeError(f"{where} has edge_index of shape {pairs.shape}; it must be (2, n){cure}")
     labels, times, negatives = (
         None if table.get(key) is None else np.asanyarray(table[key]) for key in _COLUMNS
     )

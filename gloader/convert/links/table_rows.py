@@ -65,8 +65,7 @@ def edge_table_file(text: str) -> Path:
 def open_rows(path: Path) -> LinkStream:
     """Open the rows of a link table in a file; raises as `edge_table`."""
     if plain_suffix(path) == ".npy":
-        # A (2, 2) array is sources and destinations, as in PyG's `edge_label_index`.
-        return EdgeRows(edges=PairEdges.open(NpyFile.open(path), prefers_rows=False))
+        return EdgeRows(edges=PairEdges.open(NpyFile.open(path), prefers_rows=None))
     return TableRows.open(open_table(path))
 
 
@@ -98,7 +97,15 @@ class TableRows:
                 f"{table.path} has {len(names)} columns without names; an edge table has columns src and dst"
             )
         src, dst = find_ends(table, keys="a header of src and dst")
-        label, negatives = named_column(names, LABEL_NAMES), named_column(names, NEGATIVE_NAMES)
+        left = [name for name in names if name not in (src, dst)]
+        label, time, negatives = (
+            named_column(left, wanted, what=f"the {what} of {table.path}")
+            for wanted, what in (
+                (LABEL_NAMES, "labels"),
+                (TIME_NAMES, "times"),
+                (NEGATIVE_NAMES, "negatives"),
+            )
+        )
         if not isinstance(table, ParquetTable):
             if negatives is not None:
                 raise SourceError(
@@ -115,7 +122,7 @@ class TableRows:
             dst=dst,
             label=label,
             label_dtype=label_dtype,
-            time=named_column(names, TIME_NAMES),
+            time=time,
             lists=negatives,
         )
 

@@ -50,9 +50,10 @@ class ArrayEdges:
             The array has another shape or other numbers, or the weights are not one per edge.
         """
         if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+            cure = ", as .T makes it" if edge_index.shape[1:] == (2,) else ""
             raise ShapeError(
-                f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E), "
-                "whole numbers as .astype('int64') makes them"
+                f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
+                f"{cure}, whole numbers as .astype('int64') makes them"
             )
         if weight is not None and weight.shape != edge_index.shape[1:]:
             raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")

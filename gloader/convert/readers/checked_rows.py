@@ -132,34 +132,42 @@ class CheckedRows:
                     first + start,
                     "clean them, or let such values in: --allow-nan, in Python allow_nan=True",
                 )
-            is_large = max(-here.low, here.high) > 1 << _FLOAT32_BITS
-            if self._stored_as is None and chunk.dtype != np.float32 and is_large:
-                self._refuse(
-                    block,
-                    is_rounded(block),
-                    first + start,
-                    "which float32 would round. Features are stored as floats: leave ids and keys out of them, or "
-                    f"accept the rounding with {self._flag} float32, in Python {self._flag[2:].replace('-', '_')}="
-                    "'float32'",
-                )
+            if self._stored_as is None and chunk.dtype != np.float32 and _may_be_rounded(block, here):
+                asking = f"{self._flag} float32, in Python {self._flag[2:].replace('-', '_')}='float32'"
+                self._refuse(block, is_rounded(block), first + start, asking=asking)
         return seen
 
-    def _refuse(self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, why: str) -> None:
+    def _refuse(
+        self, rows: NDArray[Any], is_bad: NDArray[np.bool_], first: int, why: str = "", *, asking: str = ""
+    ) -> None:
         if is_bad.any():
             row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
             name = shown(self._names[column]) if self._names else column
+            place = f"{self._where}: row {first + row}, column {name} is {rows[row, column]}"
             raise FeatureValueError(
-                f"{self._where}: row {first + row}, column {name} is {rows[row, column]}"
-                f"{', ' if why.startswith('which') else '; '}{why}"
+                f"{place}; {why}" if why else place + of_rounding(rows[row, column], asking)
             )
 
 
+def of_rounding(value: Any, asking: str) -> str:
+    """Return the rest of a sentence on a feature that `is_rounded`; ``asking`` for a dtype accepts it. Pure."""
+    said = (
+        " to 0. Scale the features"
+        if abs(value) < 1
+        else ". Features are stored as floats: leave ids and keys out of them"
+    )
+    return f", which float32 would round{said}, or accept the rounding with {asking}"
+
+
 def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
-    """Return which whole numbers float32 does not hold exactly; of floats, those that float64 does hold. Pure."""
+    """Return which numbers float32 makes others than are meant. Pure.
+
+    These are whole numbers that it does not hold exactly, of floats those that float64 does hold; and what it makes 0.
+    """
     if values.dtype.kind in "fb":
-        with np.errstate(over="ignore"):
-            is_other = values.astype(np.float32) != values
-        return is_other & (np.abs(values) <= 2**53) & (np.floor(values) == values)
+        narrow = as_float32(values)
+        is_whole = (np.abs(values) <= 2**53) & (np.floor(values) == values)
+        return (narrow != values) & (is_whole | (narrow == 0))
     # Of a negative number the magnitude counts; that of the least int64 is itself as uint64.
     wide = values.astype(np.uint64) if values.dtype.kind == "u" else values.astype(np.int64).view(np.uint64)
     magnitude = wide if values.dtype.kind == "u" else np.where(values < 0, ~wide + np.uint64(1), wide)
@@ -168,8 +176,16 @@ def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
     return magnitude // np.maximum(last, np.uint64(1)) >= np.uint64(1 << _FLOAT32_BITS)
 
 
+def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
+    """Return numbers as float32, 0 or infinite where they are beyond it; uncopied where they are that already. Pure."""
+    with np.errstate(over="ignore", under="ignore"):
+        return plain_array(values, np.float32)
+
+
 def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.float32]:
-    """Return weights of edges (n,) as float32; raises SourceError for an integer that it would round. Pure.
+    """Return weights of edges (n,) as float32. Pure.
+
+    Raises SourceError for an integer that it would round, and for a float that it would make 0 or infinite.
 
     Parameters
     ----------
@@ -177,15 +193,33 @@ def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.fl
     first : number of the first one, for messages
     where : what holds them, for messages
     """
-    if values.dtype.kind in "iu" and values.dtype.itemsize >= 4 and values.size:
-        is_bad = is_rounded(values)
-        if is_bad.any():
-            edge = int(is_bad.argmax())
-            raise SourceError(
-                f"{where}: edge {first + edge} has weight {values[edge]}, which float32 would round; divide all "
-                "weights by one number, or save them as floats if they need not be exact"
-            )
-    return plain_array(values, np.float32)
+    weights = as_float32(values)
+    if values.dtype.itemsize < 4 or values.dtype == np.float32:
+        return weights
+    if values.dtype.kind in "iu":
+        is_bad, cure = (
+            is_rounded(values),
+            "divide all weights by one number, or save them as floats if they need ",
+        )
+        cure += "not be exact"
+    else:
+        is_bad = ((weights == 0) & (values != 0)) | (np.isinf(weights) & np.isfinite(values))
+        cure = "multiply all weights by one number"
+    if is_bad.any():
+        edge = int(is_bad.argmax())
+        raise SourceError(
+            f"{where}: edge {first + edge} has weight {values[edge]}, which float32 would round to "
+            f"{weights[edge]:.9g}; {cure}"
+        )
+    return weights
+
+
+def _may_be_rounded(values: NDArray[Any], seen: ValueRange) -> bool:
+    """Whether any of some numbers may be one that `is_rounded`; cheaper than to find out which. Pure."""
+    if max(-seen.low, seen.high) > 1 << _FLOAT32_BITS:
+        return True
+    # The range does not say which doubles are too small.
+    return values.dtype == np.float64 and np.count_nonzero(as_float32(values)) < np.count_nonzero(values)
 
 
 def _extremes(values: NDArray[Any]) -> tuple[float, float]:

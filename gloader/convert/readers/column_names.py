@@ -6,6 +6,8 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+from gloader.errors import SourceError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -64,10 +66,20 @@ def twice_in(names: Sequence[str]) -> str | None:
     return next(name for number, name in enumerate(names) if name in names[:number])
 
 
-def named_column(names: Iterable[str], wanted: Sequence[str]) -> str | None:
-    """Return the column of ``names`` that the first possible one of ``wanted`` means; None: there is none. Pure."""
-    by_name = {plain(name): name for name in names}
-    return next((by_name[each] for each in wanted if each in by_name), None)
+def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> str | None:
+    """Return the column of ``names`` that one of ``wanted`` means; None: there is none. Pure.
+
+    Raises
+    ------
+    SourceError
+        Several may be ``what``, such as "the labels of nodes.csv".
+    """
+    found = [name for name in names if plain(name) in wanted]
+    if len(found) > 1:
+        raise SourceError(
+            f"several columns may be {what}: {', '.join(found)}; keep one of these names, and give the others another"
+        )
+    return found[0] if found else None
 
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:

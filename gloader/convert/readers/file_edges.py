@@ -33,14 +33,19 @@ class PairEdges:
 
     @classmethod
     def open(
-        cls, file: NpyFile, *, prefers_rows: bool, weight: NpyFile | None = None, add_inverse: bool = False
+        cls,
+        file: NpyFile,
+        *,
+        prefers_rows: bool | None,
+        weight: NpyFile | None = None,
+        add_inverse: bool = False,
     ) -> PairEdges:
         """Check the arrays' shapes and dtypes.
 
         Parameters
         ----------
         file : (E, 2) or (2, E) integers
-        prefers_rows : read a (2, 2) array as two rows of an edge each
+        prefers_rows : a (2, 2) array has an edge in each row, or in each column; None: nothing says so, it is refused
         weight : (E,) real numbers; None: unweighted
         add_inverse : stream the reverse of each edge right behind it
 
@@ -49,12 +54,17 @@ class PairEdges:
         GraphError
             The ids are no native integers.
         ShapeError
-            The array holds no pairs, or the weights are not one per edge.
+            The array holds no pairs, or may be read both ways, or the weights are not one per edge.
         """
         shape = file.shape
         check_id_dtype(file.dtype, file.where)
         if len(shape) != 2 or 2 not in shape:
             raise ShapeError(f"{file.where} has shape {shape}; edges are an (E, 2) or a (2, E) array")
+        if prefers_rows is None and shape == (2, 2):
+            raise ShapeError(
+                f"{file.where} has shape (2, 2): an edge in each row, or sources and then destinations? Write a table "
+                "with the columns src and dst in its place"
+            )
         # The shape of such a file is reversed, and so is what the reader of a (2, 2) array prefers.
         if file.is_fortran:
             prefers_rows = not prefers_rows

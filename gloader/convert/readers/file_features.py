@@ -114,6 +114,11 @@ class CsrFeatures:
         offsets_file = NpyFile.open(path, "indptr")
         indptr = to_ids(offsets_file.read(budget_bytes=budget_bytes), first=0, where=offsets_file.where)
         check_offsets(indptr, columns.size, where=offsets_file.where)
+        if values.dtype.kind not in "fiub":
+            raise SourceError(
+                f"{values.where} has dtype {values.dtype}; features are real numbers: save them with "
+                ".astype('float32')"
+            )
         is_whole = shape.shape == (2,) and shape.dtype.kind in "iu"
         if not is_whole or indptr.shape[0] != int(shape[0]) + 1 or values.size != columns.size:
             raise SourceError(
@@ -134,18 +139,19 @@ class CsrFeatures:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return np.dtype(np.float32)
+        """The dtype of the chunks: float32 where it holds all that the values may be, else the widest of their kind."""
+        given = self.values.dtype
+        return np.dtype(np.float32 if np.can_cast(given, np.float32) else f"{given.kind}8")
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) float32 arrays of consecutive rows, n <= ``max_rows``; entries given twice are added."""
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``; entries given twice are added."""
         with self.columns.reader() as columns, self.values.reader() as values:
             for start in range(0, self.num_rows, max_rows):
                 offsets = self.indptr[start : start + max_rows + 1]
                 first, count = int(offsets[0]), int(offsets[-1] - offsets[0])
                 ids = to_ids(columns.take(count), first=first, where=self.columns.where)
-                data = np.ascontiguousarray(values.take(count), np.float32)
-                rows = np.zeros((offsets.shape[0] - 1, self.dim), np.float32)
+                data = np.ascontiguousarray(values.take(count), self.dtype)
+                rows = np.zeros((offsets.shape[0] - 1, self.dim), self.dtype)
                 # The kernel adds, so that duplicates count as in scipy, and stops at the first bad column.
                 bad = int(add_sparse_rows(offsets, ids, data, rows))
                 if bad >= 0:

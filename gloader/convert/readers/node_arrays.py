@@ -114,7 +114,8 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
         values = np.where(unlabelled, values.dtype.type(-1), values)
         _refuse_labels(values, (np.floor(values) != values) | (np.abs(values) > 2**53), where)
     # Compared before they are converted: 2**64 - 1 would become -1.
-    _refuse_labels(values, (values < -1) | (values >= MAX_CLASSES), where)
+    _refuse_labels(values, values < -1, where)
+    _refuse_labels(values, values >= MAX_CLASSES, where, cure=True)
     return plain_array(values, np.int64)
 
 
@@ -211,12 +212,23 @@ def count_classes(labels: IdArray) -> int:
     return max(1, int(labels.max(initial=-1)) + 1)
 
 
-def _refuse_labels(values: NDArray[Any], is_bad: NDArray[np.bool_], where: str) -> None:
+def few_classes(labels: NDArray[Any]) -> str:
+    """Return what to write in place of labels (N,) of which few of the possible ones are there, for messages. Pure."""
+    different, has_none = np.unique(labels[labels >= 0]).size, bool((labels < 0).any())
+    return (
+        f"{different:,} different ones are there: write np.unique(labels, return_inverse=True)[1]"
+        f"{' - 1' if has_none else ''} in their place, which are the classes 0..{different - 1}"
+    )
+
+
+def _refuse_labels(
+    values: NDArray[Any], is_bad: NDArray[np.bool_], where: str, *, cure: bool = False
+) -> None:
     bad = np.flatnonzero(is_bad)
     if bad.size:
         raise SourceError(
             f"{where}: row {int(bad[0])} has label {values[bad[0]]}; labels are classes in 0..{MAX_CLASSES - 1}, or "
-            "-1 or NaN where there is none"
+            f"-1 or NaN where there is none{'; ' + few_classes(values) if cure else ''}"
         )
 
 

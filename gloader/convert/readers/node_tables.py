@@ -163,10 +163,12 @@ def _label_column(table: TableFile) -> str:
     column = id_column(table)
     held = [name for name in table.names if name != column and name not in table.index]
     numbers = [name for name in held if is_number(table, name)]
-    label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES)
+    what = f"the labels of {table.path}"
+    label = numbers[0] if len(numbers) == 1 else named_column(numbers, LABEL_NAMES, what=what)
     if label is not None:
         return label
-    if (text := named_column([name for name in held if name not in numbers], LABEL_NAMES)) is not None:
+    texts = [name for name in held if name not in numbers]
+    if (text := named_column(texts, LABEL_NAMES, what=what)) is not None:
         raise SourceError(
             f"{table.path}: column {text!r} holds {table.kind(text)}s; classes are whole numbers from 0, and -1 where "
             "unknown: write pandas.factorize(labels)[0] in its place"

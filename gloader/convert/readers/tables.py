@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gloader.convert.readers.checked_rows import is_rounded
+from gloader.convert.readers.checked_rows import as_float32, is_rounded, of_rounding, to_weights
 from gloader.convert.readers.column_names import (
     KNOWN_ENDS,
     LISTS,
@@ -128,6 +128,7 @@ class TableEdges:
         *,
         src: str | None = None,
         dst: str | None = None,
+        weight: str | None = None,
         known_edges: int | None = None,
         add_inverse: bool = False,
         keys: str = "--src COLUMN --dst COLUMN",
@@ -137,7 +138,7 @@ class TableEdges:
         Parameters
         ----------
         table : its rows are the edges
-        src, dst : the columns of the ends; None: by their names
+        src, dst, weight : columns; None: by their names
         known_edges : number of rows where something else than the table tells; None: as the table says
         add_inverse : stream the reverse of each edge right behind it
         keys : what names columns, for messages
@@ -145,8 +146,8 @@ class TableEdges:
         Raises
         ------
         SourceError
-            There are fewer than two columns, or no ends, or several, by names that are known; says which columns there
-            are.
+            There are fewer than two columns, or no ends, or several, by names that are known, or several weights; says
+            which columns there are.
         """
         names = table.names
         if len(names) < 2 and names:
@@ -156,12 +157,12 @@ class TableEdges:
                 "weight, in text separated by commas, tabs, semicolons, bars or blanks"
             )
         ends = find_ends(table, src, dst, keys=keys)
-        weight = named_column(names, WEIGHT_NAMES) if table.has_names else None
-        # A third column with a name of its own may be anything, such as a time.
-        if not table.has_names and len(names) == 3 and names[2] not in ends:
-            # Where nothing is known of it, it is no weight.
-            weight = names[2] if table.kind(names[2]) != "empty" else None
-        if table.has_names and weight is not None and not is_number(table, weight):
+        if weight is None and table.has_names:
+            weight = named_column(names, WEIGHT_NAMES, what=f"the weights of {table.path}")
+        # A third column with a name of its own may be anything, such as a time; one that is empty or text is no weight.
+        elif weight is None and len(names) == 3 and names[2] not in ends:
+            weight = names[2] if table.kind(names[2]) in NUMBER_KINDS - {"empty"} else None
+        if weight is not None and not is_number(table, weight):
             raise SourceError(
                 f"{table.path}: column {weight!r} holds {table.kind(weight)}s; weights are numbers. Write numbers, or "
                 "give the column another name"
@@ -170,7 +171,7 @@ class TableEdges:
             table=table,
             src=ends[0],
             dst=ends[1],
-            weight=weight if weight is not None and is_number(table, weight) else None,
+            weight=weight,
             known_edges=known_edges,
             add_inverse=add_inverse,
         )
@@ -210,7 +211,11 @@ class TableEdges:
             chunk = EdgeChunk(
                 src=to_ids(found[self.src], first=first, where=self._where(self.src)),
                 dst=to_ids(found[self.dst], first=first, where=self._where(self.dst)),
-                weight=None if self.weight is None else np.ascontiguousarray(found[self.weight], np.float32),
+                weight=(
+                    None
+                    if self.weight is None
+                    else to_weights(found[self.weight], first=first, where=self._where(self.weight))
+                ),
                 time=(
                     None
                     if self.time is None
@@ -223,7 +228,7 @@ class TableEdges:
     def _columns(self) -> dict[str, Number]:
         columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
         if self.weight is not None:
-            columns[self.weight] = "float32"
+            columns[self.weight] = "float64"
         if self.time is not None:
             columns[self.time] = "time"
         return columns
@@ -272,7 +277,7 @@ class TableFeatures:
         Raises
         ------
         FeatureValueError
-            A number is too large for float32, or a whole one is none in float32; names the row and the column.
+            A number is too large for float32, or `is_rounded`; names the row and the column.
         """
         for columns in regroup(self._floats(), max_rows):
             yield np.column_stack(columns)
@@ -292,8 +297,7 @@ class TableFeatures:
             first += columns[0].shape[0]
 
     def _float32(self, name: str, column: NDArray[Any], first: int) -> NDArray[np.float32]:
-        with np.errstate(over="ignore"):
-            narrow = column.astype(np.float32, copy=False)
+        narrow = as_float32(column)
         if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
             return narrow
         is_beyond = np.isinf(narrow) & np.isfinite(column)
@@ -305,14 +309,12 @@ class TableFeatures:
                 is_bad |= np.abs(column) > 2**53
         if is_bad.any():
             at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
-            place = f"{self.table.path}: row {first + int(at[0])}, column {shown(name)} is"
+            value = column[at] if is_beyond[at] or abs(column[at]) < 1 else int(column[at])
+            place = f"{self.table.path}: row {first + int(at[0])}, column {shown(name)} is {value}"
             if is_beyond[at]:
-                raise FeatureValueError(f"{place} {column[at]}, which is beyond float32; scale the features")
-            raise FeatureValueError(
-                f"{place} {int(column[at])}, which float32 would round. Features are stored as floats: leave ids and "
-                "keys out, or accept the rounding with --dtype float32 (of edges --edge-dtype), in Python "
-                "dtype='float32'"
-            )
+                raise FeatureValueError(f"{place}, which is beyond float32; scale the features")
+            asking = "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
+            raise FeatureValueError(place + of_rounding(value, asking))
         return narrow
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from gloader.convert.links.array_rows import ArrayRows
 from gloader.convert.links.link_source import LinkSource
+from gloader.convert.readers.checked_rows import to_weights
 from gloader.convert.readers.csv_table import CsvTable
 from gloader.convert.readers.file_edges import with_inverse
 from gloader.convert.readers.node_arrays import require_node_memory
@@ -195,9 +196,11 @@ class _WeightedEdges(ChangedEdges):
             raise ShapeError(f"{self.table.path} has more rows than there are edges")
 
     def _pieces(self) -> Iterator[NDArray[Any]]:
-        columns = dict.fromkeys(self.table.names[:1], "float32")
+        columns = dict.fromkeys(self.table.names[:1], "float64")
+        first = 0
         for (piece,) in self.table.read(columns, error=SourceError):  # type: ignore[arg-type] # of one number
-            yield piece
+            yield to_weights(piece, first=first, where=str(self.table.path))
+            first += len(piece)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.edge_times import FileTimes, TimedEdges
@@ -58,8 +57,8 @@ def _open_table(
             raise SourceError(
                 f"{key} is {shown(column)}; the columns of {entry.file} are {', '.join(table.names) or 'none'}"
             )
-    edges = TableEdges.open(table, src=entry.src, dst=entry.dst, keys="src: COLUMN, dst: COLUMN")
-    edges = replace(edges, weight=entry.weight or edges.weight)
+    keys = "src: COLUMN, dst: COLUMN"
+    edges = TableEdges.open(table, src=entry.src, dst=entry.dst, weight=entry.weight, keys=keys)
     wanted = set(str(names.features).split(","))
     asked = names.features if wanted <= set(table.names) else None
     return edge_table_columns(
@@ -81,7 +80,7 @@ def _open_array(
             f"src and dst are columns, which {entry.file} has none of; a .npy is (E, 2) or (2, E)"
         )
     weight = None if entry.weight_file is None else NpyFile.open(entry.weight_file)
-    edges: EdgeStream = PairEdges.open(NpyFile.open(entry.file), prefers_rows=True, weight=weight)
+    edges: EdgeStream = PairEdges.open(NpyFile.open(entry.file), prefers_rows=None, weight=weight)
     if entry.time_file is not None and names.takes_times:
         edges = TimedEdges.of(edges, FileTimes(file=NpyFile.open(entry.time_file)))
     if entry.features_file is None or not names.takes_features:

@@ -340,7 +340,11 @@ def test_arrays_bring_link_tables(tmp_path):
     [
         ({}, ConfigError, r"links\['t'\] has no edge_index; it takes edge_index, labels"),
         ({"edge_index": EDGES.T, "label": 1}, ConfigError, r"links\['t'\] has the key 'label'"),
-        ({"edge_index": EDGES}, ShapeError, r"edge_index of shape \(6, 2\); it must be \(2, n\)"),
+        (
+            {"edge_index": EDGES},
+            ShapeError,
+            r"edge_index of shape \(6, 2\); it must be \(2, n\), as .T makes it",
+        ),
         ({"edge_index": EDGES.T * 0.5}, GraphError, "must be native integers"),
         ({"edge_index": EDGES.T, "labels": np.ones(5)}, ShapeError, r"labels have shape \(5,\) for 6 rows"),
         (

@@ -4,6 +4,7 @@ import bz2
 import decimal
 import gzip
 import lzma
+import re
 import runpy
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import scipy.sparse
 
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
@@ -77,6 +79,9 @@ EDGES = [
     ("e2.csv", text("'{}',{}\n"), "column 'src' is \"'0'\"; expected a whole number"),
     ("e2.csv", text("{},{},\n"), "row 0 (line 2) has 3 fields; the header has 2: '0, 1, '"),
     ("e2.csv", text("{},{},much\n", "src,dst,weight\n"), "column 'weight' holds strings; weights are numbers"),
+    ("e2.csv", text("{},{},1e-300\n", "src,dst,weight\n"), "edge 0 has weight 1e-300, which float32 would round to 0;"),
+    ("e2.csv", text("{},{},1e300\n", ""), "column 'c2': edge 0 has weight 1e+300, which float32 would round to inf;"),
+    ("e2.csv", text("{},{},1,2\n", "src,dst,w,Weight\n"), "columns may be the weights of e2.csv: w, Weight; keep one"),
     ("e2.csv", text("{}::{}\n", ""), "e2.csv has one column, '0::1'; an edge list has"),
     ("e2.csv", text().encode("utf-16"), "(UTF-16); save it as UTF-8"),
     ("e2.csv", text().encode("utf-16-le"), "has bytes of zero, so that it is not text of UTF-8"),
@@ -133,6 +138,7 @@ FEATURES = [
     ("n.csv", rows("{},{}%,2\n", "id,f,g\n"), "f holds text that is almost a number"),
     ("n.csv", rows("{},${},2\n", "id,f,g\n"), "f holds text that is almost a number"),
     ("n.csv", rows("{},1e300\n"), "n.csv: row 0, column 'f' is 1e+300, which is beyond float32; scale"),
+    ("n.csv", rows("{},{}\n", last="5,1e-46\n"), "row 5, column 'f' is 1e-46, which float32 would round to 0. Scale"),
     ("n.csv", rows("{},{}\n", last="5,16777217\n"), "row 5, column 'f' is 16777217, which float32 would round"),
     ("n.csv", "id,f\n", "n.csv has names and no rows; features are a table with a row per node"),
     ("n.xlsx", b"PK", "n.xlsx is no .npy or .npz array: the name does not say the format"),
@@ -148,6 +154,14 @@ def test_features_that_are_not_quite_a_table_are_refused(name, content, said):
     ("array", "said"),
     [
         (np.full((N, 1), 2.0**24 + 1), "row 0, column 0 is 16777217.0, which float32 would round"),
+        (
+            np.full((N, 2), 1e-300),
+            "column 0 is 1e-300, which float32 would round to 0. Scale the features, or accept",
+        ),
+        (
+            np.full((N, 2), 1e300),
+            "row 0, column 0 is 1e.300, beyond the largest float32 3.40282e.38; scale the",
+        ),
         (X.astype(complex), "and dtype complex128, .* save its numbers with .astype"),
         (np.zeros((N, 2), "M8[s]"), r"dtype datetime64\[s\], .* save its numbers with .astype"),
         (X[:, 0], r"has shape \(6,\) .* save features.reshape\(N, -1\)"),
@@ -162,6 +176,50 @@ def test_arrays_that_are_no_features_are_refused(array, said):
 def test_whole_floats_may_be_rounded_where_a_dtype_was_asked_for():
     np.save("x2.npy", np.full((N, 1), 2.0**24 + 1))
     assert prepared(features="x2.npy", dtype="float32").to_numpy()["features"][0, 0] == 2**24
+    np.save("x2.npy", np.full((N, 1), 1e-300))
+    assert prepared(features="x2.npy", dtype="float32").to_numpy()["features"][0, 0] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "said"),
+    [
+        (1e-300, float, "row 3, column 1 is 1e-300, which float32 would round to 0"),
+        (2**24 + 1, np.int64, "row 3, column 1 is 16777217, which float32 would round"),
+        (1, complex, "x2.npz[data] has dtype complex128; features are real numbers: save them with"),
+    ],
+)
+def test_sparse_features_are_as_exact_as_others(value, dtype, said):
+    matrix = np.zeros((N, 2), dtype)
+    matrix[3, 1] = value
+    scipy.sparse.save_npz("x2.npz", scipy.sparse.csr_array(matrix))
+    assert said in refusal(features="x2.npz")
+
+
+def test_a_class_id_that_is_no_class_is_refused_with_the_classes_that_there_are():
+    cure = "different ones are there: write np.unique(labels, return_inverse=True)[1]"
+    for given, said in (
+        (
+            [0, 5, 10**9, 5, 0, 7],
+            f"row 2 has label 1000000000; labels are classes in 0..999999, .*; 4 {cure} in",
+        ),
+        ([0, 5, -1, 2**31, 0, 7], f"row 3 has label 2147483648; .*; 4 {cure} - 1 in their place, which are"),
+        (
+            [0, 5, 5, 0, 5, 99_999],
+            f"go up to 99999, for which a model has 100,000 outputs; 3 {cure} in their",
+        ),
+    ):
+        np.save("y2.npy", given)
+        assert re.search(re.sub(r"([\[\]()])", r"\\\1", said), refusal(labels="y2.npy"))
+    renumbered = np.unique([0, 5, -1, 2**31, 0, 7], return_inverse=True)[1] - 1
+    np.save("y2.npy", renumbered)
+    assert prepared(labels="y2.npy").to_numpy()["labels"].tolist() == [0, 1, -1, 3, 0, 2]
+
+
+def test_several_columns_of_labels_are_refused():
+    save("l.csv", "y,label\n" + "0,1\n" * N)
+    assert "several columns may be the labels of l.csv: y, label; keep one of these names" in refusal(
+        labels="l.csv"
+    )
 
 
 def parquet(name, **columns):

@@ -140,7 +140,7 @@ def test_a_folder_of_tables_names_the_others(tmp_path):
         "nodes: {a: {num_nodes: 3, labels: y.npy}}\nedges: {a:to:a: e.npy}\n"
     )
     np.save(tmp_path / "y.npy", np.arange(3) % 2)
-    np.save(tmp_path / "e.npy", np.array([[0, 1], [1, 2]]))
+    np.save(tmp_path / "e.npy", np.array([[0, 1], [1, 2], [2, 0]]))
     np.save(tmp_path / "x.npy", np.zeros((3, 1)))
     (tmp_path / "f.csv").write_text("src,dst\n0,1\n")
     assert open_source(f"tables:{tmp_path}", SourceOptions()).unused == ("f.csv", "x.npy")

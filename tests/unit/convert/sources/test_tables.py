@@ -99,6 +99,18 @@ def test_weights_beside_an_array_are_a_file(folder):
     assert chunk.weight.tolist() == list(range(90))
 
 
+def test_of_two_columns_of_weights_one_is_named(folder):
+    replaced(folder, "cites.npy", "cites.csv")
+    (folder / "cites.csv").write_text("src,dst,w,weight\n0,1,2,3\n1,2,4,5\n")
+    with pytest.raises(
+        SourceError, match=r"columns may be the weights of .*cites\.csv: w, weight; keep one of these"
+    ):
+        opened(folder)
+    replaced(folder, "cites.csv", "{file: cites.csv, weight: w}")
+    (chunk,) = opened(folder).relations[1].edges.chunks(1000)
+    assert chunk.weight.tolist() == [2, 4]
+
+
 def test_every_named_file_counts_for_what_was_prepared(folder):
     found = {path.name for path in source_files(f"tables:{folder}", SourceOptions())}
     names = [

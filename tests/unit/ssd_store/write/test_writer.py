@@ -123,7 +123,7 @@ def test_float64_is_rounded(tmp_path, dtype):
 def test_a_value_beyond_the_dtype_is_refused_with_its_row(tmp_path, dtype, source, value):
     array = rows(10, 3, source)
     array[6, 1] = -value
-    with pytest.raises(FeatureValueError, match=f"row 6 holds .* beyond the largest {dtype}"):
+    with pytest.raises(FeatureValueError, match=f"row 6, column 1 is .* beyond the largest {dtype}"):
         create(tmp_path / "s", array, dtype=dtype)
     assert names(tmp_path) == []
 
