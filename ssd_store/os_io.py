@@ -475,13 +475,17 @@ def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS
             done += os_io.pwrite(fd, data[done:], offset + done)
 
 
-def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Create the folders above ``path`` that are missing; their names are on the device on return."""
-    make_folders(path.parent, os_io=os_io)
+def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
+    """Create the folders above ``path`` that are missing; see `make_folders`."""
+    return make_folders(path.parent, os_io=os_io)
 
 
-def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> None:
+def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
     """Create the folder ``path`` and those above it that are missing; their names are on the device on return.
+
+    Returns
+    -------
+    Those that it made, the topmost first.
 
     Raises
     ------
@@ -491,15 +495,17 @@ def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> None:
     try:
         mode = os_io.stat(path).st_mode
     except FileNotFoundError:
-        make_folders(path.parent, os_io=os_io)
+        made = make_folders(path.parent, os_io=os_io)
         # Another process may have been faster.
         with contextlib.suppress(FileExistsError):
             os_io.mkdir(path)
+            made.append(path)
         # Whatever is forced to the device inside is lost with a folder whose own name is not there.
         os_io.fsync_dir(path.parent)
-        return
+        return made
     if not stat.S_ISDIR(mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), os.fspath(path))
+    return []
 
 
 def _libc() -> ctypes.CDLL:

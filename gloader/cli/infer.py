@@ -14,7 +14,7 @@ from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
 from gloader.cli.train import open_or_prepare
 from gloader.cli.views.run import memory_text
-from gloader.cli.views.screen import Screen
+from gloader.cli.views.screen import PacedLines, Screen
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import Size
 from gloader.errors import ConfigError
@@ -167,6 +167,12 @@ class _Inference:
                 f"classes are those of nodes of type {opened.labelled.name!r}; give --layer for what a layer makes of "
                 f"nodes of type {chosen!r}"
             )
+        lines = PacedLines(screen)
+
+        def on_progress(fraction: float) -> None:
+            bars.update(bar, completed=fraction)
+            lines.say(f"predicting: {100 * fraction:.0f}%")
+
         with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
             bar = bars.add_task("predicting", total=1.0)
             peak.keep_below(memory_budget)
@@ -174,7 +180,7 @@ class _Inference:
                 "memory_budget_bytes": prediction_bytes(memory_budget, first_bytes=first_bytes()),
                 "device": device,
                 "rows": self.rows,
-                "on_progress": lambda fraction: bars.update(bar, completed=fraction),
+                "on_progress": on_progress,
             }
             if given is not None:
                 scores = score_pairs(opened, loaded, given, **settings)

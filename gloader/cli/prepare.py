@@ -36,7 +36,7 @@ class PrepareFlags:
     memory_budget: Size = None
     """Memory that the conversion may use, such as 1GB. Default: half of what is free."""
     dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
-    """How the features are stored. Default: float32; what it would round to 0, and integers that it would round, are refused."""
+    """How the features are stored. Default: float32; integers that it rounds and floats that it makes 0 are refused."""
     edge_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
     """How the features of edges are stored, likewise."""
     allow_nan: Annotated[bool, Parameter(negative=())] = False

@@ -122,7 +122,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     if machines is not None:
         beside.append(("rows between machines", machines.memory_bytes(budget_bytes)))
     if isinstance(topology, HeteroGraph) and probe is None:
-        tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts))
+        tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts), where=dataset.location)
     is_swept = home.home == "sweep"
     work = _workload(dataset, topology, order, settings, dry_run, files, probe, is_swept=is_swept)
     num_batches = num_batches_of(settings, order, num_ranks)

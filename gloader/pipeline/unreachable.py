@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import cache
 from typing import TYPE_CHECKING
 
 from gloader.core.row_order import RowOrder
@@ -17,14 +18,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 
-def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int) -> None:
-    """Say which relations no seed can reach, which else would be empty in every batch without a word.
+def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int, where: str) -> None:
+    """Say once of a dataset which relations no seed can reach, which else would be empty in every batch without a word.
 
     Parameters
     ----------
     graph : the topology
     seeds : of every epoch
     num_hops : L
+    where : the dataset
     """
     relations = tuple(graph.relations)
     seed_types = _seed_types(graph, seeds.order) if seeds.links is None else seeds.links.seed_types
@@ -41,13 +43,16 @@ def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int) -> N
         f"{_listed(tuple(one for one in unreachable if one not in lost))}"
         + (f"; no number of hops reaches {_listed(lost)}, which needs its reverse" if lost else "")
     )
-    logger.warning(
-        "no batch has edges of %s: seeds of type %s do not reach them in %s; %s",
-        _listed(unreachable),
-        ", ".join(seed_types),
-        "1 hop" if num_hops == 1 else f"{num_hops} hops",
-        advice,
-    )
+    hops = "1 hop" if num_hops == 1 else f"{num_hops} hops"
+    reached = f"seeds of type {', '.join(seed_types)} do not reach them in {hops}"
+    _warn_once(where, f"no batch has edges of {_listed(unreachable)}: {reached}; {advice}")
+
+
+@cache
+def _warn_once(where: str, text: str) -> None:
+    """Log ``text``, which each of several loaders over the dataset ``where`` would repeat."""
+    del where
+    logger.warning("%s", text)
 
 
 def _listed(relations: tuple[tuple[str, str, str], ...]) -> str:

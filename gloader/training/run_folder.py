@@ -17,6 +17,7 @@ from gloader.ssd_store.write.atomic_file import (
     append_durably,
     make_output_folder,
     remove_dead_drafts,
+    remove_empty,
     write_atomically,
 )
 from gloader.ssd_store.write.disk_errors import write_errors
@@ -87,9 +88,9 @@ class RunFolder:
         self._on_checkpoint = on_checkpoint
         self._os_io = os_io
         self._lock = -1
-        make_output_folder(root.parent, os_io=os_io)
+        self._made = make_output_folder(root.parent, os_io=os_io)
         with write_errors(root, "creating the folder", os_io=os_io):
-            make_folders(root, os_io=os_io)
+            self._made += make_folders(root, os_io=os_io)
 
     def enter(self, *, resume: bool, overwrite: bool = False) -> str:
         """Keep other runs out of the folder until `release`; return the id of the run that it is for.
@@ -121,7 +122,11 @@ class RunFolder:
             raise
 
     def release(self) -> None:
-        """Let other runs in. Idempotent."""
+        """Let other runs in; of a run that was refused nothing is left. Idempotent."""
+        made, self._made = self._made, []
+        # Another rank may have removed them.
+        if made and self.root.is_dir():
+            remove_empty([*made, *self._folders()[1:]], os_io=self._os_io)
         if self._lock >= 0:
             fd, self._lock = self._lock, -1
             close_quietly(fd, os_io=self._os_io)

@@ -239,14 +239,19 @@ class RunLoader:
         """Return the budget of a machine."""
         total = self.settings.loader.memory.memory_budget
         if total is None:
-            # The same everywhere.
-            total = min(self.group.gather(default_budget_bytes() // self.group.machines_here))
+            total = self._default_bytes()
         return total
+
+    def _default_bytes(self) -> int:
+        """Return half of what is free on a machine, the same everywhere; collective."""
+        return min(self.group.gather(default_budget_bytes() // self.group.machines_here))
 
     @cached_property
     def _shares(self) -> Callable[[int], tuple[RunBudget, ...]]:
         """What returns the ways to share a machine's budget, the best first; collective, where first asked for."""
-        parameters, step = self._step
+        parameters = parameter_bytes(self.task.spec) if self.device.type == "cpu" else 0
+        # A step is measured on a network and its gradients: not on one that the machine has no memory for.
+        step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
         first = max(self.group.gather(first_bytes()))
         return lambda total: share_budget(
             total_bytes=total,
@@ -258,19 +263,14 @@ class RunLoader:
             is_of_links=isinstance(self.task.spec, LinkSpec),
         )
 
-    @cached_property
-    def _step(self) -> tuple[int, int]:
-        """The bytes of the weights and of a step, of one rank."""
-        # On a GPU, they take none of the host's memory.
-        if self.device.type != "cpu":
-            return 0, 0
-        spec = self.task.spec
+    def _step_bytes(self) -> int:
+        """Return the bytes of a step of one rank."""
         loader = self.settings.loader
         batch = largest(probe(self.dataset, self.task.seeds(loader.sampling), loader))
         if batch is None:
-            return parameter_bytes(spec), 0
+            return 0
         autocast, objective = self.settings.step.autocast, self.task.objective
-        return parameter_bytes(spec), step_bytes(spec, batch, autocast=autocast, objective=objective)
+        return step_bytes(self.task.spec, batch, autocast=autocast, objective=objective)
 
     def _outcome(self, failure: Exception | None) -> Literal["enough", "too small", "failed"]:
         """Return what became of a budget on all ranks: too small for one, and nothing else went wrong; collective."""

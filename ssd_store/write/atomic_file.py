@@ -20,7 +20,7 @@ from gloader.ssd_store.os_io import REAL_OS, OsIO, close_quietly, make_folders, 
 from gloader.ssd_store.write.disk_errors import write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
@@ -149,10 +149,14 @@ def require_file_target(path: Path, *, os_io: OsIO = REAL_OS) -> None:
         )
 
 
-def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> None:
+def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
     """Create ``folder``, and those above it, where they are missing; their names are on the device on return.
 
     A folder that is made is told of: it may be where a disk should have been mounted.
+
+    Returns
+    -------
+    Those that it made, the topmost first.
 
     Raises
     ------
@@ -160,10 +164,17 @@ def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> None:
         The file system refuses, or something else has the name.
     """
     with write_errors(folder, "creating the folder", os_io=os_io):
-        is_new = not folder.exists()
-        make_folders(folder, os_io=os_io)
-    if is_new:
+        made = make_folders(folder, os_io=os_io)
+    if made:
         _LOG.info("made the folder %s (%s free)", folder, format_bytes(shutil.disk_usage(folder).free))
+    return made
+
+
+def remove_empty(folders: Sequence[Path], *, os_io: OsIO = REAL_OS) -> None:
+    """Remove ``folders`` that `make_folders` made, the last one first, as far as they are empty."""
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            os_io.rmdir(folder)
 
 
 def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:

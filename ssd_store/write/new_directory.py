@@ -27,7 +27,7 @@ from gloader.ssd_store.format.manifest import (
 from gloader.ssd_store.format.ranges import RANGES_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, make_parents
 from gloader.ssd_store.write.array_writer import ArrayWriter, disk_bytes
-from gloader.ssd_store.write.atomic_file import write_chunks_atomically
+from gloader.ssd_store.write.atomic_file import remove_empty, write_chunks_atomically
 from gloader.ssd_store.write.disk_errors import require_free_space, write_errors
 from gloader.ssd_store.write.feature_column import (
     INT8_FEATURE,
@@ -94,6 +94,7 @@ class NewDirectory:
         self._required_features: list[str] = []
         self._subfolders: set[Path] = set()
         self._scratch: Path | None = None
+        self._made: list[Path] = []  # folders above the target
         self._is_committed = False
 
     def __enter__(self) -> Self:
@@ -109,7 +110,7 @@ class NewDirectory:
             The file system refuses.
         """
         with write_errors(self._folder.path, "creating the new folder", os_io=self._os_io):
-            make_parents(self._target, os_io=self._os_io)
+            self._made = make_parents(self._target, os_io=self._os_io)
             self._folder.acquire()
         self._os_io.kill_point("new_directory.after_lock")
         try:
@@ -332,6 +333,7 @@ class NewDirectory:
                     failure.errno, f"the new folder cannot be removed: {failure.strerror}", str(path)
                 ) from failure
             error.add_note(f"and {path} could not be removed ({failure}); the next creation removes it")
+        remove_empty(self._made, os_io=self._os_io)
 
     def _unwritten_bytes(self) -> int:
         """Return the bytes that arrays already started will still need."""

@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from gloader.cli.views.screen import Screen
+from gloader.cli.views.screen import PacedLines, Screen
 from gloader.convert.progress import PrepareProgress
 from gloader.core.units import format_bytes, format_count, format_seconds
 
-_LINE_EVERY_S = 4.0
 _TOLD_FROM_S = 0.5
 
 
@@ -61,9 +60,10 @@ class _LineView:
 
         self._compile_seconds = compile_seconds
         self._screen = screen
+        self._lines = PacedLines(screen)
         self._step: str | None = None
         self._done = ""
-        self._started = self._written = self._last = time.monotonic()
+        self._started = self._last = time.monotonic()
         self._compiled_s = self._last_compiled_s = self._compile_seconds()
 
     def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
@@ -81,10 +81,9 @@ class _LineView:
         if compiled > _TOLD_FROM_S:
             self._done += f", after {format_seconds(compiled)} of compiling kernels, once on a machine"
         # The last line of a step is `finish`'s.
-        if self._last - self._written >= _LINE_EVERY_S and done != total:
+        if done != total:
             share = f" ({100 * done / total:.0f}%)" if total else ""
-            self._screen.say(f"{step}: {self._done}{share}")
-            self._written = self._last
+            self._lines.say(f"{step}: {self._done}{share}")
 
     def finish(self) -> None:
         """Write the last line of the step."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from gloader.cli.views.screen import Screen, facts
+from gloader.cli.views.screen import PacedLines, Screen, facts
 from gloader.config import loader_defaults
 from gloader.core.flag_values import as_flags
 from gloader.core.object_price import ObjectPrice, format_cost
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 # With fewer steps than these make, an optimiser has not gone far.
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
+_STAGES_WIDTH = 58  # letters behind the names of the closing table, on a screen of 80
 _NO_SHARES = ("rmse",)  # metrics that are no share of anything
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
@@ -61,6 +62,7 @@ class RunView:
         self._first_epoch = 0
         self._task: TaskID | None = None
         self._bars: Progress | None = None
+        self._lines = PacedLines(screen)
 
     def __enter__(self) -> Self:
         if self._screen.has_bars:
@@ -92,14 +94,16 @@ class RunView:
             f"{start.num_epochs} epochs of {start.num_batches} batches{again}"
         )
         self._num_epochs = start.num_epochs
-        if start.run == 0 and not self._is_baseline:
+        is_first = start.run == 0 and not self._is_baseline
+        if is_first:
             self._screen.say(f"{start.summary}\n{start.explanation}" if self._explains else start.summary)
-        if not self._is_baseline and start.num_batches < _FEW_BATCHES and start.num_epochs < _FEW_EPOCHS:
+        if is_first and start.num_batches < _FEW_BATCHES and start.num_epochs < _FEW_EPOCHS:
             self._screen.say(
                 f"{start.num_batches} batches an epoch are few steps to learn from: a smaller --batch-size, or more "
                 "--epochs, makes more"
             )
         self._screen.say(_HEADER)
+        self._lines = PacedLines(self._screen)
 
     def on_batch(self, report: "BatchReport", /) -> None:
         """Move the bar of the epoch."""
@@ -128,6 +132,7 @@ class RunView:
             f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
             f"{format_seconds(record.seconds):>8}  {found}"
         )
+        self._lines = PacedLines(self._screen)
 
     def on_checkpoint(self, checkpoint: "Checkpoint", /) -> None:
         """Note how far the run is saved; see `RunFiles.on_checkpoint`."""
@@ -152,6 +157,7 @@ class RunView:
 
     def _move(self, description: str, done: float, total: float, figures: str) -> None:
         if self._bars is None:
+            self._lines.say(f"{description}: {100 * done / total:.0f}%" + (f", {figures}" if figures else ""))
             return
         # One bar at a time: that of the epoch goes when the evaluation begins.
         if self._task is None or self._bars.tasks[0].description != description:
@@ -261,7 +267,7 @@ def memory_text(result: Mapping[str, Any]) -> str:
     resident = format_bytes(result["peak_rss_bytes"])
     if len(ranks) > 1:
         resident = f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
-    text = f"{taken} of a budget of {budget} (resident, with libraries: {resident})"
+    text = f"{taken} of a budget of {budget} ({resident} with libraries)"
     if result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]:
         return text
     from gloader.memory.too_small import rounded_up  # not for --help: it brings numba
@@ -271,8 +277,12 @@ def memory_text(result: Mapping[str, Any]) -> str:
 
 
 def _stages(seconds: Mapping[str, float]) -> str:
-    spent = [(name, seconds.get(name, 0.0)) for name in STAGES]
-    # Spaces that do not break keep a stage and its time on one line of a narrow terminal.
-    return ", ".join(
-        f"{name} {format_seconds(time)}".replace(" ", "\xa0") for name, time in spent if time > 0
-    )
+    """Return the longest times of stages, as many as a line of 80 columns holds, and the sum of the others. Pure."""
+    spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
+    text = ""
+    for count in range(len(spent), 0, -1):
+        said = [*spent[:count], (sum(time for time, _ in spent[count:]), "others")]
+        text = ", ".join(f"{name} {format_seconds(time)}" for time, name in said if time > 0)
+        if len(text) <= _STAGES_WIDTH:
+            break
+    return text

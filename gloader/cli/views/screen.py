@@ -4,9 +4,10 @@ import json
 import logging
 import re
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.segment import Segment
@@ -17,6 +18,9 @@ from gloader.core.printable import printable, printable_line
 
 if TYPE_CHECKING:
     from gloader.report.text_table import TextTable
+
+
+_LINE_EVERY_S: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,26 @@ class Screen:
             # Past the console, which would wrap and colour the text; flushed, so that a pipe has it at once.
             sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
             sys.stdout.flush()
+
+
+class PacedLines:
+    """Lines on what takes long, for logs: one every few seconds. On a terminal bars move instead, and none is written.
+
+    Parameters
+    ----------
+    screen : of the command; the clock begins as if a line had just been written
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._written = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Write a line, unless one was written a moment ago."""
+        now = time.monotonic()
+        if not self._screen.has_bars and now - self._written >= _LINE_EVERY_S:
+            self._screen.say(text)
+            self._written = now
 
 
 def make_console(*, stderr: bool, quiet: bool = False) -> Console:

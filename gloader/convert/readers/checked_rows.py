@@ -219,7 +219,9 @@ def _may_be_rounded(values: NDArray[Any], seen: ValueRange) -> bool:
     if max(-seen.low, seen.high) > 1 << _FLOAT32_BITS:
         return True
     # The range does not say which doubles are too small.
-    return values.dtype == np.float64 and np.count_nonzero(as_float32(values)) < np.count_nonzero(values)
+    return values.dtype == np.float64 and bool(
+        np.count_nonzero(as_float32(values)) < np.count_nonzero(values)
+    )
 
 
 def _extremes(values: NDArray[Any]) -> tuple[float, float]:

@@ -18,6 +18,7 @@ from reliability_report import Namespace
 
 from gloader.cli import train
 from gloader.cli.main import main
+from gloader.cli.views import screen
 from gloader.cli.views.run import RunView
 from gloader.cli.views.screen import Screen
 from gloader.errors import SourceError
@@ -174,7 +175,13 @@ def test_budget_that_is_too_small_says_needed_and_allowed(
     assert "memory budget" in capsys.readouterr().err
 
 
-def test_train_then_infer(digits: Path, tmp_path: Path, run_json: Callable[..., Json]) -> None:
+def test_train_then_infer(
+    digits: Path,
+    tmp_path: Path,
+    run_json: Callable[..., Json],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out, predictions = tmp_path / "run", tmp_path / "deep" / "predictions.npy"
     result = run_json("train", "--dataset", digits, *SMALL, "--epochs", "4", "--out", out, "--compare-mlp")
     assert result["test_acc"] > 0.8
@@ -184,7 +191,9 @@ def test_train_then_infer(digits: Path, tmp_path: Path, run_json: Callable[..., 
     assert set(written["stage_seconds"]) == STAGES
     assert len((out / "metrics.jsonl").read_text().splitlines()) == 4
     assert yaml.safe_load((out / "config.yaml").read_text())
-    run_json("infer", "--dataset", digits, "--checkpoint", out, "--out", predictions)
+    monkeypatch.setattr(screen, "_LINE_EVERY_S", 0.0)
+    assert main(["infer", "--dataset", str(digits), "--checkpoint", str(out), "--out", str(predictions)]) == 0
+    assert "predicting: 100%\n" in capsys.readouterr().out  # as long as there is no terminal with a bar
     predicted = np.load(predictions)
     assert (predicted.shape, predicted.dtype) == ((1797,), np.int64)
     from gloader import Dataset

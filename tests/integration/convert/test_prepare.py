@@ -165,7 +165,7 @@ def test_one_node_without_edges(tmp_path):
 def test_malformed_input_leaves_nothing(tmp_path, replaced, error, text):
     write_folder(tmp_path / "in", **replaced)
     with pytest.raises(error, match=text):
-        run(tmp_path / "in", tmp_path / "out")
+        run(tmp_path / "in", tmp_path / "deep" / "below" / "out")
     assert [entry.name for entry in tmp_path.iterdir()] == ["in"]
 
 

@@ -556,6 +556,15 @@ def test_a_budget_that_a_step_exceeds_is_refused_before_anything_is_opened(commu
         fit(communities, MODEL, OPTIM, LOADER.changed(memory_budget=50_000))
 
 
+@pytest.mark.reliability("C14")
+def test_a_network_that_no_machine_holds_is_refused_and_leaves_no_folder(communities, tmp_path) -> None:
+    with pytest.raises(
+        BudgetError, match=r"the model takes .* TB, .* which leaves nothing to load batches with"
+    ):
+        fit(communities, replace(MODEL, hidden=10**11), OPTIM, LOADER, out=tmp_path / "runs" / "a", runs=2)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.reliability("J11")
 def test_training_ends_where_more_memory_is_in_use_than_was_planned(
     communities, tmp_path, monkeypatch

@@ -15,7 +15,7 @@ from rich.console import Console
 from gloader.cli.failure import report
 from gloader.cli.main import main
 from gloader.cli.train import _print as end_of_run
-from gloader.cli.views import convert as module
+from gloader.cli.views import screen as module
 from gloader.cli.views.convert import convert_view, format_amount
 from gloader.cli.views.run import RunView, print_result
 from gloader.cli.views.screen import Screen, facts, show_logs
@@ -163,6 +163,30 @@ def test_run_in_a_log_is_a_row_per_epoch() -> None:
     ]
 
 
+def test_a_long_epoch_in_a_log_says_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LINE_EVERY_S", 0.0)
+    log, terminal = screen(), screen(terminal=True)
+    run(log)
+    run(terminal)
+    expected = "epoch 1/3: 35%, loss 1.500  acc 25.0%  9,000 rows/s\nevaluating: 50%\n    1   1.5000"
+    assert expected in written(log)
+    assert "evaluating: " not in written(terminal)
+
+
+def test_the_closing_table_names_the_longest_stages_on_one_line() -> None:
+    target = screen()
+    spent = dict.fromkeys(STAGES, 0.0) | {
+        "sample": 125.0,
+        "gather": 3599.0,
+        "compute": 754.0,
+        "wait": 61.5,
+        "stage": 0.5,
+    }
+    print_result(target, RESULT | {"stage_seconds": spent})
+    (line,) = [line for line in written(target).splitlines() if line.startswith("stage times")]
+    assert line.split("  ")[-1].strip() == "gather 59 min 59 s, compute 12 min 34 s, others 3 min 07 s"
+
+
 def test_what_would_help_is_said_as_flags() -> None:
     target = screen()
     run(target, bottleneck='loading is slower: 40%; cache="2.56MB" would make it 1 s (-9%)')
@@ -291,13 +315,15 @@ def test_a_line_of_the_log_stays_one_line_on_a_narrow_console() -> None:
 
 def test_a_step_that_compiled_kernels_is_not_called_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seven seconds for 5,000 edges were those of the compiler, of the first conversion on a machine."""
-    clock, compiled = iter([0.0, 0.0, 8.0, 8.5]), iter([1.0, 1.0, 8.0, 8.0])
-    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    now, compiled = [0.0], iter([1.0, 1.0, 8.0, 8.0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(compile_clock, "compile_seconds", lambda: next(compiled))
     target = screen()
     with convert_view(target) as view:
         view.advance("reading edges", 0, None, "edges")
+        now[0] = 8.0
         view.advance("reading edges", 5000, None, "edges")
+        now[0] = 8.5
         view.advance("sorting edges", 5000, None, "edges")
     assert written(target).splitlines() == [
         "reading edges: 5,000 edges in 1.0 s, after 7.0 s of compiling kernels, once on a machine",
