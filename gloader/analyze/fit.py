@@ -19,6 +19,7 @@ from gloader.memory.demand import Demand, TableDemand
 from gloader.memory.plan import MemoryPlan, plan_memory
 from gloader.memory.predict import StepWork, TableWork
 from gloader.memory.too_small import least_planned, rounded_up
+from gloader.memory.topology_home import less_room
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_edges import choose_edge_home, plan_edges, sweep_demand
 from gloader.pipeline.table_files import KnownDisk
@@ -239,17 +240,32 @@ class FitQuestion(Question):
         return least_planned(self.prepare, low=_LEAST_BYTES)
 
     def _load(self, budget: RunBudget) -> Fit:
-        settings, num_bytes = self._settings, budget.loader_bytes
+        room = budget.loader_bytes
+        while True:
+            home, demand, spill_bytes = self._measure(budget.loader_bytes, room)
+            try:
+                plan = self._plan(demand, budget.loader_bytes, spill_bytes)
+            except BudgetError as error:
+                room = less_room(error, home, demand, room_bytes=room)
+                continue
+            return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
+
+    def _measure(self, num_bytes: int, room_bytes: int) -> tuple[TopologyChoice, Demand, int]:
+        """Return where the edges are, what a loader would hold, and the bytes of disk that it may take."""
+        settings = self._settings
         memory, data = settings.memory, self.dataset.feature_bytes + self.dataset.topology_bytes
         spill = _SPILL_MULTIPLE * data if memory.spill_budget is None else memory.spill_budget
         disk = KnownDisk(rates=self._rates, spill_bytes=spill)
-        home = choose_edge_home(self.dataset, settings, disk if spill else None, budget_bytes=num_bytes)
+        home = choose_edge_home(
+            self.dataset, settings, disk if spill else None, budget_bytes=num_bytes, room_bytes=room_bytes
+        )
         home, sweeps = plan_edges(
             home,
             sweep_demand(self.dataset, settings, self.batches, num_batches=None),
             is_required=memory.topology == "sweep",
             budget_bytes=num_bytes,
             spill_bytes=spill,
+            room_bytes=room_bytes,
         )
         demand = self._demand(home)
         if sweeps is not None:
@@ -258,17 +274,21 @@ class FitQuestion(Question):
                 demand.work, edges_s=sweeps.pass_seconds(self._rates), edge_bytes=sweeps.read_bytes
             )
             demand = replace(demand, sweeps=sweeps, sampler_call_bytes=3 * sweeps.drawn_bytes, work=work)
-        plan = plan_memory(
+        return home, demand, spill
+
+    def _plan(self, demand: Demand, num_bytes: int, spill_bytes: int) -> MemoryPlan:
+        settings = self._settings
+        memory = settings.memory
+        return plan_memory(
             demand,
             budget_bytes=num_bytes,
-            spill_bytes=spill,
+            spill_bytes=spill_bytes,
             features=memory.features,
             cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(self.dataset.feature_bytes),
             superbatch=memory.superbatch,
             must_pack=settings.reading.io_strategy == "packed",
             num_buffers=memory.buffers,
         )
-        return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
 
     def _demand(self, home: TopologyChoice) -> Demand:
         """Return what `measure_demand` would measure on a dataset of this size."""

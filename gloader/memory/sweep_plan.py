@@ -110,7 +110,9 @@ class SweepPlan:
         )
 
 
-def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> SweepPlan:
+def plan_sweeps(
+    demand: SweepDemand, *, budget_bytes: int, spill_bytes: int, room_bytes: int | None = None
+) -> SweepPlan:
     """Return the largest S_t whose frontiers and files fit their parts of memory and disk. Pure.
 
     It has nothing to do with S: a pass costs the same for however many batches.
@@ -120,6 +122,7 @@ def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> 
     demand : of a batch
     budget_bytes : of memory, for everything
     spill_bytes : of disk, for everything
+    room_bytes : of the budget, by which S_t is chosen; None: the budget
 
     Raises
     ------
@@ -133,11 +136,12 @@ def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> 
             f"{format_bytes(spill_bytes)} are allowed; raise spill_budget, use a smaller batch size or fan-out, or "
             "topology='direct'"
         )
+    room = budget_bytes if room_bytes is None else room_bytes
     limits = {
         "the most that are tried": LARGEST,
         "as many as the run has": LARGEST if demand.num_batches is None else _above(demand.num_batches),
         "a tenth of the memory budget has room for no more": _below(
-            int(_FRONTIER_SHARE * budget_bytes),
+            int(_FRONTIER_SHARE * room),
             demand.waiting_bytes + demand.num_files * demand.num_hops * (_PIECE_BYTES + demand.kept_bytes),
         ),
         "half of the spill budget has room for no more": _below(
@@ -147,7 +151,7 @@ def plan_sweeps(demand: SweepDemand, *, budget_bytes: int, spill_bytes: int) -> 
     reason = min(limits, key=lambda name: limits[name])
     num_batches = limits[reason]
     buffer_bytes = demand.num_files * _buffer_bytes(
-        num_batches * demand.num_hops, demand.kept_bytes, budget_bytes // demand.num_files
+        num_batches * demand.num_hops, demand.kept_bytes, room // demand.num_files
     )
     if demand.kept_bytes and buffer_bytes > budget_bytes:
         raise BudgetError(

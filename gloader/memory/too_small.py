@@ -23,20 +23,42 @@ _LEAST_STEP: Final = 64
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005
-_RAISE: Final = ". Raise --memory-budget"
+_RAISE: Final = ". Raise --memory-budget", ". Raise the budget"
 
 Planned = TypeVar("Planned")
 
 
-def advice(num_bytes: int) -> str:
+def advice(num_bytes: int, *, keyword: str = "memory_budget") -> str:
     """Say which budget to give; the command line says it as a flag. Pure."""
-    return f'Give memory_budget="{format_bytes(num_bytes).replace(" ", "")}" or more'
+    given = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
+    return f"Give {keyword}={given} or more"
 
 
 def rounded_up(num_bytes: int) -> int:
     """Return the next number of bytes with three digits, or two where that is close: it is typed. Pure."""
     unit = 10 ** max(len(str(num_bytes)) - 3, 0)
     return -(-num_bytes // unit) * unit
+
+
+def naming_enough(
+    error: BudgetError,
+    attempt: Callable[[int], object],
+    budget_bytes: int,
+    *,
+    first: int,
+    keyword: str = "memory_budget",
+) -> BudgetError:
+    """Return ``error``, of a budget that was too small, with one that ``attempt`` took; itself where there is none.
+
+    Parameters
+    ----------
+    error : of ``attempt`` with the budget
+    attempt, first : as of `least_enough`
+    budget_bytes : that was too small
+    keyword : that it was given by
+    """
+    enough = least_enough(attempt, first=first) if error.short_bytes else 0
+    return error if enough <= budget_bytes else _naming(error, enough, budget_bytes, keyword)
 
 
 def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
@@ -80,9 +102,17 @@ def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned
     try:
         return plan(budget_bytes)
     except BudgetError as error:
-        enough = rounded_up(least_planned(plan))
-        cause = error.cause.removesuffix(_RAISE)
-        raise BudgetError(cause, short_bytes=enough - budget_bytes, advice=advice(enough)) from error
+        raise _naming(error, rounded_up(least_planned(plan)), budget_bytes) from error
+
+
+def _naming(
+    error: BudgetError, enough: int, budget_bytes: int, keyword: str = "memory_budget"
+) -> BudgetError:
+    """Return ``error`` with a budget that is enough, in place of the advice to raise it."""
+    cause = error.cause
+    for words in _RAISE:
+        cause = cause.removesuffix(words)
+    return BudgetError(cause, short_bytes=enough - budget_bytes, advice=advice(enough, keyword=keyword))
 
 
 def _lacking(attempt: Callable[[int], object], budget_bytes: int) -> int | None:

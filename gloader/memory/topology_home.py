@@ -1,4 +1,4 @@
-"""Where the edges of a run live, and why. Pure."""
+"""Where the edges of a run live, and why, and with how little room for them a run is planned again. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Final, Literal
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
 from gloader.memory.part_bytes import topology_share
+from gloader.ssd_store.cost.superbatch_size import SMALLEST
 
 if TYPE_CHECKING:
     from gloader.config import TopologyHome
+    from gloader.memory.demand import Demand
 
 _FITS: Final = "they fit in half of the memory budget"
 _TOO_LARGE: Final = "they do not fit in half of the memory budget"
+_CROWDED: Final = "the rest of a run does not fit in the memory budget beside them"
 _ASKED: Final = "as asked for"
 # Of the share, where edges are swept: pages that were read for one batch are of little use to the next.
 _KEPT_OF_SWEPT: Final = 1 / 8
@@ -45,9 +48,14 @@ class TopologyChoice:
 
 
 def choose_home(
-    asked: TopologyHome, *, topology_bytes: int, budget_bytes: int, obstacle: SweepObstacle | None
+    asked: TopologyHome,
+    *,
+    topology_bytes: int,
+    budget_bytes: int,
+    obstacle: SweepObstacle | None,
+    room_bytes: int | None = None,
 ) -> TopologyChoice:
-    """Return where the edges live: in memory where half of the budget holds them, else swept, else read directly. Pure.
+    """Return where the edges live: in memory where half of the room holds them, else swept, else read directly. Pure.
 
     Parameters
     ----------
@@ -55,6 +63,7 @@ def choose_home(
     topology_bytes : of offsets, edges and weights
     budget_bytes : of memory, for everything
     obstacle : what keeps edges from being swept; None: nothing
+    room_bytes : of the budget, by which edges are dealt with; 0: as little as there can be; None: the budget
 
     Raises
     ------
@@ -63,7 +72,7 @@ def choose_home(
     ConfigError
         "sweep" was asked for and cannot be.
     """
-    share = topology_share(budget_bytes)
+    share = topology_share(budget_bytes if room_bytes is None else room_bytes)
     fits = topology_bytes <= share
     if asked == "ram" and topology_bytes > budget_bytes:
         raise BudgetError(
@@ -83,10 +92,40 @@ def choose_home(
             f"'ram' where the memory budget holds {format_bytes(topology_bytes)} of edges"
         )
     most = min(share, topology_bytes - 1)  # else it would be held
-    reason = _ASKED if asked != "auto" else _TOO_LARGE
+    reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
+    reason = reason if asked == "auto" else _ASKED
     if asked != "direct" and obstacle is None:
         kept = min(most, int(_KEPT_OF_SWEPT * share), _MOST_KEPT_OF_SWEPT)
         return TopologyChoice(home="sweep", topology_bytes=topology_bytes, max_bytes=kept, reason=reason)
     if asked == "auto" and obstacle is not None:
         reason = f"{reason}, and {obstacle.reason}"
     return TopologyChoice(home="direct", topology_bytes=topology_bytes, max_bytes=most, reason=reason)
+
+
+def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, room_bytes: int) -> int:
+    """Return the room for edges to plan a run with next, where it did not fit; at last 0. Pure.
+
+    Edges are held where they fit, and sweeps serve as many batches as fit, before the rest of a run is known. Where
+    that leaves too little, less of it is better than no run: else a larger budget would be too small where a smaller
+    one is not.
+
+    Parameters
+    ----------
+    error : says what lacks
+    choice, demand : of the plan that did not fit
+    room_bytes : it had
+
+    Raises
+    ------
+    BudgetError
+        ``error``: no room is less, or what is held for edges is less than what lacks.
+    """
+    held = demand.topology_bytes + sum(num_bytes for _, num_bytes in demand.others)
+    if demand.sweeps is not None:
+        # What reads page by page instead has other buffers for a call.
+        held += demand.sweeps.memory_bytes + demand.sampler_call_bytes * demand.sampler_threads
+    if not room_bytes or not 0 < error.short_bytes <= held:
+        raise error
+    if choice.home == "ram" and room_bytes > choice.topology_bytes:
+        return choice.topology_bytes
+    return room_bytes // 2 if demand.sweeps is not None and demand.sweeps.num_batches > SMALLEST else 0

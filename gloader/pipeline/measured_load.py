@@ -22,7 +22,7 @@ from gloader.pipeline.open_edges import (
     plan_edges,
     sweep_demand,
 )
-from gloader.pipeline.probe import probe_in_passes, probe_one_by_one
+from gloader.pipeline.probe import first_seeds, probe_in_passes, probe_one_by_one
 from gloader.pipeline.table_files import FILES_OF_A_MIRRORED_FILE, FILES_OF_A_READER, feature_rows, open_files
 from gloader.pipeline.unreachable import tell_unreachable
 from gloader.samplers import (
@@ -77,6 +77,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     stack: ExitStack,
     *,
     budget_bytes: int,
+    room_bytes: int | None = None,
     dry_run: DryRun | None,
     num_ranks: int,
     num_loaders: int,
@@ -84,6 +85,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     machines: OtherMachines | None,
     known: KnownDisk | None = None,
     probe: Probe | None = None,
+    tiers: tuple[DeviceTier, ...] | None = None,
 ) -> MeasuredLoad:
     """Open edges and files of rows, and make the first batches; the features are left alone.
 
@@ -92,8 +94,10 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : as of `open_feature_tier`
     stack : closes what was opened
     budget_bytes : of memory
+    room_bytes : of it, by which is dealt with what may be held or read: edges, and those to predict; None: all
     known : of the disks of a run that is planned alone, for which nothing is written; None: they are measured
     probe : the first batches, where they are known; None: they are made
+    tiers : of the device, where they are open; None: they are opened
 
     Raises
     ------
@@ -101,19 +105,18 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
         As `open_feature_tier`.
     """
     spill = None
+    room_bytes = budget_bytes if room_bytes is None else room_bytes
     if known is None:
-        spill = open_spill_folder(
-            dataset, settings, stack, budget_bytes=budget_bytes, num_loaders=num_loaders
-        )
-    room = known if known is not None and known.spill_bytes else spill
-    home = choose_edge_home(dataset, settings, room, budget_bytes=budget_bytes)
+        spill = open_spill_folder(dataset, settings, stack, budget_bytes=room_bytes, num_loaders=num_loaders)
+    disk = known if known is not None and known.spill_bytes else spill
+    home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
     require_descriptors(_most_open_files(dataset, settings, home))
     # Held first: what it leaves of the budget is shared out below.
     topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
     beside: list[tuple[str, int]] = []
     order, links = seeds.order, ""
     if seeds.links is not None and isinstance(order, RowOrder):
-        bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=budget_bytes)
+        bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)
         order, links = bound.order, bound.text
         beside.append(("edges to predict", bound.held_bytes))
     files = open_files(dataset, settings, spill, stack, known=known)
@@ -126,14 +129,17 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     is_swept = home.home == "sweep"
     work = _workload(dataset, topology, order, settings, dry_run, files, probe, is_swept=is_swept)
     num_batches = num_batches_of(settings, order, num_ranks)
+    left = budget_bytes - sum(num_bytes for _, num_bytes in beside)
     home, sweeps = plan_edges(
         home,
         sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
         is_required=settings.memory.topology == "sweep",
-        budget_bytes=budget_bytes - sum(num_bytes for _, num_bytes in beside),
+        budget_bytes=left,
         spill_bytes=files.spill_bytes,
+        room_bytes=min(room_bytes, left),
     )
-    tiers = open_device_tiers(settings.device, work, tables=_device_tables(files), others=others)
+    if tiers is None:
+        tiers = open_device_tiers(settings.device, work, tables=_device_tables(files), others=others)
     demand = replace(
         measure_demand(
             settings,
@@ -184,19 +190,21 @@ def _workload(
 ) -> Workload:
     threads = settings.stages.sampler_threads
     sampler = sampler_for(topology, order, settings)
+    fanouts = settings.sampling.fanouts
+    first = first_seeds(order, topology, fanouts, epochs=settings.stages.epochs) if probe is None else []
     if probe is None and is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
         # A disk without room for so few is found out, and told of, where the passes are planned.
         with suppress(BudgetError):
             probe = probe_in_passes(
-                dataset, sampler, order, files.spill, rates=files.rates, io=settings.reading.io
+                dataset, sampler, order, first, files.spill, rates=files.rates, io=settings.reading.io
             )
     if probe is None:
-        probe = probe_one_by_one(sampler, order, threads=threads)
+        probe = probe_one_by_one(sampler, order, first, threads=threads)
     return Workload(
         topology=topology,
         sampler=sampler,
         order=order,
-        fanouts=settings.sampling.fanouts,
+        fanouts=fanouts,
         probe=probe.batches,
         probe_s=probe.seconds,
         threads=threads,

@@ -102,6 +102,7 @@ def choose_edge_home(
     spill: SpillFolder | KnownDisk | None,
     *,
     budget_bytes: int,
+    room_bytes: int | None = None,
 ) -> TopologyChoice:
     """Return where the edges live, as far as it does not depend on the batches.
 
@@ -111,6 +112,7 @@ def choose_edge_home(
     settings : those of the loader
     spill : the folder for what passes bring; None: there is none
     budget_bytes : of memory, for everything
+    room_bytes : of it, by which edges are dealt with; None: all
 
     Raises
     ------
@@ -123,6 +125,7 @@ def choose_edge_home(
         topology_bytes=dataset.topology_bytes + (dataset.time_bytes if is_temporal else 0),
         budget_bytes=budget_bytes,
         obstacle=_obstacle(settings.sampling, spill),
+        room_bytes=room_bytes,
     )
     if choice.home != "ram":
         require_offsets(dataset, budget_bytes=budget_bytes, times=is_temporal)
@@ -136,6 +139,7 @@ def plan_edges(
     is_required: bool,
     budget_bytes: int,
     spill_bytes: int,
+    room_bytes: int | None = None,
 ) -> tuple[TopologyChoice, SweepPlan | None]:
     """Return where the edges live, and how they are swept if they are. Pure.
 
@@ -145,6 +149,7 @@ def plan_edges(
     demand : of the sweeps; None: there are no batches
     is_required : whether sweeps were asked for by name
     budget_bytes, spill_bytes : of memory and disk, for everything
+    room_bytes : of memory, by which edges are dealt with; None: all
 
     Raises
     ------
@@ -156,7 +161,9 @@ def plan_edges(
     if demand is None:
         return replace(choice, home="direct", reason="there are no batches"), None
     try:
-        return choice, plan_sweeps(demand, budget_bytes=budget_bytes, spill_bytes=spill_bytes)
+        return choice, plan_sweeps(
+            demand, budget_bytes=budget_bytes, spill_bytes=spill_bytes, room_bytes=room_bytes
+        )
     except BudgetError as error:
         if is_required:
             raise

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.errors import BudgetError
 from gloader.memory.plan import plan_memory
-from gloader.memory.too_small import advice, least_enough
+from gloader.memory.too_small import naming_enough
+from gloader.memory.topology_home import less_room
 from gloader.pipeline.probe import Probe
 
 if TYPE_CHECKING:
@@ -29,10 +30,70 @@ class Measure(Protocol):
     """Measures the load of a loader: `measure_load` of all but these."""
 
     def __call__(
-        self, stack: ExitStack, *, budget_bytes: int, probe: Probe | None, others: OtherDevices | None
+        self,
+        stack: ExitStack,
+        *,
+        budget_bytes: int,
+        room_bytes: int,
+        probe: Probe | None,
+        others: OtherDevices | None,
+        tiers: tuple[DeviceTier, ...] | None,
     ) -> MeasuredLoad:
         """Return it; ``stack`` closes what was opened."""
         ...
+
+
+class LoadPlanner:
+    """Plans loaders of the same batches with any budget.
+
+    Parameters
+    ----------
+    measure : what a loader would bring, called again for every other budget that is tried
+    settings : those of the loader
+    """
+
+    def __init__(self, measure: Measure, settings: LoaderSettings) -> None:
+        self._measure = measure
+        self._settings = settings
+        self._probe: Probe | None = None  # batches are the same with any budget
+
+    def plan(
+        self, stack: ExitStack, *, budget_bytes: int, others: OtherDevices | None = None
+    ) -> tuple[MeasuredLoad, MemoryPlan]:
+        """Return the load and its plan, with as much room for edges as the rest of it leaves.
+
+        Parameters
+        ----------
+        stack, budget_bytes, others : as of `plan_load`
+
+        Raises
+        ------
+        BudgetError, ConfigError
+            As of `plan_load`, without a budget that is enough.
+        """
+        room, tiers = budget_bytes, None
+        while True:
+            with ExitStack() as own:
+                load = self._measure(
+                    own,
+                    budget_bytes=budget_bytes,
+                    room_bytes=room,
+                    probe=self._probe,
+                    others=others,
+                    tiers=tiers,
+                )
+                self._probe = Probe(batches=load.work.probe, seconds=load.work.probe_s)
+                try:
+                    plan = plan_tiers(
+                        load.demand, self._settings, load.files, load.tiers, budget_bytes=budget_bytes
+                    )
+                except BudgetError as error:
+                    room = less_room(error, load.home, load.demand, room_bytes=room)
+                    # The others hold what they were asked to, and cannot be asked again.
+                    tiers = None if others is None else load.tiers
+                    continue
+                stack.enter_context(own.pop_all())
+                return load, plan
 
 
 def plan_load(
@@ -47,8 +108,7 @@ def plan_load(
 
     Parameters
     ----------
-    measure : what it would bring, called again for every other budget that is tried
-    settings : those of the loader
+    measure, settings : as of `LoadPlanner`
     stack : closes what was opened
     budget_bytes : of memory
     others : the devices of the other ranks, which are asked once, and not for other budgets
@@ -60,30 +120,16 @@ def plan_load(
     ConfigError
         As `measure_load`.
     """
-    probe: Probe | None = None
-
-    def attempt(
-        num_bytes: int, stack: ExitStack, others: OtherDevices | None
-    ) -> tuple[MeasuredLoad, MemoryPlan]:
-        nonlocal probe
-        load = measure(stack, budget_bytes=num_bytes, probe=probe, others=others)
-        # Batches are the same with any budget.
-        probe = Probe(batches=load.work.probe, seconds=load.work.probe_s)
-        return load, plan_tiers(load.demand, settings, load.files, load.tiers, budget_bytes=num_bytes)
+    planner = LoadPlanner(measure, settings)
 
     def attempt_alone(num_bytes: int) -> None:
         with ExitStack() as own:
-            attempt(num_bytes, own, None)
+            planner.plan(own, budget_bytes=num_bytes)
 
     try:
-        return attempt(budget_bytes, stack, others)
+        return planner.plan(stack, budget_bytes=budget_bytes, others=others)
     except BudgetError as error:
-        if not error.short_bytes:
-            raise
-        enough = least_enough(attempt_alone, first=_LITTLE_BYTES)
-        if enough <= budget_bytes:
-            raise
-        raise BudgetError(error.cause, short_bytes=enough - budget_bytes, advice=advice(enough)) from error
+        raise naming_enough(error, attempt_alone, budget_bytes, first=_LITTLE_BYTES) from error
 
 
 def plan_tiers(

@@ -84,6 +84,7 @@ def share_budget(
     step_bytes: int,
     num_ranks: int = 1,
     first_bytes: int = 0,
+    is_joined: bool = False,
     is_typed: bool = False,
     is_of_links: bool = False,
 ) -> tuple[RunBudget, ...]:
@@ -96,6 +97,7 @@ def share_budget(
     step_bytes : of the tensors that a training step holds at its peak, of each rank; 0 where they live on a GPU
     num_ranks : on this host
     first_bytes : that a rank held when the first run of its process began: its modules, and what the program did before
+    is_joined : by ranks on other machines
     is_typed : whether the model is one over several types
     is_of_links : whether it learns edges
 
@@ -112,7 +114,7 @@ def share_budget(
     model = num_ranks * _HELD_COPIES * parameter_bytes
     factor = _TYPED_STEP_FACTOR if is_typed else _STEP_FACTOR
     step = num_ranks * max(int(factor * step_bytes), _SAVE_COPIES * parameter_bytes)
-    more = 0 if num_ranks == 1 else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
+    more = 0 if num_ranks == 1 and not is_joined else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
     more += _TYPED_LINK_BYTES if is_typed and is_of_links else 0
     code = num_ranks * (_PROCESS_BYTES + more + max(first_bytes - _IMPORTED_BYTES, 0))
     budgets = [
@@ -138,25 +140,11 @@ def share_budget(
     return tuple(dict.fromkeys(fitting))
 
 
-def prediction_bytes(total_bytes: int, *, first_bytes: int = 0) -> int:
-    """Return what a process that predicts has left of ``total_bytes``, beside its code and the reserve. Pure.
+def prediction_code_bytes(*, first_bytes: int = 0) -> int:
+    """Return what a process that predicts has beside what it computes: its code, and the reserve. Pure.
 
     Parameters
     ----------
-    total_bytes : for everything on the host
     first_bytes : as of `share_budget`
-
-    Raises
-    ------
-    BudgetError
-        Nothing is left.
     """
-    code = _PROCESS_BYTES + max(first_bytes - _IMPORTED_BYTES, 0) + _MIN_SLACK_BYTES
-    left = total_bytes - code
-    if left <= 0:
-        raise BudgetError(
-            f"the code of the run and its reserve take {format_bytes(code)}, and the memory budget is "
-            f"{format_bytes(total_bytes)}. Raise the budget",
-            short_bytes=1 - left,
-        )
-    return left
+    return _PROCESS_BYTES + max(first_bytes - _IMPORTED_BYTES, 0) + _MIN_SLACK_BYTES

@@ -11,6 +11,7 @@ from gloader.dataset.tables import ONLY_EDGES
 from gloader.loader import Loader
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.machine_rows import MachineRows
 from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.training.evaluate import Inference
-    from gloader.training.machine_rows import MachineRows
     from gloader.training.run_budget import RunBudget
     from gloader.training.task import Task
     from gloader.types import FeatureSource
@@ -35,7 +35,10 @@ def require_inference(task: Task, dataset: Dataset, budget: RunBudget, loader: A
     """
     with torch.device("meta"):
         model = task.spec.build()
-    task.require_memory(model, inference_of(task, dataset, loader, memory_bytes=budget.phase_bytes))
+    # Rows of other machines arrive beside what is computed.
+    arriving = 0 if dataset.ranges is None else MachineRows.memory_bytes
+    memory = max(budget.phase_bytes - arriving, 0)
+    task.require_memory(model, inference_of(task, dataset, loader, memory_bytes=memory))
 
 
 def inference_of(

@@ -259,13 +259,14 @@ class RunLoader:
             step_bytes=step,
             num_ranks=self.group.most_local,
             first_bytes=first,
+            is_joined=not self.group.is_alone,
             is_typed=isinstance(self.task.spec.encoder, HeteroModelSpec),
             is_of_links=isinstance(self.task.spec, LinkSpec),
         )
 
     def _step_bytes(self) -> int:
         """Return the bytes of a step of one rank."""
-        loader = self.settings.loader
+        loader = self.settings.loader.changed(epochs=self.settings.optim.epochs)
         batch = largest(probe(self.dataset, self.task.seeds(loader.sampling), loader))
         if batch is None:
             return 0

@@ -14,13 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gloader.core.row_order import RowOrder
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
 from gloader.pipeline.measured_load import sampler_for
+from gloader.pipeline.probe import first_seeds
 from gloader.pipeline.transfer import to_device_block
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
 from gloader.training.objective import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
 from gloader.types import (
-    BatchId,
     Block,
     HeteroBatch,
     HeteroReadyBatch,
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from gloader.training.objective import Objective
     from gloader.types import AnyBatch, Delivered
 
-# Batches of an epoch differ by some percent in size; the share for a step has room for more.
-_PROBE_BATCHES = 3
 _SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured
 _WEIGHTS_PER_SAMPLE = 16  # so that what has the size of the weights hardly counts
 _CPU = torch.device("cpu")
@@ -64,8 +62,8 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
         if seeds.links is not None and isinstance(order, RowOrder):
             order = seeds.links.bind(order, topology, settings, stack, budget_bytes=FEW_BYTES).order
         sampler = sampler_for(topology, order, settings)
-        ids = [BatchId(epoch=0, index=i) for i in range(min(_PROBE_BATCHES, order.num_batches))]
-        return [sampler.sample(batch_id, order.seeds_of(batch_id)) for batch_id in ids]
+        first = first_seeds(order, topology, settings.sampling.fanouts, epochs=settings.stages.epochs)
+        return [sampler.sample(batch_id, seeds) for batch_id, seeds in first]
 
 
 def step_bytes(

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
 
 import gloader
 from gloader.analyze.fit import FitQuestion
@@ -85,6 +87,31 @@ def test_edges_that_half_of_the_budget_cannot_hold_are_swept() -> None:
     assert question.train(16 * 10**9).topology.home == "ram"
     assert question.train(4 * 10**9).topology.home == "sweep"
     assert question.least_to_train() < 2 * 10**9
+
+
+@pytest.mark.reliability("S11")
+@given(
+    edges=st.integers(15_000_000, 60_000_000),
+    disk=st.sampled_from([None, 0, 10**8]),
+    topology=st.sampled_from(["auto", "auto", "sweep", "direct"]),
+)
+@example(edges=20_000_000, disk=None, topology="auto")  # half of it holds them, and the rest has no room then
+@settings(max_examples=4, deadline=None)
+def test_a_larger_budget_is_never_refused_where_a_smaller_one_is_not(
+    edges: int, disk: int | None, topology: str
+) -> None:
+    assume(topology != "sweep" or disk != 0)
+    size = replace(SIZE, num_nodes=2_000_000, num_edges=edges, feature_dim=2048)
+    asked = LoaderSettings.of(fanouts=[10, 10], batch_size=64, spill_budget=disk, topology=topology)
+    question = FitQuestion(size, asked, ModelConfig(hidden=16))
+    accepted = []
+    for budget_mb in range(250, 650, 20):
+        try:
+            accepted.append(question.train(budget_mb * 10**6).plan.spare_bytes >= 0)
+        except BudgetError:
+            accepted.append(False)
+    assert accepted == sorted(accepted)
+    assert accepted[-1]
 
 
 def test_a_budget_that_is_told_of_is_enough_to_prepare() -> None:

@@ -106,3 +106,10 @@ def test_a_step_over_several_types_counts_more() -> None:
     sizes = {"total_bytes": 10**9, "parameter_bytes": 10**6, "step_bytes": 10**8}
     plain, typed = (share_budget(**sizes, is_typed=is_typed)[0] for is_typed in (False, True))
     assert (plain.step_bytes, typed.step_bytes) == (150_000_000, 175_000_000)
+
+
+@pytest.mark.reliability("J11")
+def test_a_rank_that_is_alone_on_its_machine_has_the_code_of_a_rank() -> None:
+    alone, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0)
+    joined, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_joined=True)
+    assert joined.process_bytes - alone.process_bytes == 90 * MB
