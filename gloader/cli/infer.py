@@ -1,6 +1,6 @@
 """`gloader infer`: predictions of a trained model for every node, or what one of its layers makes of them."""
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import chain, islice
@@ -17,7 +17,8 @@ from gloader.cli.views.run import memory_text
 from gloader.cli.views.screen import PacedLines, Screen
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import Size
-from gloader.errors import ConfigError
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ConfigError
 from gloader.training.first_run import compile_first
 
 if TYPE_CHECKING:
@@ -153,11 +154,10 @@ class _Inference:
         peak: "PeakMemory",
     ) -> None:
         """Predict, write, and say what was written."""
-        from gloader.observe.peak_memory import first_bytes, peak_rss_bytes
+        from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predict
         from gloader.training.predict_pairs import score_pairs
-        from gloader.training.run_budget import prediction_bytes
 
         opened, screen, out, given = self.dataset, self.screen, self.out, self.given
         is_of_links = isinstance(loaded.spec, LinkSpec)
@@ -173,11 +173,14 @@ class _Inference:
             bars.update(bar, completed=fraction)
             lines.say(f"predicting: {100 * fraction:.0f}%")
 
-        with Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars:
+        with (
+            Progress(console=screen.console, transient=True, disable=not screen.has_bars) as bars,
+            _beside_code(memory_budget) as left,
+        ):
             bar = bars.add_task("predicting", total=1.0)
             peak.keep_below(memory_budget)
             settings: Any = {
-                "memory_budget_bytes": prediction_bytes(memory_budget, first_bytes=first_bytes()),
+                "memory_budget_bytes": left,
                 "device": device,
                 "rows": self.rows,
                 "on_progress": on_progress,
@@ -219,6 +222,25 @@ class _Inference:
                 **memory,
             }
         )
+
+
+@contextmanager
+def _beside_code(memory_budget: int) -> "Iterator[int]":
+    """Give what a budget leaves beside the code of the run; a budget that is named within has room for both."""
+    from gloader.memory.too_small import advice, rounded_up
+    from gloader.observe.peak_memory import first_bytes
+    from gloader.training.run_budget import prediction_code_bytes
+
+    code = prediction_code_bytes(first_bytes=first_bytes())
+    left = max(memory_budget - code, 0)
+    try:
+        yield left
+    except BudgetError as error:
+        if str(error) == error.cause:  # which names none
+            raise
+        enough = rounded_up(code + left + error.short_bytes)
+        cause = f"{error.cause}, beside {format_bytes(code)} for the code of the run and its reserve"
+        raise BudgetError(cause, short_bytes=enough - memory_budget, advice=advice(enough)) from error
 
 
 def read_pairs(path: Path) -> "IdArray":

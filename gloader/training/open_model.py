@@ -15,9 +15,10 @@ from gloader.dataset.topology import (
     open_topology,
     require_offsets,
 )
-from gloader.errors import CheckpointError
+from gloader.errors import BudgetError, CheckpointError
 from gloader.memory.available import default_budget_bytes
 from gloader.memory.part_bytes import topology_share
+from gloader.memory.too_small import naming_enough
 from gloader.models import HeteroNetwork, encoder_of
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
@@ -53,6 +54,25 @@ class OpenedModel:
         """The network without what makes scores of pairs."""
         return encoder_of(self.model)
 
+    def require_memory(
+        self, *, node_type: str, layer: int | None = None, num_outputs: int | None = None
+    ) -> None:
+        """Raise BudgetError where it would not fit the budget; nothing is read.
+
+        Parameters
+        ----------
+        node_type : of what is wanted
+        layer : what it makes of all nodes is wanted; None: the output
+        num_outputs : nodes of which the output is wanted; None: what `embedded` of the inference gives is
+        """
+        if layer is None:
+            self.inference.require_memory(self.encoder, num_outputs=num_outputs)
+        elif isinstance(self.inference, HeteroInference):
+            outputs = {node_type: self.inference.graph.num_nodes[node_type]}
+            self.inference.require_layers(self.encoder, layer, outputs)
+        else:
+            self.inference.require_memory(self.encoder.below(layer), num_outputs=None)
+
     def activations(self, node_type: str, layer: int, nodes: IdArray, **options: Any) -> Any:
         """Return an iterator over what a layer makes of ``nodes``."""
         if isinstance(self.inference, HeteroInference):
@@ -69,8 +89,11 @@ def open_model(
     device: str | torch.device,
     scratch: Path | None,
     rows: MachineRows | None = None,
+    require: Callable[[OpenedModel], None] = lambda _: None,
 ) -> Iterator[OpenedModel]:
     """Open a checkpoint's network, and graph and features of ``dataset``, within a budget.
+
+    Edges are held where they fit in half of the budget, and what is computed fits beside them.
 
     Parameters
     ----------
@@ -80,6 +103,7 @@ def open_model(
     device : computes
     scratch : folder for activations that do not fit; None: the system's temporary folder
     rows : of all machines, being read, where each has a part of them; None: all are here
+    require : raises BudgetError where what will be computed does not fit
 
     Raises
     ------
@@ -88,19 +112,41 @@ def open_model(
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
-        The budget is too small for the offsets of the edges.
+        The budget is too small for the offsets of the edges, or for ``require``; names one that is enough.
     """
     _require_fit(dataset, checkpoint.spec)
-    budget = default_budget_bytes() if budget_bytes is None else budget_bytes
+    given = default_budget_bytes() if budget_bytes is None else budget_bytes
     if rows is None:
         require_all_rows([dataset.ranges])
-    else:
-        budget = max(budget - rows.memory_bytes, 0)
     is_typed = isinstance(checkpoint.spec.encoder, HeteroModelSpec)
     open_by_kind = _open_types if is_typed else _open_one_type
+
+    def attempt(budget: int, stack: ExitStack, *, holds_edges: bool) -> OpenedModel:
+        with ExitStack() as own:
+            left = max(budget - (0 if rows is None else rows.memory_bytes), 0)
+            open_rows = partial(_opened, machines=rows, stack=own)
+            edge_bytes = topology_share(left) if holds_edges else 0
+            opened = open_by_kind(dataset, checkpoint, left, edge_bytes, device, scratch, open_rows, own)
+            require(opened)
+            stack.enter_context(own.pop_all())
+            return opened
+
+    def open_within(budget: int, stack: ExitStack) -> OpenedModel:
+        try:
+            return attempt(budget, stack, holds_edges=True)
+        except BudgetError:
+            return attempt(budget, stack, holds_edges=False)
+
+    def try_alone(budget: int) -> None:
+        with ExitStack() as own:
+            open_within(budget, own)
+
     with ExitStack() as stack:
-        opened = partial(_opened, machines=rows, stack=stack)
-        yield open_by_kind(dataset, checkpoint, budget, device, scratch, opened, stack)
+        try:
+            opened = open_within(given, stack)
+        except BudgetError as error:
+            raise naming_enough(error, try_alone, given, first=0, keyword="memory_budget_bytes") from error
+        yield opened
 
 
 def _opened(
@@ -117,17 +163,17 @@ def _open_one_type(
     dataset: Dataset,
     checkpoint: Checkpoint,
     budget: int,
+    edge_bytes: int,
     device: str | torch.device,
     scratch: Path | None,
     open_rows: Callable[..., tuple[FeatureSource, int]],
     stack: ExitStack,
 ) -> OpenedModel:
-    share = topology_share(budget)
-    is_held = dataset.topology_bytes <= share
+    is_held = dataset.topology_bytes <= edge_bytes
     if not is_held:
         require_offsets(dataset, budget_bytes=budget)
     # Of edges that do not fit no page is kept: each layer reads all of them, in order.
-    topology = stack.enter_context(open_topology(dataset, max_bytes=share if is_held else 0))
+    topology = stack.enter_context(open_topology(dataset, max_bytes=edge_bytes if is_held else 0))
     (features, _), *_ = [open_rows(each) for each in dataset.feature_rows(edges=False)]
     told, told_bytes = None, 0
     rows = edge_feature_rows(dataset)
@@ -147,13 +193,14 @@ def _open_types(
     dataset: Dataset,
     checkpoint: Checkpoint,
     budget: int,
+    edge_bytes: int,
     device: str | torch.device,
     scratch: Path | None,
     open_rows: Callable[..., tuple[FeatureSource, int]],
     stack: ExitStack,
 ) -> OpenedModel:
     sizes = {relation: table.topology_bytes for relation, table in dataset.edge_tables.items()}
-    held = held_relations(sizes, max_bytes=topology_share(budget))
+    held = held_relations(sizes, max_bytes=edge_bytes)
     if len(held) < len(sizes):
         require_offsets(dataset, budget_bytes=budget)
     held_bytes = sum(sizes[relation] for relation in held)

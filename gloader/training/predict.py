@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.machine_rows import MachineRows
+    from gloader.training.open_model import OpenedModel
     from gloader.types import IdArray
 
     Progress = Callable[[float], None]
@@ -68,10 +69,17 @@ def predict(
         raise ConfigError(
             "the checkpoint predicts links, and knows no classes of nodes: ask for embeddings, or for scores of pairs"
         )
+    labelled = dataset.labelled
     with open_model(
-        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch, rows=rows
+        dataset,
+        checkpoint,
+        budget_bytes=memory_budget_bytes,
+        device=device,
+        scratch=scratch,
+        rows=rows,
+        require=lambda model: model.require_memory(node_type=labelled.name, num_outputs=labelled.num_nodes),
     ) as opened:
-        everyone = np.arange(dataset.labelled.num_nodes, dtype=np.int64)
+        everyone = np.arange(labelled.num_nodes, dtype=np.int64)
         return predict_classes(opened.model, opened.inference, everyone, on_progress)
 
 
@@ -122,12 +130,23 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
             f"{dataset.location} has no node type {name!r}; there are {', '.join(map(repr, dataset.node_types))}"
         )
     table = dataset.node_tables[name]
+
+    def require(opened: OpenedModel) -> None:
+        depth = len(opened.encoder.layers) if layer is None else layer
+        _require_made(opened.encoder, name, depth)
+        opened.require_memory(node_type=name, layer=depth)
+
     with open_model(
-        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch, rows=rows
+        dataset,
+        checkpoint,
+        budget_bytes=memory_budget_bytes,
+        device=device,
+        scratch=scratch,
+        rows=rows,
+        require=require,
     ) as opened:
         model = opened.encoder
         layer = len(model.layers) if layer is None else layer
-        _require_made(model, name, layer)
         everyone = np.arange(table.num_nodes, dtype=np.int64)
         order = None
         if table.original_ids is not None:

@@ -60,7 +60,13 @@ def score_pairs(
         raise ConfigError("the checkpoint predicts classes of nodes, and scores no pairs")
     given = checked_pairs(pairs)
     with open_model(
-        dataset, checkpoint, budget_bytes=memory_budget_bytes, device=device, scratch=scratch, rows=rows
+        dataset,
+        checkpoint,
+        budget_bytes=memory_budget_bytes,
+        device=device,
+        scratch=scratch,
+        rows=rows,
+        require=lambda model: model.require_memory(node_type=spec.ends[0]),
     ) as opened:
         sources, destinations = (
             _own_ids(dataset.node_tables[name], ids) for name, ids in zip(spec.ends, given.T, strict=True)

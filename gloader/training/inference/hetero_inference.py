@@ -146,12 +146,13 @@ class HeteroInference:
         network : computes
         num_outputs : nodes that `logits` are wanted of; None: what `embedded` gives is wanted
         """
-        extent = (
-            self._given().extent(self._all_outputs(network))
-            if num_outputs is None
-            else self.extent(num_outputs=num_outputs)
-        )
-        plan_types(network.layers, extent, budget_bytes=self.memory_budget_bytes)
+        outputs = self._all_outputs(network) if num_outputs is None else {self.target: num_outputs}
+        self.require_layers(network, len(network.layers), outputs)
+
+    def require_layers(self, network: HeteroNetwork, num_layers: int, outputs: Mapping[str, int]) -> None:
+        """Raise BudgetError where ``num_layers`` would not fit, for so many nodes of each type; nothing is read."""
+        extent = self._given().extent(outputs)
+        plan_types(network.layers[:num_layers], extent, budget_bytes=self.memory_budget_bytes)
 
     def extent(self, *, num_outputs: int) -> Extent:
         """Return how much there is to compute from for so many nodes of the target type."""

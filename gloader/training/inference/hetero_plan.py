@@ -91,9 +91,7 @@ def plan_types(layers: Sequence[HeteroLayer], extent: Extent, *, budget_bytes: i
     if isinstance(plans, _Lacking):
         raise BudgetError(
             f"full-neighbour inference of type {plans.node_type!r} keeps at least {format_bytes(plans.needed)} beside "
-            f"its inputs; the memory budget of {format_bytes(max(budget_bytes, 0))} leaves "
-            f"{format_bytes(max(plans.left, 0))}. "
-            "Raise the budget",
+            f"its inputs; the memory budget leaves {format_bytes(max(plans.left, 0))} for that. Raise the budget",
             short_bytes=plans.needed - plans.left,
         )
     return plans

@@ -84,7 +84,7 @@ def plan_inference(
         held = input_bytes + (0 if is_on_disk else output_bytes)
         width = _slab_width(conv, num_nodes, left - held)
         if width is None:
-            raise _too_small(conv, num_nodes, left - held, budget_bytes)
+            raise _too_small(conv, num_nodes, left - held)
         # Two buffers of inputs and the entered copy, beside the projected row.
         row_bytes = FLOAT_BYTES * (3 * _entered_floats(convs, depth) + sum(conv.table_widths(width)))
         plans.append(
@@ -263,10 +263,10 @@ def _slab_width(conv: Conv, num_nodes: int, left: int) -> int | None:
     return widths[most - 1] if most else None
 
 
-def _too_small(conv: Conv, num_nodes: int, left: int, budget_bytes: int) -> BudgetError:
+def _too_small(conv: Conv, num_nodes: int, left: int) -> BudgetError:
     needed = num_nodes * sum(conv.table_widths(conv.column_step)) * FLOAT_BYTES
     return BudgetError(
         f"full-neighbour inference keeps at least {format_bytes(needed)} for {num_nodes:,} nodes; the memory "
-        f"budget of {format_bytes(max(budget_bytes, 0))} leaves {format_bytes(max(left, 0))}. Raise the budget",
+        f"budget leaves {format_bytes(max(left, 0))} for that. Raise the budget",
         short_bytes=needed - left,
     )

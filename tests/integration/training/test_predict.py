@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -186,6 +187,37 @@ def test_a_budget_that_is_too_small_is_told_before_there_is_a_file(dataset, tmp_
     assert not out.parent.exists()
     with pytest.raises(BudgetError):
         predict(dataset, checkpoint_of(dataset), memory_budget_bytes=100_000)
+
+
+@pytest.mark.reliability("S11")
+@pytest.mark.parametrize("words", [[], ["--layer", "1"], ["--layer", "1", "--type", "author"]])
+def test_a_refusal_names_a_budget_that_is_enough(dataset, tmp_path: Path, capsys, words: list[str]) -> None:
+    save_checkpoint(tmp_path / "checkpoint.pt", checkpoint_of(dataset))
+    line = ["infer", "--dataset", str(dataset.root), "--checkpoint", str(tmp_path), *words, "--out"]
+    assert main([*line, str(tmp_path / "no.npy"), "--memory-budget", "60MB"]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    named = re.search(
+        r"leaves 0 B for that, beside [\d.]+ MB for .* Give --memory-budget (\d+MB) or more$", said
+    )
+    assert named is not None, said
+    assert main([*line, str(tmp_path / "yes.npy"), "--memory-budget", named[1]]) == 0
+    # Not by much.
+    less = f"{int(named[1][:-2]) - 4}MB"
+    assert main([*line, str(tmp_path / "less.npy"), "--memory-budget", less]) == 2
+    assert f"Give --memory-budget {named[1]} or more" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.reliability("S11")
+def test_a_prediction_says_its_keyword_and_takes_any_larger_budget(dataset) -> None:
+    """Where half of the budget holds the edges, and what is computed has no room beside them, they are read."""
+    checkpoint = checkpoint_of(dataset)
+    with pytest.raises(BudgetError) as refused:
+        predict(dataset, checkpoint, memory_budget_bytes=10_000)
+    named = re.search(r"Give memory_budget_bytes=(\d+) or more$", str(refused.value))
+    assert named is not None
+    assert refused.value.short_bytes == int(named[1]) - 10_000
+    for factor in np.linspace(1, 3, 20):
+        assert len(predict(dataset, checkpoint, memory_budget_bytes=int(factor * int(named[1])))) == 700
 
 
 @pytest.mark.reliability("S11")

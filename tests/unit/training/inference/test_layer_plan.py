@@ -66,7 +66,7 @@ def test_attention_is_cut_between_heads_only() -> None:
 @pytest.mark.reliability("C14")
 def test_a_budget_below_the_narrowest_table_is_refused_with_both_sizes() -> None:
     with pytest.raises(
-        BudgetError, match=r"at least 80 KB for 10,000 nodes; the memory budget of 50 KB leaves"
+        BudgetError, match=r"at least 80 KB for 10,000 nodes; the memory budget leaves 30.9 KB for that"
     ):
         plan_inference(_convs(), num_nodes=N, num_outputs=10, budget_bytes=50_000)
 
