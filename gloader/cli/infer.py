@@ -239,7 +239,8 @@ def _beside_code(memory_budget: int) -> "Iterator[int]":
         if str(error) == error.cause:  # which names none
             raise
         enough = rounded_up(code + left + error.short_bytes)
-        cause = f"{error.cause}, beside {format_bytes(code)} for the code of the run and its reserve"
+        cause = f"the code of the run and its reserve take {format_bytes(code)} of the memory budget"
+        cause = f"{cause}; {error.cause}" if left else f"{cause} of {format_bytes(memory_budget)}"
         raise BudgetError(cause, short_bytes=enough - memory_budget, advice=advice(enough)) from error
 
 
