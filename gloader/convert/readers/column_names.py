@@ -44,6 +44,8 @@ MISSING: Final = frozenset({"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "nul
 ALMOST: Final = "near number"  # the kind of a column of text such as "[0.1, 0.2]", "1,5" or "7%"
 # Begins the kind of a column whose rows are lists of numbers, as "list of 768".
 LISTS: Final = "list of"
+_MOST_NAMES: Final = 20  # that a message lists
+_LONG_NAME: Final = 60
 KNOWN_ENDS: Final = "src and dst, source and target, from and to, head and tail, u and v, node1 and node2"
 
 
@@ -66,6 +68,14 @@ def twice_in(names: Sequence[str]) -> str | None:
     return next(name for number, name in enumerate(names) if name in names[:number])
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return columns as a message says them, shortened where they are many, or long. Pure."""
+    few = [name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..." for name in names[:_MOST_NAMES]]
+    return (", ".join(few) or "none") + (
+        f" and {len(names) - len(few)} more" if len(names) > len(few) else ""
+    )
+
+
 def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> str | None:
     """Return the column of ``names`` that one of ``wanted`` means; None: there is none. Pure.
 
@@ -77,7 +87,7 @@ def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> s
     found = [name for name in names if plain(name) in wanted]
     if len(found) > 1:
         raise SourceError(
-            f"several columns may be {what}: {', '.join(found)}; keep one of these names, and give the others another"
+            f"several columns may be {what}: {listed(found)}; keep one of these names, and give the others another"
         )
     return found[0] if found else None
 

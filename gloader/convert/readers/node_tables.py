@@ -11,6 +11,7 @@ from gloader.convert.readers.column_names import (
     LABEL_NAMES,
     OWN_LABELS,
     id_columns,
+    listed,
     named_column,
     plain,
 )
@@ -192,7 +193,7 @@ def id_column(table: TableFile) -> str | None:
     found = found or list(table.index)[:2]
     if len(found) > 1:
         raise SourceError(
-            f"{table.path} has several columns that may be the ids of nodes: {', '.join(found)}; name one of them "
+            f"{table.path} has several columns that may be the ids of nodes: {listed(found)}; name one of them "
             "id, and the others otherwise"
         )
     if not found:

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gloader.convert.readers.column_names import listed
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
@@ -164,4 +165,4 @@ class PartedTable:
 
 
 def _columns(table: TableFile) -> str:
-    return ", ".join(table.names) if table.has_names else f"{len(table.names)} columns without names"
+    return listed(table.names) if table.has_names else f"{len(table.names)} columns without names"

@@ -16,6 +16,7 @@ from gloader.convert.readers.column_names import (
     end_columns,
     end_pairs,
     is_unnamed,
+    listed,
     named_column,
 )
 from gloader.convert.readers.edge_times import to_seconds
@@ -376,9 +377,7 @@ def find_ends(
     names, path = table.names, table.path
     for key, column in (("src", src), ("dst", dst)):
         if column is not None and column not in names:
-            raise SourceError(
-                f"{key} is {shown(column)}; the columns of {path} are {', '.join(names) or 'none'}"
-            )
+            raise SourceError(f"{key} is {shown(column)}; the columns of {path} are {listed(names)}")
     named = [name for name in names if not is_unnamed(name)] if table.has_names else [*names, "c0", "c1"][:2]
     if not table.has_names or (len(named) == 2 and (src is None) != (dst is None)):
         # One of two columns that is named leaves the other.
@@ -396,9 +395,9 @@ def find_ends(
         f"several may be the ends of edges, {_listed(pairs)}" if pairs else "none are known as ends of edges"
     )
     raise SourceError(
-        f"{path} has the columns {', '.join(names)}: {said}. Known names are {KNOWN_ENDS}; name others with {keys}"
+        f"{path} has the columns {listed(names)}: {said}. Known names are {KNOWN_ENDS}; name others with {keys}"
     )
 
 
 def _listed(pairs: list[tuple[str, str]]) -> str:
-    return " or ".join(f"{first} and {last}" for first, last in pairs[:3])
+    return " or ".join(f"{listed([first])} and {listed([last])}" for first, last in pairs[:3])

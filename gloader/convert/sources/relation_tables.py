@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.edge_times import FileTimes, TimedEdges
 from gloader.convert.readers.file_edges import PairEdges
 from gloader.convert.readers.npy_file import NpyFile
@@ -55,7 +56,7 @@ def _open_table(
     for key, column in named.items():
         if column is not None and column not in table.names:
             raise SourceError(
-                f"{key} is {shown(column)}; the columns of {entry.file} are {', '.join(table.names) or 'none'}"
+                f"{key} is {shown(column)}; the columns of {entry.file} are {listed(table.names)}"
             )
     keys = "src: COLUMN, dst: COLUMN"
     edges = TableEdges.open(table, src=entry.src, dst=entry.dst, weight=entry.weight, keys=keys)
