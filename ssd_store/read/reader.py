@@ -87,7 +87,9 @@ class FeatureStore:
             default_row_gap_bytes(file.path.parent, column.record.row_bytes) if gap is None else gap
         )
         self._dtype = stored_dtype(column.record.dtype)
-        self._extent_bytes = max(MAX_EXTENT_BYTES, min_extent_bytes(column.record.row_bytes))
+        self._extent_bytes = max(
+            min(MAX_EXTENT_BYTES, settings.ring_bytes), min_extent_bytes(column.record.row_bytes)
+        )
         self._lane = ReadLane(
             max(settings.ring_bytes, self._extent_bytes),
             io=settings.io,
@@ -197,7 +199,8 @@ class FeatureStore:
             defaults to what the remembered profile of the device says; without one 8 KiB, or 0 for rows of a page
             and more.
         ring_bytes : int
-            Bounce memory: what is read passes through it on its way to the caller's array. 8 MiB by default.
+            Bounce memory: what is read passes through it on its way to the caller's array. 8 MiB by default; as much
+            as a row and the pages that it begins and ends in at least.
 
         Raises
         ------

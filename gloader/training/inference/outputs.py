@@ -52,7 +52,7 @@ class OutputRoom:
             # Made with the first layer that needs it; a run that fits leaves no folder, not even an empty one.
             if self._folder is None:
                 self._folder = self._stack.enter_context(scratch_folder(self._parent, prefix=SCRATCH_PREFIX))
-            outputs = SsdRows(self._folder / name, num_rows=num_rows)
+            outputs = SsdRows(self._folder / name, num_rows=num_rows, num_slabs=len(plan.slabs))
         else:
             outputs = RamRows(num_rows=num_rows, width=width)
         self._stack.callback(outputs.close)

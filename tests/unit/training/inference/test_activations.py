@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -17,7 +19,11 @@ def _chunks(columns):
 
 @pytest.mark.parametrize("kind", ["ram", "ssd"])
 def test_rows_written_by_slabs_are_read_whole(tmp_path, kind) -> None:
-    rows = RamRows(num_rows=50, width=6) if kind == "ram" else SsdRows(tmp_path / "layer", num_rows=50)
+    rows = (
+        RamRows(num_rows=50, width=6)
+        if kind == "ram"
+        else SsdRows(tmp_path / "layer", num_rows=50, num_slabs=3)
+    )
     for columns in SLABS:
         rows.write_slab(columns, _chunks(columns))
     out = np.full((13, 6), np.nan, dtype=np.float32)
@@ -31,8 +37,27 @@ def test_rows_written_by_slabs_are_read_whole(tmp_path, kind) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("num_slabs", [1, 3, 300])
+def test_many_slabs_take_the_memory_and_the_files_of_few(num_slabs, tmp_path) -> None:
+    """The plan has room for one reader of all slabs; 256 with a ring each took 250 MB and 1,024 descriptors."""
+    values = np.arange(50 * num_slabs, dtype=np.float32).reshape(50, num_slabs)
+    rows = SsdRows(tmp_path / "layer", num_rows=50, num_slabs=num_slabs)
+    before = set(Path("/proc/self/fd").iterdir())
+    for number in range(num_slabs):
+        rows.write_slab(slice(number, number + 1), [values[:, number : number + 1]])
+    opened = set(Path("/proc/self/fd").iterdir()) - before
+    assert len(opened) <= (4 * num_slabs if num_slabs < 16 else num_slabs)
+    rings = [store._lane.bounce_bytes for _, store in rows._slabs]
+    # A row of 4 bytes may begin in one page and end in the next.
+    assert sum(rings) <= max(1 << 20, 8192 * num_slabs)
+    out = np.empty((20, num_slabs), np.float32)
+    rows.read(30, 50, out)
+    np.testing.assert_array_equal(out, values[30:50])
+    rows.close()
+
+
 def test_a_writer_that_fails_leaves_no_readable_slab(tmp_path) -> None:
-    rows = SsdRows(tmp_path / "layer", num_rows=50)
+    rows = SsdRows(tmp_path / "layer", num_rows=50, num_slabs=3)
 
     def broken():
         yield VALUES[:7, :2]
