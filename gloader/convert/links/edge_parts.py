@@ -53,7 +53,8 @@ class RandomParts:
         first, second = (min(2**64 - 1, int(share * 2**64)) for share in (train, train + valid))
         src, dst = (chunk.dst, chunk.src) if self.is_reverse else (chunk.src, chunk.dst)
         key = np.uint64(mix_int((self.seed ^ _KEY) % 2**64))
-        deal_pairs(src, dst, self.is_ordered, key, np.uint64(first), np.uint64(second), parts)
+        with np.errstate(over="ignore"):  # interpreted hashes wrap around
+            deal_pairs(src, dst, self.is_ordered, key, np.uint64(first), np.uint64(second), parts)
         return parts
 
 
