@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from gloader.compat.draft import Draft
-    from gloader.compat.uses import Use
+from typing import NamedTuple, TypeAlias
 
 Arguments: TypeAlias = "ast.Call | ast.Dict"
 """What arguments are written in: a call, of ``dict`` among them, or a mapping."""
-
-_UNKNOWN_ARGUMENTS: Final = (
-    "what it holds is not known before the script runs; keywords of worker processes, such as num_workers, go"
-)
-_NOT_CALLED: Final = (
-    "what calls it is not followed: look at its arguments, as of a loader that is called here"
-)
 
 
 class Item(NamedTuple):
@@ -62,22 +51,3 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
     ):
         return call.args[position]
     return next((each.value for each in call.keywords if each.arg == name), None)
-
-
-def argument_of(use: Use, position: int, name: str) -> ast.expr | None:
-    """Return an argument of what is used, written in its call or in a mapping that it is given. Pure."""
-    found = None if use.call is None else argument(use.call, position, name)
-    items = (item for mapping in use.spread for item in items_of(mapping))
-    return found or next((item.value for item in items if item.name == name), None)
-
-
-def note_unknown(draft: Draft, use: Use) -> None:
-    """Note a loader whose arguments are not all written in the script."""
-    call = use.call
-    if call is not None and not use.is_written:
-        star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
-        draft.find(use.node, star, "perhaps missing", _UNKNOWN_ARGUMENTS)
-    asked = (node for node in ast.walk(use.place.statement) if isinstance(node, ast.Call))
-    is_asked = any(getattr(node.func, "id", "") == "isinstance" and use.node in node.args for node in asked)
-    if call is None and not is_asked:
-        draft.find(use.node, use.name, "perhaps missing", _NOT_CALLED)

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Final
 
 from gloader.compat.advice import ADVICE, canonical
-from gloader.compat.calls import argument_of, items_of, literal, note_unknown
+from gloader.compat.calls import items_of, literal
 from gloader.compat.dgl_names import ALLOWED, EDGE_SAMPLER, LOADERS, NEEDLESS, REFUSED, SAMPLERS
 from gloader.compat.loading import table_of
 
@@ -27,7 +27,7 @@ def change_loading(draft: Draft, use: Use) -> None:
         draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
     if name not in LOADERS | SAMPLERS | {EDGE_SAMPLER}:
         return
-    note_unknown(draft, use)
+    draft.note_unknown(use)
     if use.call is None:
         return
     given = [(item.name, item.value) for node in (use.call, *use.spread) for item in items_of(node)]
@@ -40,7 +40,7 @@ def change_loading(draft: Draft, use: Use) -> None:
             _check(draft, said, value)
     if name in LOADERS:
         _change_seeds(draft, use)
-    if name == EDGE_SAMPLER and use.is_written and argument_of(use, 4, "negative_sampler") is None:
+    if name == EDGE_SAMPLER and use.is_written and use.written(4, "negative_sampler") is None:
         draft.find(use.node, use.name, "missing", _LABELS)
 
 
@@ -55,7 +55,7 @@ def _check(draft: Draft, name: str, value: ast.expr) -> None:
 
 def _change_seeds(draft: Draft, use: Use) -> None:
     sampler = use.argument(2, "graph_sampler")
-    edges = argument_of(use, 1, "indices") or argument_of(use, 1, "eids")
+    edges = use.written(1, "indices") or use.written(1, "eids")
     if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
         return
     statement = use.place.statement

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gloader.compat.findings import MISSING, Finding
 from gloader.compat.prepare_steps import PrepareSteps
@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.compat.findings import Verdict
-    from gloader.compat.uses import Place, Script
+    from gloader.compat.uses import Place, Script, Use
+
+_UNKNOWN_ARGUMENTS: Final = (
+    "what it holds is not known before the script runs; keywords of worker processes, such as num_workers, go"
+)
+_NOT_CALLED: Final = (
+    "what calls it is not followed: look at its arguments, as of a loader that is called here"
+)
 
 
 class Draft:
@@ -39,6 +46,19 @@ class Draft:
         """Note what becomes of ``name``, which stands at ``node``."""
         page = self._page if verdict in MISSING else ""
         self.findings[Finding(line=node.lineno, name=name, verdict=verdict, text=text, page=page)] = None
+
+    def note_unknown(self, use: Use) -> None:
+        """Note a loader whose arguments are not all written in the script."""
+        call = use.call
+        if call is not None and not use.is_written:
+            star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
+            self.find(use.node, star, "perhaps missing", _UNKNOWN_ARGUMENTS)
+        asked = (node for node in ast.walk(use.place.statement) if isinstance(node, ast.Call))
+        is_asked = any(
+            getattr(node.func, "id", "") == "isinstance" and use.node in node.args for node in asked
+        )
+        if call is None and not is_asked:
+            self.find(use.node, use.name, "perhaps missing", _NOT_CALLED)
 
     def module(self, dotted: str, line: str) -> str:
         """Return what the script calls the module ``dotted``; the import ``line`` is added where it has none."""

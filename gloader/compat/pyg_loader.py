@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from gloader.compat.calls import argument_of, items_of, literal, note_unknown
+from gloader.compat.calls import items_of, literal
 from gloader.compat.loading import table_of
 from gloader.compat.pyg_names import DROPPED, REFUSED
 
@@ -24,7 +24,7 @@ _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint"
 
 def data_argument(use: Use) -> ast.expr | None:
     """Return what a loader is given as its graph. Pure."""
-    return argument_of(use, 0, "data")
+    return use.written(0, "data")
 
 
 def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
@@ -35,7 +35,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
     draft, use : of the script, and of the loader in it
     has_labels : the link tables may have labels of their own, and negatives, as OGB's do
     """
-    note_unknown(draft, use)
+    draft.note_unknown(use)
     needs_negatives, call = False, use.call
     if call is None:
         return
@@ -57,7 +57,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
 
 def _has_negatives(use: Use) -> bool:
     """Return whether a loader of links may be given negatives: by a name, or by what is not known."""
-    given = [argument_of(use, place, name) for name, place in _NEGATIVES_AT.items()]
+    given = [use.written(place, name) for name, place in _NEGATIVES_AT.items()]
     values = [each for each in given if each is not None]
     return not use.is_written or any(
         not isinstance(each, ast.Constant) or bool(each.value) for each in values
@@ -111,7 +111,7 @@ def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") 
 
 def _name_the_table(draft: Draft, use: Use) -> None:
     """Name a link table in the place of pairs, by what the script calls the graph, the pairs and the loader."""
-    pairs = argument_of(use, 2, "edge_label_index")
+    pairs = use.written(2, "edge_label_index")
     if pairs is None:
         draft.steps.split_edges(None)
         return

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from gloader.compat.calls import argument, items_of
+
 if TYPE_CHECKING:
     import ast
     from collections.abc import Mapping, Sequence
@@ -63,6 +65,12 @@ class Use:
     def argument(self, position: int, name: str) -> Held | None:
         """Return what an argument is, which is given by its position or by its name."""
         return self.given.get(position, self.given.get(name))
+
+    def written(self, position: int, name: str) -> ast.expr | None:
+        """Return an argument as it is written in the call or in a mapping that it is given."""
+        found = None if self.call is None else argument(self.call, position, name)
+        items = (item for mapping in self.spread for item in items_of(mapping))
+        return found or next((item.value for item in items if item.name == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

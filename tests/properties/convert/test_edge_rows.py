@@ -207,7 +207,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, name):
 def test_a_value_that_cannot_be_stored_names_its_row_in_the_source(tmp_path):
     rows = np.zeros((4, 2))
     rows[2] = 1e6
-    with pytest.raises(FeatureValueError, match="row 2 holds 1e"):
+    with pytest.raises(FeatureValueError, match="row 2, column 0 is 1e"):
         write_edges(
             FeaturedEdges(
                 edges=ListEdges([(0, 1), (0, 0), (1, 0), (1, 1)]),
