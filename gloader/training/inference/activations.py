@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 
 _RING_BYTES = 1 << 20  # of all slabs: rows are read in order, a few large reads ahead are enough
-# More slabs than these have a page or few to read each time, and no ring of the kernel with its descriptors.
-_FEW_SLABS = 16
 
 
 class Rows(Protocol):
@@ -103,13 +100,7 @@ class SsdRows:
     def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         self._folder = folder
         self._num_rows = num_rows
-        is_few = num_slabs <= _FEW_SLABS
-        self._open = partial(
-            FeatureStore.open,
-            ring_bytes=max(_RING_BYTES // num_slabs // ALIGNMENT, 1) * ALIGNMENT,
-            io="auto" if is_few else "buffered",
-            queue_depth=None if is_few else 1,
-        )
+        self._ring_bytes = max(_RING_BYTES // num_slabs // ALIGNMENT, 1) * ALIGNMENT
         self._slabs: list[tuple[slice, FeatureStore]] = []
         folder.mkdir()
 
@@ -121,7 +112,7 @@ class SsdRows:
         with FeatureStore.writer(path, num_rows=self._num_rows, dim=width, dtype=np.float32) as writer:
             for chunk in chunks:
                 writer.append(chunk)
-        self._slabs.append((columns, self._open(path)))
+        self._slabs.append((columns, FeatureStore.open(path, ring_bytes=self._ring_bytes)))
 
     def read(self, start: int, stop: int, out: Matrix) -> None:
         """Read rows ``start`` to ``stop`` from every slab."""
