@@ -100,7 +100,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     began = said = time.monotonic()
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
+            while waiting and len(running) < at_once and _has_room(waiting[0], running, room_bytes):
                 job = waiting.pop(0)
                 running.append((job, job.start(folder)))
             for ended in [each for each in running if each[1].poll() is not None]:
@@ -126,13 +126,26 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     return is_whole
 
 
+def _has_room(
+    job: CompileJob, running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", room_bytes: int
+) -> bool:
+    """Whether a process may begin beside those that run, which take at least what they need to load kernels."""
+    held = [max(each.least_bytes, size) for (each, _), size in zip(running, _held_by(running), strict=True)]
+    return not running or sum(held) + job.least_bytes + (len(held) + 1) * _KERNEL_BYTES <= room_bytes
+
+
+def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") -> list[int]:
+    """Return the anonymous memory of each process."""
+    from gloader.observe.peak_memory import anonymous_bytes
+
+    return [anonymous_bytes(Path(f"/proc/{process.pid}/status")) for _, process in running]
+
+
 def _make_room(
     running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
 ) -> None:
     """Have one process end where all together come near ``room_bytes``: the one that begins anew in least time."""
-    from gloader.observe.peak_memory import anonymous_bytes
-
-    held = [anonymous_bytes(Path(f"/proc/{process.pid}/status")) for _, process in running]
+    held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
         return
     grown = [job for (job, _), size in zip(running, held, strict=True) if size > job.least_bytes]

@@ -51,7 +51,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def start(command: list[str], **_: Any) -> SimpleNamespace:
         commands.append(command)
         first_run.Rehearsal(**json.loads(command[-1])).hold()
-        return SimpleNamespace(args=command, returncode=0, poll=lambda: 0)
+        return SimpleNamespace(args=command, returncode=0, poll=lambda: 0, pid=1)
 
     monkeypatch.setattr(subprocess, "Popen", start)
     return commands
@@ -247,7 +247,7 @@ def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_wh
             return 0
 
         code = 75 if part == "batches" and not is_anew else 0
-        return SimpleNamespace(args=command, returncode=code, poll=poll)
+        return SimpleNamespace(args=command, returncode=code, poll=poll, pid=1)
 
     monkeypatch.setattr(subprocess, "Popen", start)
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
@@ -299,6 +299,21 @@ def test_where_processes_come_near_the_budget_the_one_that_begins_anew_soonest_e
     assert told() == {"rows.stop"}
     held.update({1: 350 * MB, 2: 100 * MB})  # it has just begun
     assert told() == {"batches.stop"}
+
+
+@pytest.mark.reliability("S11")
+def test_a_process_begins_anew_where_there_is_room_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a first run of 300 MB took 330: one process loaded kernels while the other went on."""
+    batches = CompileJob(name="batches", module="m", words="", needs_torch=True)
+    rows = CompileJob(name="rows", module="m", words="", needs_torch=False)
+    held = {1: 100 * MB}  # it is loading kernels, and will have 232 MB
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda status: held[int(status.parent.name)])
+    running: Any = [(batches, SimpleNamespace(pid=1))]
+    assert compile_processes._has_room(rows, running, 380 * MB)
+    assert not compile_processes._has_room(rows, running, 370 * MB)
+    held[1] = 260 * MB
+    assert not compile_processes._has_room(rows, running, 380 * MB)
+    assert compile_processes._has_room(batches, [], 100 * MB)  # one has to begin, whatever it takes
 
 
 @pytest.mark.reliability("S11")
