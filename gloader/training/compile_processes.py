@@ -96,6 +96,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
     # Alone those without torch come first: they have most room for the kernels that the others only load.
     waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
+    killed: list[subprocess.Popen[bytes]] = []
     is_whole = True
     began = said = time.monotonic()
     try:
@@ -106,12 +107,12 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
             for ended in [each for each in running if each[1].poll() is not None]:
                 running.remove(ended)
                 job, process = ended
-                if process.returncode == _MADE_ROOM:
+                if process.returncode == _MADE_ROOM or process in killed:
                     waiting.insert(0, job)
                 elif process.returncode:
                     is_whole = False
                     _LOG.debug("kernels are compiled in the run itself: %s", process.args)
-            _make_room(running, folder, room_bytes)
+            killed += _make_room(running, folder, room_bytes)
             if time.monotonic() - said >= _SAYS_EVERY_S:
                 said = time.monotonic()
                 done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
@@ -143,14 +144,23 @@ def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") ->
 
 def _make_room(
     running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
-) -> None:
-    """Have one process end where all together come near ``room_bytes``: the one that begins anew in least time."""
+) -> "list[subprocess.Popen[bytes]]":
+    """Have one process end where all together come near ``room_bytes``: the one that begins anew in least time.
+
+    Of several that come nearer it is killed, which loses the kernel that it compiles, and returned: on a busy machine
+    that kernel takes so long that the others would pass the bound meanwhile.
+    """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
-        return
+        return []
+    if len(held) > 1 and sum(held) + _KERNEL_BYTES > room_bytes:
+        _, process = min(running, key=lambda each: each[0].least_bytes)
+        process.kill()
+        return [process]
     grown = [job for (job, _), size in zip(running, held, strict=True) if size > job.least_bytes]
     if grown:
         stop_file(folder, min(grown, key=lambda job: job.least_bytes).name).touch()
+    return []
 
 
 def stop_file(folder: Path, job: str) -> Path:
