@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
+from gloader.core.malformed import shown
 from gloader.core.units import parse_bytes
 from gloader.core.yaml_file import read_yaml_mapping
 from gloader.errors import ConfigError
@@ -140,7 +141,7 @@ def _checked_keys(
         if key not in allowed:
             nearest = get_close_matches(str(key), allowed, n=1, cutoff=0.5)
             advice = f"did you mean {nearest[0]!r}?" if nearest else f"keys are: {', '.join(allowed)}"
-            raise ConfigError(f"{where}: unknown key {key!r}; {advice}")
+            raise ConfigError(f"{where}: unknown key {shown(key)}; {advice}")
     if missing := [key for key in required if key not in content]:
         raise ConfigError(f"{where}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing")
     return content

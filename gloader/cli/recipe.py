@@ -9,6 +9,7 @@ from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
 from gloader.config import RECORDED_AS
+from gloader.core.malformed import shown
 from gloader.core.yaml_file import read_yaml_mapping
 from gloader.errors import ConfigError
 
@@ -85,7 +86,7 @@ def load_recipe(path: Path, known: Collection[str]) -> dict[str, str]:
     for raw_key, value in flatten(content):
         key = raw_key.replace("_", "-")
         if key not in known:
-            raise ConfigError(f"recipe {path}: unknown key {raw_key!r}; {_advice(raw_key, known)}")
+            raise ConfigError(f"recipe {path}: unknown key {shown(raw_key)}; {_advice(raw_key, known)}")
         if key in settings:
             raise ConfigError(f"recipe {path}: key {raw_key!r} is given twice; keep one spelling of it")
         if value is not None:

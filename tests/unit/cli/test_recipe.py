@@ -48,6 +48,7 @@ def test_values_become_the_words_of_flags(tmp_path: Path) -> None:
         ("learning_rate: 3", r"unknown key 'learning_rate'; did you mean 'lr'\?"),
         ("fanouts: [3]", r"unknown key 'fanouts'; did you mean 'fanout'\?"),
         ("zzzzqqq: 1", r"unknown key 'zzzzqqq'; keys are: batch-norm, dataset"),
+        ("? " + "z" * 5000 + "\n: 1", r"unknown key .z{40,60}\.\.\.z{40,60}.; keys are"),
         ("epochs: {a: 1}", r"key 'epochs' holds a dict; write a number"),
         ("epochs: [[1]]", r"key 'epochs' holds a list; write a number"),
         ("memory_budget: 1\nmemory-budget: 2", r"key 'memory-budget' is given twice"),
