@@ -58,7 +58,7 @@ class Gpu(RehearsedDevice):
 class SlabRows(RamRows):
     """Stands in for `SsdRows` where syncing files would only cost time."""
 
-    def __init__(self, folder: Path, *, num_rows: int) -> None:
+    def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         super().__init__(num_rows=num_rows, width=H)
 
 

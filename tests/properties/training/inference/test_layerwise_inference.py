@@ -91,7 +91,7 @@ def _model(name: str, *, add_self_loops: bool, seed: int):
 class SlabRows(RamRows):
     """Stands in for `SsdRows` where syncing files would only cost time."""
 
-    def __init__(self, folder: Path, *, num_rows: int) -> None:
+    def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
         super().__init__(
             num_rows=num_rows, width=H
         )  # the widest; of the last layer, C columns of them are written
