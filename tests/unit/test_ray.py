@@ -142,7 +142,7 @@ def test_a_worker_compiles_the_kernels_in_a_process_that_gives_the_memory_back(
 
     def start(command: list[str], **_: Any) -> SimpleNamespace:
         started.append(command)
-        return SimpleNamespace(args=command, returncode=0, poll=lambda: 0)
+        return SimpleNamespace(args=command, returncode=0, poll=lambda: 0, pid=1)
 
     ids = np.arange(4)
     gloader.Dataset.from_numpy(
