@@ -198,7 +198,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     said = "accuracy" if metric == "acc" else metric
     rows = {f"test {said}": _measured(result, f"test_{metric}")}
     if mlp is not None:
-        rows["  of an MLP on the same features"] = _measured(mlp, f"test_{metric}")
+        rows["  of an MLP"] = _measured(mlp, f"test_{metric}")
     seconds = result["epoch_seconds"]
     rows |= {
         f"validation {said}": _measured(result, f"valid_{metric}"),

@@ -219,3 +219,29 @@ def test_the_budget_that_a_refusal_names_works_and_holds(
     result = json.loads(output)
     assert peak - bare <= result["memory_budget_bytes"]
     assert result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]
+
+
+@pytest.mark.long
+@pytest.mark.reliability("J11")
+@pytest.mark.reliability("S11")
+def test_the_budget_that_a_refusal_of_infer_names_works_and_holds(
+    graph: Path, tmp_path: Path, bare: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Predictions within the least budget make layers in many parts, each of which is read anew."""
+    train(graph, tmp_path / "run", "--memory-budget", "300MB", "--features", "ssd", "--batch-size", "256")
+    line = [
+        "infer",
+        "--dataset",
+        str(graph),
+        "--checkpoint",
+        str(tmp_path / "run"),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    assert main([*line, "--memory-budget", "60MB"]) == 2
+    refused = capsys.readouterr().err
+    named = re.search(r"Give --memory-budget ([\d.]+)MB or more", refused)
+    assert named is not None, refused
+    peak, output, _ = measured(*line, "--memory-budget", f"{named[1]}MB")
+    assert "exceeded" not in output
+    assert peak - bare <= float(named[1]) * MB

@@ -6,8 +6,10 @@ import fcntl
 import json
 import math
 import os
+import signal
 import subprocess
 import sys
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -308,6 +310,40 @@ def test_where_processes_come_near_the_budget_the_one_that_begins_anew_soonest_e
     held.update({1: 300 * MB, 2: 140 * MB})  # a kernel takes long on a busy machine, and the others go on
     assert told() == set()
     assert ended == [2]
+
+
+@pytest.mark.reliability("S11")
+def test_a_process_that_was_ended_for_room_begins_anew_when_the_other_is_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    batches = CompileJob(name="batches", module="m", words="", needs_torch=True)
+    rows = CompileJob(name="rows", module="m", words="", needs_torch=False)
+    began: list[str] = []
+    held = {0: 100 * MB, 1: 130 * MB, 2: 130 * MB}
+    looks_of_batches = count()
+
+    def start(job: CompileJob, folder: Path) -> SimpleNamespace:
+        process = SimpleNamespace(args=job.name, returncode=None, pid=len(began))
+        began.append(job.name)
+
+        def poll() -> int | None:
+            if process.returncode is None and job is batches:
+                held[0] = 260 * MB
+                process.returncode = 0 if next(looks_of_batches) > 2 else None
+            elif process.pid == 2:
+                process.returncode = 0
+            return process.returncode
+
+        process.poll, process.wait = poll, poll
+        process.kill = lambda: setattr(process, "returncode", -signal.SIGKILL)
+        return process
+
+    monkeypatch.setattr(CompileJob, "start", start)
+    monkeypatch.setattr(compile_processes, "_LOOKS_EVERY_S", 0.0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda status: held[int(status.parent.name)])
+    assert compile_processes.run_all([batches, rows], tmp_path, lambda text: None, room_bytes=380 * MB)
+    assert began == ["batches", "rows", "rows"]
 
 
 @pytest.mark.reliability("S11")
