@@ -32,13 +32,14 @@ class Ended:
 
     status: int  # negative: killed by that signal
     seconds: float  # from its start, or from the signal where one was sent
+    text: str  # what it wrote
 
 
 class RunServer:
     """Starts runs; a context manager that owns the server."""
 
     def __init__(self, warm_up: Sequence[str], *, log: Path) -> None:
-        self._log = log.open("wb")
+        self._log = log.open("w+b")
         self._server = subprocess.Popen(
             [sys.executable, __file__, json.dumps(list(warm_up))],
             stdin=subprocess.PIPE,
@@ -62,7 +63,7 @@ class RunServer:
         self._server.stdin.write(json.dumps([kill_at, *words]) + "\n")
         self._server.stdin.flush()
         pid = self._read()
-        started = time.monotonic()
+        start, started = os.fstat(self._log.fileno()).st_size, time.monotonic()
         if number is not None:
             time.sleep(after_s)
             started = time.monotonic()
@@ -71,7 +72,10 @@ class RunServer:
             )  # the server waits for it only after the next line: the process still has its id
         self._server.stdin.write("wait\n")
         self._server.stdin.flush()
-        return Ended(status=self._read(), seconds=time.monotonic() - started)
+        status, seconds = self._read(), time.monotonic() - started
+        # Server and runs share the place of this file: it is read without being moved.
+        written = os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size - start, start)
+        return Ended(status=status, seconds=seconds, text=written.decode())
 
     def _read(self) -> int:
         assert self._server.stdout is not None

@@ -117,7 +117,8 @@ def describe(error: BaseException, command: App | None = None) -> str:
 def _ended(error: BaseException) -> str:
     """Say what a signal left. Results are whole or absent, and a command that can go on says so in a note."""
     word = "terminated" if interruption_behind(error) == EXIT_TERMINATED else "interrupted"
-    return word + (_notes(error) or ": no result was written; the same command starts again")
+    # The batch that a signal happened to find is nothing that failed.
+    return word + (_notes(error, but="in stage ") or ": no result was written; the same command starts again")
 
 
 def _keywords_of(command: App | None) -> set[str]:
@@ -133,8 +134,9 @@ def _keywords_of(command: App | None) -> set[str]:
     }
 
 
-def _notes(error: BaseException) -> str:
-    notes = getattr(error, "__notes__", ())
+def _notes(error: BaseException, *, but: str | None = None) -> str:
+    """Return the notes on ``error`` in brackets, without those that begin with ``but``. Pure."""
+    notes = [note for note in getattr(error, "__notes__", ()) if but is None or not note.startswith(but)]
     return f" ({'; '.join(notes)})" if notes else ""
 
 

@@ -13,6 +13,8 @@ import pytest
 from gloader.cli import main as cli
 from gloader.cli.failure import describe, exit_status
 from gloader.errors import BudgetError, ChecksumError, ConfigError, GraphError, StoreOpenError, StoreReadError
+from gloader.observe.instruments import note_where
+from gloader.types import BatchId
 
 # A command that waits inside its work, where a signal finds it.
 WAITING = """
@@ -71,6 +73,24 @@ def test_description_carries_the_notes() -> None:
     named = BudgetError("too little", advice='Give memory_budget="1.05GB" or more')
     assert describe(named, cli.build_app()["train"]) == "too little. Give --memory-budget 1.05GB or more"
     assert "smaller --memory-budget" in describe(MemoryError())
+
+
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_an_end_by_a_signal_does_not_blame_the_batch_that_it_found(
+    is_hidden: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def doctor() -> None:
+        stop: BaseException = SystemExit(143)
+        if is_hidden:  # leaving a block can raise something else
+            stop, stop.__context__ = RuntimeError("left"), stop
+        note_where(stop, "transfer", BatchId(epoch=2, index=0))
+        stop.add_note("stopped in epoch 3; go on: the same command with --resume")
+        raise stop
+
+    monkeypatch.setattr(cli.doctor, "doctor", doctor)
+    assert cli.main(["doctor"]) == 143
+    said = "error: terminated (stopped in epoch 3; go on: the same command with --resume)\n"
+    assert capsys.readouterr().err == said
 
 
 def test_debug_shows_the_traceback(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import signal
 from typing import TYPE_CHECKING
 
@@ -65,6 +66,18 @@ def _unfinished(out: Path) -> list[str]:
     return [path.name for path in out.glob("*") if path.name.startswith((".", "gloader-"))]
 
 
+def _require_one_line(text: str, number: signal.Signals) -> None:
+    """Check that a run says in one line that it ended: how to go on, or that there is nothing to go on with."""
+    errors = [line for line in text.splitlines() if line.startswith("error: ")]
+    assert "Traceback" not in text
+    assert len(errors) <= 1  # none where the signal came before or behind the command
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    for line in errors:
+        assert re.fullmatch(
+            rf"error: {word}(: no result was written; .*| \(stopped .*; go on: .*\))", line
+        ), line
+
+
 def _interrupt(
     server: RunServer,
     digits: Path,
@@ -85,6 +98,7 @@ def _interrupt(
         ended = server.run(_words(digits, out, spill), after_s=moments.uniform(0.0, longest_s), number=number)
         assert ended.status in (0, status), f"run {turn}"
         assert ended.seconds < _PROMPT_S
+        _require_one_line(ended.text, number)
         assert list(spill.iterdir()) == []
         assert _unfinished(out) == []
         num_stopped += ended.status == status
