@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 ModelName = Literal["graphsage", "gcn", "gat", "gine", "mlp", "rsage", "rgcn", "rgat"]
+HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")
 Layout = Literal["layered", "merged"]
 Features = Literal["auto", "ram", "ssd"]
 TopologyHome = Literal["auto", "ram", "sweep", "direct"]

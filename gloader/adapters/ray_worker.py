@@ -11,8 +11,8 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.core.urls import is_url
 from gloader.ssd_store.spill.claim import scratch_folder
+from gloader.training.dataset_checks import require_dataset
 from gloader.training.first_run import compile_first
-from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,8 +94,7 @@ def _open(run: WorkerRun) -> Dataset:
     group = RankGroup.current()
     path = group.run_on_machines(lambda: _prepared(run))
     dataset = Dataset.open(path, **run.objects.keywords())
-    if run.settings.task == "node":
-        require_training_nodes(dataset)
+    require_dataset(run.settings, dataset)
     group.run_on_machines(lambda: _compile(dataset, run.settings))
     return dataset
 

@@ -34,9 +34,9 @@ from gloader.convert.registry import is_source
 from gloader.core.paths import file_slug, require_parent
 from gloader.core.urls import is_url
 from gloader.errors import ConfigError
+from gloader.training.dataset_checks import require_dataset
 from gloader.training.first_run import compile_first, lacks_kernels
 from gloader.training.recorded_settings import holds_run, is_begun, require_no_run
-from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,10 +103,9 @@ def train(
         path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
         dataset = held.enter_context(closing(open_dataset(path, objects)))
         _tell_missing(dataset, run.dataset, screen)
-        if run.task == "node":
-            require_training_nodes(dataset)
+        require_dataset(settings, dataset)
         if dataset.kind == "hetero":
-            _require_typed_run(run, settings, dataset)
+            _require_typed_run(run, loader, dataset)
         of_links = links if run.task == "link" else None
         has_machines = len(group.machine_hosts) > 1
         group.run_on_machines(
@@ -167,20 +166,15 @@ def _require_sampler(sampling: SamplingSettings) -> None:
     require_layout(sampling.sampler, sampling.layout)
 
 
-def _require_typed_run(run: RunFlags, settings: TrainSettings, dataset: "Dataset") -> None:
+def _require_typed_run(run: RunFlags, loader: LoaderSettings, dataset: "Dataset") -> None:
     """Raise ConfigError for what a dataset of several types does not take, before kernels are compiled for it."""
-    from gloader.observe.peak_memory import bare_bytes
     from gloader.samplers.arguments import resolve_fanouts
 
     if run.compare_mlp:
         raise ConfigError(
             f"--compare-mlp is for datasets of one node type, and {dataset.name} has several; leave it out"
         )
-    resolve_fanouts(settings.loader.sampling.fanouts, dataset.relations)
-    bare_bytes()  # before torch is imported, see `_fit`
-    from gloader.training.train import task_of
-
-    task_of(settings, dataset)
+    resolve_fanouts(loader.sampling.fanouts, dataset.relations)
 
 
 def require_one_type(dataset: "Dataset", command: str, *, instead: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from torch import nn
 from torch.nn import functional
 
+from gloader.config import HETERO_MODELS
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.models.build import check_model
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from gloader.config import ModelConfig
     from gloader.models.hetero_conv import RelationConv
     from gloader.models.schema import Schema
-
-HETERO_MODELS: Final = ("rsage", "rgcn", "rgat")
 
 
 @near_keywords

@@ -26,7 +26,7 @@ _LOOKS_EVERY_S = 0.05
 # torch 216 MB; of links, or of several types, somewhat more.
 _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
 _KERNEL_BYTES = 12_000_000  # of the largest, which a process compiles before it looks whether it is to end
-_LEAST_SAVED = 4  # before a process ends that is to make room: another one takes two seconds to begin
+_LEAST_SAVED = 2  # before a process ends that is to make room: another one takes two seconds to begin
 _MADE_ROOM = 75  # its exit status
 # An interpreter with torch, where none is here to be looked at: what a memory budget is counted above.
 _BARE_BYTES = 145_000_000
@@ -157,7 +157,8 @@ def _make_room(
         _, process = min(running, key=lambda each: each[0].least_bytes)
         process.kill()
         return [process]
-    grown = [job for (job, _), size in zip(running, held, strict=True) if size > job.least_bytes]
+    is_alone = len(held) == 1
+    grown = [job for (job, _), size in zip(running, held, strict=True) if is_alone or size > job.least_bytes]
     if grown:
         stop_file(folder, min(grown, key=lambda job: job.least_bytes).name).touch()
     return []

@@ -17,6 +17,7 @@ from gloader.loader import LinkLoader
 from gloader.models import encoder_of
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.typed_seeds import plan_training_seeds
+from gloader.training.dataset_checks import require_link_tables
 from gloader.training.link_judge import LinkJudge, auto_metric
 from gloader.training.link_metrics import LinkMetric, parse_metric
 from gloader.training.link_scores import PairScorer
@@ -78,11 +79,7 @@ class LinkPrediction:
             dataset.
         """
         config = settings.links
-        if not dataset.link_tables:
-            raise ConfigError(
-                f"{dataset.location} has no link tables, and --task link predicts the edges of one; make some with "
-                "`gloader prepare --edge-split 80/10/10`"
-            )
+        require_link_tables(dataset)
         negatives, asked = parse_negatives(config.negatives), parse_metric(config.metric)
         table = dataset.link_table(config.edges)
         evaluated = _evaluated(dataset, config, table)

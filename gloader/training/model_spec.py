@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
-from gloader.config import ModelConfig
-from gloader.errors import ConfigError
+from gloader.config import HETERO_MODELS, ModelConfig
 from gloader.models import (
-    HETERO_MODELS,
     GraphNetwork,
     HeteroNetwork,
     LinkNetwork,
@@ -18,6 +16,7 @@ from gloader.models import (
     build_model,
     takes_edge_features,
 )
+from gloader.training.dataset_checks import require_model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,6 +145,7 @@ def spec_of(
         The model is for graphs of one type, and the dataset has several; or it adds up what edges say, and nothing is
         there or read.
     """
+    require_model(settings, dataset)
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
     out_dim = dataset.num_classes if targets is None else config.hidden
     if config.name in HETERO_MODELS:
@@ -155,12 +155,6 @@ def spec_of(
             out_dim=out_dim,
             num_layers=num_layers,
             has_head=targets is None,
-        )
-    if dataset.kind == "hetero":
-        raise ConfigError(
-            f"model {config.name!r} is for graphs of one node type, and dataset {dataset.name} has "
-            f"{len(dataset.node_types)}: {', '.join(dataset.node_types[:10])}; models for several are "
-            f"{', '.join(HETERO_MODELS)}"
         )
     return ModelSpec(
         config=config,
@@ -182,13 +176,6 @@ def _edge_dim(settings: TrainSettings, dataset: Dataset) -> int:
     """Return the width of the features of edges that batches bring; 0: they bring none."""
     rows = edge_feature_rows(dataset)
     is_read = settings.loader.sampling.edge_features != "none"
-    if settings.model.name == "gine" and (rows is None or not is_read):
-        lacking = (
-            f"dataset {dataset.name} has none" if rows is None else "edge_features='none' leaves them out"
-        )
-        raise ConfigError(
-            f"model 'gine' adds up what features of edges say, and {lacking}; gat works without"
-        )
     return rows.feature_dim if rows is not None and is_read else 0
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.pipeline.typed_seeds import plan_training_seeds
+from gloader.training.dataset_checks import require_training_nodes
 from gloader.training.evaluate import accuracy
 from gloader.training.model_spec import HeteroModelSpec, spec_of
 from gloader.training.objective import NODE_CLASSES
-from gloader.training.training_nodes import require_training_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,70 @@
+"""Checks that a dataset suits a run, made before kernels are compiled and torch is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gloader.config import HETERO_MODELS
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gloader.config import TrainSettings
+    from gloader.dataset import Dataset
+
+
+def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
+    """Check that ``dataset`` has what a run of ``settings`` learns from; reads none of its arrays.
+
+    Raises
+    ------
+    ConfigError
+        No node is trained on, there is no link table, or the model does not take the dataset.
+    """
+    if settings.task == "link":
+        require_link_tables(dataset)
+    else:
+        require_training_nodes(dataset)
+    require_model(settings, dataset)
+
+
+def require_training_nodes(dataset: Dataset) -> None:
+    """Raise ConfigError where no node of ``dataset`` is trained on."""
+    if not dataset.labelled.split_sizes["train"]:
+        instead = "; predict its edges with --task link" if dataset.link_tables else ""
+        raise ConfigError(f"{dataset.location} has no training nodes, whose labels would be learned{instead}")
+
+
+def require_link_tables(dataset: Dataset) -> None:
+    """Raise ConfigError where ``dataset`` has no link table."""
+    if not dataset.link_tables:
+        raise ConfigError(
+            f"{dataset.location} has no link tables, and --task link predicts the edges of one; make some with "
+            "`gloader prepare --edge-split 80/10/10`"
+        )
+
+
+def require_model(settings: TrainSettings, dataset: Dataset) -> None:
+    """Raise ConfigError where the model of ``settings`` does not take ``dataset``.
+
+    A model of one node type does not take several. "gine" needs edge features that the loader reads.
+    """
+    name = settings.model.name
+    if name in HETERO_MODELS:
+        return
+    if dataset.kind == "hetero":
+        raise ConfigError(
+            f"model {name!r} is for graphs of one node type, and dataset {dataset.name} has "
+            f"{len(dataset.node_types)}: {', '.join(dataset.node_types[:10])}; models for several are "
+            f"{', '.join(HETERO_MODELS)}"
+        )
+    (table,) = dataset.edge_tables.values()
+    is_read = settings.loader.sampling.edge_features != "none"
+    if name == "gine" and (table.feature_rows is None or not is_read):
+        lacking = (
+            f"dataset {dataset.name} has none"
+            if table.feature_rows is None
+            else "edge_features='none' leaves them out"
+        )
+        raise ConfigError(
+            f"model 'gine' adds up what features of edges say, and {lacking}; gat works without"
+        )
