@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gloader.memory.demand import Demand, TableDemand
 
 # Reads in flight, checksums being verified, memory that the allocator keeps: needed beside the parts below.
-_FIXED_BYTES: Final = 24 << 20
+FIXED_BYTES: Final = 24 << 20
 _FIXED_SHARE: Final = 1 / 16  # of the budget, where that is more: measured as peak minus plan
 
 # Of one superbatch, per access: two coded traces waiting or looked ahead at, two plans of 4 bytes, and the rows that
@@ -76,7 +76,7 @@ def planned_accesses(table: TableDemand, num_batches: int) -> int:
 def workspace_bytes(demand: Demand, budget_bytes: int) -> int:
     """Return the bytes of what is sampled, and of all that is in no other part. Pure."""
     maps = demand.sampler_map_bytes * demand.sampler_threads
-    fixed = max(_FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
+    fixed = max(FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
     seeds = _SEED_BYTES * demand.num_seeds
     calls = demand.sampler_call_bytes * demand.sampler_threads
     batches = batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.config import LinkConfig, LoaderSettings
     from gloader.dataset import Dataset
     from gloader.dataset.writer import DatasetWriter
+    from gloader.pipeline.link_task import LinkTask
     from gloader.types import Fanouts
 
 _LOG = logging.getLogger("gloader")
@@ -51,7 +52,8 @@ _EXCHANGE_BYTES = 8 << 20
 # to and fro between machines.
 Part = Literal["batches", "swept", "rows", "exchange"]
 
-# Of the bytes of the edges: a budget between these shares may hold them or sweep them, as the loader's part of it is.
+# Times the bytes of the edges: a budget of less than the first does not hold them; a run that has more than the second
+# beside its code does. Between them it depends on the loader's part.
 _SWEPT_BELOW, _HELD_ABOVE = 2, 10
 _EITHER = "either"
 
@@ -115,8 +117,11 @@ class Rehearsal:
         if self.part == "batches":
             self._read_rows(dataset)
             self._load(dataset)
+            if self.loader is not None and self.loader["topology"] in ("sweep", "direct"):
+                self._look_ahead(dataset)
         elif self.part == "swept":
             self._load(dataset, topology="sweep")
+            self._look_ahead(dataset, topology="sweep")
         elif self.part == "rows":
             if self.loader is not None and self.loader["features"] == "ssd":
                 self._sweep(dataset)
@@ -124,8 +129,8 @@ class Rehearsal:
         else:
             self._exchange(dataset)
 
-    def _load(self, dataset: "Dataset", **changes: str) -> None:
-        """Load an epoch. Rows that are missing are read one way; the other ways are of the part "rows"."""
+    def _keywords(self, **changes: str) -> dict[str, Any]:
+        """Return the keywords of the loader. Rows are read one way; the other ways are of the part "rows"."""
         from gloader.config import loader_defaults
 
         given = (self.loader or {}) | changes
@@ -134,9 +139,48 @@ class Rehearsal:
             keywords["topology"] = "auto"
         if keywords["io_strategy"] == "auto":
             keywords["io_strategy"] = "direct"
-        with self._open_loader(dataset, keywords | {"spill_dir": self.folder}) as loader:
+        return keywords | {"spill_dir": self.folder}
+
+    def _load(self, dataset: "Dataset", **changes: str) -> None:
+        """Load an epoch."""
+        with self._open_loader(dataset, self._keywords(**changes)) as loader:
             for _ in loader:
                 pass
+
+    def _look_ahead(self, dataset: "Dataset", **changes: str) -> None:
+        """Do what a run does with edges in memory, though most of them stay on the SSD.
+
+        A training step is measured with batches of a part of the edges that fits. Small relations are held beside
+        those that are swept. An evaluation reads lists of edges, one after another.
+        """
+        import numpy as np
+
+        from gloader.config import LoaderSettings
+        from gloader.dataset.topology import open_topology
+        from gloader.ssd_store.spill.folder import SpillFolder
+        from gloader.training.step_memory import look_ahead
+
+        settings, links = LoaderSettings.of(**self._keywords(**changes)), self._link_task(dataset)
+        with SpillFolder(self.folder, budget_bytes=_SPILL_BYTES) as spill:
+            look_ahead(dataset, settings, spill, links=links, is_typed=self.is_typed)
+        with open_topology(dataset, max_bytes=0) as topology:
+            starts = np.arange(_NODES, dtype=np.int64) * _EDGES_PER_NODE
+            topology.sources.scan().lists(starts, np.full(_NODES, _EDGES_PER_NODE))
+
+    def _link_task(self, dataset: "Dataset") -> "LinkTask | None":
+        """Return what the loader predicts; None: it is one of nodes."""
+        if self.links is None:
+            return None
+        from gloader.core.negatives import parse_negatives
+        from gloader.pipeline.link_task import LinkTask
+
+        return LinkTask.of(
+            dataset,
+            self.links["edges"],
+            negatives=parse_negatives(self.links["negatives"]),
+            exclude=self.links["exclude"],
+            duplicates=self.links["exclude_duplicates"],
+        )
 
     def _open_loader(self, dataset: "Dataset", keywords: dict[str, Any]) -> Any:
         from gloader.core.negatives import parse_negatives
@@ -290,8 +334,14 @@ def compile_first(
     memory_budget : of a command without a loader, in bytes; None: half of what is free
     num_ranks : on this machine, which wait meanwhile
     """
+    from gloader.training.run_budget import code_bytes  # imports numba, which --help does without
+
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
     lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
+    is_typed = dataset.kind == "hetero"
+    beside = code_bytes(
+        num_ranks=num_ranks, is_joined=has_machines, is_typed=is_typed, is_of_links=links is not None
+    )
     # Of several types those with most to read.
     nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
@@ -301,8 +351,8 @@ def compile_first(
         feature_dtype=nodes.feature_dtype,
         feature_dim=max(1, nodes.feature_dim),
         has_weights=edges is not None and edges.has_weights,
-        is_typed=dataset.kind == "hetero",
-        loader=None if loader is None else _in_small(loader, dataset),
+        is_typed=is_typed,
+        loader=None if loader is None else _in_small(loader, dataset, beside_bytes=beside),
         links=None if links is None else _of_links(links),
         is_exchanged=is_exchanged,
     )
@@ -326,13 +376,23 @@ def compile_first(
         _LOG.debug("kernels are compiled in the run itself: %s", error)
 
 
-def _in_small(loader: "LoaderSettings", dataset: "Dataset") -> dict[str, Any]:
-    """Return the keywords of a loader with the kernels of ``loader`` and next to no memory. Pure."""
+def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int) -> dict[str, Any]:
+    """Return the keywords of a loader with the kernels of ``loader`` and next to no memory. Pure.
+
+    Parameters
+    ----------
+    loader : the one of the run
+    dataset : what it reads
+    beside_bytes : of the memory budget, that the run's code takes
+    """
     memory = loader.memory
     topology: str = memory.topology
     if topology == "auto" and memory.memory_budget is not None:
-        share = memory.memory_budget / max(dataset.topology_bytes, 1)
-        topology = "sweep" if share < _SWEPT_BELOW else _EITHER if share < _HELD_ABOVE else "auto"
+        num_bytes = max(dataset.topology_bytes, 1)
+        if memory.memory_budget < _SWEPT_BELOW * num_bytes:
+            topology = "sweep"
+        elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:  # else it is refused
+            topology = _EITHER
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
     return {name: keywords[name] for name in same} | {

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
+from gloader.memory.part_bytes import FIXED_BYTES
 
 # Beside the tensors a step holds temporary buffers of its operations, the gradients of the step before, and what lies
 # between its blocks in the heap, 70 of 314 MB in a typed network; a later batch may be larger than those looked at.
@@ -118,9 +119,8 @@ def share_budget(
     model = num_ranks * _HELD_COPIES * parameter_bytes
     factor = _TYPED_STEP_FACTOR if is_typed else _STEP_FACTOR
     step = num_ranks * max(int(factor * step_bytes), _SAVE_COPIES * parameter_bytes)
-    more = 0 if num_ranks == 1 and not is_joined else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
-    more += _TYPED_LINK_BYTES if is_typed and is_of_links else 0
-    code = num_ranks * (_PROCESS_BYTES + more + max(first_bytes - _IMPORTED_BYTES, 0))
+    code = code_bytes(num_ranks=num_ranks, is_joined=is_joined, is_typed=is_typed, is_of_links=is_of_links)
+    code += num_ranks * max(first_bytes - _IMPORTED_BYTES, 0)
     budgets = [
         RunBudget(
             total_bytes=total_bytes,
@@ -140,8 +140,21 @@ def share_budget(
             "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
             short_bytes=1 - least.loader_bytes,
         )
-    fitting = [budget for budget in budgets if budget.loader_bytes > 0]
-    return tuple(dict.fromkeys(fitting))
+    # With less than any loader takes, a share would be tried in vain, and edges be swept for it that later fit.
+    fitting = [budget for budget in budgets if budget.loader_bytes > FIXED_BYTES]
+    return tuple(dict.fromkeys(fitting or [least]))
+
+
+def code_bytes(*, num_ranks: int, is_joined: bool, is_typed: bool, is_of_links: bool) -> int:
+    """Return the bytes of modules and compiled kernels, of all ranks on this host. Pure.
+
+    Parameters
+    ----------
+    num_ranks, is_joined, is_typed, is_of_links : as of `share_budget`
+    """
+    more = 0 if num_ranks == 1 and not is_joined else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
+    more += _TYPED_LINK_BYTES if is_typed and is_of_links else 0
+    return num_ranks * (_PROCESS_BYTES + more)
 
 
 def prediction_code_bytes(*, first_bytes: int = 0) -> int:

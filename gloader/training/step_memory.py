@@ -14,13 +14,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gloader.core.row_order import RowOrder
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
 from gloader.pipeline.measured_load import sampler_for
-from gloader.pipeline.probe import first_seeds
+from gloader.pipeline.open_edges import SWEPT_SAMPLERS
+from gloader.pipeline.probe import first_seeds, probe_in_passes
+from gloader.pipeline.table_files import open_files
 from gloader.pipeline.transfer import to_device_block
+from gloader.pipeline.typed_seeds import plan_training_seeds
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
 from gloader.training.objective import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
 from gloader.types import (
+    BatchId,
     Block,
     HeteroBatch,
     HeteroReadyBatch,
@@ -34,7 +38,9 @@ if TYPE_CHECKING:
 
     from gloader.config import Autocast, LoaderSettings
     from gloader.dataset import Dataset
+    from gloader.pipeline.link_task import LinkTask
     from gloader.pipeline.seed_order import SeedPlan
+    from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
     from gloader.training.objective import Objective
     from gloader.types import AnyBatch, Delivered
@@ -64,6 +70,34 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
         sampler = sampler_for(topology, order, settings)
         first = first_seeds(order, topology, settings.sampling.fanouts, epochs=settings.stages.epochs)
         return [sampler.sample(batch_id, seeds) for batch_id, seeds in first]
+
+
+def look_ahead(
+    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder, *, links: LinkTask | None, is_typed: bool
+) -> None:
+    """Sample the first batches as `probe` does, and, of several types, sweep for them beside edges that are held.
+
+    Compiles the kernels of that.
+
+    Parameters
+    ----------
+    dataset, settings : as of `probe`
+    spill : takes what passes bring
+    links : whose table the seeds are of; None: they are nodes
+    is_typed : whether batches have several types
+    """
+    seeds = plan_training_seeds(dataset, settings.sampling, is_typed=is_typed, links=links)
+    probe(dataset, seeds, settings)
+    order = seeds.order
+    if not is_typed or settings.memory.topology != "sweep" or links is not None:
+        return
+    with open_hetero_topology(dataset, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
+        sampler = sampler_for(topology, order, settings)
+        if isinstance(sampler, SWEPT_SAMPLERS):
+            rates = open_files(dataset, settings, spill, stack).rates
+            batch = BatchId(epoch=0, index=0)
+            first = [(batch, order.seeds_of(batch))]
+            probe_in_passes(dataset, sampler, order, first, spill, rates=rates, io=settings.reading.io)
 
 
 def step_bytes(

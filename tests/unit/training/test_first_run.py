@@ -277,6 +277,21 @@ def test_in_a_small_budget_one_process_compiles_at_a_time_and_another_goes_on_wh
     assert {count for *_, count in began} == {2, 1}
 
 
+def test_edges_that_hardly_fit_beside_the_code_of_all_ranks_may_be_swept(dataset: Dataset) -> None:
+    """Two ranks of 485 MB have 157 MB for all but their code: 20 MB of edges may be swept there, and were not asked."""
+    loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, memory_budget=485 * MB)
+    edges: Any = SimpleNamespace(topology_bytes=20 * MB)
+
+    def topology(beside: int) -> str:
+        return str(first_run._in_small(loader, edges, beside_bytes=beside)["topology"])
+
+    assert topology(74 * MB) == "auto"
+    assert topology(328 * MB) == "either"
+    assert topology(490 * MB) == "auto"  # which is refused
+    edges.topology_bytes = 300 * MB
+    assert topology(74 * MB) == "sweep"
+
+
 @pytest.mark.reliability("S11")
 def test_where_processes_come_near_the_budget_the_one_that_begins_anew_soonest_ends(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
