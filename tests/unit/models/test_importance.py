@@ -171,15 +171,16 @@ def test_attention_counts_an_edge_as_often_as_it_stands_for(make_block) -> None:
 
 
 @pytest.mark.parametrize(
-    "conv",
+    "make",
     [
-        GatConv(DIM, DIM, heads=3, concat=False, edge_dim=FE),
-        GatConv(DIM, DIM, heads=1, concat=True, add_self_loops=False, edge_dim=FE),
-        gine_sum(DIM, DIM),
+        lambda: GatConv(DIM, DIM, heads=3, concat=False, edge_dim=FE),
+        lambda: GatConv(DIM, DIM, heads=1, concat=True, add_self_loops=False, edge_dim=FE),
+        lambda: gine_sum(DIM, DIM),
     ],
 )
-def test_what_an_edge_says_counts_as_often_as_it_stands_for(conv, make_block) -> None:
-    torch.manual_seed(0)  # or no message passes the ReLU, once in some hundred runs
+def test_what_an_edge_says_counts_as_often_as_it_stands_for(make, make_block) -> None:
+    torch.manual_seed(0)  # of the weights, too: or no message passes the ReLU, once in some hundred runs
+    conv = make()
     x, told = torch.randn(3, DIM), torch.randn(2, FE)
     once = replace(make_block([0, 2], [1, 2], num_src=3), edge_x=told)
     weighted = replace(once, edge_weight=torch.tensor([3.0, 1.0]))
