@@ -91,7 +91,8 @@ class UniformPickRule:
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
         """Return the sources (K,) of the edges that ``frontier`` takes, ``drawn`` itself; errors as `extend`."""
-        bad = first_outside(drawn, 0, self._graph.num_sources - 1)
+        # An empty array is one of its own, not of a file: of a type that the kernel would be compiled for anew.
+        bad = first_outside(drawn, 0, self._graph.num_sources - 1) if len(drawn) else -1
         if bad >= 0:
             raise self._bad_source(frontier, bad, int(drawn[bad]))
         return drawn
