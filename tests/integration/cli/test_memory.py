@@ -172,11 +172,11 @@ def test_machines_that_exchange_rows_stay_within_their_budget_each(tmp_path: Pat
     module = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(MACHINES), "a,b"]
     peak, output, _ = measured(
         "train", "--json", "--dataset", f"{tmp_path}/MACHINE", "--out", str(tmp_path / "run"), "--fanout", "10,5",
-        "--epochs", "1", "--memory-budget", "370MB", "--batch-size", "512", "--device", "cpu",
+        "--epochs", "1", "--memory-budget", "380MB", "--batch-size", "512", "--device", "cpu",
         module=module, look=largest_child_bytes, env={"GLOO_SOCKET_IFNAME": "lo"},
     )  # fmt: skip
     result = json.loads(output)
-    assert peak - bare <= 370 * MB
+    assert peak - bare <= 380 * MB
     # That of the first rank, which may be the smaller one.
     assert abs(result["peak_anonymous_bytes"] - (peak - bare)) <= 32 * MB
 
