@@ -22,7 +22,7 @@ _EVALUATION_SHARES = (4, 8, 16)
 _HELD_COPIES = 4
 
 # Measured in a process that trains, whatever the graph: modules beside torch's own (50 MB), compiled kernels and what
-# runs them (38 MB), first calls of the arithmetic; less what a loader's own plan has for that. With 68, four of 39
+# runs them (38 MB), first calls of the arithmetic; less what a loader's own plan has for that. With 68, four of 41
 # kinds of runs took up to 1.5 MB more than the least budget that is accepted; peaks differ by 4 MB from run to run.
 _PROCESS_BYTES = 74_000_000
 # Of that, what a process holds before its first run: modules (52 MB) and, where it has prepared a dataset with kernels
