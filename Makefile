@@ -91,14 +91,14 @@ GRAPHBOLT := $(VENV)/graphbolt/bin/python
 test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads 3 GB the first time)
 	test -x $(GRAPHBOLT) || "$(GRAPHBOLT_PYTHON)" -m venv $(VENV)/graphbolt
 	$(GRAPHBOLT) -m pip install --quiet --disable-pip-version-check -r tests/graphbolt-requirements.txt
-	PYTHONPATH=. $(GRAPHBOLT) -m pytest -q tests/integration/adapters/graphbolt_cases.py \
-		tests/integration/adapters/test_dgl_storage.py tests/unit/adapters/test_dgl_blocks.py tests/unit/adapters/test_dgl_graph.py \
-		tests/unit/adapters/test_dgl_hetero_blocks.py
+	PYTHONPATH=. $(GRAPHBOLT) -m pytest -q tests/integration/bridges/graphbolt_cases.py \
+		tests/integration/bridges/test_dgl_storage.py tests/unit/bridges/test_dgl_blocks.py tests/unit/bridges/test_dgl_graph.py \
+		tests/unit/bridges/test_dgl_hetero_blocks.py
 
 # Ray is as large as torch is small: it has a folder of its own beside the packages of .venv. Slow, for clusters are.
 CLUSTER := $(VENV)/cluster
 
-test-cluster: setup ## gloader.ray.train on a Ray cluster of two nodes here, examples/cluster, S3 by moto (downloads 120 MB the first time)
+test-cluster: setup ## gloader.bridges.ray.train on a Ray cluster of two nodes here, examples/cluster, S3 by moto (downloads 120 MB the first time)
 	test -d $(CLUSTER)/ray || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
 		--target $(CLUSTER) -r tests/cluster-requirements.txt
 	PYTHONPATH=$(CURDIR):$(abspath $(CLUSTER)) $(BIN)/python -m pytest -q -m 'long or not long' -o faulthandler_timeout=600 \

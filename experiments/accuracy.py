@@ -20,7 +20,7 @@ from typing import Any
 
 from full_batch import digits_references, given_references
 
-from gloader.bench.environment import provenance
+from gloader.lab.bench.environment import provenance
 
 EXPERIMENTS = Path(__file__).resolve().parent
 RECIPES = EXPERIMENTS / "recipes"

@@ -21,9 +21,9 @@ from torch.nn import functional
 from torch_geometric.nn import GCNConv, SAGEConv
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
+from gloader.lab.bench.environment import provenance
 
 DIGITS = "builtin:digits"
 HIDDEN, DROPOUT, LR, EPOCHS, SEEDS = 128, 0.5, 0.003, 200, 3

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
+from gloader.lab.bench.environment import provenance
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.link_judge import LinkJudge
 from gloader.training.link_metrics import LinkMetric

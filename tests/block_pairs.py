@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gloader.compat.dgl.block import Block
-from gloader.compat.dgl.edge_list import EdgeList
-from gloader.compat.dgl.frame import Frame
-from gloader.compat.dgl.names import EID, NODE, RELATION
+from gloader.bridges.dgl_api.block import Block
+from gloader.bridges.dgl_api.edge_list import EdgeList
+from gloader.bridges.dgl_api.frame import Frame
+from gloader.bridges.dgl_api.names import EID, NODE, RELATION
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.types import DeviceBlock
 

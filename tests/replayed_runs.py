@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gloader.analyze.result import Analysis, CurvePoint, Prediction
+from gloader.lab.analyze.result import Analysis, CurvePoint, Prediction
 from gloader.replay.path import mean_parts
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
 from gloader.replay.replay import Replayed, replay

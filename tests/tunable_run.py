@@ -16,8 +16,8 @@ from replayed_runs import (
     work_of_run,
 )
 
-from gloader.analyze.result import Prediction
 from gloader.errors import BudgetError, ReplayError
+from gloader.lab.analyze.result import Prediction
 from gloader.replay.changes import NO_CHANGES
 from gloader.replay.demands import Measured, measure
 from gloader.replay.recording import RecordedTable

@@ -22,8 +22,8 @@ import torch
 import gloader
 from gloader.adapters.dgl import BlockLoader, to_blocks
 from gloader.adapters.pyg import NodeLoader, to_data
-from gloader.bench.environment import provenance
 from gloader.dataset import Dataset
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

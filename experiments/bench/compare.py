@@ -33,15 +33,15 @@ from compare_summary import choose_target, later_seconds, summarize
 from pipeline_runs import turns
 
 from gloader import Dataset
-from gloader.bench.environment import provenance, versions
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
 from gloader.errors import GloaderError, MissingDependencyError
-from gloader.report.comparison import Comparison
-from gloader.report.pictures import draw_comparison
-from gloader.report.text_table import as_markdown
+from gloader.lab.bench.environment import provenance, versions
+from gloader.lab.report.comparison import Comparison
+from gloader.lab.report.pictures import draw_comparison
+from gloader.lab.report.text_table import as_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -25,8 +25,8 @@ from typing import Any, Final
 import numpy as np
 from scipy import sparse
 
-from gloader.bench.environment import provenance
 from gloader.convert.sources.dgl import quiet_dgl
+from gloader.lab.bench.environment import provenance
 
 with quiet_dgl("this comparison needs") as dgl:
     import torch

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

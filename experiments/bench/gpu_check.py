@@ -171,7 +171,7 @@ def table_of(findings: Sequence[GpuFinding], sizes: Sizes) -> str:
 
 @cache
 def _origin() -> dict[str, Any]:
-    from gloader.bench.environment import provenance
+    from gloader.lab.bench.environment import provenance
 
     return provenance()
 

@@ -16,8 +16,8 @@ from gpu_findings import GpuFinding, not_checked, reported, required
 from gloader.core.units import format_bytes
 from gloader.device import has_triton
 from gloader.device.cuda import gather_kernel
-from gloader.memory.available import available_memory_bytes
 from gloader.models.attention import attention_kernels
+from gloader.plan.available import available_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ import torch
 from gloader import Dataset, Loader
 from gloader.device import CpuDevice, gather_rows, open_device
 from gloader.device.cuda import gather_kernel
-from gloader.memory.available import available_memory_bytes
+from gloader.plan.available import available_memory_bytes
 from gloader.samplers import CscGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
 

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 from pipeline_graphs import NUM_POPULAR, Graph, make_dataset
 from pipeline_runs import column, in_turns, is_void, ratio, spread
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_seconds
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from pipeline_runs import Job, Result

@@ -29,9 +29,9 @@ from hetero_samplers import LABELLED, dgl_samplers, our_samplers, pyg_kernels, p
 from hetero_streams import DglStream, GloaderStream, PygStream, Stream
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.config import ModelConfig, OptimConfig
 from gloader.errors import MissingDependencyError
+from gloader.lab.bench.environment import provenance
 from gloader.models import build_hetero_model
 from gloader.training.model_spec import schema_of
 from gloader.training.optimizer import build_optimizer

@@ -25,8 +25,8 @@ from torch.nn import functional
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv
 from typed_graphs import PAPER, TypedGraph, typed_graph
 
-from gloader.bench.environment import provenance
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
+from gloader.lab.bench.environment import provenance
 from gloader.training.train import fit
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gloader.bench.graphs import GraphSpec
-from gloader.bench.inspector import bench_inspector
+from gloader.lab.bench.graphs import GraphSpec
+from gloader.lab.bench.inspector import bench_inspector
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "rmat_3_hops": {

@@ -33,8 +33,8 @@ from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
+from gloader.lab.bench.environment import provenance
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.predict_pairs import score_pairs
 from gloader.training.train import RunFiles, fit

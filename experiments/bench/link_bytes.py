@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from gloader.bench.environment import provenance
 from gloader.cache import no_device_cache, whole_device_cache
 from gloader.device import CpuDevice, RowFormat
+from gloader.lab.bench.environment import provenance
 from gloader.pipeline.gather import HostBatch
 from gloader.pipeline.open_device_tier import hold_rows
 from gloader.pipeline.transfer import Transfer

@@ -26,8 +26,8 @@ import torch
 from link_graphs import LinkGraph, make_citations, write_citations
 from link_streams import DglStream, GloaderStream, PygStream, Stream
 
-from gloader.bench.environment import provenance
 from gloader.config import ModelConfig
+from gloader.lab.bench.environment import provenance
 from gloader.models import build_decoder, build_model
 
 if TYPE_CHECKING:

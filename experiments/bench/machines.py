@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 from ranks import Place, be_rank, is_rank, run_group
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

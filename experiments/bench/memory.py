@@ -40,8 +40,8 @@ from control_group import limited
 from measure_memory import bare_torch_bytes, measure, paths
 from memory_cases import MATRIX_SOURCES, Case, matrix_cases, write_graphs
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -28,11 +28,11 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from gloader import Dataset, Loader
-from gloader.bench.environment import provenance
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
+from gloader.lab.bench.environment import provenance
 from gloader.testing.range_server import range_server_process
 from gloader.testing.served_faults import FAULT_KINDS, Faults
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import numpy as np
 
-from gloader.bench.environment import provenance
 from gloader.convert.options import OrderName, PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
+from gloader.lab.bench.environment import provenance
 from gloader.samplers import NeighborSampler
 from gloader.ssd_store.read.extents import ALIGNMENT, min_extent_bytes, plan_extents
 from gloader.types import BatchId

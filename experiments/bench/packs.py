@@ -31,12 +31,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.bench.environment import provenance
-from gloader.bench.graphs import synthetic_graph
 from gloader.cache import plan_belady
 from gloader.core.order import EpochOrder
 from gloader.core.units import format_bytes, parse_bytes
-from gloader.inspector import sample_trace
+from gloader.lab.bench.environment import provenance
+from gloader.lab.bench.graphs import synthetic_graph
+from gloader.lab.inspect import sample_trace
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.ssd_store import DirectMisses, FeatureStore, MissSource, Packer, load_misses, packer_memory_bytes
 from gloader.ssd_store.cost.profile import probe_device

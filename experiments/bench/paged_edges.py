@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.bench.environment import provenance
-from gloader.bench.graphs import synthetic_graph
 from gloader.dataset import Dataset
 from gloader.dataset.topology import open_topology
+from gloader.lab.bench.environment import provenance
+from gloader.lab.bench.graphs import synthetic_graph
 from gloader.samplers import make_sampler
 from gloader.types import BatchId
 

@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING
 from pipeline_graphs import Graph, make_dataset
 from pipeline_parts import PARTS, Bench
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 from gloader.ssd_store.cost.rates import rates_of
 
 if TYPE_CHECKING:

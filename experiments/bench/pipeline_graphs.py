@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader import Dataset
-from gloader.bench.graphs import synthetic_graph
+from gloader.lab.bench.graphs import synthetic_graph
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -31,8 +31,8 @@ from typing import IO, TYPE_CHECKING, Any
 import numpy as np
 from control_group import GROUPS, GroupWatch, limited
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

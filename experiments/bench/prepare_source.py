@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gloader.bench.environment import provenance
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.units import parse_bytes
+from gloader.lab.bench.environment import provenance
 
 DIM = 1632
 BLOCK = 4 << 20

@@ -35,9 +35,9 @@ from pipeline_graphs import Graph, make_dataset
 from rates_compare import SeenRun, compare, summary
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 from gloader.ssd_store.cost.device_probe import probe_file, probe_folder, probe_writes
 from gloader.ssd_store.cost.learnt import Observation
 from gloader.ssd_store.cost.probe import (

@@ -38,7 +38,7 @@ from replay_runs import Workshop
 from replay_search import search
 from replay_summary import draw_scatter, markdown
 
-from gloader.bench.environment import provenance
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,10 +14,10 @@ from replay_cases import PLAIN, default_cases, make_graph, unchanged_cases
 from replay_grid import pairs_of, points_of
 
 from gloader import Dataset
-from gloader.analyze.autotune import keywords_of, tune
-from gloader.analyze.predict import open_run
 from gloader.core.units import format_bytes, format_exact_seconds
 from gloader.errors import GloaderError
+from gloader.lab.analyze.autotune import keywords_of, tune
+from gloader.lab.analyze.predict import open_run
 from gloader.replay.changes import Ratio, parse_changes
 from gloader.replay.floor import find_floor
 from gloader.replay.path import mean_parts
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from replay_grid import Pair, Point
     from replay_runs import Run, Workshop
 
-    from gloader.analyze.predict import Predictor
-    from gloader.analyze.result import Prediction
+    from gloader.lab.analyze.predict import Predictor
+    from gloader.lab.analyze.result import Prediction
     from gloader.replay.changes import Changes
 
 # Of an epoch: a what-if that is no further behind the best one is as good, and the one that asks for less is advised.

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from replay_cases import FAST_DISK, NARROW_MODEL, SMALL_GRAPH, Case
 
-from gloader.analyze.autotune import keywords_of, tune
-from gloader.analyze.predict import open_run
 from gloader.core.units import format_exact_seconds, parse_bytes
 from gloader.errors import GloaderError
+from gloader.lab.analyze.autotune import keywords_of, tune
+from gloader.lab.analyze.predict import open_run
 
 if TYPE_CHECKING:
     from replay_runs import Run, Workshop

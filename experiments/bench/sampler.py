@@ -10,8 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gloader.bench.graphs import GraphSpec
-from gloader.bench.sampler import bench_sampler
+from gloader.lab.bench.graphs import GraphSpec
+from gloader.lab.bench.sampler import bench_sampler
 
 WORKLOADS: dict[str, dict[str, Any]] = {
     "rmat_3_hops": {

@@ -23,8 +23,8 @@ import torch
 from scipy import sparse
 from torch.nn import functional
 
-from gloader.bench.environment import provenance
 from gloader.config import ModelConfig
+from gloader.lab.bench.environment import provenance
 from gloader.models import GraphNetwork, build_model
 from gloader.pipeline.transfer import to_device_block
 from gloader.samplers import CscGraph, make_sampler

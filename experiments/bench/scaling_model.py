@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any
 import machines_model
 from ranks import be_rank, is_rank, run_group
 
-from gloader.bench.environment import provenance
+from gloader.lab.bench.environment import provenance
 from gloader.ssd_store.cost.exchange import NetworkRates
 
 if TYPE_CHECKING:

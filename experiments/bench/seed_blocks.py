@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.bench.environment import provenance
 from gloader.cache import plan_belady
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.convert.options import PrepareOptions, SourceOptions
@@ -28,6 +27,7 @@ from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.core.order import EpochOrder
 from gloader.dataset import Dataset
+from gloader.lab.bench.environment import provenance
 from gloader.samplers import NeighborSampler
 from gloader.training.train import fit
 from gloader.types import BatchId

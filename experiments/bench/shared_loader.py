@@ -22,8 +22,8 @@ from typing import Any
 
 from ranks import be_rank, is_rank, run_group
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 
 def main() -> None:

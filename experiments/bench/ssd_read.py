@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.cost.profile import DEFAULT_GAP_BYTES
 from gloader.ssd_store.format.format import DATA_OFFSET

@@ -31,8 +31,8 @@ from pipeline_graphs import Graph, make_dataset
 from pipeline_runs import ratio, turns
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
+from gloader.lab.bench.environment import provenance
 from gloader.ssd_store.cost.rates import rates_of
 
 if TYPE_CHECKING:

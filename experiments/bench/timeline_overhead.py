@@ -28,7 +28,7 @@ from pipeline_child import make_sink
 from pipeline_graphs import Graph, make_dataset
 
 from gloader import Dataset, Loader
-from gloader.bench.environment import provenance
+from gloader.lab.bench.environment import provenance
 from gloader.observe.instruments import Instruments
 from gloader.observe.recent_timeline import RecentTimeline
 from gloader.observe.timeline import TimelineRecorder

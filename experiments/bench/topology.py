@@ -35,8 +35,8 @@ from topology_graphs import make_graph, thin_view
 from topology_summary import markdown, summarize
 
 from gloader import Dataset
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
+from gloader.lab.bench.environment import provenance
 from gloader.ssd_store.cost.rates import rates_of
 
 if TYPE_CHECKING:

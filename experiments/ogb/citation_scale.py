@@ -28,8 +28,8 @@ import torch
 from fabricate_links import LINK_SHAPES, fabricate_links
 from watch import Watch, drop_from_page_cache
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 NAME = "ogbl-citation2"
 BATCH = 512

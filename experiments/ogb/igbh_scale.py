@@ -25,8 +25,8 @@ from typing import Any
 from fabricate_hetero import SHAPES, fabricate_hetero
 from watch import Watch, drop_from_page_cache
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 SMALL = SHAPES["igbh-small"]
 

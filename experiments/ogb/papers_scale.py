@@ -21,8 +21,8 @@ from typing import Any
 from fabricate import SHAPES
 from watch import Watch, drop_from_page_cache
 
-from gloader.bench.environment import provenance
 from gloader.core.units import format_bytes, parse_bytes
+from gloader.lab.bench.environment import provenance
 
 CHILD = Path(__file__).with_name("papers_scale_child.py")
 PAPERS = SHAPES["ogbn-papers100M"]

@@ -23,9 +23,9 @@ from judged_links import JudgedLinks
 from score_table import HEAD, ScoreRow, markdown_table
 from scores import is_of_links, score, score_links
 
-from gloader.bench.environment import provenance
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
+from gloader.lab.bench.environment import provenance
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""gloader under loops that people already have: one module per library, each imported only when it is asked for.
+"""Public names of the bridges to other libraries, each imported only when it is asked for.
 
-`gloader.adapters.dgl`, `gloader.adapters.graphbolt` and `gloader.adapters.pyg`; none imports another.
+`gloader.adapters.dgl`, `gloader.adapters.graphbolt` and `gloader.adapters.pyg` name parts of `gloader.bridges`.
 """

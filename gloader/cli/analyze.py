@@ -14,7 +14,7 @@ from gloader.core.flag_values import REPEATED, SWITCH
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.analyze.findings import Findings
+    from gloader.lab.analyze.findings import Findings
 
 
 def analyze(
@@ -52,17 +52,17 @@ def analyze(
     changes = parse_all(what_if)
     files = _Files.beside(run, out)
 
-    from gloader.analyze.analysis import analyse
-    from gloader.analyze.findings import findings_of
-    from gloader.analyze.perfetto import write_replay
-    from gloader.analyze.predict import open_run
+    from gloader.lab.analyze.analysis import analyse
+    from gloader.lab.analyze.findings import findings_of
+    from gloader.lab.analyze.perfetto import write_replay
+    from gloader.lab.analyze.predict import open_run
 
     with open_run(run) as predictor:
         recording = predictor.recording
         with screen.console.status("replaying"):
             analysis = analyse(predictor, run, what_if=changes)
         if verify:
-            from gloader.analyze.verify import verify_stalls
+            from gloader.lab.analyze.verify import verify_stalls
 
             with screen.console.status("training, to verify"):
                 analysis = replace(analysis, verified=verify_stalls(run, recording.header))
@@ -106,8 +106,8 @@ class _Files:
 
     def write(self, found: "Findings", screen: Screen) -> None:
         """Write the figures and the page; say where it has no pictures."""
-        from gloader.report.analysis_page import analysis_sections
-        from gloader.report.page import render_page
+        from gloader.lab.report.analysis_page import analysis_sections
+        from gloader.lab.report.page import render_page
         from gloader.ssd_store.write.atomic_file import write_atomically
 
         text = json.dumps(found.to_json(), indent=1, default=str) + "\n"
@@ -124,7 +124,7 @@ class _Files:
 
 def _show(screen: Screen, found: "Findings", files: _Files) -> None:
     """Write the table."""
-    from gloader.analyze.words import lines_of, no_help_words, what_if_words
+    from gloader.lab.analyze.words import lines_of, no_help_words, what_if_words
 
     rows = lines_of(found)
     floor = rows.pop("floor", None)

@@ -27,7 +27,7 @@ from gloader.core.units import format_bytes, format_exact_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.analyze.trial import Autotuned, Trial
+    from gloader.lab.analyze.trial import Autotuned, Trial
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
@@ -133,8 +133,8 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
 
 def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned, float]":
     """Return what was found and measured, and the seconds of the search."""
-    from gloader.analyze.autotune import tune
-    from gloader.analyze.trial import measure_best
+    from gloader.lab.analyze.autotune import tune
+    from gloader.lab.analyze.trial import measure_best
 
     began = time.perf_counter()
     with screen.console.status("replaying with other settings"):
@@ -183,7 +183,7 @@ def _show(screen: Screen, tuned: TunedRun, found: "Autotuned", *, search_s: floa
         _add_row(table, best.change, best)
     screen.console.print(table)
     floor = found.tuned.floor
-    from gloader.analyze.words import resource_words
+    from gloader.lab.analyze.words import resource_words
 
     others, search = len(searched.tried) - 1, format_exact_seconds(search_s)
     screen.say(f"\n{others} other setting{'' if others == 1 else 's'} replayed in {search}")

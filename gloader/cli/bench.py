@@ -15,7 +15,7 @@ from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from gloader.bench.graphs import GraphSpec
+    from gloader.lab.bench.graphs import GraphSpec
 
 
 @Parameter(name="*")
@@ -138,7 +138,7 @@ def sampler(
     out
         Also write the JSON document to this file.
     """
-    from gloader.bench.sampler import bench_sampler
+    from gloader.lab.bench.sampler import bench_sampler
 
     screen = Screen.open(is_json=output.json)
     with screen.console.status("sampling"):
@@ -167,7 +167,7 @@ def inspector(
     out
         Also write the JSON document to this file.
     """
-    from gloader.bench.inspector import bench_inspector
+    from gloader.lab.bench.inspector import bench_inspector
 
     screen = Screen.open(is_json=output.json)
     with screen.console.status("planning"):
@@ -197,7 +197,7 @@ def gather(
     out
         Also write the JSON document to this file.
     """
-    from gloader.bench.gather import bench_gather
+    from gloader.lab.bench.gather import bench_gather
 
     screen = Screen.open(is_json=output.json)
     with screen.console.status("gathering"):
@@ -230,7 +230,7 @@ def epoch(
     out
         Also write the JSON document to this file.
     """
-    from gloader.bench.epoch import bench_epoch
+    from gloader.lab.bench.epoch import bench_epoch
 
     screen = Screen.open(is_json=output.json)
     with open_or_prepare(dataset, screen, memory_budget=None, objects=objects) as opened:
@@ -285,7 +285,7 @@ def _epoch_rates(report: dict[str, Any]) -> dict[str, str]:
 
 
 def _graph_of(workload: SamplerWorkload | InspectorWorkload) -> "GraphSpec":
-    from gloader.bench.graphs import GraphSpec
+    from gloader.lab.bench.graphs import GraphSpec
 
     return GraphSpec(
         kind=workload.graph, num_nodes=workload.num_nodes, num_edges=workload.num_edges, seed=workload.seed

@@ -29,8 +29,8 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gloader.analyze.dataset_fit import DatasetQuestion
-    from gloader.analyze.fit import Fit, FitQuestion, Question
+    from gloader.lab.analyze.dataset_fit import DatasetQuestion
+    from gloader.lab.analyze.fit import Fit, FitQuestion, Question
     from gloader.training.run_budget import RunBudget
 
 _EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}  # of ten
@@ -190,7 +190,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
     from gloader.observe.peak_memory import bare_bytes
 
     bare_bytes()  # imports torch, to know later what was taken beside it, as a run does
-    from gloader.analyze.dataset_fit import DatasetQuestion
+    from gloader.lab.analyze.dataset_fit import DatasetQuestion
 
     with open_or_prepare(spec, screen, memory_budget=None) as dataset:
         yield DatasetQuestion(dataset, settings)
@@ -199,8 +199,8 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
     """Answer by the size of a graph alone."""
     num_nodes, num_edges, feature_dim = flags.size()
-    from gloader.analyze.fit import FitQuestion
-    from gloader.analyze.sized_graph import SizedGraph
+    from gloader.lab.analyze.fit import FitQuestion
+    from gloader.lab.analyze.sized_graph import SizedGraph
 
     graph = SizedGraph(
         num_nodes=num_nodes,

@@ -93,8 +93,8 @@ def infer(  # noqa: PLR0913 - each a flag
         compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
         # After the kernels were compiled in other processes: torch beside them would be too much.
-        from gloader.memory.available import default_budget_bytes
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
+        from gloader.plan.available import default_budget_bytes
 
         bare_bytes()  # imports torch, to know later what was taken beside it
         from gloader.training.checkpoint.save import load_checkpoint
@@ -227,8 +227,8 @@ class _Inference:
 @contextmanager
 def _beside_code(memory_budget: int) -> "Iterator[int]":
     """Give what a budget leaves beside the code of the run; a budget that is named within has room for both."""
-    from gloader.memory.too_small import advice, rounded_up
     from gloader.observe.peak_memory import first_bytes
+    from gloader.plan.too_small import advice, rounded_up
     from gloader.training.run_budget import prediction_code_bytes
 
     code = prediction_code_bytes(first_bytes=first_bytes())

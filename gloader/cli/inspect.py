@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.dataset import Dataset
-    from gloader.inspector import Inspection
+    from gloader.lab.inspect import Inspection
 
 
 _FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
@@ -72,7 +72,7 @@ def _inspect_features(dataset: "Dataset", flags: InspectFlags, out: Path | None,
     if not screen.is_json:
         _show(screen, inspection, dataset.name)
     if out is not None:
-        from gloader.inspector.picture import save_picture
+        from gloader.lab.inspect.picture import save_picture
 
         title = dataset.name
         _write(out, "inspect", report, screen, lambda file: save_picture(inspection, file, title=title))
@@ -88,7 +88,7 @@ def _inspect_topology(dataset: "Dataset", flags: InspectFlags, out: Path | None,
     if not screen.is_json:
         show_topology(screen, reads, dataset.name)
     if out is not None:
-        from gloader.inspector.picture import save_topology_picture
+        from gloader.lab.inspect.picture import save_topology_picture
 
         title = dataset.name
         _write(out, "topology", report, screen, lambda file: save_topology_picture(reads, file, title=title))
@@ -98,8 +98,8 @@ def _inspect_topology(dataset: "Dataset", flags: InspectFlags, out: Path | None,
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import open_topology
-    from gloader.inspector import inspect_trace, sample_trace
-    from gloader.memory.available import available_memory_bytes
+    from gloader.lab.inspect import inspect_trace, sample_trace
+    from gloader.plan.available import available_memory_bytes
     from gloader.samplers import NeighborSampler
 
     # Half of the budget for the topology, a quarter for each of two traces.

@@ -10,7 +10,7 @@ from gloader.core.units import format_bytes, format_seconds
 if TYPE_CHECKING:
     from gloader.cli.inspect_flags import InspectFlags
     from gloader.dataset import Dataset
-    from gloader.inspector import TopologyReads
+    from gloader.lab.inspect import TopologyReads
 
 # Enough for the pages of a batch to be known to a percent; passes for more batches read the whole file.
 _BATCHES = 64
@@ -24,9 +24,9 @@ def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
     from gloader.config import LoaderSettings
     from gloader.core.order import EpochOrder
     from gloader.dataset.topology import open_topology
-    from gloader.inspector import GapBytes, ReadDemand, inspect_topology, mark_pages
-    from gloader.memory.available import default_budget_bytes
+    from gloader.lab.inspect import GapBytes, ReadDemand, inspect_topology, mark_pages
     from gloader.pipeline.open_edges import choose_edge_home, open_spill_folder
+    from gloader.plan.available import default_budget_bytes
     from gloader.samplers import NeighborSampler
     from gloader.ssd_store.cost.profile import default_row_gap_bytes, default_sweep_gap_bytes
     from gloader.ssd_store.cost.rates import rates_of

@@ -126,7 +126,7 @@ def cpu_quota(cgroup: Path) -> float | None:
 
 def check_memory() -> Finding:
     """Return the memory that a run may use now, the limits of the cgroup included."""
-    from gloader.memory.available import available_memory_bytes
+    from gloader.plan.available import available_memory_bytes
 
     available = available_memory_bytes()
     text = f"{format_bytes(available)} available"

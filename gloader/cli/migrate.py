@@ -14,8 +14,8 @@ from gloader.cli.views.screen import Screen, cell
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gloader.compat.findings import Finding
-    from gloader.compat.migrate import Migration
+    from gloader.bridges.migrate.findings import Finding
+    from gloader.bridges.migrate.migrate import Migration
 
 _MAX_LINES = 3  # numbers shown of the lines that say a name
 
@@ -39,7 +39,7 @@ def migrate(
     diff
         Write the diff alone, as `patch -p0` and `git apply -p0` take it.
     """
-    from gloader.compat.migrate import migrate_file
+    from gloader.bridges.migrate.migrate import migrate_file
 
     screen = Screen.open(is_json=output.json)
     found = migrate_file(script)

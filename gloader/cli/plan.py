@@ -13,7 +13,7 @@ from gloader.core.units import format_bytes, format_exact_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.analyze.machines import Offer, Offers
+    from gloader.lab.analyze.machines import Offer, Offers
 
 
 def plan(
@@ -42,7 +42,7 @@ def plan(
     max_seconds
         Most seconds that an epoch may take: names the cheapest that does.
     """
-    from gloader.analyze.machine_types import read_machines
+    from gloader.lab.analyze.machine_types import read_machines
 
     screen = Screen.open(is_json=output.json)
     for flag, bound in (("--max-dollars", max_dollars), ("--max-seconds", max_seconds)):
@@ -50,8 +50,8 @@ def plan(
             raise ConfigError(f"{flag} is {bound}; it must be a number of at least 0")
     found = read_machines(machines)
 
-    from gloader.analyze.machines import RunMemory, find_offers
-    from gloader.analyze.predict import open_run
+    from gloader.lab.analyze.machines import RunMemory, find_offers
+    from gloader.lab.analyze.predict import open_run
 
     with open_run(run) as predictor, screen.console.status("replaying") as status:
         offers = find_offers(

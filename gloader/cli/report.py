@@ -7,7 +7,7 @@ from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.views.screen import Screen, figures
 
 if TYPE_CHECKING:
-    from gloader.report.training import Training
+    from gloader.lab.report.training import Training
 
 _WIDE = 150  # characters, in which all columns of a table of runs have room
 _ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)  # run, test, median epoch, waiting, peak memory, budget, read
@@ -37,10 +37,10 @@ def report(
     title
         Heading of the page. Default: the names of the runs.
     """
-    from gloader.report import make_report
-    from gloader.report.build_page import name_pictures
-    from gloader.report.run_groups import grouped
-    from gloader.report.run_overview import overview
+    from gloader.lab.report import make_report
+    from gloader.lab.report.build_page import name_pictures
+    from gloader.lab.report.run_groups import grouped
+    from gloader.lab.report.run_overview import overview
 
     screen = Screen.open(is_json=output.json)
     sections = make_report(runs, out, png=png, title=title)

@@ -14,9 +14,9 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     import torch
 
-    from gloader.analyze.predicts import Predicts
-    from gloader.analyze.short_run import Extent
     from gloader.dataset import Dataset
+    from gloader.lab.analyze.predicts import Predicts
+    from gloader.lab.analyze.short_run import Extent
 
 _SCRATCH_PREFIX = "gloader-autotune-"
 _MOST_S = 30.0  # that the recording may take; an epoch that is under way then ends where it is
@@ -52,10 +52,10 @@ def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
     ReplayError
         There is no recording, or its dataset is another one by now.
     """
-    from gloader.analyze.machines import RunMemory
-    from gloader.analyze.predict import open_run
-    from gloader.analyze.recorded_stream import open_recorded_dataset, read_config
-    from gloader.analyze.short_run import Extent, warm_up
+    from gloader.lab.analyze.machines import RunMemory
+    from gloader.lab.analyze.predict import open_run
+    from gloader.lab.analyze.recorded_stream import open_recorded_dataset, read_config
+    from gloader.lab.analyze.short_run import Extent, warm_up
     from gloader.training.own_device import resolve_device
     from gloader.training.recorded_settings import read_train_settings
 
@@ -122,7 +122,7 @@ def calibration_run(
         of_links = given.links if given.task == "link" else None
         compile_first(dataset, given.loader, says=screen.say, links=of_links)
 
-        from gloader.analyze.predict import open_run
+        from gloader.lab.analyze.predict import open_run
         from gloader.ssd_store.spill.claim import scratch_folder
         from gloader.training.own_device import resolve_device
 
@@ -146,8 +146,8 @@ def _record(
     dataset: "Dataset", given: TrainSettings, folder: Path, device: "torch.device", *, num_batches: int
 ) -> "tuple[TrainSettings, Extent]":
     """Record a few batches in ``folder``; return their settings, with the memory that they had, and how many."""
-    from gloader.analyze.predict import TRACE
-    from gloader.analyze.short_run import Extent, run_short, warm_up
+    from gloader.lab.analyze.predict import TRACE
+    from gloader.lab.analyze.short_run import Extent, run_short, warm_up
     from gloader.training.run_folder import RunFolder
     from gloader.training.train import resolved_settings, run_config
 

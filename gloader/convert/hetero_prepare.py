@@ -30,8 +30,8 @@ from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.schema import relation_text
-from gloader.memory.available import default_budget_bytes
-from gloader.memory.too_small import planned_within
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.too_small import planned_within
 from gloader.ssd_store.write.disk_errors import require_free_space
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from gloader.convert.readers.edge_names import EdgeNames
 from gloader.core.malformed import shown
 from gloader.errors import ConfigError
-from gloader.memory.available import default_budget_bytes
+from gloader.plan.available import default_budget_bytes
 
 if TYPE_CHECKING:
     from gloader.convert.links.shares import EdgeShares

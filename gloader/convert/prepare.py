@@ -26,8 +26,8 @@ from gloader.core.units import format_bytes
 from gloader.dataset.schema import EDGE
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
-from gloader.memory.available import default_budget_bytes
-from gloader.memory.too_small import planned_within
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.too_small import planned_within
 from gloader.ssd_store.write.disk_errors import require_free_space
 
 if TYPE_CHECKING:

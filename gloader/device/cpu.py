@@ -11,7 +11,7 @@ import torch
 
 from gloader.core.aligned_memory import warm_bytes
 from gloader.device.row_gather import gather_rows
-from gloader.memory.available import available_memory_bytes
+from gloader.plan.available import available_memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

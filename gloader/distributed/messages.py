@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 from gloader.distributed.batch_layout import AnyShape, BatchShape, HeteroShape, parse_shape
 from gloader.errors import RankError
-from gloader.memory.plan import MemoryPlan
-from gloader.memory.predict import StepSeconds
-from gloader.memory.sweep_plan import SweepPlan
+from gloader.plan.memory_plan import MemoryPlan
+from gloader.plan.predict import StepSeconds
+from gloader.plan.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
 RowDtype: TypeAlias = Literal["float32", "float16", "uint16", "int8"]

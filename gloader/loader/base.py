@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import FanoutsLike
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership
-    from gloader.memory.plan import MemoryPlan
     from gloader.observe.bottleneck import Bottleneck, BottleneckKind
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.seed_order import SeedPlan
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store.os_io import StrPath
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)

@@ -12,8 +12,8 @@ from gloader.core.units import format_bytes, format_count, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from gloader.memory.plan import MemoryPlan
-    from gloader.memory.topology_home import TopologyChoice
+    from gloader.plan.memory_plan import MemoryPlan
+    from gloader.plan.topology_home import TopologyChoice
     from gloader.ssd_store.cost.strategy import Choice, IoRates
     from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 from gloader.core.signals import uninterrupted
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.memory.too_small import advice, rounded_up
 from gloader.observe.memory_course import MemoryCourse
+from gloader.plan.too_small import advice, rounded_up
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.config import LoaderSettings
-    from gloader.memory.plan import MemoryPlan
     from gloader.pipeline.measured_load import MeasuredLoad
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.replay.demands import Measured
     from gloader.replay.recording import Recording
     from gloader.replay.work import Work

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 from gloader.cache import slot_bytes
 from gloader.cache.reuse import measure_reuse
 from gloader.core.row_order import RowOrder
-from gloader.memory.demand import Demand, TableDemand
-from gloader.memory.predict import StepWork, TableWork, spread_of
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.open_device_sampler import MOST_THREADS
 from gloader.pipeline.pace import BATCHES_AHEAD
 from gloader.pipeline.sample import beside_bytes
 from gloader.pipeline.table_rows import count_rows, distinct_rows
+from gloader.plan.demand import Demand, TableDemand
+from gloader.plan.predict import StepWork, TableWork, spread_of
 from gloader.replay.work import SAMPLED_AHEAD
 from gloader.samplers import (
     HeteroGraph,
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings
     from gloader.core.row_order import AnyOrder
     from gloader.device import DeviceTier
-    from gloader.memory.sweep_plan import SweepPlan
     from gloader.pipeline.device_rows import Workload
     from gloader.pipeline.table_files import TableFile, TableFiles
+    from gloader.plan.sweep_plan import SweepPlan
     from gloader.types import AnyBatch, IdArray
 
 # Of what passes over the edges brought for a batch, while a thread makes it: that, and where it is looked up.

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from gloader.core.row_order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
-    from gloader.memory.demand import Demand
-    from gloader.memory.topology_home import TopologyChoice
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.pipeline.other_machines import OtherMachines
     from gloader.pipeline.probe import Probe
     from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.table_files import KnownDisk, TableFiles
+    from gloader.plan.demand import Demand
+    from gloader.plan.topology_home import TopologyChoice
     from gloader.samplers import Topology
     from gloader.types import AnySampler
 

@@ -1,6 +1,6 @@
 """The choice of how the missing rows of a superbatch are read, from nothing but which they are. Pure.
 
-`MissRetrieval` makes it for a run, and `gloader.analyze` for one that is planned again.
+`MissRetrieval` makes it for a run, and `gloader.lab.analyze` for one that is planned again.
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ from gloader.core.ids import id_dtype
 from gloader.dataset.hetero_passes import open_any_passes
 from gloader.dataset.topology import require_offsets
 from gloader.errors import BudgetError
-from gloader.memory.part_bytes import topology_share
-from gloader.memory.spill_budget import open_spill
-from gloader.memory.sweep_plan import SweepDemand, plan_sweeps
-from gloader.memory.topology_home import NO_FOLDER, SweepObstacle, choose_home
 from gloader.pipeline.device_room import LARGER_THAN_PROBED
 from gloader.pipeline.sweep_tier import SweepTier
 from gloader.pipeline.table_files import feature_rows
+from gloader.plan.part_bytes import topology_share
+from gloader.plan.spill_budget import open_spill
+from gloader.plan.sweep_plan import SweepDemand, plan_sweeps
+from gloader.plan.topology_home import NO_FOLDER, SweepObstacle, choose_home
 from gloader.samplers import (
     TIMED_SWEEP_REFUSAL,
     LaborSampler,
@@ -40,10 +40,10 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings, SamplingSettings
     from gloader.dataset import Dataset
-    from gloader.memory.sweep_plan import SweepPlan
-    from gloader.memory.topology_home import TopologyChoice
     from gloader.pipeline.device_rows import Workload
     from gloader.pipeline.table_files import KnownDisk
+    from gloader.plan.sweep_plan import SweepPlan
+    from gloader.plan.topology_home import TopologyChoice
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import AnyBatch, Block, Relation

@@ -10,10 +10,10 @@ from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_plan
 from gloader.cache.trace import NO_ROWS
 from gloader.core.descriptors import require_descriptors
 from gloader.errors import BudgetError
-from gloader.memory.divide_cache import share_out
 from gloader.pipeline.stage import MissRetrieval
 from gloader.pipeline.table_files import FILES_OF_A_READER
 from gloader.pipeline.tiers import SsdTable
+from gloader.plan.divide_cache import share_out
 from gloader.samplers import HeteroGraph
 from gloader.ssd_store import Packer, pack_buffers
 from gloader.ssd_store.regions.layout import MAX_FILES
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gloader.cache import SuperbatchPlanner
     from gloader.config import LoaderSettings
     from gloader.device import DeviceTier
-    from gloader.memory.plan import MemoryPlan
     from gloader.pipeline.table_files import TableFile, TableFiles
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.regions.shared import SharedBuffers

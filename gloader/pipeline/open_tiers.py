@@ -8,8 +8,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from gloader.errors import ConfigError
-from gloader.memory.available import default_budget_bytes
-from gloader.memory.plan import MemoryPlan, idle_part
 from gloader.observe.explain import TableFacts, TierFacts
 from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
 from gloader.pipeline.measure_demand import in_flight, num_sampler_threads
@@ -20,6 +18,8 @@ from gloader.pipeline.open_ssd import open_ssd
 from gloader.pipeline.planned_load import plan_load, plan_tiers
 from gloader.pipeline.table_files import with_edge_spill
 from gloader.pipeline.tiers import FeatureTier
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.memory_plan import MemoryPlan, idle_part
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
-    from gloader.memory.demand import Demand
     from gloader.pipeline.device_room import DryRun
     from gloader.pipeline.measured_load import MeasuredLoad
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.pipeline.other_machines import ExchangeTier, OtherMachines
     from gloader.pipeline.seed_order import SeedPlan
     from gloader.pipeline.table_files import TableFiles
+    from gloader.plan.demand import Demand
     from gloader.types import FeatureSource
 
 # Of a row each: one for gather, the queue, the thread that sends, and one more.

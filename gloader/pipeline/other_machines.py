@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.memory.plan import MemoryPlan
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.calibration import Calibration
     from gloader.ssd_store.cost.miss_counts import MissCounts

@@ -7,21 +7,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from gloader.errors import BudgetError
-from gloader.memory.plan import plan_memory
-from gloader.memory.too_small import naming_enough
-from gloader.memory.topology_home import less_room
 from gloader.pipeline.probe import Probe
+from gloader.plan.memory_plan import plan_memory
+from gloader.plan.too_small import naming_enough
+from gloader.plan.topology_home import less_room
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.config import LoaderSettings
     from gloader.device import DeviceTier
-    from gloader.memory.demand import Demand
-    from gloader.memory.plan import MemoryPlan
     from gloader.pipeline.measured_load import MeasuredLoad
     from gloader.pipeline.other_devices import OtherDevices
     from gloader.pipeline.table_files import TableFiles
+    from gloader.plan.demand import Demand
+    from gloader.plan.memory_plan import MemoryPlan
 
 _LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: what is always counted takes more
 

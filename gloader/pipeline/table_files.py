@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gloader.config import LoaderSettings, ReadingSettings
     from gloader.dataset import Dataset
     from gloader.dataset.feature_rows import FeatureRows
-    from gloader.memory.plan import MemoryPlan
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.strategy import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from gloader.cache import SlotCache, SuperbatchPlanner
     from gloader.core.row_order import AnyOrder
     from gloader.device import Device, DeviceTier
-    from gloader.memory.plan import MemoryPlan
     from gloader.observe.explain import TierFacts
     from gloader.pipeline.buffers import BufferRing
     from gloader.pipeline.measured_load import MeasuredLoad
     from gloader.pipeline.other_machines import ExchangeTier
     from gloader.pipeline.stage import MissRetrieval
     from gloader.pipeline.sweep_tier import SweepTier
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.samplers import HeteroGraph, Topology
     from gloader.ssd_store import FeatureStore
     from gloader.types import AnySampler, FeatureSource

@@ -62,8 +62,8 @@ def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
     memory_budget : in bytes; None: half of what is free
     num_ranks : on this machine, each of which holds as much as this one
     """
-    from gloader.memory.available import default_budget_bytes
     from gloader.observe.peak_memory import anonymous_bytes, bare_bytes
+    from gloader.plan.available import default_budget_bytes
 
     budget = default_budget_bytes() if memory_budget is None else memory_budget
     # Imported here, torch would take the memory that the processes have.

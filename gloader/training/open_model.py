@@ -16,10 +16,10 @@ from gloader.dataset.topology import (
     require_offsets,
 )
 from gloader.errors import BudgetError, CheckpointError
-from gloader.memory.available import default_budget_bytes
-from gloader.memory.part_bytes import topology_share
-from gloader.memory.too_small import naming_enough
 from gloader.models import HeteroNetwork, encoder_of
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.part_bytes import topology_share
+from gloader.plan.too_small import naming_enough
 from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, edge_feature_rows, schema_of

@@ -11,10 +11,10 @@ import torch
 
 from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
-from gloader.memory.available import default_budget_bytes
-from gloader.memory.too_small import advice, rounded_up
 from gloader.models import HeteroNetwork, encoder_of
 from gloader.observe.peak_memory import first_bytes
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.too_small import advice, rounded_up
 from gloader.training.inference.hetero_placement import device_bytes_for_types
 from gloader.training.inference.hetero_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed

@@ -63,7 +63,7 @@ def mapped(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """No topology fits, and no page of one is kept."""
-    monkeypatch.setattr("gloader.memory.topology_home.topology_share", lambda _: 0)
+    monkeypatch.setattr("gloader.plan.topology_home.topology_share", lambda _: 0)
     monkeypatch.setattr("gloader.training.open_model.topology_share", lambda _: 0)
     monkeypatch.setattr("gloader.training.step_memory.FEW_BYTES", 0)
 

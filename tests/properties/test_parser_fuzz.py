@@ -27,7 +27,6 @@ import torch
 from parser_guard import MAX_SECONDS, within_limits
 from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
 
-from gloader.analyze.findings import findings_of
 from gloader.cli.recipe import load_recipe
 from gloader.convert.download.archive import extract_archive
 from gloader.convert.hetero_source import HeteroSource
@@ -44,7 +43,8 @@ from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.schema import checked_schema
 from gloader.errors import CheckpointError, GloaderError
-from gloader.report.sections import read_sections
+from gloader.lab.analyze.findings import findings_of
+from gloader.lab.report.sections import read_sections
 from gloader.ssd_store.cost import profile
 from gloader.ssd_store.format.manifest import (
     EDGE_COLUMNS_FEATURE,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gloader.analyze.findings import FINDINGS_VERSION
 from gloader.core.loader_state import STATE_VERSION
 from gloader.errors import GloaderDeprecationWarning
+from gloader.lab.analyze.findings import FINDINGS_VERSION
 from gloader.replay.recording import HEADER_VERSION
 from gloader.ssd_store.format.manifest import READABLE_VERSIONS
 from gloader.training.checkpoint.save import CHECKPOINT_VERSION

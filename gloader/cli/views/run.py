@@ -270,7 +270,7 @@ def memory_text(result: Mapping[str, Any]) -> str:
     text = f"{taken} of a budget of {budget} ({resident} with libraries)"
     if result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]:
         return text
-    from gloader.memory.too_small import rounded_up  # not for --help: it brings numba
+    from gloader.plan.too_small import rounded_up  # not for --help: it brings numba
 
     enough = format_bytes(rounded_up(result["peak_anonymous_bytes"])).replace(" ", "")
     return f"warning: {text}; the budget was exceeded: give --memory-budget {enough} or more"

@@ -17,7 +17,7 @@ from rich.text import Text
 from gloader.core.printable import printable, printable_line
 
 if TYPE_CHECKING:
-    from gloader.report.text_table import TextTable
+    from gloader.lab.report.text_table import TextTable
 
 
 _LINE_EVERY_S: Final = 4.0

@@ -5,12 +5,12 @@ Blocks, layers and loaders have the names, the arguments and the parameters of D
 `DglFeatureError`, which says what takes its place (docs/from-dgl.md).
 """
 
+from gloader.bridges.dgl_api.dataset_graph import DGLGraph
+from gloader.bridges.dgl_api.missing import answer_for_submodules, missing_from
+from gloader.bridges.dgl_api.names import EID, ETYPE, NID, NTYPE
+from gloader.bridges.dgl_api.saved_graphs import load_graphs
+from gloader.bridges.dgl_api.seeding import seed
 from gloader.compat.dgl import dataloading, function, nn, ops, utils
-from gloader.compat.dgl.dataset_graph import DGLGraph
-from gloader.compat.dgl.missing import answer_for_submodules, missing_from
-from gloader.compat.dgl.names import EID, ETYPE, NID, NTYPE
-from gloader.compat.dgl.saved_graphs import load_graphs
-from gloader.compat.dgl.seeding import seed
 from gloader.errors import DglFeatureError
 from gloader.errors import GloaderError as DGLError
 

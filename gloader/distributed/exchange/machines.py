@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset.feature_rows import FeatureRows
     from gloader.distributed.exchange.launch import Launch
-    from gloader.memory.plan import MemoryPlan
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
 
 # Of the memory budget, for rows on their way: enough for rounds that keep disk and network busy, little beside a cache.

@@ -13,9 +13,9 @@ import yaml
 
 from gloader.cli.infer import save_predictions
 from gloader.config import ModelConfig
+from gloader.lab.report import build_page
+from gloader.lab.report.page import Picture, Section
 from gloader.observe.timeline import TimelineRecorder
-from gloader.report import build_page
-from gloader.report.page import Picture, Section
 from gloader.ssd_store.cost import profile
 from gloader.ssd_store.cost.rates import DEFAULT_PROFILE
 from gloader.ssd_store.os_io import REAL_OS, OsIO

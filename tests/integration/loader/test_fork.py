@@ -12,7 +12,7 @@ import pytest
 from forking import in_child
 
 import gloader
-from gloader.adapters.loader_view import LoaderView
+from gloader.bridges.loader_view import LoaderView
 from gloader.errors import ForkError
 
 from .conftest import DIM, NUM_NODES, Written

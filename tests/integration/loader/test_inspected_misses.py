@@ -6,7 +6,7 @@ import pytest
 import gloader
 from gloader.cache import Trace
 from gloader.core.order import EpochOrder
-from gloader.inspector import inspect_trace, sample_trace
+from gloader.lab.inspect import inspect_trace, sample_trace
 from gloader.samplers import NeighborSampler
 
 from .conftest import NUM_NODES, Written

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gloader
-from gloader.adapters.loader_view import LoaderView
+from gloader.bridges.loader_view import LoaderView
 
 from .conftest import Written
 

@@ -18,7 +18,7 @@ from gloader.core.order import EpochOrder
 from gloader.core.thread_start import thread_errors
 from gloader.device.hot_rows import presampled_counts
 from gloader.errors import ThreadStartError
-from gloader.inspector import sample_trace
+from gloader.lab.inspect import sample_trace
 from gloader.models import build_model
 from gloader.samplers import NeighborSampler
 from gloader.ssd_store import RamFeatures

@@ -15,9 +15,9 @@ from gloader import Dataset
 from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import CheckpointError, ConfigError, ShapeError, StateError
+from gloader.lab.report.read_training import read_training
+from gloader.lab.report.run_facts import facts_of
 from gloader.loader import LinkLoader
-from gloader.report.read_training import read_training
-from gloader.report.run_facts import facts_of
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.link_judge import LinkJudge

@@ -60,7 +60,7 @@ def test_small_limit_on_open_files_is_noted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_little_memory_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gloader.memory.available.available_memory_bytes", lambda: 1 << 30)
+    monkeypatch.setattr("gloader.plan.available.available_memory_bytes", lambda: 1 << 30)
     finding = machine_check.check_memory()
     assert finding.severity == "note"
     assert "--memory-budget" in str(finding.fix)

@@ -17,7 +17,7 @@ OWN_MESSAGES = {
 }
 # Parts of a reader whose only caller catches MALFORMED.
 INNER = {
-    ("gloader/report/read_training.py", "_lines"),
+    ("gloader/lab/report/read_training.py", "_lines"),
     ("gloader/observe/timeline_picture.py", "_slices_of"),
     ("gloader/convert/sources/ogb.py", "_read_meta"),
 }

@@ -33,8 +33,8 @@ from gloader.distributed.messages import (
 from gloader.distributed.shared_memory import create_segment
 from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
-from gloader.memory.plan import MemoryPlan
-from gloader.memory.predict import StepSeconds
+from gloader.plan.memory_plan import MemoryPlan
+from gloader.plan.predict import StepSeconds
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 from gloader.types import BatchId, Block, SampledBatch
 

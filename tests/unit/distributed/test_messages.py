@@ -13,9 +13,9 @@ from gloader.distributed.batch_layout import BatchShape, BlockShape, HeteroShape
 from gloader.distributed.messages import Message, parse, to_json
 from gloader.distributed.seed_layout import LinkShape, SeedShape
 from gloader.errors import RankError
-from gloader.memory.plan import MemoryPlan
-from gloader.memory.predict import StepSeconds
-from gloader.memory.sweep_plan import SweepPlan
+from gloader.plan.memory_plan import MemoryPlan
+from gloader.plan.predict import StepSeconds
+from gloader.plan.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 from gloader.types import BatchId
 

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from gloader.memory.sweep_plan import SweepPlan
-from gloader.memory.topology_home import TopologyChoice
 from gloader.observe.explain import (
     IoFacts,
     SuperbatchReport,
@@ -24,11 +22,13 @@ from gloader.observe.explain import (
     run_json,
     step_error,
 )
+from gloader.plan.sweep_plan import SweepPlan
+from gloader.plan.topology_home import TopologyChoice
 from gloader.ssd_store.cost.strategy import Choice, IoRates
 from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
 
 if TYPE_CHECKING:
-    from gloader.memory.plan import MemoryPlan
+    from gloader.plan.memory_plan import MemoryPlan
 
 
 def tiers(**changes: Any) -> TierFacts:

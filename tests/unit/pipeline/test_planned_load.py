@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import BudgetError
-from gloader.memory.topology_home import choose_home
 from gloader.pipeline import planned_load
 from gloader.pipeline.planned_load import LoadPlanner
+from gloader.plan.topology_home import choose_home
 
 
 class _Run:

@@ -1,14 +1,14 @@
 """Loaders and samplers by the names of ``dgl.dataloading``."""
 
-from gloader.compat.dgl.dataloading import negative_sampler
-from gloader.compat.dgl.dataloading.loader import DataLoader
-from gloader.compat.dgl.dataloading.samplers import (
+from gloader.bridges.dgl_api.loader import DataLoader
+from gloader.bridges.dgl_api.missing import missing_from
+from gloader.bridges.dgl_api.samplers import (
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
     NeighborSampler,
     as_edge_prediction_sampler,
 )
-from gloader.compat.dgl.missing import missing_from
+from gloader.compat.dgl.dataloading import negative_sampler
 
 __all__ = [
     "DataLoader",

@@ -1,7 +1,7 @@
 """What layers of DGL's users import from ``dgl.utils``."""
 
-from gloader.compat.dgl.missing import missing_from
-from gloader.compat.dgl.nn.common import expand_as_pair
+from gloader.bridges.dgl_api.common import expand_as_pair
+from gloader.bridges.dgl_api.missing import missing_from
 
 __all__ = ["expand_as_pair"]
 

@@ -1,7 +1,7 @@
 """The softmax over in-edges, by the names of ``dgl.nn.functional``."""
 
-from gloader.compat.dgl.missing import missing_from
-from gloader.compat.dgl.softmax import edge_softmax
+from gloader.bridges.dgl_api.missing import missing_from
+from gloader.bridges.dgl_api.softmax import edge_softmax
 
 __all__ = ["edge_softmax"]
 

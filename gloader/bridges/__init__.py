@@ -1,0 +1,1 @@
+"""Bridges from loops, scripts and clusters of other libraries to gloader: PyG, DGL, GraphBolt and Ray."""

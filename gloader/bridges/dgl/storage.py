@@ -1,0 +1,152 @@
+"""Features on the SSD under DGL's own data loader and samplers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gloader.bridges.rows import CachedRows
+from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.near_names import near_keywords
+from gloader.errors import ForkError, ShapeError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gloader.cache import OnlineName
+    from gloader.types import FeatureSource
+
+
+with quiet_dgl("gloader.adapters.dgl needs"):
+    from dgl.storages.base import FeatureStorage
+
+
+@near_keywords
+def wrap_graph(
+    graph: Any,
+    features: Mapping[str, FeatureSource],
+    *,
+    cache: str | int = 0,
+    policy: OnlineName = "sieve",
+) -> GraphWithStores:
+    """Return ``graph`` with some of its node data in stores, for ``dgl.dataloading.DataLoader``.
+
+    DGL drives: what it will sample is unknown, so the cache decides batch by batch; `BlockLoader` knows the future,
+    reads less and waits less. Name what is given here in the sampler's ``prefetch_node_feats``.
+
+    Parameters
+    ----------
+    graph : a `dgl.DGLGraph`
+    features : by name, sources of one row per node, such as ``dataset.open_features()``; the caller closes them
+    cache : bytes of host memory for the rows of each source ("2GB" or a number)
+    policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
+
+    Raises
+    ------
+    ShapeError
+        A source has another number of rows than the graph has nodes.
+    ConfigError
+        The policy is unknown.
+    """
+    for name, source in features.items():
+        if source.num_rows != graph.num_nodes():
+            raise ShapeError(
+                f"features {name!r} have {source.num_rows} rows, the graph has {graph.num_nodes()} nodes; "
+                "one row per node is needed"
+            )
+    storages = {
+        name: RowStorage(CachedRows(source, cache=cache, policy=policy)) for name, source in features.items()
+    }
+    return GraphWithStores(graph, storages)
+
+
+class RowStorage(FeatureStorage):
+    """A DGL feature storage over rows of a source. Pickles to an empty one: DGL's workers sample and never fetch."""
+
+    def __init__(self, rows: CachedRows) -> None:
+        self.rows: CachedRows | None = rows
+
+    def fetch(
+        self, indices: torch.Tensor, device: str | torch.device, pin_memory: bool | None = False, **_: Any
+    ) -> Fetched:
+        """Read rows in this thread, now: DGL's own future swallows what its thread raises.
+
+        Parameters
+        ----------
+        indices : (M,) node ids
+        device : receives the rows
+        pin_memory : copy to the device out of pinned memory
+
+        Raises
+        ------
+        ForkError
+            A worker process of DGL asks.
+        SeedError, StoreError
+            As `CachedRows.gather`.
+        """
+        if self.rows is None:
+            raise ForkError(
+                "features of a gloader store were asked for in a worker process; name them in the sampler's "
+                "prefetch_node_feats, so that the main process fetches them"
+            )
+        # DGL leaves it at None for graphs that are not its own.
+        is_pinned = bool(pin_memory)
+        rows = torch.from_numpy(self.rows.gather(indices.cpu().numpy()))
+        if is_pinned:
+            rows = rows.pin_memory()
+        return Fetched(rows.to(device, non_blocking=is_pinned))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"rows": None}
+
+
+class _InMemory(FeatureStorage):
+    """A storage of DGL's own, told yes or no: its loader leaves ``pin_memory`` at None for graphs not its own."""
+
+    def __init__(self, storage: Any) -> None:
+        self._storage = storage
+
+    def fetch(
+        self, indices: torch.Tensor, device: str | torch.device, pin_memory: bool | None = False, **how: Any
+    ) -> Any:
+        """Fetch from the storage."""
+        return self._storage.fetch(indices, device, bool(pin_memory), **how)
+
+
+class Fetched:
+    """What DGL waits for; it is there already."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        self._rows = rows
+
+    def wait(self) -> torch.Tensor:
+        """Return the rows."""
+        return self._rows
+
+
+class GraphWithStores:
+    """A graph for DGL's data loader, which asks it for storages by name; everything else is the wrapped graph's.
+
+    Not a `dgl.DGLGraph`: its node data cannot hold storages.
+    """
+
+    def __init__(self, graph: Any, storages: Mapping[str, RowStorage]) -> None:
+        self.graph = graph
+        self.storages = storages
+        self._gpu_caches: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}  # DGL looks here
+
+    def get_node_storage(self, key: str, ntype: str | None = None) -> Any:
+        """Return the storage of node data ``key``."""
+        if key in self.storages:
+            return self.storages[key]
+        return _InMemory(self.graph.get_node_storage(key, ntype))
+
+    def get_edge_storage(self, key: str, etype: Any = None) -> Any:
+        """Return the storage of edge data ``key``."""
+        return _InMemory(self.graph.get_edge_storage(key, etype))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "graph":  # not there yet while unpickling
+            raise AttributeError(name)
+        return getattr(self.graph, name)

@@ -1,0 +1,326 @@
+"""A hop of a mini-batch as DGL's models know it, and the graphs of pairs that links are predicted for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from gloader.bridges.dgl_api.edge_list import combine, degrees_of
+from gloader.bridges.dgl_api.frame import data_of, forgetting
+from gloader.bridges.dgl_api.messages import Message, Reduction
+from gloader.bridges.dgl_api.missing import missing, missing_of_graph
+from gloader.bridges.dgl_api.relations import only, relation_of
+from gloader.bridges.dgl_api.views import EdgesView, EdgeUnits, NodesView, Space
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
+
+    from gloader.bridges.dgl_api.edge_list import EdgeList
+    from gloader.bridges.dgl_api.frame import Frame, TypedColumns
+    from gloader.types import Relation
+
+
+_NAME: Final = "DGLBlock"
+
+
+class Block:
+    """The edges of one hop, from source to destination nodes, and the data of all three; what DGL calls a block.
+
+    A graph of pairs is one whose sources and destinations are the same nodes: it has ``ndata``, and is no block.
+
+    Parameters
+    ----------
+    edges : by relation
+    edge_data : by relation, a row for each of its edges
+    src_data, dst_data : by type; the same object for the same nodes
+    device : where all of it is
+    """
+
+    def __init__(
+        self,
+        edges: Mapping[Relation, EdgeList],
+        edge_data: Mapping[Relation, Frame],
+        *,
+        src_data: Mapping[str, Frame],
+        dst_data: Mapping[str, Frame],
+        device: torch.device,
+    ) -> None:
+        self._edges = edges
+        self._edge_data = edge_data
+        self._src_data = src_data
+        self._dst_data = dst_data
+        self.device = device
+        self.is_block = src_data is not dst_data
+        self.idtype = torch.int64
+
+    def __getattr__(self, name: str) -> Any:
+        raise missing_of_graph(_NAME, name, dir(type(self)))
+
+    def __getitem__(self, etype: Any) -> Block:
+        """Return the part of one relation; its data are those of the block."""
+        relation = relation_of(self._edges, etype)
+        source, _, destination = relation
+        src_data = {source: self._src_data[source]}
+        is_same = not self.is_block and source == destination
+        return Block(
+            {relation: self._edges[relation]},
+            {relation: self._edge_data[relation]},
+            src_data=src_data,
+            dst_data=src_data if is_same else {destination: self._dst_data[destination]},
+            device=self.device,
+        )
+
+    # --- sizes and types ---------------------------------------------------------------------------
+
+    @property
+    def srctypes(self) -> list[str]:
+        """The types of the sources."""
+        return list(self._src_data)
+
+    @property
+    def dsttypes(self) -> list[str]:
+        """The types of the destinations."""
+        return list(self._dst_data)
+
+    @property
+    def ntypes(self) -> list[str]:
+        """The types of the nodes: of a block those of its sources, then those of its destinations."""
+        return self.srctypes + self.dsttypes if self.is_block else self.srctypes
+
+    @property
+    def etypes(self) -> list[str]:
+        """The names of the relations."""
+        return [name for _, name, _ in self._edges]
+
+    @property
+    def canonical_etypes(self) -> list[Relation]:
+        """The relations."""
+        return list(self._edges)
+
+    def num_src_nodes(self, ntype: str | None = None) -> int:
+        """Return the number of sources, of one type or of all."""
+        return _num_rows(self._src_data, ntype)
+
+    def num_dst_nodes(self, ntype: str | None = None) -> int:
+        """Return the number of destinations, of one type or of all."""
+        return _num_rows(self._dst_data, ntype)
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Return the number of nodes: in a block, which has some on either side, of both."""
+        count = self.num_src_nodes(ntype)
+        return count + self.num_dst_nodes(ntype) if self.is_block else count
+
+    def num_edges(self, etype: Any = None) -> int:
+        """Return the number of edges, of one relation or of all."""
+        if etype is None:
+            return sum(each.num_edges for each in self._edges.values())
+        return self._edges[relation_of(self._edges, etype)].num_edges
+
+    number_of_src_nodes = num_src_nodes
+    number_of_dst_nodes = num_dst_nodes
+    number_of_nodes = num_nodes
+    number_of_edges = num_edges
+
+    # --- data ----------------------------------------------------------------------------------------
+
+    @property
+    def srcdata(self) -> Frame | TypedColumns:
+        """Data of the sources; of several types, each column is a mapping from types."""
+        return data_of(self._src_data)
+
+    @property
+    def dstdata(self) -> Frame | TypedColumns:
+        """Data of the destinations, as `srcdata`."""
+        return data_of(self._dst_data)
+
+    @property
+    def edata(self) -> Frame | TypedColumns:
+        """Data of the edges; of several relations, each column is a mapping from these."""
+        return data_of(self._edge_data)
+
+    @property
+    def ndata(self) -> Frame | TypedColumns:
+        """Data of the nodes of a graph of pairs.
+
+        Raises
+        ------
+        DglFeatureError
+            This is a block, whose nodes are sources or destinations.
+        """
+        if self.is_block:
+            raise missing_of_graph(_NAME, "ndata")
+        return data_of(self._src_data)
+
+    @property
+    def srcnodes(self) -> NodesView:
+        """The sources: called, their numbers; indexed by a type, their data."""
+        return NodesView(self._src_data, self.device)
+
+    @property
+    def dstnodes(self) -> NodesView:
+        """The destinations, as `srcnodes`."""
+        return NodesView(self._dst_data, self.device)
+
+    @property
+    def nodes(self) -> NodesView:
+        """The nodes of a graph of pairs, as `srcnodes`."""
+        return self.srcnodes
+
+    @property
+    def edges(self) -> EdgesView:
+        """The edges: called, their ends; indexed by a relation, their data."""
+        return EdgesView(self._edges, self._edge_data)
+
+    def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
+        """Return the number of in-edges (int64) of each destination, or of those numbered ``v``."""
+        return degrees_of(self._edges[relation_of(self._edges, etype)].in_degrees, v)
+
+    def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
+        """Return the number of out-edges (int64) of each source, or of those numbered ``u``."""
+        return degrees_of(self._edges[relation_of(self._edges, etype)].out_degrees, u)
+
+    # --- messages ------------------------------------------------------------------------------------
+
+    def local_scope(self) -> AbstractContextManager[None]:
+        """Return a block of code at whose end what was written to the data in it is forgotten."""
+        return forgetting([*self._src_data.values(), *self._dst_data.values(), *self._edge_data.values()])
+
+    def apply_edges(
+        self, func: Message | Callable[[EdgeUnits], Mapping[str, Any]], etype: Any = None
+    ) -> None:
+        """Write a field of each edge.
+
+        Parameters
+        ----------
+        func : of `gloader.compat.dgl.function`; or what returns fields (E, ...) by name for `EdgeUnits`
+        etype : the relation; None: the only one
+        """
+        relation = relation_of(self._edges, etype)
+        self._edge_data[relation].update(self._messages(relation, func))
+
+    def update_all(
+        self,
+        message_func: Message | Callable[[EdgeUnits], Mapping[str, Any]],
+        reduce_func: Reduction,
+        apply_node_func: Callable[[Space], Mapping[str, Any]] | None = None,
+        etype: Any = None,
+    ) -> None:
+        """Write a field of each destination: what becomes of the messages along its in-edges; 0 where it has none.
+
+        Parameters
+        ----------
+        message_func : as of `apply_edges`
+        reduce_func : sum, mean, max or min of `gloader.compat.dgl.function`
+        apply_node_func : returns further fields of the destinations, whose ``data`` it is given; None: there are none
+        etype : the relation; None: the only one
+
+        Raises
+        ------
+        DglFeatureError
+            ``reduce_func`` is a function of a mailbox.
+        """
+        if not isinstance(reduce_func, Reduction):
+            raise missing(
+                "update_all with a reduce function of its own (nodes.mailbox)",
+                "name what becomes of the messages: dgl.function.sum, mean, max or min",
+            )
+        relation = relation_of(self._edges, etype)
+        edges = self._edges[relation]
+        found = None
+        if isinstance(message_func, Message) and reduce_func.op in ("sum", "mean"):
+            found = self._sum_of_sources(relation, message_func)
+        if found is None:
+            found = edges.reduce(self._messages(relation, message_func)[reduce_func.msg], reduce_func.op)
+        elif reduce_func.op == "mean":
+            found = edges.mean_of(found)
+        data = self._dst_data[relation[2]]
+        data[reduce_func.out] = found
+        if apply_node_func is not None:
+            data.update(apply_node_func(Space(data)))
+
+    def _sum_of_sources(self, relation: Relation, message: Message) -> torch.Tensor | None:
+        """Return the sums of messages that are rows of sources, perhaps by a weight; None where they are not."""
+        ends = "".join(each.end for each in message.operands)
+        rows = self._field(relation, message, "u") if "u" in ends else None
+        if rows is None or not rows.is_floating_point() or not self._edges[relation].num_edges:
+            return None
+        if message.op == "copy":
+            return self._edges[relation].weighted_sum(rows)
+        if message.op != "mul" or "e" not in ends:
+            return None
+        weight = self._field(relation, message, "e")
+        if not weight.is_floating_point():
+            return None
+        if weight.dim() == 1 or (weight.dim() == 2 and weight.shape[1] == 1 and rows.dim() == 2):
+            return self._edges[relation].weighted_sum(rows, weight.flatten())
+        is_by_head = weight.dim() == rows.dim() == 3 and weight.shape[1:] == (rows.shape[1], 1)
+        return self._edges[relation].weighted_sum(rows, weight) if is_by_head else None
+
+    def _field(self, relation: Relation, message: Message, end: str) -> torch.Tensor:
+        operand = next(each for each in message.operands if each.end == end)
+        field: torch.Tensor = self._data(relation, end)[operand.field]
+        return field
+
+    def _data(self, relation: Relation, end: str) -> Frame:
+        """Return the data of the sources "u", the destinations "v" or the edges "e" of a relation."""
+        source, _, destination = relation
+        if end == "e":
+            return self._edge_data[relation]
+        return self._src_data[source] if end == "u" else self._dst_data[destination]
+
+    def _units(self, relation: Relation) -> EdgeUnits:
+        data = {end: self._data(relation, end) for end in "uve"}
+        return EdgeUnits(self._edges[relation], data["u"], data["v"], data["e"])
+
+    def _messages(
+        self, relation: Relation, func: Message | Callable[[EdgeUnits], Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Return the fields that ``func`` makes for each edge."""
+        units = self._units(relation)
+        if not isinstance(func, Message):
+            return func(units)
+        of = {"u": units.src, "v": units.dst, "e": units.data}
+        fields = [of[each.end][each.field] for each in func.operands]
+        return {func.out: fields[0] if func.op == "copy" else combine(func.op, *fields)}
+
+    # --- places --------------------------------------------------------------------------------------
+
+    def to(self, device: Any, **_how: Any) -> Block:
+        """Return the block on ``device``: itself where it is there, as it is when a loader was given the device."""
+        place = torch.empty(0, device=device).device
+        if place == self.device:
+            return self
+        src_data = {name: frame.to(place) for name, frame in self._src_data.items()}
+        dst_data = {name: frame.to(place) for name, frame in self._dst_data.items()}
+        return Block(
+            {relation: edges.to(place) for relation, edges in self._edges.items()},
+            {relation: frame.to(place) for relation, frame in self._edge_data.items()},
+            src_data=src_data,
+            dst_data=dst_data if self.is_block else src_data,
+            device=place,
+        )
+
+    def int(self) -> Block:
+        """Return the block as it is: its edges take 4 bytes an end, whatever ids are asked for."""
+        return self
+
+    long = int  # noqa: A003 - the method above
+
+    def edge_list(self) -> EdgeList:
+        """Return the edges of the only relation, for layers."""
+        return self._edges[only(self._edges)]
+
+    def __repr__(self) -> str:
+        kind = "Block" if self.is_block else "Graph of pairs"
+        sources = {name: frame.num_rows for name, frame in self._src_data.items()}
+        destinations = {name: frame.num_rows for name, frame in self._dst_data.items()}
+        edges = {relation: each.num_edges for relation, each in self._edges.items()}
+        return f"{kind}(sources={sources}, destinations={destinations}, edges={edges})"
+
+
+def _num_rows(frames: Mapping[str, Frame], ntype: str | None) -> int:
+    if ntype is None:
+        return sum(frame.num_rows for frame in frames.values())
+    return frames[ntype].num_rows if ntype in frames else 0

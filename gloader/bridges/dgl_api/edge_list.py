@@ -1,0 +1,182 @@
+"""The edges of one relation of a block, and what passes along them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from gloader.models.adjacency import Adjacency
+from gloader.models.aggregate import sum_neighbors
+from gloader.models.attention import reduce_edges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gloader.types import DeviceBlock
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {
+    "add": torch.add,
+    "sub": torch.sub,
+    "mul": torch.mul,
+    "div": torch.div,
+}
+
+
+class EdgeList:
+    """Edges from ``num_src`` nodes to ``num_dst`` others, in an order of their own.
+
+    Parameters
+    ----------
+    src, dst : (E,) int32 or int64 ends of each; None: those of ``adjacency``
+    num_src, num_dst : nodes on either side
+    adjacency : the same edges, which are then in the order of their destinations; None: they are in any
+    """
+
+    def __init__(
+        self,
+        src: torch.Tensor,
+        dst: torch.Tensor | None,
+        *,
+        num_src: int,
+        num_dst: int,
+        adjacency: Adjacency | None = None,
+    ) -> None:
+        self.src = src
+        self.num_src = num_src
+        self.num_dst = num_dst
+        self._dst = dst
+        self._given = adjacency
+
+    @classmethod
+    def of(cls, edges: Adjacency) -> EdgeList:
+        """Return the edges of an adjacency, and share its tensors."""
+        return cls(edges.indices, None, num_src=edges.num_src, num_dst=edges.num_dst, adjacency=edges)
+
+    @classmethod
+    def of_block(cls, block: DeviceBlock) -> EdgeList:
+        """Return the edges of ``block``. Shares its tensors."""
+        return cls.of(Adjacency(block.indptr, block.indices, num_src=block.num_src))
+
+    @property
+    def dst(self) -> torch.Tensor:
+        """(E,) the destination of each edge. Of a block they are made here: a sum over it goes forward without."""
+        if self._dst is None:
+            assert self._given is not None  # noqa: S101 - without it they are given
+            return self._given.dst
+        return self._dst
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return int(self.src.shape[0])
+
+    @cached_property
+    def in_degrees(self) -> torch.Tensor:
+        """(num_dst,) int64."""
+        if self._given is not None:
+            return self._given.indptr.diff().long()
+        return torch.bincount(self.dst, minlength=self.num_dst)
+
+    @cached_property
+    def out_degrees(self) -> torch.Tensor:
+        """(num_src,) int64."""
+        return torch.bincount(self.src, minlength=self.num_src)
+
+    def to(self, device: Any) -> EdgeList:
+        """Return the same edges on ``device``."""
+        if self._given is None:
+            return EdgeList(
+                self.src.to(device), self.dst.to(device), num_src=self.num_src, num_dst=self.num_dst
+            )
+        indptr, indices = self._given.indptr.to(device), self._given.indices.to(device)
+        return EdgeList.of(Adjacency(indptr, indices, num_src=self.num_src))
+
+    def weighted_sum(self, x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the sum of the rows of each destination's sources; never holds a row for each edge.
+
+        Parameters
+        ----------
+        x : (num_src, ...) float
+        weight : (E,) of each edge, or (E, heads, 1) where ``x`` is (num_src, heads, W); None: 1
+
+        Returns
+        -------
+        (num_dst, ...)
+        """
+        order, edges = self._sorted
+        weight = weight if weight is None or order is None else weight.index_select(0, order)
+        if weight is None or weight.dim() == 1:
+            # The width is said: of no rows, torch cannot tell it.
+            total = sum_neighbors(x.reshape(len(x), prod(x.shape[1:])), edges, weight)
+            return total.view(self.num_dst, *x.shape[1:])
+        # A head at a time: all of them together would take a row for each edge.
+        heads = zip(x.unbind(1), weight.squeeze(2).unbind(1), strict=True)
+        return torch.stack([sum_neighbors(rows, edges, each.contiguous()) for rows, each in heads], dim=1)
+
+    def reduce(self, messages: torch.Tensor, op: str) -> torch.Tensor:
+        """Return the "sum", "mean", "max" or "min" of the ``messages`` (E, ...) at each destination; of none 0."""
+        if op in ("max", "min"):
+            # Not by segments: where several messages are the largest, the gradient of torch 2.13 may be wrong.
+            index = self.dst.long().view(-1, *(1,) * (messages.dim() - 1)).expand_as(messages)
+            nothing = messages.new_zeros(self.num_dst, *messages.shape[1:])
+            return nothing.scatter_reduce(0, index, messages, f"a{op}", include_self=False)
+        order, edges = self._sorted
+        messages = messages if order is None else messages.index_select(0, order)
+        if not self.num_edges:  # operations of torch take no empty edges
+            return messages.sum() + messages.new_zeros(self.num_dst, *messages.shape[1:])
+        total = reduce_edges(messages.contiguous(), edges, by="sum")
+        return total if op == "sum" else self.mean_of(total)
+
+    def mean_of(self, total: torch.Tensor) -> torch.Tensor:
+        """Return the means whose sums are ``total`` (num_dst, ...)."""
+        counts = self.in_degrees.clamp(min=1).to(total.dtype)
+        return total / counts.view(-1, *(1,) * (total.dim() - 1))
+
+    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        """Return the ``scores`` (E, ...) with those of each destination made positive and their sum one."""
+        # Shifted by the largest, no exponential overflows; it cancels out, and so does its gradient.
+        with torch.no_grad():
+            top = self.reduce(scores, "max").index_select(0, self.dst)
+        powers = (scores - top).exp()
+        return powers / self.reduce(powers, "sum").index_select(0, self.dst)
+
+    def in_neighbor_lists(self, messages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ``messages`` (E, F) of each destination that has some, padded (D', most, F), and who these are."""
+        order, _ = self._sorted
+        messages = messages if order is None else messages.index_select(0, order)
+        reached = self.in_degrees.nonzero().squeeze(1)
+        lists = torch.split(messages, self.in_degrees[reached].tolist())
+        return torch.nn.utils.rnn.pad_sequence(list(lists), batch_first=True), reached
+
+    @cached_property
+    def _sorted(self) -> tuple[torch.Tensor | None, Adjacency]:
+        """The numbers of the edges by destination, where that is another order, and the edges so."""
+        if self._given is not None:
+            return None, self._given
+        order = torch.argsort(self.dst, stable=True)
+        indptr = torch.nn.functional.pad(self.in_degrees.cumsum(0), (1, 0)).to(self.src.dtype)
+        return order, Adjacency(indptr, self.src.index_select(0, order), num_src=self.num_src)
+
+
+def degrees_of(degrees: torch.Tensor, nodes: Any) -> torch.Tensor:
+    """Return ``degrees`` of all nodes, or of those numbered ``nodes``. Pure."""
+    # DGL's users write "__ALL__" for all.
+    return degrees if nodes is None or isinstance(nodes, str) else degrees[nodes]
+
+
+def combine(op: str, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return the message of two operands, row by row; of fewer dimensions, rows count as one of more. Pure."""
+    dims = max(left.dim(), right.dim())
+    left, right = (_with_dims(each, dims) for each in (left, right))
+    if op == "dot":
+        product = left * right
+        return product.sum(dim=-1, keepdim=True) if dims > 1 else product
+    return _OPERATIONS[op](left, right)
+
+
+def _with_dims(rows: torch.Tensor, dims: int) -> torch.Tensor:
+    return rows.view(len(rows), *(1,) * (dims - rows.dim()), *rows.shape[1:])

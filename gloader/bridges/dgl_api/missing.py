@@ -1,0 +1,72 @@
+"""What `gloader.compat.dgl` does not have: one error, that says what takes its place."""
+
+from __future__ import annotations
+
+import sys
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING, Any, Final
+
+from gloader.bridges.migrate.advice import FROM_DGL, GRAPH_ADVICE, advice_of
+from gloader.core.near_names import nearest
+from gloader.errors import DglFeatureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+
+_HERE: Final = "gloader.compat."
+
+
+def missing(name: str, advice: str | None = None) -> DglFeatureError:
+    """Return the error of ``name``, which is what DGL calls it. Pure.
+
+    Parameters
+    ----------
+    name : such as "dgl.sparse.spmatrix"
+    advice : what takes its place; None: as of `gloader.bridges.migrate.advice.advice_of`
+    """
+    return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)} (see {FROM_DGL})")
+
+
+def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Exception:
+    """Return the error of the attribute ``name`` of a graph or a block, which is called ``owner``. Pure.
+
+    Parameters
+    ----------
+    owner, name : of what is missing
+    there : the attributes that it has, of which one may be meant
+    """
+    # Python and torch ask for such names, and take another way where there are none.
+    if name.startswith("_"):
+        return AttributeError(name)
+    near = (
+        None
+        if name in GRAPH_ADVICE
+        else nearest(name, (known for known in there if known[0] != "_"), cutoff=0.8)
+    )
+    return missing(f"{owner}.{name}", f"did you mean {near!r}?" if near else GRAPH_ADVICE.get(name))
+
+
+def missing_from(module: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of what stands for DGL's ``module``."""
+
+    def getattr_of_module(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise missing(f"{module}.{name}")
+
+    return getattr_of_module
+
+
+class _Submodules(MetaPathFinder):
+    """Raises the error for ``from gloader.compat.dgl.data import ...``, where Python would say: no module."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> None:  # noqa: ARG002 - the protocol's
+        if fullname.startswith(f"{_HERE}dgl."):
+            raise missing(fullname.removeprefix(_HERE))
+
+
+def answer_for_submodules() -> None:
+    """Have Python ask here for modules below `gloader.compat.dgl` that no folder holds."""
+    # Behind all others, who are asked first: nothing that is there is looked for here.
+    sys.meta_path.append(_Submodules())

@@ -1,0 +1,369 @@
+"""gloader under GraphBolt's pipelines: features from the SSD, and our sampler. For DGL 2.1 and later.
+
+Importing this module imports DGL's GraphBolt, whose binaries exist for certain versions of torch only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import numpy as np
+import torch
+
+from gloader.bridges.given_pairs import GivenPairs, digest_of, draw_beside, edges_of_pairs
+from gloader.bridges.hop_sizes import nodes_by_hop
+from gloader.bridges.numbered import number_through
+from gloader.bridges.rows import CachedRows
+from gloader.config import Exclude
+from gloader.convert.sources.dgl import quiet_dgl
+from gloader.core.flag_values import require_choice
+from gloader.core.near_names import near_keywords
+from gloader.core.negatives import Table, checked_negatives
+from gloader.errors import ConfigError, MissingDependencyError
+from gloader.samplers import HeteroGraph, NeighborSampler, make_hetero_sampler
+from gloader.types import BatchId, BatchSeeds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gloader.cache import OnlineName
+    from gloader.core.fanouts import FanoutsLike
+    from gloader.core.negatives import Negatives
+    from gloader.samplers import CscGraph
+    from gloader.types import Block, FeatureSource, HeteroBatch, IdArray, Relation
+
+
+with quiet_dgl("gloader.adapters.graphbolt needs") as dgl:
+    try:
+        import dgl.graphbolt as gb
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"gloader.adapters.graphbolt needs GraphBolt, which DGL {dgl.__version__} with torch {torch.__version__} "
+            f"does not have ({error}); in an environment of its own: pip install dgl==2.1.0 torch==2.2.1 "
+            "torchdata==0.7.1 'numpy<2'"
+        ) from error
+
+
+@near_keywords
+class StoreFeature(gb.Feature):
+    """A GraphBolt feature whose rows are in a store on the SSD. Read-only; thread-safe.
+
+    GraphBolt drives: what it will sample is unknown, so the cache decides batch by batch. Where GraphBolt reads
+    ahead (`read_async`, DGL 2.4 and later), one thread of this feature does it, until `close`.
+
+    Parameters
+    ----------
+    source : all N rows, such as ``dataset.open_features()``; the caller closes it
+    cache : bytes of host memory for rows ("2GB" or a number)
+    policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
+
+    Raises
+    ------
+    ConfigError
+        The policy is unknown.
+    """
+
+    def __init__(self, source: FeatureSource, *, cache: str | int = 0, policy: OnlineName = "sieve") -> None:
+        super().__init__()
+        self.rows = CachedRows(source, cache=cache, policy=policy)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def read(self, ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Return the rows of ``ids`` (M,), or all, on the device of ``ids``."""
+        if ids is None:
+            return torch.from_numpy(self.rows.gather(np.arange(self.count())))
+        return torch.from_numpy(self.rows.gather(ids.cpu().numpy())).to(ids.device)
+
+    def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
+        """Yield, once, what waits for the rows of ``ids`` (M,); ForkError in a forked child."""
+        self.rows.require_own_process()  # its thread would not be there
+        # Made in the process that reads, after DGL forked its workers.
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "gloader-graphbolt")
+        yield _Pending(self._pool.submit(self.read, ids))
+
+    def read_async_num_stages(self, ids_device: torch.device) -> int:  # noqa: ARG002 - one on every device
+        """Return how often `read_async` yields."""
+        return 1
+
+    def size(self) -> torch.Size:
+        """Return the shape of one row."""
+        return torch.Size([self.rows.source.dim])
+
+    def count(self) -> int:
+        """Return N."""
+        return self.rows.source.num_rows
+
+    def metadata(self) -> dict[str, Any]:
+        """Say what this is."""
+        return {"backend": "gloader"}
+
+    def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:  # noqa: ARG002 - refused
+        """Refuse: a store is not written to after its creation.
+
+        Raises
+        ------
+        ConfigError
+            Always.
+        """
+        raise ConfigError("a gloader store is read-only; write a new one with FeatureStore.create")
+
+    def close(self) -> None:
+        """Join the reading thread. Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class _Pending:
+    """What GraphBolt waits on."""
+
+    def __init__(self, future: Future[torch.Tensor]) -> None:
+        self._future = future
+
+    def wait(self) -> torch.Tensor:
+        """Return the rows, or raise what reading them raised."""
+        return self._future.result()
+
+
+@near_keywords
+class BlockSampler(gb.SubgraphSampler):
+    """Our neighbour sampling as a step of a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
+
+    GraphBolt does not say which batch it asks for, so a batch's random key is a digest of its seeds and of ``epoch``:
+    equal for any number of workers.
+
+    Parameters
+    ----------
+    datapipe : of minibatches with seeds; of a graph of several types with seeds by type
+    graph : the topology, of one type or of several
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several types
+        also by relation, or of all together, see `gloader.HeteroLoader`
+    seed : any integer
+    epoch : any integer; draw others in another epoch
+    exclude : of minibatches of pairs, the edges that no hop may take: "none", "self" those between the ends of the
+        positives, "reverse" those that lead back, too. They are left out while picking, so that fan-outs stay full;
+        as GraphBolt does, all edges with the same ends are
+    reverse : of a graph of several types, the relation that leads back of each, as "a:rates:b" or a tuple
+
+    Raises
+    ------
+    ConfigError
+        As `gloader.samplers.make_hetero_sampler`; ``exclude`` is another word.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        graph: CscGraph | HeteroGraph,
+        fanouts: FanoutsLike,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+        exclude: Exclude = "none",
+        reverse: Mapping[str | Relation, str | Relation] | None = None,
+    ) -> None:
+        require_choice("exclude", exclude, get_args(Exclude))
+        self._graph = graph
+        self._exclude = exclude
+        self._reverse = {_relation(one): _relation(other) for one, other in (reverse or {}).items()}
+        # Before the base class, whose constructor builds the stages.
+        self._types = graph if isinstance(graph, HeteroGraph) else None
+        self._sampler = (
+            make_hetero_sampler("neighbor", graph, fanouts, seed)
+            if isinstance(graph, HeteroGraph)
+            else NeighborSampler(graph, cast("Sequence[int]", fanouts), seed=seed)
+        )
+        self._epoch = epoch
+        super().__init__(datapipe)
+
+    def sample_subgraphs(self, seeds: Any, *_: Any, **__: Any) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
+        """Sample the blocks of ``seeds`` (B,), or of those by type; returns the input nodes and a subgraph per hop.
+
+        Of a graph of several types every type and relation is there, perhaps empty; a relation is called
+        "source:name:destination", as GraphBolt has it.
+
+        Raises
+        ------
+        SeedError
+            The seeds repeat, or are no nodes of the graph.
+        ConfigError
+            The graph has several types, and the seeds come without; or the reverse.
+        """
+        if isinstance(seeds, Mapping) is (self._types is None):
+            raise ConfigError(
+                "the graph has several types of nodes: give seeds by type, as gb.ItemSetDict has them"
+                if self._types is not None
+                else "seeds come by type, and the graph has nodes of one type: give a tensor of ids"
+            )
+        return self._sampled(seeds, excluded=())
+
+    def _sample(self, minibatch: Any) -> Any:
+        if self._exclude == "none" or minibatch.seeds is None:
+            return super()._sample(minibatch)
+        pairs = positives_of(minibatch)
+        excluded = edges_of_pairs(self._graph, pairs, exclude=self._exclude, reverse=self._reverse)
+        found = self._sampled(minibatch._seed_nodes, excluded=excluded)  # noqa: SLF001 - GraphBolt has them there
+        minibatch.input_nodes, minibatch.sampled_subgraphs = found
+        return minibatch
+
+    def _sampled(
+        self, seeds: Any, *, excluded: tuple[IdArray, ...]
+    ) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
+        ids = (
+            seeds.cpu().numpy()
+            if self._types is None
+            else number_through(self._types, {name: some.cpu().numpy() for name, some in seeds.items()})
+        )
+        batch_id = BatchId(epoch=self._epoch, index=digest_of(ids))
+        asked = BatchSeeds(nodes=ids, excluded=excluded) if excluded else ids
+        if not isinstance(self._sampler, NeighborSampler):
+            return _to_typed_subgraphs(self._sampler.sample(batch_id, asked))
+        batch = self._sampler.sample(batch_id, asked)
+        nodes = torch.from_numpy(batch.nodes)
+        return nodes, [_to_subgraph(block, nodes) for block in batch.blocks]
+
+
+@near_keywords
+class NegativeSampler(gb.MiniBatchTransformer):
+    """Our negatives as a step of a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
+
+    Takes minibatches of pairs, which item sets with ``names="seeds"`` of shape (N, 2) give, and does to them what
+    GraphBolt's ``sample_uniform_negative`` does: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool says
+    which they are, and ``indexes`` (P,) which of them a pair is, or is beside. A batch's random key is a digest of its
+    pairs and of ``epoch``.
+
+    Parameters
+    ----------
+    datapipe : of minibatches with pairs; of a graph of several types with pairs by relation
+    graph : the topology, of one type or of several
+    negatives : `gloader.Uniform`, `gloader.Binary` or `gloader.InBatch`, or their text
+    seed : any integer
+    epoch : any integer; draw others in another epoch
+
+    Raises
+    ------
+    ConfigError
+        The negatives are none of these.
+    """
+
+    def __init__(
+        self,
+        datapipe: Any,
+        graph: CscGraph | HeteroGraph,
+        negatives: Negatives | str,
+        *,
+        seed: int = 0,
+        epoch: int = 0,
+    ) -> None:
+        self._graph, self._seed, self._epoch = graph, seed, epoch
+        drawn = checked_negatives(negatives)
+        if drawn is None or isinstance(drawn, Table):
+            raise ConfigError(
+                f"negatives={negatives}: GraphBolt gives pairs, and knows no link table; pass Uniform(k), "
+                "Binary(ratio) or InBatch()"
+            )
+        self._negatives = drawn
+        super().__init__(datapipe, self.add_negatives)
+
+    def add_negatives(self, minibatch: Any) -> Any:
+        """Return ``minibatch`` with negatives behind its pairs, with labels and indexes.
+
+        Raises
+        ------
+        ConfigError
+            It has no pairs.
+        SeedError
+            An end is no node of the graph, or pairs are of a relation that it does not have.
+        """
+        given = positives_of(minibatch)
+        drawn = {
+            relation: draw_beside(
+                self._graph, pairs, relation, negatives=self._negatives, seed=self._seed, epoch=self._epoch
+            )
+            for relation, pairs in given.items()
+        }
+        parts = {
+            relation: (
+                torch.from_numpy(pairs),
+                torch.from_numpy(owners),
+                torch.arange(len(pairs)) < len(given[relation]),
+            )
+            for relation, (pairs, owners) in drawn.items()
+        }
+        for number, name in enumerate(("seeds", "indexes", "labels")):
+            found = {relation: tensors[number] for relation, tensors in parts.items()}
+            setattr(
+                minibatch,
+                name,
+                found[None]
+                if None in found
+                else {_text(cast("Relation", key)): one for key, one in found.items()},
+            )
+        return minibatch
+
+
+def positives_of(minibatch: Any) -> GivenPairs:
+    """Return the pairs (B, 2) of ``minibatch`` that are no negatives, by relation: None in a graph of one type.
+
+    Raises
+    ------
+    ConfigError
+        It has no pairs.
+    """
+    seeds, labels = minibatch.seeds, minibatch.labels
+    typed = isinstance(seeds, Mapping)
+    found = {}
+    for key, pairs in seeds.items() if typed else [(None, seeds)]:
+        if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2:
+            raise ConfigError('a minibatch has no pairs: give items of shape (N, 2) with names="seeds"')
+        # Where there are indexes, there are negatives already.
+        is_one = ... if minibatch.indexes is None else (labels[key] if typed else labels) > 0
+        found[None if key is None else _relation(key)] = pairs[is_one].cpu().numpy()
+    return found
+
+
+def _relation(relation: str | Relation) -> Relation:
+    return cast("Relation", tuple(relation.split(":"))) if isinstance(relation, str) else relation
+
+
+def _to_subgraph(block: Block, nodes: torch.Tensor) -> gb.SampledSubgraphImpl:
+    return gb.SampledSubgraphImpl(
+        sampled_csc=_to_csc(block),
+        original_column_node_ids=nodes[: block.num_dst],
+        original_row_node_ids=nodes[: block.num_src],
+        original_edge_ids=torch.from_numpy(block.edge_ids),
+    )
+
+
+def _to_typed_subgraphs(batch: HeteroBatch) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
+    nodes = {name: torch.from_numpy(ids) for name, ids in batch.nodes.items()}
+    known = nodes_by_hop(batch.num_seeds, batch.blocks)
+    subgraphs = []
+    for depth, hop in enumerate(batch.blocks):
+        # The first is next to the features, and holds the nodes that are known after the last hop.
+        after = len(batch.blocks) - depth
+        subgraphs.append(
+            gb.SampledSubgraphImpl(
+                sampled_csc={_text(relation): _to_csc(block) for relation, block in hop.items()},
+                original_column_node_ids={name: ids[: known[name][after - 1]] for name, ids in nodes.items()},
+                original_row_node_ids={name: ids[: known[name][after]] for name, ids in nodes.items()},
+                original_edge_ids={
+                    _text(relation): torch.from_numpy(block.edge_ids) for relation, block in hop.items()
+                },
+            )
+        )
+    return nodes, subgraphs
+
+
+def _to_csc(block: Block) -> gb.CSCFormatBase:
+    return gb.CSCFormatBase(
+        indptr=torch.from_numpy(block.indptr.astype(np.int64)),
+        indices=torch.from_numpy(block.indices.astype(np.int64)),
+    )
+
+
+def _text(relation: Relation) -> str:
+    return ":".join(relation)

@@ -1,0 +1,218 @@
+"""A loader seen through an adapter: the same batches, converted, in the form that other libraries' loops expect."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
+
+from gloader.core.near_names import near_attributes, require_keywords
+from gloader.dataset import Dataset
+from gloader.errors import ConfigError, LoaderBusyError
+from gloader.loader import HeteroLoader, LinkLoader, Loader
+from gloader.pipeline.consumer import require_same_process
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import TypeAlias
+
+
+AnyLoader: TypeAlias = "Loader | HeteroLoader"
+Viewed: TypeAlias = "Loader | HeteroLoader | LinkLoader"
+T = TypeVar("T")
+
+
+@near_attributes
+class LoaderView(Generic[T]):
+    """The batches of a loader, each passed through ``convert``; position, length and state are the loader's.
+
+    An epoch ends as soon as its last batch is handed out, not when the loop asks for one more: loops that count
+    (Lightning's) never ask. Starting another epoch ends the one before; its iterator then refuses to go on.
+
+    `close` closes the loader; also a context manager.
+
+    Parameters
+    ----------
+    loader : see `to_loader` and `to_link_loader`
+    convert : pure; from a batch to what the loop gets
+    is_owner : close the loader, too, when this is dropped without `close`, as data loaders commonly are
+    """
+
+    _refused: ClassVar[
+        tuple[str, ...]
+    ] = ()  # keywords of other libraries that are refused with what to do instead
+    _renamed: ClassVar[tuple[str, ...]] = ()  # keywords of the loader that the class has by another name
+
+    def __init__(self, loader: Viewed, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
+        self.loader = loader
+        self._convert = convert
+        if is_owner:
+            # Not at exit: threads that a loader would join may be gone by then.
+            weakref.finalize(self, loader.close).atexit = False
+        # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
+        self._running: weakref.ref[_Epoch[T]] | None = None
+
+    def __new__(cls, *_given: Any, **keywords: Any) -> Self:
+        """Refuse a keyword that is not there before Python misses the one that was meant."""
+        require_keywords(cls.__name__, keywords, cls._keywords())
+        return super().__new__(cls)
+
+    @classmethod
+    def _keywords(cls) -> list[str]:
+        """Return the keywords of the class: its own, those it refuses by itself, and those of the loader it builds."""
+        own = inspect.signature(cls.__init__).parameters
+        if all(parameter.kind != inspect.Parameter.VAR_KEYWORD for parameter in own.values()):
+            return list(own)
+        native = [*inspect.signature(Loader).parameters, *inspect.signature(LinkLoader).parameters]
+        return [*own, *cls._refused, *(name for name in native if name not in cls._renamed)]
+
+    def __len__(self) -> int:
+        """Return the number of batches per epoch."""
+        return len(self.loader)
+
+    def __repr__(self) -> str:
+        """Return the loader that is seen through this one, under this one's name."""
+        return f"{type(self).__name__}({repr(self.loader).partition('(')[2]}"
+
+    def explain(self) -> str:
+        """Say what is held where, and how reading went; see `gloader.Loader.explain`."""
+        return self.loader.explain()
+
+    def bottleneck(self) -> str:
+        """Say in a sentence what the running or the last epoch waited for; see `gloader.Loader.bottleneck`."""
+        return self.loader.bottleneck()
+
+    def __iter__(self) -> Iterator[T]:
+        """Return the next epoch, or the rest of the one that `load_state_dict` points into.
+
+        Its first ``next`` starts it, and raises what ``iter`` of a `gloader.Loader` raises.
+        """
+        self._end_running()
+        epoch = _Epoch(self, convert=self._convert)
+        self._running = weakref.ref(epoch)
+        return epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position as JSON; see `gloader.Loader.state_dict`."""
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a position that `state_dict` returned; ends the epoch that is running."""
+        self._end_running()
+        self.loader.load_state_dict(state)
+
+    def close(self) -> None:
+        """Close the loader. Idempotent."""
+        self._end_running()
+        self.loader.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _end_running(self) -> None:
+        running = self._running() if self._running is not None else None
+        if running is not None:
+            running.supersede()
+        self._running = None
+
+
+class _Epoch(Iterator[T]):
+    """One epoch. It starts with its first batch: some loops make iterators that they never use."""
+
+    def __init__(self, view: LoaderView[T], *, convert: Callable[[Any], T]) -> None:
+        self._view = view  # kept, since dropping it may close its loader
+        self._convert = convert
+        self._batches: Iterator[Any] | None = None
+        self._state: Literal["new", "running", "ended", "superseded"] = "new"
+        self._turn = threading.Lock()  # of the thread that takes a batch; threads may share an epoch
+        self._pid = os.getpid()
+
+    def __next__(self) -> T:
+        require_same_process(self._pid)  # before the lock, which may be held for ever in a forked child
+        with self._turn:
+            return self._next()
+
+    def _next(self) -> T:
+        if self._state == "superseded":
+            raise LoaderBusyError(
+                "another epoch of this loader was started meanwhile; a loader runs one epoch at a time"
+            )
+        if self._state == "new":
+            self._batches, self._state = iter(self._view.loader), "running"
+        if (batches := self._batches) is None:
+            raise StopIteration
+        batch = next(batches)
+        # Loops that count batches never ask for the one after the last; without this the epoch would stay open.
+        if batch.id.index == len(self._view) - 1:
+            next(batches, None)  # the loader learns that the epoch is complete
+            self._batches, self._state = None, "ended"
+        return self._convert(batch)
+
+    def supersede(self) -> None:
+        """End the epoch, by dropping the loader's iterator; unless it was at its end it refuses to go on."""
+        # Dropping the iterator ends its threads, whoever else still holds this epoch.
+        self._batches = None
+        if self._state != "ended":
+            self._state = "superseded"
+
+
+def at_most(batch_size: Any, num_seeds: int) -> Any:
+    """Return a batch no larger than an epoch, as other libraries have it; the loader refuses what is no number."""
+    return min(batch_size, max(num_seeds, 1)) if isinstance(batch_size, Integral) else batch_size
+
+
+def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLoader:
+    """Return ``loader``, or a loader built for the dataset it is: a `HeteroLoader` where it has several types.
+
+    Raises
+    ------
+    ConfigError
+        Settings are given for a loader that is built already, or ``loader`` is neither loader nor dataset.
+    GloaderError
+        As `gloader.Loader`.
+    """
+    if isinstance(loader, Dataset):
+        return HeteroLoader(loader, **settings) if loader.kind == "hetero" else Loader(loader, **settings)
+    if not isinstance(loader, (Loader, HeteroLoader)):
+        raise ConfigError(
+            f"expected a gloader.Loader, gloader.HeteroLoader or gloader.Dataset, got a {type(loader).__name__}"
+        )
+    if settings:
+        raise ConfigError(_built_already(settings))
+    return loader
+
+
+def to_link_loader(loader: LinkLoader | Dataset, settings: Mapping[str, Any]) -> LinkLoader:
+    """Return ``loader``, or a loader of links built for the dataset it is.
+
+    Raises
+    ------
+    ConfigError
+        Settings are given for a loader that is built already, or ``loader`` is neither loader nor dataset.
+    GloaderError
+        As `gloader.LinkLoader`.
+    """
+    if isinstance(loader, Dataset):
+        return LinkLoader(loader, **settings)
+    if not isinstance(loader, LinkLoader):
+        raise ConfigError(f"expected a gloader.LinkLoader or gloader.Dataset, got a {type(loader).__name__}")
+    if settings:
+        raise ConfigError(_built_already(settings))
+    return loader
+
+
+def _built_already(settings: Mapping[str, Any]) -> str:
+    return (
+        f"{', '.join(settings)}: this loader is built already; pass the dataset instead, or build the loader "
+        "with them"
+    )

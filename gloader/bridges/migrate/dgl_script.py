@@ -1,0 +1,449 @@
+"""What becomes of a script that was written for DGL."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from gloader.bridges.migrate.advice import (
+    ADVICE,
+    FROM_DGL,
+    GRAPH_ADVICE,
+    SURFACE,
+    advice_of,
+    canonical,
+    is_here,
+)
+from gloader.bridges.migrate.calls import argument, literal
+from gloader.bridges.migrate.dgl_imports import COMPAT, OURS, change_import
+from gloader.bridges.migrate.dgl_loader import change_loading
+from gloader.bridges.migrate.dgl_names import (
+    FLAGS,
+    LIBRARY,
+    LOADERS,
+    MANY_GRAPHS,
+    NAMES,
+    STORED,
+    kind_of_call,
+)
+from gloader.bridges.migrate.dgl_reverse_edges import leave_out_numbering
+from gloader.bridges.migrate.draft import Draft
+from gloader.bridges.migrate.findings import MISSING
+from gloader.bridges.migrate.graph_names import parameters_of
+from gloader.bridges.migrate.imports import grouped
+from gloader.bridges.migrate.loading import (
+    OGB_CLASSES,
+    OGB_TYPED,
+    OGB_UNFIT,
+    folder_of,
+    idx_split,
+    of_type,
+    stem_of,
+)
+from gloader.bridges.migrate.prepare_steps import prepared_with
+from gloader.bridges.migrate.read_uses import read_uses
+from gloader.bridges.migrate.source_text import Edits
+
+if TYPE_CHECKING:
+    from gloader.bridges.migrate.uses import Held, Use
+
+
+_OPEN: Final = "import gloader"
+_DATA: Final = "feat, label, train_mask, val_mask and test_mask"
+_IN_MEMORY: Final = (
+    "these rows stay in memory: save the graph with them (dgl.save_graphs), prepare that file and leave this line out, "
+    "and they are read from the SSD"
+)
+_OTHER_DATA: Final = (
+    f"in memory, and in blocks; the SSD has what is called {_DATA} of nodes, feat and weight of edges"
+)
+_SPLIT_IDS: Final = {"train_idx": "train", "val_idx": "valid", "test_idx": "test"}
+_FROM_ELSEWHERE: Final = (
+    "what makes this graph is not known here: it has to be dgl.DGLGraph(gloader.Dataset.open(OUT)), of "
+    "`gloader prepare dgl:FILE OUT`"
+)
+_LAYERS: Final = (
+    "layers take blocks, not a whole graph: infer layer by layer, with a DataLoader over "
+    "MultiLayerFullNeighborSampler(1)"
+)
+_MAILBOX: Final = (
+    "no reduce function of your own (nodes.mailbox): dgl.function.sum, mean, max or min, written in the call"
+)
+# Arguments of changes to a graph that say nothing about its edges.
+_ABOUT_DATA: Final = frozenset({"copy_ndata", "copy_edata", "readonly"})
+_PREPARED_WITH: Final = re.compile(
+    r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
+)
+_WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
+# What scripts begin with that train on whole graphs, or by way of something else of DGL's.
+_ELSEWHERE: Final = (
+    "dgl.batch",
+    "dgl.data.",
+    "dgl.dataloading.GraphDataLoader",
+    "dgl.distributed",
+    "dgl.graphbolt",
+)
+
+
+def draft_dgl(text: str, tree: ast.Module) -> Draft:
+    """Return what becomes of a script that uses DGL. Pure."""
+    script = read_uses(tree, LIBRARY)
+    return _DglScript(Draft(text, tree, script, FROM_DGL)).write()
+
+
+class _DglScript:
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        names = [use.name for use in draft.script.uses if use.held is None]
+        self._has_loader = any(canonical(name) in LOADERS for name in names)
+        self._is_elsewhere = not self._has_loader and any(
+            canonical(name).startswith(_ELSEWHERE) or kind_of_call(name) in {"built", "dataset"}
+            for name in names
+        )
+        self._loops: list[Use] = []  # that were removed from the whole graph
+        self._left: set[int] = set()  # nodes of lines that stay, or go, as a whole
+        self._is_made = False  # the changed script opens a dataset, or loads a file
+        self._made: set[str] = set()  # names of graphs besides, which what a helper returned is bound to
+        self._is_typed = any(
+            canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}
+            for use in draft.script.uses
+        )
+        self._loaded: list[ast.Call] = []  # files of dgl.save_graphs
+        self._ntype: str | None = None  # of the nodes with labels, where there are several types
+
+    def write(self) -> Draft:
+        draft = self._draft
+        if self._has_loader:
+            self._made, self._left = leave_out_numbering(draft)
+        for use in draft.script.uses:
+            draft.look_at(use.node)
+            if id(use.node) in self._left:
+                self._stays(use)
+            elif use.held is not None:
+                self._asked_of(use, use.held)
+            elif use.name.startswith("dgl.") or use.name == "dgl":
+                self._dgl_name(use)
+            elif use.name in OGB_CLASSES:
+                self._dataset(use)
+        if self._has_loader:
+            self._from_gloader()
+            self._come_from_elsewhere()
+            self._whole_graphs()
+            self._flags_of_advice()
+            self._prepare_files()
+        draft.edits.is_frozen = False
+        for use in self._loops:
+            if "--self-loops" in draft.steps.flags:
+                draft.find(use.node, use.name, "changes", "--self-loops leaves each node exactly one")
+            else:
+                draft.find(use.node, use.name, "missing", ADVICE["dgl.remove_self_loop"])
+        for group in grouped(draft.script.imports):
+            change_import(draft, group, has_loader=self._has_loader)
+        draft.write_imports(("dgl", "ogb"))
+        if self._is_elsewhere:  # half a script of gloader's would be none of DGL's
+            draft.edits = Edits(draft.text)
+        return draft
+
+    # --- names of DGL ----------------------------------------------------------------------------
+
+    def _dgl_name(self, use: Use) -> None:
+        draft, name = self._draft, canonical(use.name)
+        if name in SURFACE or id(use.node) in draft.replaced:
+            return
+        edits = draft.edits
+        is_change = name.rpartition(".")[2] in FLAGS and self._is_of_graph(use)
+        if edits.is_replaced(edits.start(use.node), edits.end(use.node)) and not is_change:
+            draft.replaced.add(id(use.node))  # an argument of what is opened now
+            return
+        # A method of a class that is here, such as SAGEConv.reset_parameters.
+        known = next((each for each in _prefixes(name) if is_here(each) and each not in SURFACE), None)
+        kind, last = kind_of_call(use.name), name.rpartition(".")[2]
+        if known is not None:
+            where = OURS + known.rpartition(".")[0]
+            if kind == "loaded" and use.call is not None:
+                self._loaded.append(use.call)
+                self._is_made = True
+                where = "load_graphs prepares the file the first time"
+            odd = _unlike(name, use.call)
+            draft.find(use.node, use.name, "missing" if odd else "maps", odd or where)
+        elif name in LOADERS:
+            self._rename(use)
+        elif name.startswith("dgl.data.") and last in MANY_GRAPHS:
+            draft.find(use.node, use.name, "missing", ADVICE["dgl.batch"])
+        elif kind == "dataset" and use.call is not None:
+            self._dataset(use)
+        elif kind == "built" and use.call is not None and self._has_loader:
+            self._built(use, use.call)
+        elif is_change and use.call is not None and self._has_loader:
+            self._flag(use, last, use.call, use.call.args[0])
+        else:
+            draft.find(
+                use.node, use.name, "missing", _WHOLE_GRAPH if kind == "built" else advice_of(use.name)
+            )
+        change_loading(draft, use)
+
+    def _rename(self, use: Use) -> None:
+        """Have the script say DataLoader for what DGL called NodeDataLoader; imports bring it by the old name."""
+        draft, node = self._draft, use.node
+        can_go = not isinstance(node, ast.Attribute) or draft.replace_tail(node, node.value, ".DataLoader")
+        draft.note(node, use.name, f"{OURS}dgl.dataloading.DataLoader", can_go=can_go)
+
+    # --- where graphs come from ------------------------------------------------------------------
+
+    def _dataset(self, use: Use) -> None:
+        """Open a prepared dataset where the script makes one in memory."""
+        draft, call = self._draft, use.call
+        if call is None or id(use.node) in draft.replaced:
+            return
+        if not self._has_loader:
+            draft.find(use.node, use.name, "missing", _WHOLE_GRAPH)
+            return
+        inner = call.args[0] if call.args and canonical(use.name).startswith("dgl.data.As") else None
+        if isinstance(inner, ast.Name):  # a dataset that is opened elsewhere in the script
+            can_go = draft.strip_call(call, inner, use.place)
+            draft.replaced |= {id(use.node)} if can_go else set()
+            draft.note(use.node, use.name, "a gloader.Dataset has the splits", can_go=can_go)
+            return
+        made = inner if isinstance(inner, ast.Call) else call
+        source = next((each for each in draft.script.uses if each.call is made), use)
+        folder = folder_of(made, source.name, draft.edits)
+        if folder.name in OGB_UNFIT:
+            draft.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
+            return
+        opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
+        if not draft.edits.replace_node(call, opened):
+            draft.by_hand(use.node, use.name)
+            return
+        self._is_made = True
+        draft.replaced |= {id(use.node), id(source.node)}
+        draft.find(use.node, use.name, "changes", opened)
+        if source.name in OGB_CLASSES:
+            self._ntype = OGB_TYPED.get(folder.name)
+            draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
+        else:
+            self._save(f"{ast.unparse(call)}[0]", folder.path, behind=f"line {call.end_lineno}")
+
+    def _built(self, use: Use, call: ast.Call) -> None:
+        draft, node = self._draft, use.place.statement
+        dgl, gloader = draft.module("dgl", COMPAT), draft.module("gloader", _OPEN)
+        opened = f'{dgl}.DGLGraph({gloader}.Dataset.open("data/graph"))'
+        if not draft.edits.replace_node(call, opened):
+            draft.by_hand(use.node, use.name)
+            return
+        self._is_made = True
+        draft.replaced.add(id(use.node))
+        draft.find(use.node, use.name, "changes", opened)
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        name = target.id if isinstance(target, ast.Name) else "g"
+        self._save(name, "data/graph", behind=f"the lines that make {name} and its {_DATA}")
+
+    def _save(self, graph: str, folder: str, *, behind: str) -> None:
+        """Note how a graph of DGL becomes a dataset."""
+        file = f"{folder.rpartition('/')[2]}.bin"
+        where = f"in the script as it is, where DGL still runs, behind {behind}:"
+        has_dgl = any(one.dotted == "dgl" and one.local == "dgl" for one in self._draft.script.imports)
+        saved = f'dgl.save_graphs("{file}", [{graph}])'
+        self._draft.steps.add(where, saved if has_dgl else f"import dgl; {saved}")
+        self._draft.steps.add("then, in a shell:", f"gloader prepare dgl:{file} {folder}")
+
+    def _prepare_files(self) -> None:
+        """Have files of graphs prepared by a command, where flags belong to it."""
+        draft = self._draft
+        for call in self._loaded if draft.steps.flags else ():
+            file = argument(call, 0, "filename")
+            name = literal(file)
+            if file is None or not isinstance(name, str):
+                where = "in a shell, and then load OUT in the place of the file:"
+                draft.steps.add(where, "gloader prepare dgl:FILE OUT")
+                continue
+            stem = stem_of(name)
+            draft.look_at(call)
+            can_go = draft.edits.replace_node(file, f'"data/{stem}"')
+            draft.note(call, "dgl.load_graphs", f'load_graphs("data/{stem}")', can_go=can_go)
+            draft.steps.add("in a shell:", f"gloader prepare {shlex.quote(f'dgl:{name}')} data/{stem}")
+
+    def _is_of_graph(self, use: Use) -> bool:
+        held = use.given.get(0)
+        return held is not None and held.kind in {"graph", "built"} and held.is_sure
+
+    def _flag(self, use: Use, name: str, call: ast.Call, graph: ast.expr) -> None:
+        draft, flag, statement = self._draft, FLAGS[name], use.place.statement
+        odd = [each.arg for each in call.keywords if each.arg not in _ABOUT_DATA]
+        is_several = isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Tuple)
+        if odd or (is_several and isinstance(statement, ast.Assign) and statement.value is call):
+            self._left |= {id(each) for each in ast.walk(call)}
+            because = f"; {odd[0]}= has nothing in its place" if odd and odd[0] else ""
+            draft.find(use.node, use.name, "missing", advice_of(f"dgl.{name}") + because)
+            return
+        root = graph
+        while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in FLAGS:
+            root = root.args[0] if root.args else root.func.value
+        if not draft.strip_call(call, graph, use.place, root):
+            draft.find(use.node, use.name, "missing", advice_of(f"dgl.{name}"))
+            return
+        draft.replaced.add(id(use.node))
+        if flag:
+            draft.steps.flag(flag)
+            draft.find(use.node, use.name, "changes", prepared_with(flag))
+        else:
+            self._loops.append(use)
+
+    def _stays(self, use: Use) -> None:
+        """Note a name of DGL in a line that stays as it is."""
+        if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
+            self._draft.find(use.node, use.name, "missing", advice_of(use.name))
+
+    def _come_from_elsewhere(self) -> None:
+        """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
+        draft = self._draft
+        parameters = parameters_of(draft.tree)
+        for use in draft.script.uses:
+            if use.held is not None or use.call is None or canonical(use.name) not in LOADERS:
+                continue
+            given, held = argument(use.call, 0, "graph"), use.argument(0, "graph")
+            is_known = held is not None and held.kind in {"graph", "built", "dataset"} and held.is_sure
+            name = given.id if isinstance(given, ast.Name) else ""
+            if given is None or is_known or (self._is_made and name in parameters | self._made):
+                continue
+            draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
+
+    def _whole_graphs(self) -> None:
+        """Note models that are called with the whole graph: their layers take blocks."""
+        draft = self._draft
+        bound = {"g", "graph", "hg"}
+        for node in ast.walk(draft.tree):
+            match node:
+                case ast.Call(func=ast.Name(id="model" | "net"), args=[ast.Name(id=name), *_]) if (
+                    name in bound
+                ):
+                    draft.find(node, f"{draft.edits.of(node.func)}({name}, ...)", "perhaps missing", _LAYERS)
+
+    def _flags_of_advice(self) -> None:
+        """Have the command carry each flag that the advice on a name speaks of."""
+        draft = self._draft
+        for each in draft.findings:
+            found = _PREPARED_WITH.match(each.text) if each.verdict in MISSING else None
+            if found is not None:
+                draft.steps.flag(found[2] if found[2] and self._is_typed else found[1])
+
+    def _from_gloader(self) -> None:
+        """Wrap what a script that knows gloader already hands to DGL."""
+        draft = self._draft
+        for node in ast.walk(draft.tree):
+            match node:
+                case ast.Call(func=ast.Attribute(attr="to_dgl", value=owner), args=[], keywords=[]):
+                    self._is_made = True
+                    draft.look_at(node)
+                    can_go = draft.wrap(node, owner, f"{draft.module('dgl', COMPAT)}.DGLGraph")
+                    draft.note(node, "to_dgl()", "dgl.DGLGraph(...)", can_go=can_go)
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _asked_of(self, use: Use, held: Held) -> None:
+        draft = self._draft
+        if held.kind == "dataset" and self._has_loader:
+            self._of_dataset(use, held)
+        elif held.kind.startswith("frame of "):
+            self._frame(use, is_built=held.kind.endswith("built"))
+        elif held.kind == "sampler" and use.name != "()":
+            draft.find(
+                use.node, f"sampler.{use.name}", "missing", "a DataLoader asks for the blocks of its seeds"
+            )
+        elif held.kind in NAMES and use.name not in {"[]", "()"}:
+            self._of_graph(use, held)
+
+    def _of_graph(self, use: Use, held: Held) -> None:
+        draft, said = self._draft, f"{held.kind.replace('built', 'graph')}.{use.name}"
+        is_whole = held.is_sure and held.kind in {"graph", "built"} and self._has_loader
+        if use.name in FLAGS and is_whole and use.call is not None and isinstance(use.node, ast.Attribute):
+            self._flag(use, use.name, use.call, use.node.value)
+        elif use.name == "update_all" and not _names_its_sum(use.call):
+            draft.find(use.node, said, "perhaps missing", _MAILBOX)
+        elif use.name in NAMES[held.kind]:
+            draft.find(use.node, said, "maps", "graphs and blocks of gloader.compat.dgl")
+        else:
+            advice = GRAPH_ADVICE.get(use.name, "graphs and blocks of gloader.compat.dgl do not have it")
+            draft.find(use.node, said, "missing" if held.is_sure else "perhaps missing", advice)
+
+    def _of_dataset(self, use: Use, held: Held) -> None:
+        draft, node = self._draft, use.node
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            return
+        owner, said = draft.edits.of(node.value), f"dataset.{use.name}"
+        if use.name == "[]":
+            self._graph_of(use, node, is_ogb=held.made_by in OGB_CLASSES)
+        elif use.name == "get_idx_split" and use.call is not None:
+            splits = idx_split(owner, draft.module("torch", "import torch"), ntype=self._ntype)
+            can_go = draft.edits.replace_node(use.call, splits)
+            draft.note(node, said, "the splits of the dataset", can_go=can_go)
+        elif use.name in _SPLIT_IDS or use.name == "labels":
+            new = f"{draft.module('torch', 'import torch')}.tensor({owner}.{_SPLIT_IDS.get(use.name, 'labels')})"
+            draft.note(node, said, new, can_go=draft.edits.replace_node(node, new))
+        elif use.name == "num_labels":
+            draft.note(node, said, "num_classes", can_go=draft.replace_tail(node, node.value, ".num_classes"))
+        elif use.name in {"num_classes", "name"}:
+            draft.find(node, said, "maps", "gloader.Dataset")
+        else:
+            advice = {"get_edge_split": "edges to predict are link tables (docs/links.md)"}.get(use.name)
+            draft.find(node, said, "missing", advice or f"a gloader.Dataset has no {use.name} of this kind")
+
+    def _graph_of(self, use: Use, node: ast.Attribute | ast.Subscript, *, is_ogb: bool) -> None:
+        """Have ``dataset[0]`` be the graph; of OGB the graph and its labels, which are (N, 1)."""
+        draft, owner = self._draft, self._draft.edits.of(node.value)
+        graph = f"{draft.module('dgl', COMPAT)}.DGLGraph"
+        if is_ogb:
+            labels = f"{draft.module('torch', 'import torch')}.tensor({owner}.labels)[:, None]"
+            pair = f"{graph}({owner}), {of_type(labels, self._ntype)}"
+            is_alone = isinstance(use.place.statement, ast.Assign) and use.place.statement.value is node
+            can_go = draft.edits.replace_node(node, pair if is_alone else f"({pair})")
+        else:
+            can_go = draft.wrap(node, node.value, graph)
+        draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
+
+    def _frame(self, use: Use, *, is_built: bool) -> None:
+        """Data that a script gives to a whole graph: those of the saved one take its place, or they stay in memory."""
+        if not isinstance(use.node, ast.Subscript) or not use.is_stored or not self._has_loader:
+            return
+        draft, key, node = self._draft, literal(use.node.slice), use.place.statement
+        shown = f'graph data "{key if isinstance(key, str) else "..."}"'
+        is_saved = is_built and (key in STORED or _is_mask(use.node.slice))
+        can_go = isinstance(node, ast.Assign) and node.targets == [use.node]
+        if is_saved and can_go and draft.edits.delete_statement(node, use.place.body):
+            draft.find(use.node, shown, "changes", "the dataset has it")
+        elif key == "feat":
+            draft.find(use.node, shown, "perhaps missing", _IN_MEMORY)
+        elif is_built and key not in STORED:
+            draft.find(use.node, shown, "stays", _OTHER_DATA)
+
+
+def _is_mask(key: ast.expr) -> bool:
+    """Return whether the name of data is that of a mask, whose part is computed, as ``f"{part}_mask"``. Pure."""
+    match key:
+        case (
+            ast.JoinedStr(values=[*_, ast.Constant(value=str(end))])
+            | ast.BinOp(right=ast.Constant(value=str(end)))
+        ):
+            return end == "_mask"
+    return False
+
+
+def _unlike(name: str, call: ast.Call | None) -> str:
+    """Return why a call of what is here by the same name is not taken, "" where it is. Pure."""
+    given = {each.arg for each in call.keywords} if call is not None else set()
+    if name.endswith("edge_softmax") and given & {"eids", "norm_by"}:
+        return "it is over all in-edges of each destination: eids= and norm_by= are not taken"
+    if name == "dgl.load_graphs" and call is not None and argument(call, 1, "idx_list") is not None:
+        return "a file has one graph: save each in its own"
+    return ""
+
+
+def _names_its_sum(call: ast.Call | None) -> bool:
+    """Return whether update_all is given one of DGL's sums: a function of a mailbox is a name, or a lambda. Pure."""
+    return call is None or isinstance(argument(call, 1, "reduce_func"), ast.Call)
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:end]) for end in range(len(parts), 1, -1)]

@@ -1,0 +1,149 @@
+"""What becomes of a script, while it is being read: findings, changed lines, and what is to be prepared."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from gloader.bridges.migrate.findings import MISSING, Finding
+from gloader.bridges.migrate.prepare_steps import PrepareSteps
+from gloader.bridges.migrate.source_text import Edits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.bridges.migrate.findings import Verdict
+    from gloader.bridges.migrate.uses import Place, Script, Use
+
+
+_UNKNOWN_ARGUMENTS: Final = (
+    "what it holds is not known before the script runs; keywords of worker processes, such as num_workers, go"
+)
+_NOT_CALLED: Final = (
+    "what calls it is not followed: look at its arguments, as of a loader that is called here"
+)
+
+
+class Draft:
+    """What becomes of a script, while it is being read."""
+
+    def __init__(self, text: str, tree: ast.Module, script: Script, page: str) -> None:
+        self.text = text
+        self.edits = Edits(text)
+        self.findings: dict[Finding, None] = {}
+        self.steps = PrepareSteps()
+        self.replaced: set[int] = (
+            set()
+        )  # nodes that are gone, of uses of names and of imports, by their identity
+        self.script = script
+        self.tree = tree
+        self._page = page
+        # Before Python 3.12 what stands in a string that is formatted has no position of its own.
+        strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
+        self._in_strings = {id(node) for string in strings for node in ast.walk(string)}
+        self._new_imports: list[str] = []
+
+    def find(self, node: ast.expr | ast.stmt, name: str, verdict: Verdict, text: str) -> None:
+        """Note what becomes of ``name``, which stands at ``node``."""
+        page = self._page if verdict in MISSING else ""
+        self.findings[Finding(line=node.lineno, name=name, verdict=verdict, text=text, page=page)] = None
+
+    def note_unknown(self, use: Use) -> None:
+        """Note a loader whose arguments are not all written in the script."""
+        call = use.call
+        if call is not None and not use.is_written:
+            star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
+            self.find(use.node, star, "perhaps missing", _UNKNOWN_ARGUMENTS)
+        asked = (node for node in ast.walk(use.place.statement) if isinstance(node, ast.Call))
+        is_asked = any(
+            getattr(node.func, "id", "") == "isinstance" and use.node in node.args for node in asked
+        )
+        if call is None and not is_asked:
+            self.find(use.node, use.name, "perhaps missing", _NOT_CALLED)
+
+    def module(self, dotted: str, line: str) -> str:
+        """Return what the script calls the module ``dotted``; the import ``line`` is added where it has none."""
+        for one in self.script.imports:
+            is_module = isinstance(one.statement, ast.Import) and "." not in one.local
+            if one.dotted == dotted and is_module and one.place.body is self.tree.body:
+                return one.local
+        self.add_import(line)
+        return line.rpartition(" ")[2]
+
+    def add_import(self, line: str) -> None:
+        """Have the changed script begin with an import line."""
+        if line not in self._new_imports:
+            self._new_imports.append(line)
+
+    def write_imports(self, roots: Sequence[str]) -> None:
+        """Put the new import lines in front of the first import of a module of ``roots``."""
+        body = self.tree.body[1:] if ast.get_docstring(self.tree) is not None else self.tree.body
+        future = [each for each in body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+        ours = [
+            one.statement
+            for one in self.script.imports
+            if one.dotted.partition(".")[0] in roots and one.statement in body
+        ]
+        others = [each for each in body if each not in future]
+        for node in (ours or others)[:1]:
+            first = min([node.lineno, *(each.lineno for each in getattr(node, "decorator_list", ()))])
+            behind = [(each.end_lineno or each.lineno) + 1 for each in future]  # they may share a line
+            for line in self._new_imports:
+                self.edits.insert_line(max([first, *behind]), line)
+
+    def wrap(self, node: ast.expr, inner: ast.expr, name: str) -> bool:
+        """Put ``name(inner)`` in the place of ``node``, which ``inner`` begins; what changes within ``inner`` stays."""
+        start = self.edits.start(node)
+        return self.replace_tail(node, inner, ")") and self.edits.replace(start, start, f"{name}(")
+
+    def replace_tail(self, node: ast.expr, inner: ast.expr, text: str) -> bool:
+        """Put ``text`` in the place of what follows ``inner``, which ``node`` begins with."""
+        start, end = self.edits.end(inner), self.edits.end(node)
+        try:
+            ast.parse(f"(_{self.edits.text(start, end)})", mode="eval")
+        except SyntaxError:  # a bracket of those around ``inner`` is in it
+            return False
+        return self.edits.replace(start, end, text)
+
+    def look_at(self, node: ast.AST) -> None:
+        """Have no piece of text changed for ``node`` where it stands in a string that is formatted."""
+        self.edits.is_frozen = id(node) in self._in_strings
+
+    def note(self, node: ast.expr, name: str, becomes: str, *, can_go: bool) -> None:
+        """Note that ``name`` changes, or, where it could not be changed, that it is to be."""
+        if can_go:
+            self.find(node, name, "changes", becomes)
+        else:
+            self.by_hand(node, name)
+
+    def by_hand(self, node: ast.expr, name: str) -> None:
+        """Note that ``node`` is written in a way that no piece of text can take the place of."""
+        self.find(
+            node, name, "missing", "change it by hand: the line is written in a way that a diff cannot follow"
+        )
+
+    def strip_call(self, call: ast.Call, inner: ast.expr, place: Place, root: ast.expr | None = None) -> bool:
+        """Leave ``inner`` alone of a call that it is the receiver, or the argument, of.
+
+        ``x = f(x)`` and ``f(x)`` go altogether, where they have lines of their own. ``root`` is what is left of
+        ``inner`` when calls of its own are stripped.
+        """
+        edits, node, root = self.edits, place.statement, inner if root is None else root
+        if edits.is_replaced(edits.start(call), edits.end(call)):
+            return True
+        if isinstance(root, ast.Name):
+            is_same = (
+                isinstance(node, ast.Assign)
+                and node.value is call
+                and [each.id for each in node.targets if isinstance(each, ast.Name)] == [root.id]
+                and len(node.targets) == 1
+            )
+            if (is_same or (isinstance(node, ast.Expr) and node.value is call)) and edits.delete_statement(
+                node, place.body
+            ):
+                return True
+        if edits.start(inner) == edits.start(call):
+            return self.replace_tail(call, inner, "")
+        return edits.replace(edits.start(call), edits.start(inner), "") and edits.replace(
+            edits.end(inner), edits.end(call), ""
+        )

@@ -1,0 +1,504 @@
+"""What becomes of a script that was written for PyG."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from gloader.bridges.migrate.advice import FROM_PYG
+from gloader.bridges.migrate.calls import literal
+from gloader.bridges.migrate.draft import Draft
+from gloader.bridges.migrate.graph_names import (
+    MOVES,
+    hands_on,
+    innermost,
+    is_bound,
+    is_changed,
+    is_stored,
+    parameters_of,
+    parts_of,
+    root_of,
+    sets_by_name,
+    sources_of,
+)
+from gloader.bridges.migrate.imports import change_from, grouped, is_needed, uses_of
+from gloader.bridges.migrate.library import Library
+from gloader.bridges.migrate.loading import (
+    OGB_CLASSES,
+    OGB_TYPED,
+    OGB_UNFIT,
+    folder_of,
+    idx_split,
+    saved_graph,
+)
+from gloader.bridges.migrate.pyg_loader import change_loader, data_argument
+from gloader.bridges.migrate.pyg_names import (
+    BATCH_ADVICE,
+    BATCH_NAMES,
+    DATA_ADVICE,
+    DATA_NAMES,
+    DATASET_NAMES,
+    HETERO_DATA_NAMES,
+    LOADERS,
+    MANY_GRAPHS,
+    SAVED_NAMES,
+    SEVERAL_TYPES,
+    STORE_NAMES,
+    TO_DEVICE,
+    advice_of_name,
+)
+from gloader.bridges.migrate.pyg_transforms import TRANSFORMS, Transforms, without_split
+from gloader.bridges.migrate.read_uses import read_uses, statements_of
+
+if TYPE_CHECKING:
+    from gloader.bridges.migrate.library import Kind
+    from gloader.bridges.migrate.uses import Held, Import, Use
+
+
+_ADAPTER: Final = "gloader.adapters.pyg"
+_OPEN: Final = "import gloader"
+_GRAPH: Final = "GraphData"
+_HETERO: Final = "HeteroGraphData"
+_BUILT: Final = ("torch_geometric.data.Data", "torch_geometric.data.HeteroData")
+_SAVED: Final = "torch.load"
+_MADE: Final = (*_BUILT, _SAVED)
+_WHOLE_GRAPH: Final = (
+    "neither NeighborLoader nor LinkNeighborLoader is made here: whole graphs are trained in memory, with PyG"
+)
+_MASKS: Final = frozenset({"train_mask", "val_mask", "test_mask"})
+_NO_EDGE_SPLIT: Final = "edges to predict are link tables (docs/links.md)"
+_FROM_ELSEWHERE: Final = (
+    "what makes this graph is not known here: it has to be a gloader.Dataset, GraphData or HeteroGraphData, of "
+    "`gloader prepare pyg:FILE OUT`"
+)
+# What only a graph of several types, or a batch of one, is asked for.
+_OF_TYPES: Final = frozenset(
+    {"metadata", "node_types", "edge_types", "x_dict", "edge_index_dict", "edge_attr_dict"}
+)
+
+
+def _kind_of_call(name: str) -> Kind:
+    last = name.rpartition(".")[2]
+    if name in OGB_CLASSES or (name.startswith("torch_geometric.datasets.") and last not in MANY_GRAPHS):
+        return "dataset"
+    if name in _MADE:
+        return "data"
+    if name in LOADERS:
+        return "loader"
+    if name.startswith(TRANSFORMS):
+        return "transform"
+    return ""
+
+
+_LIBRARY: Final = Library(
+    kind_of_call=_kind_of_call,
+    hands_on=lambda name: False,  # noqa: ARG005 - transforms are made first, then called
+    methods={
+        **{(kind, name): kind for kind in ("data", "batch") for name in MOVES},
+        ("transform", "()"): "data",
+        ("", "to_pyg"): "data",
+    },
+    attributes={("loader", "data"): "data", ("dataset", "data"): "data", ("dataset", "_data"): "data"},
+    items={"dataset": "data", "data": "store", "batch": "batch"},
+    several={},
+    loops={("loader", 1): ("batch",), ("data", 3): ("data", "data", "data"), ("data", 2): ("data", "data")},
+    parameters={},
+)
+
+
+def draft_pyg(text: str, tree: ast.Module) -> Draft:
+    """Return what becomes of a script that uses PyG. Pure."""
+    script = read_uses(tree, _LIBRARY)
+    return _PygScript(Draft(text, tree, script, FROM_PYG)).write()
+
+
+class _PygScript:
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        uses = draft.script.uses
+        loaders = [use for use in uses if use.held is None and use.name in LOADERS and use.call is not None]
+        self._has_loader = bool(loaders)
+        first = [data_argument(use) for use in loaders]
+        self._in_loaders = {id(each) for each in first}
+        # Names of what loaders are given, and of what that was transformed from.
+        self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
+        handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
+        while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
+            self._loaded |= more
+        self._loaded |= parts_of(draft.tree, self._loaded)
+        self._unknown: set[str] = set()  # names of graphs that nothing is promised of
+        self._is_made = False  # the changed script opens a dataset
+        self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
+        self._kind = _HETERO if self._is_typed else _GRAPH
+        self._names: dict[str, list[str]] = {}  # to be imported besides, by their modules
+        self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
+        datasets = [use.call for use in uses if _kind_of_call(use.name) == "dataset" and use.call is not None]
+        self._transforms = Transforms(draft, datasets, is_typed=self._is_typed)
+        self._ntype: str | None = None  # of the nodes with labels, of a data set of OGB of several types
+        self._to_save: list[
+            tuple[str, str, str]
+        ] = []  # graphs of data sets, their folders, and where they are saved
+
+    def write(self) -> Draft:
+        draft = self._draft
+        # Lines that go, first: what else stands in them needs no verdict.
+        for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
+            draft.look_at(use.node)
+            if use.held is not None:
+                if self._has_loader:
+                    self._asked_of(use, use.held)
+            elif use.name in LOADERS:
+                self._loader(use)
+            elif _kind_of_call(use.name) == "dataset":
+                self._dataset(use)
+            elif use.name in _MADE:
+                self._made(use)
+            elif use.name.startswith("torch_geometric.datasets."):
+                draft.find(use.node, use.name, "stays", "PyG")
+            elif use.name.startswith(TRANSFORMS) and self._has_loader:
+                self._transforms.judge(use)
+            elif use.name.startswith(("torch_geometric.", "torch_sparse")):
+                advice = advice_of_name(use.name)
+                draft.find(use.node, use.name, "missing" if advice else "stays", advice or "PyG")
+        self._from_gloader()
+        self._set_by_name()
+        for graph, folder, behind in self._to_save:
+            self._save(graph, folder, behind=behind)
+        if self._is_ogb:
+            self._flat_labels()
+        self._come_from_elsewhere()
+        draft.edits.is_frozen = False
+        for group in grouped(draft.script.imports):
+            self._imports(group)
+        for module, names in self._names.items():
+            draft.add_import(f"from {module} import {', '.join(sorted(names))}")
+        draft.write_imports(("torch_geometric", "ogb"))
+        return draft
+
+    def _need(self, name: str) -> str:
+        """Return a name of the adapter, which is imported."""
+        names = self._names.setdefault(_ADAPTER, [])
+        if name not in names:
+            names.append(name)
+        return name
+
+    def _graph(self) -> str:
+        return self._need(self._kind)
+
+    # --- names of PyG ----------------------------------------------------------------------------
+
+    def _loader(self, use: Use) -> None:
+        draft, name = self._draft, LOADERS[use.name]
+        can_go = isinstance(use.node, ast.Name) or draft.edits.replace_node(use.node, self._need(name))
+        draft.note(use.node, use.name, f"{_ADAPTER}.{name}", can_go=can_go)
+        if can_go and isinstance(use.node, ast.Attribute):
+            draft.replaced.add(id(use.node))
+        change_loader(draft, use, has_labels=self._is_ogb)
+
+    def _dataset(self, use: Use) -> None:
+        draft, call = self._draft, use.call
+        if not self._has_loader:
+            draft.find(use.node, use.name, "missing", _WHOLE_GRAPH)
+            return
+        if call is None:
+            draft.find(use.node, use.name, "stays", "PyG")
+            return
+        folder = folder_of(call, use.name, draft.edits)
+        if folder.name in OGB_UNFIT:
+            draft.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
+            return
+        opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
+        if not draft.edits.replace_node(call, opened):
+            draft.by_hand(use.node, use.name)
+            return
+        self._is_made = True
+        draft.replaced.add(id(use.node))
+        draft.find(use.node, use.name, "changes", opened)
+        if use.name in OGB_CLASSES:
+            self._ntype = OGB_TYPED.get(folder.name)
+            draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
+        else:
+            behind = f"line {call.end_lineno}{self._transforms.left_out()}"
+            self._to_save.append((f"{without_split(call)}[0]", folder.path, behind))
+
+    def _save(self, graph: str, folder: str, *, behind: str) -> None:
+        """Note how a graph of PyG becomes a dataset."""
+        where = f"in the script as it is, behind {behind}:"
+        self._draft.steps.add(where, f'import gloader; gloader.Dataset.from_pyg({graph}, "{folder}")')
+
+    def _made(self, use: Use) -> None:
+        """Open a prepared dataset where the script makes, or loads, the graph that its loaders are given."""
+        draft, node, call = self._draft, use.place.statement, use.call
+        target = node.targets[0] if isinstance(node, ast.Assign) and innermost(node.value) is call else None
+        name = target.id if isinstance(target, ast.Name) and target.id in self._loaded else None
+        if call is None or (name is None and id(call) not in self._in_loaders):
+            # An attribute, or one of several things that a file holds.
+            parts = target.elts if isinstance(target, ast.Tuple) else [target] if target is not None else []
+            self._unknown |= {name for name in map(root_of, parts) if name is not None}
+            if use.name in _BUILT:
+                draft.find(use.node, use.name, "stays", "PyG")
+            return
+        folder, source = saved_graph(call) if use.name == _SAVED else ("data/graph", None)
+        opened = f'{self._graph()}({draft.module("gloader", _OPEN)}.Dataset.open("{folder}"))'
+        if not draft.edits.replace_node(call, opened):
+            draft.by_hand(use.node, use.name)
+            return
+        self._is_made = True
+        draft.replaced.add(id(use.node))
+        draft.find(use.node, use.name, "changes", opened)
+        last = node.end_lineno if name is None else self._last_change(name, use)
+        if source is not None and last == node.end_lineno:
+            draft.steps.add("in a shell:", f"gloader prepare {source} {folder}")
+        else:
+            without = self._transforms.left_out()
+            self._save(name or ast.unparse(call), folder, behind=f"line {last}{without}")
+
+    def _last_change(self, name: str, use: Use) -> int | None:
+        """Return the last line that changes the graph ``name``, which ``use`` makes, before a loader is given it."""
+        last, is_behind = use.place.statement.end_lineno, False
+        for node in use.place.body:
+            within = list(ast.walk(node))
+            if is_behind and any(id(each) in self._in_loaders for each in within):
+                break
+            if is_behind and (
+                any(is_stored(each, self._loaded) for each in within)
+                or (self._transforms.changes_rows and any(is_bound(each, name) for each in within))
+            ):
+                last = node.end_lineno
+            is_behind = is_behind or node is use.place.statement
+        return last
+
+    def _come_from_elsewhere(self) -> None:
+        """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
+        draft = self._draft
+        if not self._is_made:  # what a GraphData would have is no promise
+            draft.findings = {
+                each: None
+                for each in draft.findings
+                if not (each.verdict == "maps" and each.text in {_GRAPH, _HETERO})
+            }
+        parameters = parameters_of(draft.tree)
+        for use in draft.script.uses:
+            if use.held is not None or use.name not in LOADERS or use.call is None:
+                continue
+            given, held = data_argument(use), use.argument(0, "data")
+            if given is None or id(given) in draft.replaced:
+                continue
+            if held is not None and held.kind in {"data", "dataset"} and root_of(given) not in self._unknown:
+                continue
+            if not (self._is_made and isinstance(given, ast.Name) and given.id in parameters):
+                draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
+
+    def _from_gloader(self) -> None:
+        """Hand the dataset itself to the loader, where a script that knows gloader made PyG's data of it."""
+        draft = self._draft
+        for node in ast.walk(draft.tree) if self._has_loader else ():
+            match node:
+                case ast.Call(func=ast.Attribute(attr="to_pyg", value=owner), args=[], keywords=[]):
+                    draft.look_at(node)
+                    self._is_made = True
+                    if id(node) in self._in_loaders:
+                        can_go, becomes = draft.replace_tail(node, owner, ""), "the dataset itself"
+                    else:
+                        can_go, becomes = draft.wrap(node, owner, self._graph()), f"{self._graph()}(...)"
+                    draft.note(node, "to_pyg()", becomes, can_go=can_go)
+
+    def _flat_labels(self) -> None:
+        """Leave out what makes OGB's labels (N, 1) flat: those of a dataset are."""
+        draft = self._draft
+        for node in ast.walk(draft.tree):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(attr="squeeze", value=owner), args=[ast.Constant(value=1)]
+                ) if any(isinstance(each, ast.Attribute) and each.attr == "y" for each in ast.walk(owner)):
+                    draft.look_at(node)
+                    can_go = draft.replace_tail(node, owner, "")
+                    draft.note(
+                        node, "y.squeeze(1)", "labels of a dataset are (N,), and OGB's (N, 1)", can_go=can_go
+                    )
+
+    # --- values ----------------------------------------------------------------------------------
+
+    def _asked_of(self, use: Use, held: Held) -> None:
+        if held.kind == "dataset":
+            self._of_dataset(use)
+        elif held.kind in {"data", "store"}:
+            self._of_data(use, held)
+        elif held.kind == "batch" and use.name in BATCH_ADVICE and not use.is_stored:
+            self._draft.find(use.node, f"batch.{use.name}", "missing", BATCH_ADVICE[use.name])
+        elif held.kind == "transform" and use.name == "()" and use.call is not None:
+            self._apply(use, use.call)
+
+    def _one_for_all(self, use: Use, value: ast.AST) -> None:
+        """Have ``a, b = value`` give the same to each: link tables lie in one dataset."""
+        node, draft = use.place.statement, self._draft
+        if (
+            not isinstance(node, ast.Assign)
+            or node.value is not value
+            or not isinstance(node.targets[0], ast.Tuple)
+        ):
+            return
+        names = [draft.edits.of(each) for each in node.targets[0].elts if isinstance(each, ast.Name)]
+        if len(names) == len(node.targets[0].elts):
+            draft.edits.replace(draft.edits.start(node), draft.edits.end(node.targets[0]), " = ".join(names))
+
+    def _apply(self, use: Use, call: ast.Call) -> None:
+        """Leave out where a transform is applied to the graph: the dataset was made of what it returns."""
+        held = use.given.get(0)
+        if held is None or held.kind != "data":
+            self._draft.find(
+                use.node, "transform(...)", "missing", "apply it to the graph before it is saved"
+            )
+        elif self._draft.strip_call(call, call.args[0], use.place):
+            self._one_for_all(use, call)
+        else:
+            self._draft.by_hand(use.node, "transform(...)")
+
+    def _of_dataset(self, use: Use) -> None:
+        draft, node = self._draft, use.node
+        if not isinstance(node, ast.Attribute | ast.Subscript):
+            return
+        if use.name in {"[]", "data", "_data"}:
+            can_go = draft.wrap(node, node.value, self._graph())
+            self._one_for_all(use, node)
+            self._save_changed(use)
+            said = "dataset[0]" if use.name == "[]" else f"dataset.{use.name}"
+            labels = ", whose labels are (N,), and OGB's (N, 1)" if self._is_ogb else ""
+            draft.note(node, said, f"{self._graph()}(...){labels}", can_go=can_go)
+        elif use.name == "get_idx_split" and use.call is not None:
+            torch = draft.module("torch", "import torch")
+            splits = idx_split(draft.edits.of(node.value), torch, ntype=self._ntype)
+            can_go = draft.edits.replace_node(use.call, splits)
+            draft.note(node, "dataset.get_idx_split", "the splits of the dataset", can_go=can_go)
+        elif DATASET_NAMES.get(use.name) == use.name:
+            draft.find(node, f"dataset.{use.name}", "maps", "gloader.Dataset")
+        elif use.name in DATASET_NAMES:
+            ours = DATASET_NAMES[use.name]
+            draft.note(
+                node, f"dataset.{use.name}", ours, can_go=draft.replace_tail(node, node.value, f".{ours}")
+            )
+        else:
+            advice = (
+                _NO_EDGE_SPLIT if use.name == "get_edge_split" else f"a gloader.Dataset has no {use.name}"
+            )
+            draft.find(node, f"dataset.{use.name}", "missing", advice)
+
+    def _save_changed(self, use: Use) -> None:
+        """Have the graph of a data set saved behind the last line that changes it, where there is one."""
+        statement = use.place.statement
+        target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+        if not self._to_save or not isinstance(target, ast.Name):
+            return
+        last = self._last_change(target.id, use)
+        if last != statement.end_lineno:
+            _, folder, _ = self._to_save.pop()
+            self._to_save.append((target.id, folder, f"line {last}{self._transforms.left_out()}"))
+
+    def _of_data(self, use: Use, held: Held) -> None:
+        draft, node, name = self._draft, use.node, use.name
+        if self._is_other(use):
+            return
+        if name == "[]" and (held.kind == "store" or not self._is_typed) and isinstance(node, ast.Subscript):
+            name = str(literal(node.slice) or name)  # data["x"] is data.x
+        if use.is_stored or (name != "[]" and is_changed(use)):
+            self._stored(use, held, name)
+        elif name in {"()", "[]"}:
+            return
+        elif (
+            use.name in MOVES
+            and held.kind == "data"
+            and use.call is not None
+            and isinstance(node, ast.Attribute)
+        ):
+            can_go = draft.strip_call(use.call, node.value, use.place)
+            draft.note(node, f"data.{use.name}", TO_DEVICE, can_go=can_go)
+        elif name in (
+            STORE_NAMES if held.kind == "store" else HETERO_DATA_NAMES if self._is_typed else DATA_NAMES
+        ):
+            draft.find(node, f"data.{name}", "maps", self._kind)
+        elif not draft.edits.is_replaced(draft.edits.start(node), draft.edits.end(node)):
+            advice = DATA_ADVICE.get(
+                name, f"a {self._kind} has no such thing; its dataset and its batches may"
+            )
+            draft.find(node, f"data.{name}", "missing", advice)
+
+    def _set_by_name(self) -> None:
+        """Leave out ``setattr`` of a graph that the script makes: the dataset has it."""
+        for place in statements_of(self._draft.tree.body if self._is_made and not self._is_ogb else ()):
+            statement = place.statement
+            if sets_by_name(statement, self._loaded) and self._draft.edits.delete_statement(
+                statement, place.body
+            ):
+                self._draft.find(statement, "setattr", "changes", "the dataset has it")
+
+    def _stored(self, use: Use, held: Held, name: str) -> None:
+        """Leave out where a script sets, or deletes, what the graph holds, where the dataset or the batches have it."""
+        draft, node, statement = self._draft, use.node, use.place.statement
+        targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
+        if isinstance(statement, ast.AugAssign):
+            targets = [statement.target]
+        roots = {root_of(each) for each in targets}
+        is_alone = len(roots) == 1 and None not in roots  # nothing else is set
+        made_by = held.made_by
+        is_own = made_by in _MADE or (_kind_of_call(made_by) == "dataset" and made_by not in OGB_CLASSES)
+        becomes = ""
+        if made_by in LOADERS or (is_own and name in {"n_id", "e_id"}):
+            becomes = "batches have it"
+        elif is_own and (name in SAVED_NAMES or name == "[]" or isinstance(statement, ast.Delete)):
+            becomes = "the dataset has it"
+        if becomes and is_alone and draft.edits.delete_statement(statement, use.place.body):
+            draft.find(node, draft.edits.of(node), "changes", becomes)
+        elif name in _MASKS:  # one's own is kept in memory
+            draft.find(node, f"data.{name}", "maps", self._kind)
+        else:
+            advice = DATA_ADVICE.get(name, "the graph holds what the dataset has: prepare it after this line")
+            draft.find(node, draft.edits.of(node), "missing", advice)
+
+    def _is_other(self, use: Use) -> bool:
+        """Return whether something is asked of what was made, or loaded, and is no graph of a loader."""
+        return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
+
+    def _is_loaded(self, node: ast.AST) -> bool:
+        """Return whether a value begins with the name of a graph that a loader is given."""
+        return root_of(node) in self._loaded
+
+    # --- imports ---------------------------------------------------------------------------------
+
+    def _imports(self, group: list[Import]) -> None:
+        draft, statement = self._draft, group[0].statement
+        for one in group:
+            self._unused(one)
+        if isinstance(statement, ast.ImportFrom):
+            if re.match(r"(torch_geometric|ogb)\.", group[0].dotted):
+                ours = {one.dotted: _ADAPTER for one in group if one.dotted in LOADERS}
+                change_from(draft, group, module_of=lambda one: ours.get(one.dotted), also=self._names)
+        elif (
+            len(group) == 1
+            and group[0].alias.asname
+            and group[0].dotted.startswith("torch_geometric.")
+            and not is_needed(draft, group[0])
+        ):
+            draft.edits.delete_statement(statement, group[0].place.body)
+
+    def _unused(self, one: Import) -> None:
+        draft = self._draft
+        if one.dotted.startswith(("torch_geometric", "torch_sparse")) and not uses_of(draft, one):
+            if one.dotted in LOADERS:
+                draft.find(one.statement, one.dotted, "changes", f"{_ADAPTER}.{LOADERS[one.dotted]}")
+            elif isinstance(one.statement, ast.ImportFrom) and (advice := advice_of_name(one.dotted)):
+                draft.find(one.statement, one.dotted, "missing", advice)
+
+
+def _is_typed(use: Use) -> bool:
+    last = use.name.rpartition(".")[2]
+    if use.name in OGB_CLASSES and use.call is not None:
+        given = [*use.call.args, *(each.value for each in use.call.keywords)]
+        return any(literal(each) == "ogbn-mag" for each in given)
+    if use.held is not None:
+        if use.held.kind not in {"data", "batch"} or use.is_stored:
+            return False
+        key = use.node.slice if isinstance(use.node, ast.Subscript) else None
+        is_type = isinstance(literal(key), str) and literal(key) not in BATCH_NAMES
+        return use.name in _OF_TYPES or is_type or isinstance(key, ast.Tuple)
+    return last in SEVERAL_TYPES or last in {"HeteroData", "to_hetero", "HeteroConv"}

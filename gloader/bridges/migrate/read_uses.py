@@ -1,0 +1,455 @@
+"""Reads where a script uses a library.
+
+The script is read and never executed. What a variable holds is known where it is assigned from a known call, or is
+what a loop over a known value gives; a parameter holds what the script's calls give it, else it is judged by its name.
+Everything else is not guessed at.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from gloader.bridges.migrate.calls import are_written, items_of
+from gloader.bridges.migrate.uses import Held, Import, Place, Script, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from gloader.bridges.migrate.calls import Arguments
+    from gloader.bridges.migrate.library import Kind, Library
+
+
+Items: TypeAlias = "Held | tuple[Items, ...] | None"
+# Readings of a script, at most: a function may stand in front of what it is given, and of what it calls.
+_MAX_READINGS: Final = 4
+_ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})  # of a mapping
+_PASSED_ON: Final = frozenset({"tqdm", "iter", "list", "tuple", "reversed", "islice", "cycle", "track"})
+
+
+class _Scope:
+    """The variables of a module, a class or a function."""
+
+    def __init__(self, parent: _Scope | None = None) -> None:
+        self.parent = parent
+        self.held: dict[str, Held | None] = {}
+
+    def find(self, name: str) -> Held | None:
+        scope: _Scope | None = self
+        while scope is not None:
+            if name in scope.held:
+                return scope.held[name]
+            scope = scope.parent
+        return None
+
+
+@dataclass
+class _Functions:
+    """What the functions of a script are given and return, by their names, as one reading of the script found it."""
+
+    returned: dict[str, Items] = field(default_factory=dict)
+    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None: not always the same
+
+    def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
+        """Note the arguments of a call that are known."""
+        noted = self.given.setdefault(name, {})
+        for position, held in given.items():
+            if held is not None and held.kind != "dict":
+                before = noted.get(position, held)
+                noted[position] = held if before is not None and before.kind == held.kind else None
+
+
+class _Reader:
+    def __init__(self, library: Library, tree: ast.Module, functions: _Functions) -> None:
+        self._library = library
+        self._functions = functions
+        self.found = _Functions()
+        self._function_name = ""  # of the innermost
+        self._imports: list[Import] = []
+        self._names: dict[str, str] = {}  # what imported names stand for
+        self._uses: list[Use] = []
+        self._changed: set[int] = set()  # mappings that perhaps hold more than is written, by their identity
+        self._module = self._scope = _Scope()
+        self._place = Place(statement=ast.Pass(), body=())
+        # First of all: a function may be defined above the import that it needs.
+        for place in statements_of(tree.body):
+            self._import(place)
+        self._block(tree.body)
+
+    def script(self) -> Script:
+        uses = [
+            replace(
+                use, is_written=use.is_written and not any(id(each) in self._changed for each in use.spread)
+            )
+            for use in self._uses
+        ]
+        return Script(imports=tuple(self._imports), uses=tuple(uses))
+
+    def _import(self, place: Place) -> None:
+        node = place.statement
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            return
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                dotted = alias.name
+                # `import a.b` binds a, `import a.b as c` binds c to a.b.
+                self._names[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+            elif node.level or node.module is None:
+                continue
+            else:
+                dotted = f"{node.module}.{alias.name}"
+                self._names[alias.asname or alias.name] = dotted
+            self._imports.append(Import(statement=node, alias=alias, place=place, dotted=dotted))
+
+    # --- statements ------------------------------------------------------------------------------
+
+    def _block(self, body: Sequence[ast.stmt]) -> None:
+        for statement in body:
+            self._place = Place(statement=statement, body=body)
+            self._statement(statement)
+
+    def _statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                return
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._expressions([*node.decorator_list, *_defaults(node.args)])
+                outer, self._function_name = self._function_name, node.name
+                self._function(node)
+                self._function_name = outer
+            case ast.ClassDef():
+                self._expressions([*node.decorator_list, *node.bases, *node.keywords])
+                self._inside(node.body)
+            case ast.Return() if node.value is not None:
+                self._visit(node.value)
+                self.found.returned[self._function_name] = self._items_of_value(node.value)
+            case ast.Assign():
+                self._visit(node.value)
+                for target in node.targets:
+                    is_several = isinstance(target, ast.Tuple | ast.List)
+                    self._bind(
+                        target, self._items_of_value(node.value) if is_several else self._infer(node.value)
+                    )
+            case ast.AnnAssign() if node.value is not None:
+                self._visit(node.value)
+                self._bind(node.target, self._infer(node.value))
+            case ast.For() | ast.AsyncFor():
+                self._visit(node.iter)
+                self._bind(node.target, self._items(node.iter))
+                self._block(node.body)
+                self._block(node.orelse)
+            case ast.With() | ast.AsyncWith():
+                for item in node.items:
+                    self._visit(item.context_expr)
+                    if item.optional_vars is not None:
+                        self._bind(item.optional_vars, self._infer(item.context_expr))
+                self._block(node.body)
+            case _:
+                self._children(node)
+
+    def _children(self, node: ast.AST) -> None:
+        for _, value in ast.iter_fields(node):
+            parts = value if isinstance(value, list) else [value]
+            if parts and isinstance(parts[0], ast.stmt):
+                self._block(parts)
+                continue
+            for part in parts:
+                if isinstance(part, ast.expr | ast.keyword):
+                    self._visit(part)
+                elif isinstance(part, ast.AST):
+                    self._children(part)
+
+    def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        arguments, known = node.args, self._library.parameters
+        named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        given = self._functions.given.get(node.name, {})
+        # A call of a method does not count its object.
+        positions = {name: number for number, name in enumerate(n for n in named if n not in {"self", "cls"})}
+        held: dict[str, Held | None] = {}
+        for name in (*named, *(each.arg for each in arguments.kwonlyargs)):
+            by_name = Held(kind=known[name], is_sure=False) if name in known else None
+            held[name] = given.get(name) or given.get(positions.get(name, -1)) or by_name
+        self._inside(node.body, held)
+
+    def _inside(self, body: Sequence[ast.stmt], held: Mapping[str, Held | None] | None = None) -> None:
+        self._scope = _Scope(self._scope)
+        self._scope.held.update(held or {})
+        self._block(body)
+        self._scope = self._scope.parent or self._module
+
+    # --- expressions -----------------------------------------------------------------------------
+
+    def _expressions(self, nodes: Sequence[ast.expr | ast.keyword]) -> None:
+        for node in nodes:
+            self._visit(node)
+
+    def _visit(self, node: ast.expr | ast.keyword, call: ast.Call | None = None) -> None:
+        if isinstance(node, ast.Lambda):
+            self._scope = _Scope(self._scope)
+            self._scope.held.update(dict.fromkeys((each.arg for each in node.args.args), None))
+            self._visit(node.body)
+            self._scope = self._scope.parent or self._module
+            return
+        if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
+            self._comprehension(node)
+            return
+        if isinstance(node, ast.NamedExpr):
+            self._visit(node.value)
+            self._bind(node.target, self._infer(node.value))
+            return
+        if self._is_read(node):
+            return
+        if isinstance(node, ast.Name | ast.Attribute) and (mapping := self._mapping(node)) is not None:
+            self._changed.add(id(mapping))  # by whatever is done with it
+        dotted = self._dotted(node)
+        if dotted is not None and isinstance(node, ast.expr):
+            self._add(node, dotted, None, call)
+            return
+        if isinstance(node, ast.Attribute | ast.Subscript):
+            held = self._infer(node.value)
+            if held is not None and held.kind != "dict":
+                self._add(node, node.attr if isinstance(node, ast.Attribute) else "[]", held, call)
+        if isinstance(node, ast.Call):
+            if name := _called(node):
+                self.found.note_call(name, self._given(node))
+            self._visit(node.func, node)
+            held = self._infer(node.func)
+            if held is not None and held.kind != "dict":
+                self._add(node, "()", held, node)
+            self._expressions([*node.args, *node.keywords])
+            return
+        self._children(node)
+
+    def _comprehension(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp) -> None:
+        self._scope = _Scope(self._scope)
+        for part in node.generators:
+            self._visit(part.iter)
+            self._bind(part.target, self._items(part.iter))
+            self._expressions(part.ifs)
+        self._expressions([node.key, node.value] if isinstance(node, ast.DictComp) else [node.elt])
+        self._scope = self._scope.parent or self._module
+
+    def _add(self, node: ast.expr, name: str, held: Held | None, call: ast.Call | None) -> None:
+        spread = [each.value for each in call.keywords if each.arg is None] if call else []
+        mappings = [each for each in map(self._mapping, spread) if each is not None]
+        is_starred = call is not None and any(isinstance(each, ast.Starred) for each in call.args)
+        self._uses.append(
+            Use(
+                node=node,
+                name=name,
+                held=held,
+                place=self._place,
+                call=call,
+                given=self._given(call) if call else {},
+                spread=tuple(mappings),
+                is_written=not is_starred
+                and len(mappings) == len(spread)
+                and all(map(are_written, mappings)),
+                is_stored=isinstance(getattr(node, "ctx", None), ast.Store | ast.Del),
+            )
+        )
+
+    def _given(self, call: ast.Call) -> dict[int | str, Held | None]:
+        mappings = (self._mapping(each.value) for each in call.keywords if each.arg is None)
+        items = [item for node in (call, *mappings) if node is not None for item in items_of(node)]
+        given: dict[int | str, Held | None] = {
+            item.name: self._infer(item.value) for item in items if isinstance(item.name, str)
+        }
+        for position, each in enumerate(call.args):
+            if isinstance(each, ast.Starred):
+                break
+            given[position] = self._infer(each)
+        return given
+
+    def _mapping(self, node: ast.AST) -> Arguments | None:
+        """Return the mapping that ``node`` is, as it is written in the script."""
+        held = self._infer(node)
+        return None if held is None else held.literal
+
+    def _is_read(self, node: ast.AST) -> bool:
+        """Return whether ``node`` takes something out of a mapping that has a name, and leaves it as it is."""
+        match node:
+            case ast.keyword(arg=None, value=ast.Name() | ast.Attribute() as owner):
+                return self._mapping(owner) is not None
+            case ast.Subscript(value=owner, ctx=ast.Load()):
+                return self._mapping(owner) is not None
+            case ast.Attribute(value=owner, attr=attr):
+                return attr in _ONLY_READ and self._mapping(owner) is not None
+        return False
+
+    # --- what values are -------------------------------------------------------------------------
+
+    def _dotted(self, node: ast.AST) -> str | None:
+        """Return what a chain of attributes stands for, where it begins with an imported name."""
+        parts: list[str] = []
+        while isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or node.id not in self._names or self._scope.find(node.id):
+            return None
+        return ".".join([self._names[node.id], *reversed(parts)])
+
+    def _infer(self, node: ast.AST) -> Held | None:
+        library = self._library
+        match node:
+            case ast.Name():
+                return self._scope.find(node.id)
+            case ast.Dict() | ast.Call(func=ast.Name(id="dict"), args=[]):
+                return Held(kind="dict", literal=node)
+            case ast.Attribute():
+                if (path := _path(node)) and (found := self._scope.find(path)) is not None:
+                    return found
+                return self._step(node.value, lambda kind: library.attributes.get((kind, node.attr)))
+            case ast.Subscript():
+                return self._step(node.value, library.items.get)
+            case ast.Call():
+                return self._infer_call(node)
+            case ast.ListComp() | ast.GeneratorExp():
+                held = self._infer_element(node)
+                kind = None if held is None else library.several.get(held.kind)
+                return replace(held, kind=kind, literal=None) if held is not None and kind else None
+        return None
+
+    def _infer_call(self, node: ast.Call) -> Held | None:
+        library, called = self._library, node.func
+        dotted = self._dotted(called)
+        if dotted is not None:
+            if library.hands_on(dotted) and node.args and (given := self._infer(node.args[0])) is not None:
+                return given
+            return _held(library.kind_of_call(dotted), dotted)
+        if isinstance(called, ast.Name) and called.id == "next" and node.args:
+            items = self._items(node.args[0])
+            return items if isinstance(items, Held) else None
+        if isinstance(called, ast.Attribute):
+            name = called.attr
+            found = self._step(called.value, lambda kind: library.methods.get((kind, name)))
+            return found or _held(library.methods.get(("", name)), name)
+        found = self._step(called, lambda kind: library.methods.get((kind, "()")))
+        if found is not None:  # a transform returns what it is given
+            given = self._infer(node.args[0]) if node.args else None
+            return given if given is not None and given.kind == found.kind else found
+        returned = self._functions.returned.get(_called(node))
+        return returned if isinstance(returned, Held) else None
+
+    def _step(self, node: ast.AST, kind_of: Callable[[Kind], Kind | None]) -> Held | None:
+        held = self._infer(node)
+        if held is None:
+            return None
+        kind = kind_of(held.kind)
+        return replace(held, kind=kind, literal=None) if kind else None
+
+    def _items_of_value(self, node: ast.expr) -> Items:
+        if isinstance(node, ast.Tuple | ast.List):
+            return tuple(self._items_of_value(each) for each in node.elts)
+        if isinstance(node, ast.GeneratorExp | ast.ListComp):  # a, b = (make(x) for x in ...)
+            return self._infer_element(node)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            returned = self._functions.returned.get(node.func.id)
+            if isinstance(returned, tuple):
+                return returned
+        return self._infer(node)
+
+    def _infer_element(self, node: ast.GeneratorExp | ast.ListComp) -> Held | None:
+        self._scope = _Scope(self._scope)
+        for part in node.generators:
+            self._bind(part.target, self._items(part.iter))
+        held = self._infer(node.elt)
+        self._scope = self._scope.parent or self._module
+        return held
+
+    def _items(self, node: ast.expr) -> Items:
+        """Return what a loop over ``node`` gives."""
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if name == "enumerate" and node.args:
+                return (None, self._items(node.args[0]))
+            if name == "zip":
+                return tuple(self._items(each) for each in node.args)
+            if name in _PASSED_ON and node.args:
+                return self._items(node.args[0])
+        held = self._infer(node)
+        return None if held is None else replace(held, kind=f"each {held.kind}", literal=None)
+
+    def _bind(self, target: ast.expr, items: Items) -> None:
+        if isinstance(target, ast.Starred):
+            self._bind(target.value, None)
+            return
+        if isinstance(target, ast.Tuple | ast.List):
+            self._bind_several(target.elts, items)
+            return
+        held = items if isinstance(items, Held) else None
+        if held is not None and held.kind.startswith("each "):
+            kinds = self._library.loops.get((held.kind.removeprefix("each "), 1), ("",))
+            held = replace(held, kind=kinds[0]) if kinds[0] else None
+        if isinstance(target, ast.Name):
+            both = [held, self._scope.held[target.id]] if target.id in self._scope.held else []
+            self._changed |= {id(each.literal) for each in both if each is not None}
+            self._scope.held[target.id] = held
+        elif isinstance(target, ast.Attribute):
+            if path := _path(target):
+                self._module.held[path] = held  # self.loader, in whichever method it is used
+            self._visit(target)
+        else:
+            self._visit(target)
+
+    def _bind_several(self, targets: Sequence[ast.expr], items: Items) -> None:
+        parts: Sequence[Items] = [None] * len(targets)
+        if isinstance(items, tuple) and len(items) == len(targets):
+            parts = items
+        elif isinstance(items, Held):
+            kinds = self._library.loops.get((items.kind.removeprefix("each "), len(targets)), ())
+            same = self._library.loops.get((items.kind, 0), ())  # of any number of targets alike
+            kinds = kinds or same * len(targets)
+            parts = [replace(items, kind=kind) if kind else None for kind in kinds] or parts
+        for target, part in zip(targets, parts, strict=True):
+            self._bind(target, part)
+
+
+def _called(node: ast.Call) -> str:
+    """Return the name of the function, or of the method, that is called. Pure."""
+    called = node.func
+    return called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+
+
+def _held(kind: Kind | None, made_by: str) -> Held | None:
+    return Held(kind=kind, made_by=made_by) if kind else None
+
+
+def read_uses(tree: ast.Module, library: Library) -> Script:
+    """Return where a script uses ``library``. Pure."""
+    functions = _Functions()
+    for _ in range(_MAX_READINGS):
+        reader = _Reader(library, tree, functions)
+        if reader.found == functions:
+            break
+        functions = reader.found
+    return reader.script()
+
+
+def statements_of(body: Sequence[ast.stmt]) -> Iterator[Place]:
+    """Yield every statement of ``body``, with those within it."""
+    for statement in body:
+        yield Place(statement=statement, body=body)
+        for _, value in ast.iter_fields(statement):
+            for part in value if isinstance(value, list) else []:
+                if isinstance(part, ast.stmt):
+                    yield from statements_of(value)
+                    break
+                if isinstance(part, ast.ExceptHandler | ast.match_case):
+                    yield from statements_of(part.body)
+
+
+def _defaults(arguments: ast.arguments) -> list[ast.expr]:
+    return [*arguments.defaults, *(each for each in arguments.kw_defaults if each is not None)]
+
+
+def _path(node: ast.AST) -> str:
+    """Return a chain of names with dots between, "" where it begins with anything else."""
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""

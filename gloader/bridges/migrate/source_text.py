@@ -1,0 +1,225 @@
+"""The text of a script, what is to change in it, and both as a unified diff."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+import warnings
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.printable import printable, printable_line
+from gloader.core.units import format_bytes
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
+
+
+MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than anybody writes
+_BOM: Final = "\ufeff"
+_ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")
+_REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # of the line of an item that has it to itself
+
+
+def read_script(path: Path) -> str:
+    """Return the text of the script at ``path``.
+
+    Raises
+    ------
+    ConfigError
+        It is missing, no file, larger than `MAX_SCRIPT_BYTES`, a notebook, or not UTF-8.
+    """
+    if path.suffix == ".ipynb":
+        raise ConfigError(
+            f"{path} is a notebook: write it as a script with: jupyter nbconvert --to script {path}"
+        )
+    try:
+        if not path.is_file():
+            raise ConfigError(f"{path} is {'no file' if path.exists() else 'missing'}; give a Python script")
+        with path.open("rb") as file:
+            content = file.read(MAX_SCRIPT_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    if len(content) > MAX_SCRIPT_BYTES:
+        raise ConfigError(f"{path} has more than {format_bytes(MAX_SCRIPT_BYTES)}; give a Python script")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(
+            f"{path} is not UTF-8: line {line} has the byte {content[error.start]:#04x}"
+        ) from error
+
+
+def parse_script(text: str, name: str) -> ast.Module:
+    """Return the syntax tree of a script, which is not executed.
+
+    Raises
+    ------
+    ConfigError
+        It is no Python; the message names the line.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about the script's own text, such as "\d"
+            return ast.parse(text.removeprefix(_BOM))
+    except SyntaxError as error:
+        where = f"line {error.lineno}" if error.lineno else "somewhere"
+        raise ConfigError(f"{name} is no Python of this version, {where}: {error.msg}") from error
+    # Null bytes, and brackets within brackets within brackets.
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ConfigError(f"{name} cannot be parsed as Python: {printable(str(error))}") from error
+
+
+class Edits:
+    """What is to change in a text, piece by piece. Pieces may be given in any order; one that overlaps is refused."""
+
+    def __init__(self, text: str) -> None:
+        # As the syntax tree counts: bytes within lines, which end as Python's do, and not at every end of Unicode's.
+        self._mark = _BOM if text.startswith(_BOM) else ""
+        self._bytes = text.removeprefix(_BOM).encode()
+        self._starts = [0]
+        for line in self._bytes.splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+        self._pieces: list[tuple[int, int, bytes]] = []
+        self.is_frozen = False  # every piece is refused
+
+    def start(self, node: ast.AST) -> int:
+        """Return the position of the first byte of ``node``."""
+        return self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+
+    def end(self, node: ast.AST) -> int:
+        """Return the position behind the last byte of ``node``."""
+        return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+
+    def text(self, start: int, end: int) -> str:
+        """Return the text between two positions."""
+        return self._bytes[start:end].decode(errors="replace")
+
+    def of(self, node: ast.AST) -> str:
+        """Return the text of ``node``, as it stands."""
+        return self.text(self.start(node), self.end(node))
+
+    def replace(self, start: int, end: int, text: str) -> bool:
+        """Put ``text`` in the place of what is between two positions; returns False where another piece overlaps."""
+        if self.is_frozen or any(start < last and first < end for first, last, _ in self._pieces):
+            return False
+        self._pieces.append((start, end, text.encode()))
+        return True
+
+    def replace_node(self, node: ast.AST, text: str) -> bool:
+        """Put ``text`` in the place of ``node``."""
+        return self.replace(self.start(node), self.end(node), text)
+
+    def delete_statement(self, node: ast.stmt, body: Sequence[ast.stmt]) -> bool:
+        """Take the lines of ``node`` out, a statement of the block ``body``; returns False where lines are shared."""
+        first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+        before = self._bytes[self._starts[first] : self.start(node)]
+        after = self._bytes[self.end(node) : self._starts[last + 1]].rstrip(b"\r\n")
+        if before.strip() or not _ONLY_SPACE.fullmatch(after):
+            return False
+        if len(body) == 1:
+            return self._swallow(self.start(node), self.end(node), b"pass")
+        return self._swallow(self._starts[first], self._starts[last + 1], b"")
+
+    def is_replaced(self, start: int, end: int) -> bool:
+        """Return whether all that is between two positions goes, or is replaced."""
+        return not self.is_frozen and any(first <= start and end <= last for first, last, _ in self._pieces)
+
+    def insert_line(self, before: int, text: str) -> None:
+        """Put a line of its own in front of line ``before``, counted from 1, or behind the last one."""
+        at = self._starts[min(before - 1, len(self._starts) - 1)]
+        needs_end = at == len(self._bytes) and at > 0 and not self._bytes.endswith((b"\n", b"\r"))
+        self._pieces.append((at, at, ("\n" * needs_end + text).encode() + self._line_end()))
+
+    def delete_items(
+        self, items: Sequence[tuple[ast.AST, ast.AST]], numbers: Collection[int], end: int
+    ) -> bool:
+        """Take some of the items between commas out, each given by its first and its last node.
+
+        Parameters
+        ----------
+        items : all of them, in their order
+        numbers : which
+        end : the position of the bracket that closes them
+
+        Returns
+        -------
+        bool
+            False where something else stands among them, such as a bracket; nothing is taken out then.
+        """
+        kept = [number for number in range(len(items)) if number not in numbers]
+        ranges = [self._own_lines(*items[number]) for number in numbers]
+        if None in ranges:
+            ranges = [self._between(items, number, kept, end) for number in numbers]
+        found = {each for each in ranges if each is not None and self._is_free(*each)}
+        if len(found) < len(set(ranges)):
+            return False
+        return all(self._swallow(*each, b"") for each in found)
+
+    def _own_lines(self, first: ast.AST, last: ast.AST) -> tuple[int, int] | None:
+        start, end = self.start(first), self.end(last)
+        begin = max(self._bytes.rfind(b"\n", 0, start) + 1, 0)
+        stop = self._bytes.find(b"\n", end) + 1 or len(self._bytes)
+        is_alone = not self._bytes[begin:start].strip() and _REST.fullmatch(self._bytes[end:stop])
+        return (begin, stop) if is_alone else None
+
+    def _between(
+        self, items: Sequence[tuple[ast.AST, ast.AST]], number: int, kept: Sequence[int], end: int
+    ) -> tuple[int, int] | None:
+        """Return the range of an item with one comma, or with all in front of the first that stays."""
+        starts = [*(self.start(first) for first, _ in items), end]
+        ends = [self.end(last) for _, last in items]
+        gaps = [self._bytes[before:behind].strip() for before, behind in zip(ends, starts[1:], strict=True)]
+        if not kept:
+            first, last, found = 0, len(items), (starts[0], end)
+        elif number < kept[0]:
+            first, last, found = 0, kept[0], (starts[0], starts[kept[0]])
+        else:
+            first, last, found = number - 1, number + 1, (ends[number - 1], ends[number])
+        is_plain = all(
+            gap == b"," or (gap == b"" and behind == end)
+            for gap, behind in zip(gaps[first:last], starts[first + 1 :], strict=False)
+        )
+        return found if is_plain else None
+
+    def changed(self) -> str:
+        """Return the text with every piece in its place."""
+        parts, at = [], 0
+        for start, end, new in sorted(self._pieces, key=lambda piece: piece[:2]):
+            parts += [self._bytes[at:start], new]
+            at = end
+        return self._mark + b"".join([*parts, self._bytes[at:]]).decode()
+
+    def _swallow(self, start: int, end: int, new: bytes) -> bool:
+        """Replace a range, and with it the pieces that lie within."""
+        if not self._is_free(start, end):
+            return False
+        kept = [piece for piece in self._pieces if not (start <= piece[0] and piece[1] <= end)]
+        self._pieces = [*kept, (start, end, new)]
+        return True
+
+    def _is_free(self, start: int, end: int) -> bool:
+        """Return whether every piece lies within a range, or beside it."""
+        return not self.is_frozen and not any(
+            first < end and start < last and not (start <= first and last <= end)
+            for first, last, _ in self._pieces
+        )
+
+    def _line_end(self) -> bytes:
+        first = self._bytes.splitlines(keepends=True)[:1]
+        return b"\r\n" if first and first[0].endswith(b"\r\n") else b"\n"
+
+
+def unified_diff(before: str, after: str, name: str) -> str:
+    """Return what changes from ``before`` to ``after``, as `patch` takes it; empty where nothing does. Pure."""
+    old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
+    lines = []
+    # A tab ends a name with spaces in it. Both names are the same: `git apply` takes others for a renamed file.
+    name = printable_line(name) + ("\t" if " " in name else "")
+    for line in difflib.unified_diff(old, new, name, name):
+        # `patch` has words for a last line without an end.
+        lines += [line] if line.endswith("\n") else [line, "\n\\ No newline at end of file\n"]
+    return "".join(lines)

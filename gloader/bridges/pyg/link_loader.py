@@ -1,0 +1,193 @@
+"""The loader of links, yielding what PyG's ``LinkNeighborLoader`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from torch.utils.data import Sampler
+
+from gloader.bridges.loader_view import LoaderView, at_most, to_link_loader
+from gloader.bridges.pyg.graph_data import GraphData
+from gloader.bridges.pyg.hetero_graph_data import HeteroGraphData
+from gloader.bridges.pyg.link_data import to_link_data
+from gloader.bridges.pyg.node_loader import OF_WORKERS, refuse_workers
+from gloader.core.malformed import shown
+from gloader.core.negatives import Binary, Negatives, Table, Uniform, checked_negatives
+from gloader.dataset import Dataset
+from gloader.errors import ConfigError
+from gloader.pipeline.link_task import require_labels
+from gloader.samplers import preferred_layout
+
+if TYPE_CHECKING:
+    from gloader.core.fanouts import FanoutsLike
+    from gloader.loader import LinkLoader as NativeLoader
+
+
+# PyG's own `NegativeSampling` and its text and mapping forms, or a value of gloader's.
+NegativeSampling: TypeAlias = "Negatives | str | Mapping[str, Any] | Any | None"
+
+# What PyG takes, and where gloader has it.
+_ELSEWHERE: Final = {
+    "edge_label": "labels are those of the link table, and of a batch without negatives",
+    "edge_label_time": "times are those of the link table: time_strategy= samples by them",
+    "time_attr": "times are those of the dataset: time_strategy= samples by them",
+    "temporal_strategy": "time_strategy= is 'uniform' or 'last'",
+    "disjoint": "batches whose edges have times are (time_strategy=), others are not",
+    "neighbor_sampler": "gloader samples itself",
+    "weight_attr": "sampler='weighted' is for nodes",
+    "batch_sampler": "batch_size=, shuffle= and drop_last= say which rows of the link table a batch has",
+}
+
+
+class LinkLoader(LoaderView[Any]):
+    """Yields what PyG's ``LinkNeighborLoader`` yields, without pyg-lib or torch-sparse; see `to_link_data`.
+
+    That is a ``Data``, or a ``HeteroData`` of a dataset of several types. ``input_id`` are rows of the link table.
+
+    Parameters
+    ----------
+    loader : a `gloader.LinkLoader`, or a `gloader.Dataset` to build one for
+    triplets : ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` in place of ``edge_label_index`` and
+        ``edge_label``; needs as many negatives for the source of each edge, as `gloader.Uniform` draws
+    settings : of the loader to build: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
+        `gloader.LinkLoader`. ``layout`` is "merged" where it is not given and the sampler has it
+
+    Raises
+    ------
+    ConfigError
+        Triplets are asked for, and the negatives are not `gloader.Uniform` ones; or as `to_link_loader`.
+    """
+
+    def __init__(self, loader: NativeLoader | Dataset, *, triplets: bool = False, **settings: Any) -> None:
+        is_owner = isinstance(loader, Dataset)
+        if is_owner:
+            settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
+        native = to_link_loader(loader, settings)
+        if triplets and not _has_triplets(native):
+            drawn = native.negatives
+            if is_owner:
+                native.close()
+            raise ConfigError(
+                f"triplets need as many negatives for each edge, of its source, and negatives are {drawn or 'none'}; "
+                "pass gloader.Uniform(k), or Table(name) of the table's own"
+            )
+        relation = native.table.relation if native.is_typed else None
+        super().__init__(
+            native,
+            convert=lambda batch: to_link_data(batch, relation=relation, triplets=triplets),
+            is_owner=is_owner,
+        )
+
+    @property
+    def dataset(self) -> range:
+        """The rows of the link table, as in PyG: ``len(loader.dataset)`` is the edges of an epoch."""
+        return range(cast("NativeLoader", self.loader).table.num_rows)
+
+
+class LinkNeighborLoader(LinkLoader):
+    """`LinkLoader` by the names, and with the defaults, of ``torch_geometric.loader.LinkNeighborLoader``.
+
+    Parameters
+    ----------
+    data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself; ``loader.data`` is the former
+    num_neighbors : neighbours per node and hop, the hop next to the seeds first; see `NeighborLoader`
+    edge_label_index : the name of a link table of the dataset, which has its relation, labels and times
+    neg_sampling : what PyG takes: "binary", "triplet", ``dict(mode="binary", amount=2)`` or a ``NegativeSampling``; or
+        negatives of gloader, such as ``gloader.Uniform(5, strict=True)``, which come with labels. None: no negatives,
+        and the labels are the table's own
+    neg_sampling_ratio : of the old form: so many binary negatives for each edge
+    batch_size : edges per batch; all of them where they are fewer, as in PyG
+    shuffle : order the edges anew in every epoch
+    settings : other keywords of `gloader.LinkLoader`: ``exclude``, ``memory_budget``, ``features``, ``device``, ...
+
+    Raises
+    ------
+    ConfigError
+        A setting speaks of what gloader has elsewhere; ``edge_label_index`` names no link table; negatives are drawn by
+        weights; or as `gloader.LinkLoader`.
+    """
+
+    _refused = (*OF_WORKERS, *_ELSEWHERE)
+    _renamed = ("fanouts", "edges", "negatives")
+
+    def __init__(
+        self,
+        data: GraphData | HeteroGraphData | Dataset,
+        num_neighbors: FanoutsLike,
+        edge_label_index: str = "train",
+        *,
+        neg_sampling: NegativeSampling = None,
+        neg_sampling_ratio: float | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        **settings: Any,
+    ) -> None:
+        refuse_workers(settings)
+        if elsewhere := [name for name in _ELSEWHERE if name in settings]:
+            raise ConfigError(f"{elsewhere[0]}: {_ELSEWHERE[elsewhere[0]]}")
+        if isinstance(settings.get("sampler"), Sampler):
+            raise ConfigError(
+                f"sampler={type(settings['sampler']).__name__}: an epoch takes each row of the link table once; a "
+                "table of `gloader prepare --edge-table` may have the rows that you draw, and some of them twice"
+            )
+        if isinstance(data, Dataset):
+            data = HeteroGraphData(data) if data.kind == "hetero" else GraphData(data)
+        self.data = data
+        negatives, triplets = _negatives_of(neg_sampling, neg_sampling_ratio)
+        table = data.dataset.link_table(_name_of(edge_label_index, data.dataset))
+        require_labels(table, negatives, instead='neg_sampling="binary"')
+        super().__init__(
+            data.dataset,
+            triplets=triplets,
+            edges=edge_label_index,
+            negatives=negatives,
+            fanouts=num_neighbors,
+            batch_size=at_most(batch_size, table.num_rows),
+            shuffle=shuffle,
+            **settings,
+        )
+
+
+def _has_triplets(loader: NativeLoader) -> bool:
+    """Return whether each edge has as many negatives, of its own source."""
+    drawn = loader.negatives
+    return isinstance(drawn, Uniform) or (isinstance(drawn, Table) and drawn.name == loader.table.name)
+
+
+def _name_of(edges: object, dataset: Dataset) -> str:
+    if isinstance(edges, str):
+        return edges
+    allowed = ", ".join(map(repr, dataset.link_tables)) or "none"
+    raise ConfigError(
+        f"edge_label_index={shown(edges)}: name a link table of the dataset ({allowed}); `gloader prepare "
+        "--edge-table` makes one of pairs"
+    )
+
+
+def _negatives_of(given: NegativeSampling, ratio: float | None) -> tuple[Negatives | None, bool]:
+    """Return negatives as gloader has them, and whether they come as triplets."""
+    if given is None and ratio:
+        given = {"mode": "binary", "amount": ratio}
+    if given is None or isinstance(given, Negatives):
+        return given, False
+    if isinstance(given, str) and given not in ("binary", "triplet"):
+        return checked_negatives(given), False
+    names = ("mode", "amount", "src_weight", "dst_weight")
+    fields: Mapping[str, Any] = (
+        {"mode": given}
+        if isinstance(given, str)
+        else given
+        if isinstance(given, Mapping)
+        else {name: getattr(given, name, None) for name in names}
+    )
+    mode, amount = fields.get("mode"), fields.get("amount", 1)
+    mode = getattr(mode, "value", mode)  # PyG's is an enumeration
+    if any(fields.get(name) is not None for name in ("src_weight", "dst_weight")):
+        raise ConfigError("neg_sampling: negatives are drawn alike, without src_weight and dst_weight")
+    if mode == "triplet":
+        # PyG has whole numbers as floats, too.
+        return Uniform(int(amount) if float(amount).is_integer() else amount), True
+    if mode == "binary":
+        return Binary(amount), False
+    raise ConfigError(f"neg_sampling: mode {shown(mode)} is neither 'binary' nor 'triplet'")

@@ -1,0 +1,177 @@
+"""Does a dataset fit? What training on it would take, found by the plans of a run: nothing is trained."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Self, cast
+
+import torch
+
+from gloader.lab.analyze.fit import Fit, Question
+from gloader.observe.peak_memory import first_bytes
+from gloader.pipeline.measured_load import measure_load
+from gloader.pipeline.planned_load import plan_load
+from gloader.plan.available import available_memory_bytes
+from gloader.training.group import RankGroup
+from gloader.training.run_inference import require_inference
+from gloader.training.run_loader import RunLoader
+from gloader.training.step_memory import learned_row_bytes, parameter_bytes, probe
+from gloader.training.train import resolved_settings, task_of
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from gloader.config import LoaderSettings, TrainSettings
+    from gloader.dataset import Dataset
+    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.measured_load import MeasuredLoad
+    from gloader.pipeline.seed_order import SeedPlan
+    from gloader.plan.memory_plan import MemoryPlan
+    from gloader.ssd_store import FeatureStore
+    from gloader.training.run_budget import RunBudget
+    from gloader.training.task import AnyLoader
+
+
+class DatasetQuestion(Question):
+    """Asks the plans of `gloader train` about a dataset. Edges and a few batches are read, as a run reads them.
+
+    Parameters
+    ----------
+    dataset : a prepared one
+    settings : of the run, on a CPU; their budget is not looked at
+
+    Raises
+    ------
+    ConfigError
+        The dataset, or the model, is not for that.
+    """
+
+    def __init__(self, dataset: Dataset, settings: TrainSettings) -> None:
+        first_bytes()  # before a batch is made, as in a run
+        self.dataset = dataset
+        self._settings = resolved_settings(settings, dataset)
+        self._task = task_of(self._settings, dataset)
+
+    @cached_property
+    def _seeds(self) -> SeedPlan:
+        return self._task.seeds(self._settings.loader.sampling)
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+        return self._seeds.order.num_batches
+
+    @property
+    def num_seeds(self) -> int:
+        """Nodes, or edges, that an epoch trains on."""
+        return self._seeds.order.num_items
+
+    @cached_property
+    def batch_rows(self) -> int:
+        """Nodes of a batch, about."""
+        batches = probe(self.dataset, self._seeds, self._settings.loader)
+        return round(sum(sum(map(len, batch.node_arrays)) for batch in batches) / max(len(batches), 1))
+
+    @property
+    def most_shown(self) -> int:
+        """Bytes that this machine has left: a larger budget is none of a run here."""
+        return available_memory_bytes()
+
+    @property
+    def learned_share(self) -> float:
+        """The part of the weights that is learned rows of node types without features."""
+        return learned_row_bytes(self._task.spec) / max(parameter_bytes(self._task.spec), 1)
+
+    def least_share(self) -> RunBudget:
+        """Return the shares of the least budget, in three digits, that `gloader train` accepts.
+
+        Raises
+        ------
+        BudgetError
+            No budget is enough.
+        """
+        return self._opening.least()
+
+    def least_to_train(self) -> int:
+        """Return the bytes of `least_share`."""
+        return self.least_share().total_bytes
+
+    def train(self, budget_bytes: int) -> Fit:
+        """Return how a run shares ``budget_bytes`` out; BudgetError, which names the least budget, where it cannot."""
+        budget, opened = self._opening.open(budget_bytes)
+        with cast("PlannedLoader", opened) as planned:
+            return Fit(
+                budget=budget,
+                plan=planned.memory_plan,
+                topology=planned.load.home,
+                num_batches=self.num_batches,
+            )
+
+    @cached_property
+    def _opening(self) -> RunLoader:
+        return RunLoader(
+            dataset=self.dataset,
+            settings=self._settings,
+            task=self._task,
+            group=RankGroup.alone(),
+            device=torch.device("cpu"),
+            is_traced=False,
+            factory=self._plan,
+            require=lambda budget, planned: require_inference(self._task, self.dataset, budget, planned),
+        )
+
+    def _plan(
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+    ) -> AnyLoader:
+        """Return the plan of a loader in the place of one."""
+        measure = partial(
+            measure_load,
+            dataset,
+            self._seeds,
+            settings,
+            dry_run=device_dry_run,
+            num_ranks=1,
+            num_loaders=1,
+            machines=None,
+        )
+        stack = ExitStack()
+        try:
+            load, plan = plan_load(measure, settings, stack, budget_bytes=settings.memory.memory_budget or 0)
+        except BaseException:
+            stack.close()
+            raise
+        return cast("AnyLoader", PlannedLoader(load, plan, stack))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLoader:
+    """What a loader would have of graph and features, and its plan; owns what was opened until it is left."""
+
+    load: MeasuredLoad
+    memory_plan: MemoryPlan
+    stack: ExitStack
+
+    @property
+    def graph(self) -> Any:
+        """The topology."""
+        return self.load.work.topology
+
+    @property
+    def features(self) -> dict[str, FeatureStore]:
+        """The rows of each table, by its name."""
+        return dict(zip(self.load.files.names, self.load.files.stores, strict=True))
+
+    @property
+    def device_tiers(self) -> dict[str, Any]:
+        """None: there is no device."""
+        return {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stack.close()

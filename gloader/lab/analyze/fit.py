@@ -1,0 +1,367 @@
+"""Does a graph fit? What preparing and training one would take, by its size alone and with the plans of a run."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Literal
+
+from gloader.cache import slot_bytes
+from gloader.cache.reuse import measure_reuse
+from gloader.convert.options import PrepareOptions
+from gloader.convert.prepare_plan import PreparePlan, plan_prepare
+from gloader.core.offsets import compact_bytes
+from gloader.errors import BudgetError
+from gloader.pipeline.device_room import LARGER_THAN_PROBED
+from gloader.pipeline.open_edges import choose_edge_home, plan_edges, sweep_demand
+from gloader.pipeline.table_files import KnownDisk
+from gloader.plan.demand import Demand, TableDemand
+from gloader.plan.memory_plan import MemoryPlan, plan_memory
+from gloader.plan.predict import StepWork, TableWork
+from gloader.plan.too_small import least_planned, rounded_up
+from gloader.plan.topology_home import less_room
+from gloader.replay.work import SAMPLED_AHEAD
+from gloader.samplers import node_map_bytes
+from gloader.ssd_store.cost.profile import MAX_GAP_BYTES
+from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.format.npy_header import data_bytes
+from gloader.training.model_spec import ModelSpec
+from gloader.training.run_budget import RunBudget, share_budget
+from gloader.training.step_memory import largest, parameter_bytes, step_bytes
+
+if TYPE_CHECKING:
+    from gloader.cache.reuse import ReuseProfile
+    from gloader.config import LoaderSettings, ModelConfig
+    from gloader.dataset import Dataset
+    from gloader.lab.analyze.sized_graph import SizedGraph
+    from gloader.plan.topology_home import TopologyChoice
+    from gloader.types import SampledBatch
+
+# A plain NVMe SSD, where nobody measured one: `gloader doctor` measures that of this machine.
+PLAIN_SSD: Final = IoRates(
+    random_reads_per_s=100_000, read_bytes_per_s=1.5e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1.5e9
+)
+
+_BOUNCE_BYTES: Final = 8 << 20  # of a store of features
+_EDGE_BOUNCE_BYTES: Final = 2 << 20  # of edges that are read page by page
+_CHECKSUM_BYTES: Final = 8  # of a page
+_KEPT_SHARE: Final = 1 / 2  # of what such edges may take, that keeps pages
+_FETCHED_EDGE_BYTES: Final = 24  # of an edge that is being fetched
+_SPILL_MULTIPLE: Final = 4  # of what is read, where the disk has room
+_EDGES_PER_S: Final = 5e7  # that a core samples
+_LEAST_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What training within a budget would look like."""
+
+    budget: RunBudget
+    plan: MemoryPlan
+    topology: TopologyChoice
+    num_batches: int  # of an epoch
+
+    @property
+    def holds_features(self) -> bool:
+        """Whether features are in memory, or would be if they were not asked to be on the SSD."""
+        return self.plan.features == "ram" or self.plan.would_fit
+
+    @property
+    def loading_s(self) -> float:
+        """Seconds that an epoch takes where the model takes none."""
+        return self.num_batches * self.plan.step.seconds
+
+    def words(self, what: Literal["features", "edges"]) -> str:
+        """Say where features or edges are."""
+        if what == "features":
+            return "in memory" if self.plan.features == "ram" else "on the SSD"
+        return {"ram": "in memory", "sweep": "in sweeps", "direct": "page by page"}[self.topology.home]
+
+    def to_json(self) -> dict[str, str | float]:
+        """Return the choices and what they make of an epoch."""
+        return {
+            "memory_budget": self.budget.total_bytes,
+            "features": self.plan.features,
+            "topology": self.topology.home,
+            "miss_rate": self.plan.step.miss_rate,
+            "step_s": self.plan.step.seconds,
+            "epoch_s": self.loading_s,
+        }
+
+
+class Question(ABC):
+    """Asks the plans of a run what they make of memory budgets."""
+
+    @property
+    def most_shown(self) -> int:
+        """The largest budget that `ladder` tries."""
+        return 10**12
+
+    @property
+    @abstractmethod
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+
+    @property
+    @abstractmethod
+    def num_seeds(self) -> int:
+        """What an epoch trains on: nodes, or edges."""
+
+    @property
+    @abstractmethod
+    def batch_rows(self) -> int:
+        """Nodes of a batch, about."""
+
+    @abstractmethod
+    def train(self, budget_bytes: int) -> Fit:
+        """Return how a run shares ``budget_bytes`` out.
+
+        Raises
+        ------
+        BudgetError
+            It does not fit; says what needs how much.
+        """
+
+    @abstractmethod
+    def least_to_train(self) -> int:
+        """Return the least budget that `train` accepts; BudgetError where none does."""
+
+    def ladder(self) -> tuple[Fit, ...]:
+        """Return what the least budget makes of a run, and doublings of it, until features are held or memory ends.
+
+        Raises
+        ------
+        BudgetError
+            No budget is enough.
+        """
+        budget = rounded_up(self.least_to_train())
+        found = [self.train(budget)]
+        while not found[-1].holds_features and 2 * budget <= self.most_shown:
+            budget *= 2
+            found.append(self.train(budget))
+        return tuple(found)
+
+
+class FitQuestion(Question):
+    """Asks about a graph that is not there. Nothing is read or written.
+
+    Parameters
+    ----------
+    graph : its size
+    settings : of the loader
+    model : that is trained
+    rates : of the SSD
+    """
+
+    def __init__(
+        self, graph: SizedGraph, settings: LoaderSettings, model: ModelConfig, *, rates: IoRates = PLAIN_SSD
+    ) -> None:
+        self._graph = graph
+        self._settings = settings
+        self._rates = rates
+        self._spec = ModelSpec(
+            config=model,
+            in_dim=graph.feature_dim,
+            out_dim=graph.num_classes,
+            num_layers=len(settings.sampling.hops),
+            add_self_loops=True,
+        )
+        self.dataset: Dataset = graph.dataset()
+
+    @cached_property
+    def batches(self) -> list[SampledBatch]:
+        """A few batches of a graph of this size."""
+        return self._graph.batches(self._settings.sampling)
+
+    @cached_property
+    def _reuse(self) -> ReuseProfile:
+        return measure_reuse([batch.nodes for batch in self.batches], self._graph.num_nodes)
+
+    @cached_property
+    def _step_bytes(self) -> int:
+        batch = largest(self.batches)
+        return 0 if batch is None else step_bytes(self._spec, batch)
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch, about."""
+        return round(sum(len(batch.nodes) for batch in self.batches) / len(self.batches))
+
+    @property
+    def num_seeds(self) -> int:
+        """Nodes that an epoch trains on."""
+        return self._graph.num_seeds
+
+    @property
+    def knows_seeds(self) -> bool:
+        """Whether that was given; else it is assumed."""
+        return self._graph.num_train is not None
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of an epoch."""
+        return math.ceil(self._graph.num_seeds / self._settings.sampling.batch_size)
+
+    def train(self, budget_bytes: int) -> Fit:
+        """Return how a run shares ``budget_bytes`` out; BudgetError where it does not fit."""
+        ways = share_budget(
+            total_bytes=budget_bytes,
+            parameter_bytes=parameter_bytes(self._spec),
+            step_bytes=self._step_bytes,
+        )
+        for budget in ways[:-1]:
+            try:
+                return self._load(budget)
+            except BudgetError:
+                continue
+        return self._load(ways[-1])
+
+    def prepare(self, budget_bytes: int) -> PreparePlan:
+        """Return how `gloader prepare` shares ``budget_bytes`` out, and what it takes of the disk.
+
+        Raises
+        ------
+        BudgetError
+            It does not fit.
+        """
+        options = PrepareOptions(dtype=self._graph.dtype)
+        return plan_prepare(self._graph.source(), options, budget_bytes=budget_bytes)
+
+    def least_to_train(self) -> int:
+        """Return the least budget that `train` accepts; BudgetError where none does."""
+        return least_planned(self.train, low=_LEAST_BYTES)
+
+    def least_to_prepare(self) -> int:
+        """Return the least budget that `prepare` accepts; BudgetError where none does."""
+        return least_planned(self.prepare, low=_LEAST_BYTES)
+
+    def _load(self, budget: RunBudget) -> Fit:
+        room = budget.loader_bytes
+        while True:
+            home, demand, spill_bytes = self._measure(budget.loader_bytes, room)
+            try:
+                plan = self._plan(demand, budget.loader_bytes, spill_bytes)
+            except BudgetError as error:
+                room = less_room(error, home, demand, room_bytes=room)
+                continue
+            return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
+
+    def _measure(self, num_bytes: int, room_bytes: int) -> tuple[TopologyChoice, Demand, int]:
+        """Return where the edges are, what a loader would hold, and the bytes of disk that it may take."""
+        settings = self._settings
+        memory, data = settings.memory, self.dataset.feature_bytes + self.dataset.topology_bytes
+        spill = _SPILL_MULTIPLE * data if memory.spill_budget is None else memory.spill_budget
+        disk = KnownDisk(rates=self._rates, spill_bytes=spill)
+        home = choose_edge_home(
+            self.dataset, settings, disk if spill else None, budget_bytes=num_bytes, room_bytes=room_bytes
+        )
+        home, sweeps = plan_edges(
+            home,
+            sweep_demand(self.dataset, settings, self.batches, num_batches=None),
+            is_required=memory.topology == "sweep",
+            budget_bytes=num_bytes,
+            spill_bytes=spill,
+            room_bytes=room_bytes,
+        )
+        demand = self._demand(home)
+        if sweeps is not None:
+            # Of what passes brought for a batch, while a thread makes it: that, and where it is looked up.
+            work = replace(
+                demand.work, edges_s=sweeps.pass_seconds(self._rates), edge_bytes=sweeps.read_bytes
+            )
+            demand = replace(demand, sweeps=sweeps, sampler_call_bytes=3 * sweeps.drawn_bytes, work=work)
+        return home, demand, spill
+
+    def _plan(self, demand: Demand, num_bytes: int, spill_bytes: int) -> MemoryPlan:
+        settings = self._settings
+        memory = settings.memory
+        return plan_memory(
+            demand,
+            budget_bytes=num_bytes,
+            spill_bytes=spill_bytes,
+            features=memory.features,
+            cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(self.dataset.feature_bytes),
+            superbatch=memory.superbatch,
+            must_pack=settings.reading.io_strategy == "packed",
+            num_buffers=memory.buffers,
+        )
+
+    def _demand(self, home: TopologyChoice) -> Demand:
+        """Return what `measure_demand` would measure on a dataset of this size."""
+        settings, graph = self._settings, self._graph
+        threads = settings.stages.sampler_threads
+        rows = _larger(max(len(batch.nodes) for batch in self.batches))
+        edges = _larger(max(sum(block.num_edges for block in batch.blocks) for batch in self.batches))
+        last_hop = _larger(max(batch.blocks[0].num_edges for batch in self.batches))
+        return Demand(
+            tables=(self._table(min(rows, graph.num_nodes)),),
+            topology_bytes=home.topology_bytes if home.home == "ram" else self._paged_bytes(home),
+            policy=settings.memory.policy,
+            batch_rows=min(rows, graph.num_nodes),
+            batch_edges=edges,
+            batches_in_flight=threads + SAMPLED_AHEAD,
+            sampler_threads=threads,
+            sampler_map_bytes=node_map_bytes(
+                settings.sampling.sampler, num_nodes=graph.num_nodes, found=rows + edges
+            ),
+            sampler_call_bytes=0 if home.home == "ram" else _FETCHED_EDGE_BYTES * last_hop,
+            work=self._work(),
+            num_batches=None,
+            num_seeds=graph.num_seeds,
+            is_reset=settings.memory.superbatch_reset,
+        )
+
+    def _table(self, batch_rows: int) -> TableDemand:
+        rows = self.dataset.feature_rows(edges=False)[0]
+        scales = 4 * self._graph.num_nodes if self._graph.dtype == "int8" else 0
+        return TableDemand(
+            name=rows.name,
+            num_nodes=rows.num_rows,
+            feature_bytes=rows.feature_bytes,
+            row_bytes=4 * self._graph.feature_dim,  # float32 in a batch, on the CPU
+            slot_bytes=slot_bytes(self._settings.memory.policy),
+            batch_rows=batch_rows,
+            store_bytes=_BOUNCE_BYTES + _CHECKSUM_BYTES * -(-rows.feature_bytes // PAGE_BYTES) + scales,
+            stored_row_bytes=self._stored_row_bytes,
+            reuse=self._reuse,
+        )
+
+    @property
+    def _stored_row_bytes(self) -> int:
+        return data_bytes(self._graph.dtype, (self._graph.feature_dim,))
+
+    def _paged_bytes(self, home: TopologyChoice) -> int:
+        """Return what is held of edges that are read page by page."""
+        pages = -(-4 * self._graph.num_edges // PAGE_BYTES)
+        kept = int(_KEPT_SHARE * home.max_bytes)
+        held = compact_bytes(self._graph.num_nodes) + _CHECKSUM_BYTES * pages
+        return held + min(kept, pages * PAGE_BYTES) + _EDGE_BOUNCE_BYTES
+
+    def _work(self) -> StepWork:
+        rows = sum(len(batch.nodes) for batch in self.batches) / len(self.batches)
+        edges = sum(block.num_edges for batch in self.batches for block in batch.blocks) / len(self.batches)
+        gap = self._rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES)
+        table = TableWork(
+            rows=rows,
+            row_bytes=4 * self._graph.feature_dim,
+            stored_row_bytes=self._stored_row_bytes,
+            file_rows=float(self._graph.num_nodes),
+            gap_bytes=gap,
+        )
+        return StepWork(
+            tables=(table,),
+            rates=self._rates,
+            sweep_gap_bytes=gap,
+            sample_s=edges / _EDGES_PER_S,
+            cores=len(os.sched_getaffinity(0)),
+            strategy=self._settings.reading.io_strategy,
+        )
+
+
+def _larger(count: int) -> int:
+    """Return ``count`` with the room that a loader leaves for batches larger than the first."""
+    return math.ceil(LARGER_THAN_PROBED * count)

@@ -1,0 +1,163 @@
+"""What every thread did, measured and replayed, in lanes of the same names: beside each other in pictures and files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gloader.observe.epoch_stats import WORK_NAMES
+from gloader.replay.demands import measure, stage_of
+from gloader.replay.work import RESOURCES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from gloader.lab.analyze.result import Prediction
+    from gloader.replay.recording import Recording
+
+_AROUND = 3  # batches whose course is shown
+# What a batch passes after it was sampled; work on a superbatch is of many batches, and lies further back.
+_OF_A_BATCH = ("sample", "read", "gather", "transfer", "compute")
+_AHEAD = "trace"  # what the replay calls sampling that a trace alone is for: the same threads do it
+_SHOWN = {_AHEAD: "sample"}
+
+
+class Slice(NamedTuple):
+    """A piece of work in the lane of a thread."""
+
+    lane: str  # its stage, numbered where several threads are at work on it
+    stage: str
+    epoch: int
+    batch: int  # index in its epoch; of several, that of the first
+    batches: int
+    is_ahead: bool  # a batch that is sampled for its trace, which nobody computes on
+    started_s: float
+    ended_s: float
+    notes: dict[str, Any]  # what else is known of it, as JSON has it
+
+
+def measured_slices(recording: Recording) -> list[Slice]:
+    """Return what the threads of a recorded run did, times as in the recording. Pure."""
+    events = recording.events
+    names = _lane_names((event.stage, event.thread) for event in events)
+    return [
+        Slice(
+            lane=names[event.stage, event.thread],
+            stage=event.stage,
+            epoch=event.epoch,
+            batch=event.batch,
+            batches=event.batches,
+            is_ahead=stage_of(event) == _AHEAD,
+            started_s=event.started_s,
+            ended_s=event.ended_s,
+            notes={
+                "cpu_ms": 1e3 * event.cpu_s,
+                "requests": event.requests,
+                "bytes_read": event.bytes_read,
+                "bytes_written": event.bytes_written,
+                **event.notes,
+            },
+        )
+        for event in events
+    ]
+
+
+def replayed_slices(prediction: Prediction) -> list[Slice]:
+    """Return what the threads of a replay did, in the order in which they began, from its first moment. Pure.
+
+    Work that takes nothing, such as a sweep that a superbatch has no need of, is left out.
+    """
+    batches = prediction.work.batches
+    sizes = _superbatch_sizes(prediction)
+    found = (event for event in prediction.replayed.events if event.demands.alone_s > 0)
+    events = sorted(found, key=lambda event: event.started_s)
+    names = _lane_names((_SHOWN.get(event.stage, event.stage), event.thread) for event in events)
+    return [
+        Slice(
+            lane=names[_SHOWN.get(event.stage, event.stage), event.thread],
+            stage=_SHOWN.get(event.stage, event.stage),
+            epoch=batches[event.batch].epoch,
+            batch=batches[event.batch].index,
+            batches=sizes.get(event.batch, 1) if event.stage in ("inspect", "stage") else 1,
+            is_ahead=event.stage == _AHEAD,
+            started_s=event.started_s,
+            ended_s=event.ended_s,
+            notes={
+                "alone_ms": 1e3 * event.demands.alone_s,
+                "cpu_ms": 1e3 * event.demands.cpu_s,
+                "last": RESOURCES[event.limit] if event.limit < len(RESOURCES) else "lag",
+            },
+        )
+        for event in events
+    ]
+
+
+def lane_order(lane: str) -> tuple[int, str]:
+    """Return where a lane stands: in the order in which a batch passes the stages. Pure."""
+    stage = lane.partition(" ")[0]
+    names: Sequence[str] = WORK_NAMES
+    return names.index(stage) if stage in names else len(names), lane
+
+
+def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
+    """Return an epoch, and the indices of up to three batches in its middle, of those that a prediction is for. Pure.
+
+    Raises
+    ------
+    ReplayError
+        As of `gloader.replay.demands.measure`.
+    """
+    measured = measure(recording)
+    epoch = measured.counted[len(measured.counted) // 2]
+    indices = sorted(index for of, index in measured.position_of if of == epoch)
+    first = max(0, (len(indices) - _AROUND) // 2)
+    return epoch, tuple(indices[first : first + _AROUND])
+
+
+def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> list[Slice]:
+    """Return what was done from where the first of these batches was sampled to where the last was computed. Pure.
+
+    Times count from there; what lies across an end is cut, and waiting is left out.
+
+    Parameters
+    ----------
+    slices : of a run
+    epoch, indices : the batches, in order; empty where they are not among ``slices``
+    """
+    own = [
+        one
+        for one in slices
+        if one.epoch == epoch and one.batch in indices and one.stage in _OF_A_BATCH and not one.is_ahead
+    ]
+    computed = [one.ended_s for one in own if one.stage == "compute"]
+    if not computed:
+        return []
+    begin = min(one.started_s for one in own if one.batch == indices[0])
+    end = max(computed)
+    return [
+        one._replace(
+            started_s=max(one.started_s - begin, 0.0), ended_s=min(one.ended_s, end) - begin, notes={}
+        )
+        for one in slices
+        if one.started_s < end and one.ended_s > begin and one.stage not in ("wait", "pause")
+    ]
+
+
+def _lane_names(rows: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
+    """Return the name of each stage and thread: the stage, numbered where several threads do it. Pure."""
+    threads: dict[str, set[int]] = {}
+    for stage, thread in rows:
+        threads.setdefault(stage, set()).add(thread)
+    return {
+        (stage, thread): stage if len(of_stage) == 1 else f"{stage} {number}"
+        for stage, of_stage in threads.items()
+        for number, thread in enumerate(sorted(of_stage), start=1)
+    }
+
+
+def _superbatch_sizes(prediction: Prediction) -> Mapping[int, int]:
+    """Return how many batches each superbatch has, by the position of its first."""
+    sizes, first = {}, 0
+    for superbatch in prediction.work.superbatches:
+        sizes[first] = superbatch.num_batches
+        first += superbatch.num_batches
+    return sizes

@@ -1,0 +1,254 @@
+"""A recorded run, ready to be asked what it would take if something were different."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, Self
+
+from gloader.errors import ConfigError, GloaderError, ReplayError
+from gloader.lab.analyze.replan import Replanner
+from gloader.lab.analyze.result import Prediction
+from gloader.replay.calibrate import calibrate, doubt_of, seconds_of
+from gloader.replay.changes import NO_CHANGES
+from gloader.replay.costs import learn_costs
+from gloader.replay.demands import measure, work_of
+from gloader.replay.planned_work import SampleCosts, planned_work, resized_work
+from gloader.replay.recording import read_recording
+from gloader.replay.replay import replay
+from gloader.replay.what_if import changed_compute, changed_machine, changed_rates, changed_shape
+from gloader.replay.work import Machine, PipelineShape, Work
+from gloader.ssd_store.cost.calibration import Calibration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from gloader.lab.analyze.replan import Replanned
+    from gloader.replay.changes import Changes
+    from gloader.replay.costs import Costs
+    from gloader.replay.recording import Recording
+
+TRACE: Final = "trace.json"
+_OF_BATCHES: Final = frozenset({"fanout", "batch-size"})
+_OF_THE_DISK: Final = ("disk", "disk.random", "disk.write")
+
+
+def open_run(run: Path) -> Predictor:
+    """Return the run that was recorded in a folder, or in a trace.
+
+    Parameters
+    ----------
+    run : the folder of `gloader train ... --trace`, or what `Loader.write_trace` wrote
+
+    Raises
+    ------
+    ReplayError
+        There is no recording, or it is none that can be replayed.
+    """
+    folder = run if run.is_dir() else None
+    return Predictor(read_recording(run if folder is None else run / TRACE), folder=folder)
+
+
+class Predictor:
+    """Replays a recorded run, as it was and with changes. Owns what it samples again, until `close`.
+
+    Parameters
+    ----------
+    recording : of the run
+    folder : of the run, with its config.yaml; None: there is none
+
+    Raises
+    ------
+    ReplayError
+        Batches are missing from the recording.
+    """
+
+    def __init__(self, recording: Recording, *, folder: Path | None = None) -> None:
+        self.recording = recording
+        self.measured = measure(recording)
+        self._folder = folder
+        self._stack = ExitStack()
+        header = recording.header
+        self._machine = Machine(cores=header.cores)
+        self._rates = header.rates
+        self._recorded = work_of(recording, self.measured)
+        calibrated = calibrate(
+            self._recorded,
+            self.measured,
+            self._machine,
+            header.shape,
+            threads=header.torch_threads,
+            device=header.device,
+        )
+        self.unexplained, self.lags = calibrated.unexplained, calibrated.lags
+        self._fit = calibrated.fit
+        self.base = self._replayed("", calibrated.work, self._machine, header.shape)
+
+    def predict(self, changes: Changes) -> Prediction:
+        """Return what an epoch takes with ``changes``.
+
+        Raises
+        ------
+        ReplayError
+            The replay explains too little of the run, or its batches cannot be sampled again.
+        ConfigError, BudgetError
+            The run cannot have these changes.
+        """
+        self.require_trust()
+        if not changes.values:
+            return self.base
+        if "network" in changes.values and self._has_exchanged:
+            raise ConfigError(
+                "network= cannot be answered: a recording does not tell what machines sent each other from what they "
+                "read; leave it out"
+            )
+        machine = changed_machine(self._machine, changes)
+        touches_disk = any(name in changes.values for name in _OF_THE_DISK)
+        if not changes.needs_plan and not (touches_disk and self._can_replan):
+            work = work_of(self.recording, self.measured, rates=changed_rates(self._rates, changes))
+            shape = changed_shape(self.recording.header.shape, changes)
+            return self._replayed(
+                changes.text, changed_compute(self._fit.apply(work), changes), machine, shape
+            )
+        planned = self._planned(changes)
+        work = changed_compute(self._fit.apply(self._work_of(planned, changes)), changes)
+        found = self._replayed(changes.text, work, machine, changed_shape(planned.shape, changes))
+        # What counts and costs make of the run as it was is a little off the run itself, and so is this.
+        return replace(
+            found,
+            replayed_s=found.replayed_s * self._correction,
+            plan=planned.plan,
+            pack_bytes=_pack_bytes(planned),
+            settings=dict(planned.settings),
+        )
+
+    def require_trust(self) -> None:
+        """Raise ReplayError where the replay explains too little of the run to predict anything."""
+        if doubt := doubt_of(self.unexplained, self.lags):
+            raise ReplayError(f"{doubt}; record the run again while the machine does nothing else")
+
+    def memory_bytes(self, prediction: Prediction) -> int:
+        """Return the bytes of memory that the loader of a prediction plans for."""
+        plan = prediction.plan or self._base_plan.plan
+        return plan.total_bytes
+
+    def spill_bytes(self, prediction: Prediction) -> int:
+        """Return the bytes of disk that packs of a prediction take at a time."""
+        return prediction.pack_bytes if prediction.plan else _pack_bytes(self._base_plan)
+
+    @cached_property
+    def replanner(self) -> Replanner:
+        """What samples and plans the batches of the run again."""
+        header = self.recording.header
+        return self._stack.enter_context(
+            Replanner.open(header, run=self._folder, sample_s=header.sample_s or None)
+        )
+
+    def close(self) -> None:
+        """Close what was opened. Idempotent."""
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @cached_property
+    def _has_exchanged(self) -> bool:
+        """Whether machines sent each other rows. Where none did, a network changes nothing."""
+        return any("exchanged" in str(event.notes.get("strategy", "")) for event in self.recording.events)
+
+    @cached_property
+    def _can_replan(self) -> bool:
+        """Whether the batches can be sampled again."""
+        try:
+            _ = self._base_plan
+        except GloaderError:
+            return False
+        return True
+
+    @cached_property
+    def _base_plan(self) -> Replanned:
+        """The run as it was, planned again."""
+        return self._planned(NO_CHANGES)
+
+    @cached_property
+    def _costs(self) -> Costs:
+        return learn_costs(self.recording)
+
+    @cached_property
+    def _sample_costs(self) -> SampleCosts:
+        return SampleCosts.of(self.recording)
+
+    @cached_property
+    def _correction(self) -> float:
+        """Return what the run takes, over what counts and costs make of it."""
+        planned = self._base_plan
+        work = self._fit.apply(self._work_of(planned, NO_CHANGES))
+        modelled = self._replayed("", work, self._machine, self.recording.header.shape)
+        return self.base.replayed_s / modelled.replayed_s
+
+    def _planned(self, changes: Changes) -> Replanned:
+        header, count = self.recording.header, len(self._recorded.batches)
+        if _has_other_batches(changes):
+            epochs = -(-count // (header.num_batches * header.shape.num_ranks))
+            count = epochs * self.replanner.epoch_batches(changes) * header.shape.num_ranks
+        return self.replanner.counts(
+            changes,
+            num_batches=count,
+            rates=changed_rates(self._rates, changes),
+            # A run chooses by it how rows are read, as soon as it knows.
+            calibration=Calibration(hidden_s=self._hidden_s),
+        )
+
+    @cached_property
+    def _hidden_s(self) -> float:
+        """Return the seconds of computation behind which the reads of a batch are hidden; 0 where none is recorded."""
+        header = self.recording.header
+        seconds = [event.seconds for event in self.recording.events if event.stage == "compute"]
+        tables = max(1, len(header.tables))
+        return sum(seconds) / len(seconds) / (header.shape.num_ranks * tables) if seconds else 0.0
+
+    def _work_of(self, planned: Replanned, changes: Changes) -> Work:
+        """Return what a plan has to do."""
+        rates, sampling = changed_rates(self._rates, changes), 1.0
+        recorded = work_of(self.recording, self.measured, rates=rates)
+        if _has_other_batches(changes):
+            base = self._base_plan
+            sizes = (planned.rows + planned.edges) / max(float((base.rows + base.edges).mean()), 1.0)
+            sampling = planned.sample_s / base.sample_s if base.sample_s else 1.0
+            recorded = resized_work(recorded, planned.batches, sizes, sampling=sampling)
+        return planned_work(
+            recorded,
+            planned.superbatches,
+            rows=planned.rows,
+            costs=self._costs.with_slots(sum(table.cache_rows for table in planned.tables)),
+            sampling=self._sample_costs.of_plan(kept_share=planned.kept_share, factor=sampling),
+            rates=rates,
+        )
+
+    def _replayed(self, change: str, work: Work, machine: Machine, shape: PipelineShape) -> Prediction:
+        replayed = replay(work, machine, shape)
+        return Prediction(
+            change=change,
+            replayed_s=seconds_of(replayed, self.measured),
+            replayed=replayed,
+            work=work,
+            machine=machine,
+            shape=shape,
+        )
+
+
+def _has_other_batches(changes: Changes) -> bool:
+    """Return whether batches are others than those that were recorded."""
+    return not _OF_BATCHES.isdisjoint(changes.values)
+
+
+def _pack_bytes(planned: Replanned) -> int:
+    """Return the bytes of packs that lie on the disk at a time: of one that is read, and one that is written."""
+    return 2 * max((one.written_bytes for one in planned.superbatches), default=0)

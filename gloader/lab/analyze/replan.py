@@ -1,0 +1,291 @@
+"""A recorded run planned again: its batches are sampled anew, and memory, cache and reads are planned as a run would.
+
+No features are read, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gloader.cache.trace import NO_ROWS
+from gloader.lab.analyze.altered_rows import Alteration
+from gloader.lab.analyze.recorded_load import RecordedLoads
+from gloader.lab.analyze.replan_counts import (
+    PlannedTable,
+    ReadingRules,
+    SuperbatchCounter,
+    superbatch_jobs,
+)
+from gloader.lab.analyze.replan_memory import Case, MemoryReplan
+from gloader.lab.analyze.replan_settings import changed_keywords
+from gloader.pipeline.open_ssd import open_planner, spill_shares, static_rows
+from gloader.plan.divide_cache import share_out
+from gloader.plan.memory_plan import idle_part
+from gloader.replay.changes import NO_CHANGES
+from gloader.replay.recording import RecordedTable
+from gloader.ssd_store.cost.calibration import Calibration
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import TracebackType
+
+    from gloader.cache import Trace
+    from gloader.lab.analyze.recorded_load import RecordedLoad
+    from gloader.plan.memory_plan import MemoryPlan
+    from gloader.replay.changes import Changes
+    from gloader.replay.counts import SuperbatchCounts
+    from gloader.replay.recording import RunHeader
+    from gloader.replay.work import PipelineShape
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.types import BatchId, IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replanned:
+    """What a run with some changes would do with the batches that were sampled again."""
+
+    plan: MemoryPlan
+    shape: PipelineShape  # with the buffers and the home of the features that were planned
+    tables: tuple[RecordedTable, ...]
+    batches: tuple[BatchId, ...]  # in the order of the stream, those of all ranks interleaved
+    superbatches: tuple[SuperbatchCounts, ...]  # of these batches; empty where features end up in memory
+    rows: IdArray  # (batches,) that are gathered on the host
+    edges: IdArray  # (batches,)
+    sample_s: float  # processor seconds of sampling a batch, here
+    kept_share: float  # of the batches, those that are kept from their trace to their execution
+    settings: dict[str, Any]  # keywords of `gloader.Loader` that make the change
+    note: str = ""  # what else makes it, for people
+
+    @property
+    def num_sampled(self) -> int:
+        """Batches that were sampled again: not all that were asked for, where they are very many."""
+        return len(self.batches)
+
+
+class Replanner:
+    """Samples the batches of a recorded run again, bit for bit, and plans them with changed settings.
+
+    Every plan is made with the code of a run: `plan_memory`, the planners, `choose_strategy`. Owns the dataset, its
+    edges and the files of the features until `close`. Not thread-safe.
+
+    Parameters
+    ----------
+    header : of the recording
+    loads : of the run, and of changes to it
+    sample_s : processor seconds of sampling a batch in the run; None: they are measured here
+    """
+
+    def __init__(self, header: RunHeader, loads: RecordedLoads, *, sample_s: float | None = None) -> None:
+        self._header = header
+        self._loads = loads
+        self._memory = MemoryReplan(header, loads.base, sample_s=sample_s)
+        self._new_ids: dict[str, IdArray | None] = {}
+
+    @classmethod
+    def open(cls, header: RunHeader, *, run: Path | None = None, sample_s: float | None = None) -> Self:
+        """Open the dataset of a recorded run, and check that its batches are the same.
+
+        Parameters
+        ----------
+        header : of the recording
+        run : the run folder; None: there is none
+        sample_s : processor seconds of sampling a batch in the run. The memory plan depends on them: with those of the
+            run it is the run's
+
+        Raises
+        ------
+        ReplayError
+            The dataset is gone or another one, or the recording does not say all that the batches depend on.
+        """
+        return cls(header, RecordedLoads.open(header, run=run), sample_s=sample_s)
+
+    def plan(self, changes: Changes = NO_CHANGES, *, rates: IoRates | None = None) -> MemoryPlan:
+        """Return the memory plan of the run with ``changes``, within the same budget unless that is changed.
+
+        Parameters
+        ----------
+        changes : those that need no plan are ignored, but for the sampling threads
+        rates : of the disk; None: those that were recorded
+
+        Raises
+        ------
+        ConfigError, BudgetError
+            There cannot be such a run.
+        ReplayError
+            It cannot be planned here.
+        """
+        case = self._case(changes, rates)
+        return self._memory.plan(case, self._loads.get(case.settings))
+
+    def epoch_batches(self, changes: Changes = NO_CHANGES) -> int:
+        """Return the batches of an epoch with ``changes``, of one rank; errors as `plan`."""
+        return self._loads.seeds(self._case(changes, None).settings).order.num_batches
+
+    def traces(self, *, num_batches: int) -> tuple[Trace, ...]:
+        """Return the traces of the first batches of the run as it was, of each table; errors as `plan`."""
+        stream = self._loads.base.stream
+        return stream.traces(stream.sample(num_batches))
+
+    def counts(
+        self,
+        changes: Changes = NO_CHANGES,
+        *,
+        num_batches: int,
+        rates: IoRates | None = None,
+        calibration: Calibration | None = None,
+    ) -> Replanned:
+        """Return what the first batches of the run need with ``changes``, counted as a run counts that ends with them.
+
+        Parameters
+        ----------
+        changes, rates : as of `plan`
+        num_batches : from the first that was recorded on, over the borders of epochs, those of all ranks
+        calibration : what the cost model's seconds are corrected by; None: nothing
+
+        Raises
+        ------
+        ConfigError, BudgetError, ReplayError
+            As `plan`.
+        """
+        case = self._case(changes, rates)
+        load = self._loads.get(case.settings)
+        plan = self._memory.plan(case, load)
+        count = load.stream.sample(num_batches)
+        superbatches: tuple[SuperbatchCounts, ...] = ()
+        if plan.features == "ssd":
+            superbatches = self._superbatches(case, load, plan, count, calibration or Calibration())
+            rows = np.array([batch.rows for one in superbatches for batch in one.batches], np.int64)
+        else:
+            rows = load.rows_in_memory(count)
+        return Replanned(
+            plan=plan,
+            shape=replace(
+                self._header.shape,
+                features=plan.features,
+                num_buffers=self._memory.num_buffers(case, load, plan),
+            ),
+            tables=self._tables(case, load, plan),
+            batches=tuple(load.stream.stream.id_of(position) for position in range(count)),
+            superbatches=superbatches,
+            rows=rows,
+            edges=load.stream.edges(count),
+            sample_s=load.stream.sample_s,
+            kept_share=plan.kept_share,
+            settings=case.keywords,
+            note=case.note,
+        )
+
+    def close(self) -> None:
+        """Close what was opened. Idempotent."""
+        self._loads.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _case(self, changes: Changes, rates: IoRates | None) -> Case:
+        header, base = self._header, self._loads.settings
+        keywords = changed_keywords(base, header, changes)
+        settings = base.changed(**keywords)
+        settings.check()
+        recorded = header.rates
+        rates = rates or recorded
+        dtype, order = (changes.values.get(name) for name in ("dtype", "order"))
+        prepared = " ".join(
+            f"--{name} {value}" for name, value in (("dtype", dtype), ("order", order)) if value is not None
+        )
+        return Case(
+            settings=settings,
+            keywords=keywords,
+            alteration=Alteration(
+                recorded=header.tables,
+                dtype=None if dtype is None else str(dtype),
+                new_ids=None if order is None else self._numbers(str(order)),
+                rates=None if rates == recorded else rates,
+            ),
+            order=None if order is None else str(order),
+            rates=rates,
+            note=f"the dataset prepared again: gloader prepare {prepared}" if prepared else "",
+        )
+
+    def _numbers(self, order: str) -> IdArray | None:
+        """Return the numbers of the rows in another order; found once."""
+        if order not in self._new_ids:
+            self._new_ids[order] = self._loads.reordered_rows(order)
+        return self._new_ids[order]
+
+    def _superbatches(
+        self, case: Case, load: RecordedLoad, plan: MemoryPlan, num_batches: int, calibration: Calibration
+    ) -> tuple[SuperbatchCounts, ...]:
+        rules = ReadingRules(
+            rates=case.rates,
+            calibration=calibration,
+            forced=case.settings.reading.io_strategy,
+            pack_bytes=self._memory.pack_bytes(plan),
+        )
+        tables = self._planned_tables(case, load, plan)
+        counter = SuperbatchCounter(tables, rules)
+        jobs = superbatch_jobs(
+            load.stream.entries(num_batches, case.alteration.new_ids),
+            load.stream.stream,
+            size=plan.superbatch.num_batches,
+            num_tables=len(tables),
+            unit=self._header.superbatch_unit,
+        )
+        return tuple(counter.count(job) for job in jobs)
+
+    def _planned_tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> list[PlannedTable]:
+        settings, new_ids = case.settings, case.alteration.new_ids
+        staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
+        shares = spill_shares(plan)
+        found = []
+        for number, (table, held) in enumerate(zip(load.measured.files.tables, load.held, strict=True)):
+            hot = NO_ROWS
+            if settings.memory.policy == "static":
+                hot = static_rows(self._loads.topology, table, plan.cache_rows[number], held)
+            planner = open_planner(
+                plan,
+                settings,
+                table,
+                hot=_renumbered(hot, new_ids),
+                held=_renumbered(held, new_ids),
+                number=number,
+            )
+            found.append(
+                PlannedTable(
+                    rows=case.alteration.rows_on_disk(table),
+                    planner=planner,
+                    staging_bytes=staging[number],
+                    spill_share=shares[number],
+                    is_whole=table.store.stored_rows.os_io.is_whole,
+                )
+            )
+        return found
+
+    def _tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> tuple[RecordedTable, ...]:
+        alteration, is_read = case.alteration, plan.features == "ssd"
+        return tuple(
+            RecordedTable(
+                name=table.rows.name,
+                num_rows=table.rows.num_rows,
+                row_bytes=alteration.row_bytes(table),
+                cache_rows=cache_rows,
+                device_rows=len(held),
+                gap_bytes=alteration.gap_bytes(table) if is_read else None,
+                sweep_gap_bytes=alteration.rows_on_disk(table).sweep_gap_bytes if is_read else None,
+            )
+            for table, cache_rows, held in zip(
+                load.measured.files.tables, plan.cache_rows, load.held, strict=True
+            )
+        )
+
+
+def _renumbered(rows: IdArray, new_ids: IdArray | None) -> IdArray:
+    return rows if new_ids is None or not len(rows) else np.sort(new_ids[rows])

@@ -1,0 +1,60 @@
+"""Versions and machine that a measurement was made with."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+_ROOT: Final = Path(__file__).resolve().parents[3]
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that figures depend on."""
+    versions = {"python": platform.python_version()}
+    for name in ("numpy", "numba", "torch", "dgl"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def provenance() -> dict[str, Any]:
+    """Return what a file of figures says of its origin: command, commit, versions and machine."""
+    return {"command": command(), "commit": commit(), "versions": versions(), "machine": machine()}
+
+
+def command() -> str:
+    """Return the command that runs, with the folders of this machine as "DIR"."""
+    program, *words = sys.argv
+    path = Path(program)
+    if path.name == "__main__.py" or path.suffix != ".py":
+        started = "gloader"
+    else:
+        started = f"python {os.path.relpath(path.resolve(), _ROOT)}"
+    return " ".join([started, *("DIR" if Path(word).is_absolute() else word for word in words)])
+
+
+def commit() -> str | None:
+    """Return the commit that the code was checked out at, "-dirty" where it was changed; None outside a checkout."""
+    words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def machine() -> dict[str, Any]:
+    """Return cores, memory, architecture and the load while it is asked."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "cores": usable,
+        "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        "architecture": platform.machine(),
+        "load_average_1min": os.getloadavg()[0],
+    }

@@ -1,0 +1,236 @@
+"""The misses of every policy at every cache size, on one trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from gloader.cache import (
+    MissCurve,
+    OnlinePolicy,
+    Trace,
+    access_counts,
+    belady_curve,
+    hottest_first,
+    inclusion_probabilities,
+    lru_curve,
+    make_planner,
+    next_use_counts,
+    static_curve,
+)
+from gloader.cache.curve import add_curves
+from gloader.config import OnlineName, Policy
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.core.order import EpochOrder
+    from gloader.lab.inspect.access_trace import AccessTrace
+    from gloader.samplers import NeighborSampler
+    from gloader.types import IdArray
+
+SHARES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0)
+# LRU's curve has a closed form, `lru_curve`. FIFO and CLOCK are left out: each would take a run over the trace for
+# every size, and LRU stands for them. Every other online policy is run once for each size.
+_NOT_SIMULATED = ("lru", "fifo", "clock")
+_SIMULATED: tuple[OnlineName, ...] = tuple(
+    name for name in get_args(OnlineName) if name not in _NOT_SIMULATED
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inspection:
+    """What each policy would read at each size of the host cache, starting the trace with an empty cache.
+
+    Static sets are in memory from the start. `belady` knows the whole trace: no policy reads less than it
+    without having been filled before.
+    """
+
+    num_nodes: int
+    row_bytes: int
+    num_accesses: int
+    num_distinct: int  # rows that occur at all
+    num_batches: int
+    epoch_batches: int
+    slots: tuple[int, ...]
+    misses: dict[str, tuple[int, ...]]  # by policy, one for each of ``slots``
+    knee_slots: int  # where the curve of `belady` turns
+
+    @property
+    def knee_bytes(self) -> int:
+        """Memory at the knee."""
+        return self.knee_slots * self.row_bytes
+
+    def memory_bytes(self) -> list[int]:
+        """Return the memory of each size. Pure."""
+        return [slots * self.row_bytes for slots in self.slots]
+
+    def ratios(self, policy: str) -> list[float]:
+        """Return misses per access at each size. Pure."""
+        return [misses / max(self.num_accesses, 1) for misses in self.misses[policy]]
+
+    def epoch_bytes(self, policy: str) -> list[int]:
+        """Return the bytes of the rows read in a whole epoch at each size, in proportion to the batches. Pure."""
+        factor = self.row_bytes * self.epoch_batches / max(self.num_batches, 1)
+        return [round(misses * factor) for misses in self.misses[policy]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values. Pure."""
+        return {
+            "num_nodes": self.num_nodes,
+            "row_bytes": self.row_bytes,
+            "accesses": self.num_accesses,
+            "distinct_rows": self.num_distinct,
+            "batches": self.num_batches,
+            "epoch_batches": self.epoch_batches,
+            "slots": list(self.slots),
+            "memory_bytes": self.memory_bytes(),
+            "knee": {"slots": self.knee_slots, "memory_bytes": self.knee_bytes},
+            "policies": {
+                name: {
+                    "misses": list(misses),
+                    "miss_ratio": self.ratios(name),
+                    "ssd_bytes_per_epoch": self.epoch_bytes(name),
+                    "preload_bytes": self.memory_bytes()
+                    if name.startswith("static")
+                    else [0] * len(self.slots),
+                }
+                for name, misses in self.misses.items()
+            },
+        }
+
+
+def inspect_trace(
+    trace: AccessTrace,
+    presampled: AccessTrace,
+    sampler: NeighborSampler,
+    order: EpochOrder,
+    *,
+    row_bytes: int,
+    superbatch: int = 64,
+    shares: Sequence[float] = SHARES,
+) -> Inspection:
+    """Evaluate Belady, static sets and online policies on ``trace``. Pure.
+
+    Parameters
+    ----------
+    trace : of the first batches of an epoch, or of all
+    presampled : of another epoch; hot sets are counted in it
+    sampler, order : that the traces were sampled with: the analytic hot set follows from the graph, the fan-outs, the
+        seeds and the batch size
+    row_bytes : R
+    superbatch : S, batches that a run plans together
+    shares : cache sizes, as shares of the N rows
+
+    Raises
+    ------
+    ConfigError
+        ``superbatch`` is not positive.
+    """
+    if superbatch < 1:
+        raise ConfigError(f"superbatch is {superbatch}; it must be at least 1")
+    slots = np.unique([round(share * trace.num_nodes) for share in shares]).astype(np.int64)
+    counts = next_use_counts(trace.accesses, trace.num_nodes)
+    whole = belady_curve(counts, trace.num_accesses)
+    hot = access_counts(presampled.accesses, trace.num_nodes)
+    seen = access_counts(trace.accesses, trace.num_nodes)
+    curves = {"belady": whole, f"belady, S={superbatch} reset": _reset_curve(trace, counts, superbatch)}
+    graph = sampler.graph
+    scores: dict[str, NDArray[Any]] = {
+        "static, degree": access_counts(graph.sources.pieces(), graph.num_nodes),
+        "static, presample": hot,
+        "static, vip": inclusion_probabilities(
+            graph.offsets,
+            graph.sources.pieces,
+            seeds=order.seeds,
+            batch_size=order.batch_size,
+            fanouts=sampler.fanouts,
+        ),
+        "static, best": seen,
+    }
+    for name, score in scores.items():
+        curves[name] = static_curve(hottest_first(score), seen)
+    curves["lru"] = lru_curve(trace.accesses, trace.num_nodes)
+    misses = {name: tuple(curve.misses_at(slots).tolist()) for name, curve in curves.items()}
+    misses[f"belady, S={superbatch}"] = superbatch_misses(trace, slots, superbatch)
+    for name in _SIMULATED:
+        misses[name] = tuple(_simulated_misses(trace, name, int(c)) for c in slots)
+    misses["none"] = (trace.num_accesses,) * len(slots)
+    return Inspection(
+        num_nodes=trace.num_nodes,
+        row_bytes=row_bytes,
+        num_accesses=trace.num_accesses,
+        num_distinct=int(np.count_nonzero(seen)),
+        num_batches=len(trace.accesses),
+        epoch_batches=trace.epoch_batches,
+        slots=tuple(slots.tolist()),
+        misses={name: misses[name] for name in _ordered(misses)},
+        knee_slots=knee(whole),
+    )
+
+
+def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
+    """Return the misses of the planner of a run, for each number of slots. Pure.
+
+    It plans superbatch by superbatch and sees the next one. The batches are sorted, as a run sorts them: between rows
+    without a known next use, the order decides.
+
+    Parameters
+    ----------
+    trace : of the first batches of an epoch, or of all
+    slots : (K,) sizes of the cache
+    superbatch : S
+    """
+    parts = [
+        Trace([np.sort(nodes) for nodes in trace.accesses[start : start + superbatch]])
+        for start in range(0, len(trace.accesses), superbatch)
+    ]
+    return tuple(_planned_misses(parts, trace.num_nodes, int(capacity)) for capacity in slots)
+
+
+def knee(curve: MissCurve) -> int:
+    """Return the capacity at which a convex curve lies farthest below its chord. Pure.
+
+    V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. No corner but one can be the farthest.
+    """
+    # Both axes from 0 to 1, or the chord would follow from the units.
+    capacities, misses = curve.capacities.astype(np.float64), curve.misses.astype(np.float64)
+    width, height = capacities[-1] - capacities[0], misses[0] - misses[-1]
+    if width <= 0 or height <= 0:
+        return 0
+    depth = (misses[0] - misses) / height - (capacities - capacities[0]) / width
+    return int(curve.capacities[np.argmax(depth)])
+
+
+def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCurve:
+    """Return Belady's curve when every superbatch starts with an empty cache and sees itself alone (Ginex)."""
+    curves = []
+    for start in range(0, len(trace.accesses), superbatch):
+        end = min(start + superbatch, len(trace.accesses))
+        # What a superbatch knows of itself is a block on the diagonal of what is known of the whole trace.
+        own = np.ascontiguousarray(counts[start:end, start:end])
+        curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
+    return add_curves(curves)
+
+
+def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
+    planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
+    # As in a run, whose last superbatch sees nothing ahead.
+    beyond = [*parts[1:], ()]
+    return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
+
+
+def _simulated_misses(trace: AccessTrace, name: OnlineName, capacity: int) -> int:
+    policy = OnlinePolicy(name, num_nodes=trace.num_nodes, capacity=capacity)
+    return sum(len(policy.step(nodes).miss_pos) for nodes in trace.accesses)
+
+
+def _ordered(misses: dict[str, tuple[int, ...]]) -> list[str]:
+    """Return the policies in the order of `Policy`: Belady's first, then static sets, then online ones. Pure."""
+    ranks = get_args(Policy)
+    return sorted(misses, key=lambda name: (ranks.index(name.split(",")[0]), "reset" in name))

@@ -1,0 +1,262 @@
+"""What it takes to read the edges of batches from the SSD: page by page, or in passes that many batches share."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.ids import id_dtype
+from gloader.errors import BudgetError
+from gloader.pipeline.device_room import LARGER_THAN_PROBED
+from gloader.plan.sweep_plan import SweepDemand, plan_sweeps
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.sweep.sweep import EXTENT_BYTES
+from gloader.ssd_store.sweep.wanted_rows import count_bits
+from gloader.ssd_store.sweep.ways import plan_pass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.dataset.edge_passes import PassWay
+    from gloader.lab.inspect.page_marks import PageMarks
+    from gloader.plan.topology_home import TopologyChoice
+    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.sweep.ways import WayReads
+
+PASS_SIZES: Final = tuple(2**power for power in range(10))  # 1 to 512 batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HopReads:
+    """What a hop of a batch takes, on average."""
+
+    nodes: float  # that draw
+    edges: float  # distinct
+    pages: float  # that hold them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reads:
+    """Requests to the disk, on average."""
+
+    requests: float
+    num_bytes: float
+    seconds: float
+
+    @classmethod
+    def mean(cls, reads: Sequence[WayReads]) -> Reads:
+        """Return the mean of ``reads``."""
+        rows = [(found.requests, found.num_bytes, found.seconds) for found in reads]
+        requests, num_bytes, seconds = np.mean(rows, axis=0).tolist()
+        return cls(requests=requests, num_bytes=num_bytes, seconds=seconds)
+
+    def times(self, factor: float) -> Reads:
+        """Return so many of them."""
+        return Reads(
+            requests=factor * self.requests,
+            num_bytes=factor * self.num_bytes,
+            seconds=factor * self.seconds,
+        )
+
+    def part(self, size: int) -> Reads:
+        """Return one batch's part of what is read for ``size``."""
+        return self.times(1 / size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassReads:
+    """A pass over the edges for superbatches of ``num_batches``: its last hop, the hop before of the next, ..."""
+
+    num_batches: int  # S_t
+    pages: float | None  # that a pass wants; None: so many batches were not sampled
+    ways: dict[PassWay, Reads]  # for a batch; those that are known
+
+    @property
+    def fastest(self) -> PassWay:
+        """The way that takes the least time."""
+        return min(self.ways, key=lambda way: self.ways[way].seconds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadDemand:
+    """The files of a run, and what it has of memory and disk."""
+
+    edge_bytes: int  # of a source in the file
+    num_nodes: int
+    num_edges: int
+    home: TopologyChoice  # where a loader has the edges
+    budget_bytes: int  # of memory
+    spill_bytes: int  # of disk; 0: none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GapBytes:
+    """The longest holes between wanted pages that are read through."""
+
+    alone: int  # by a batch that reads its pages
+    of_passes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepChoice:
+    """How a loader with this budget would sweep the edges, and what that takes."""
+
+    num_batches: int  # S_t
+    reason: str
+    memory_bytes: int
+    spill_bytes: int
+    read_bytes: float  # of a batch: its part of full passes, and what was written for it, twice
+    seconds: float  # of the disk, for a batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopologyReads:
+    """What each way of reading edges takes for the batches that were sampled."""
+
+    num_pages: int
+    file_bytes: int
+    num_batches: int
+    epoch_batches: int
+    hops: tuple[HopReads, ...]
+    faults: float  # of a batch alone, where the file is mapped and no page of it is in memory
+    direct: Reads  # of a batch alone, hop after hop
+    drawn_bytes: float  # that passes write for a batch, and that are read back twice
+    passes: tuple[PassReads, ...]
+    home: str  # where a loader has the edges: "ram", "sweep" or "direct"
+    reason: str  # why
+    sweep: SweepChoice | None  # how it sweeps them, or would
+    refusal: str  # why it cannot, where it cannot
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON values. Pure."""
+        values = asdict(self)
+        values["passes"] = [asdict(found) | {"fastest": found.fastest} for found in self.passes]
+        return values
+
+
+def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps: GapBytes) -> TopologyReads:
+    """Evaluate every way of reading on the pages that batches touch. Pure, but for the marks, which it uses up.
+
+    Parameters
+    ----------
+    marks : of K batches; passes for more batches than that are known only where they read the whole file
+    demand : of the run
+    rates : of the disk
+    gaps : the longest holes that are read through
+    """
+    sweep, refusal = _choose(marks, demand, rates)
+    hops, direct, faults = _alone(marks, rates, gaps.alone)
+    drawn_bytes = float(demand.edge_bytes * marks.edges.sum(axis=1).mean())
+    whole = marks.num_pages * PAGE_BYTES
+    full = Reads(
+        requests=math.ceil(whole / EXTENT_BYTES), num_bytes=whole, seconds=whole / rates.read_bytes_per_s
+    )
+    sampled = {found.num_batches: found for found in _passes(marks, rates, gaps.of_passes)}
+    passes = []
+    for size in PASS_SIZES:
+        unknown = PassReads(num_batches=size, pages=None, ways={"full": full.part(size)})
+        passes.append(sampled.get(size, unknown))
+    return TopologyReads(
+        num_pages=marks.num_pages,
+        file_bytes=demand.edge_bytes * demand.num_edges,
+        num_batches=marks.num_batches,
+        epoch_batches=marks.epoch_batches,
+        hops=hops,
+        faults=faults,
+        direct=direct,
+        drawn_bytes=drawn_bytes,
+        passes=tuple(passes),
+        home=demand.home.home,
+        reason=demand.home.reason,
+        sweep=sweep,
+        refusal=refusal,
+    )
+
+
+def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopReads, ...], Reads, float]:
+    """Return what batches take that are read alone, hop after hop, and their page faults."""
+    plans = [
+        [plan_pass(hop, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0) for hop in batch]
+        for batch in marks.bits
+    ]
+    pages = np.array([[plan.pages_wanted for plan in batch] for batch in plans])
+    hops = tuple(
+        HopReads(nodes=nodes, edges=edges, pages=wanted)
+        for nodes, edges, wanted in zip(
+            marks.nodes.mean(axis=0).tolist(), marks.edges.mean(axis=0).tolist(), pages.mean(axis=0).tolist(),
+            strict=True,
+        )
+    )  # fmt: skip
+    # As `PagedArray` reads them: holes are read through where that is faster than a request, not all of the file.
+    direct = Reads.mean([plan.ways["merged"] for batch in plans for plan in batch]).times(len(hops))
+    together = [count_bits(np.bitwise_or.reduce(batch)) for batch in marks.bits]
+    return hops, direct, float(np.mean(together))
+
+
+def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassReads]:
+    """Yield what passes want, and a batch's part of reading it, for each size up to K."""
+    level, size = marks.bits, 1
+    while len(level):
+        plans = [
+            plan_pass(wanted, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0)
+            for wanted in _wanted(level)
+        ]
+        ways: dict[PassWay, Reads] = {
+            way: Reads.mean([plan.ways[way] for plan in plans]).part(size) for way in plans[0].ways
+        }
+        pages = float(np.mean([plan.pages_wanted for plan in plans]))
+        yield PassReads(num_batches=size, pages=pages, ways=ways)
+        # Two superbatches make one of twice the size; one that is left over is not counted.
+        pairs = len(level) // 2
+        level[: 2 * pairs : 2] |= level[1 : 2 * pairs : 2]
+        level, size = level[: 2 * pairs : 2], 2 * size
+
+
+def _wanted(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
+    """Yield what each pass wants: the last hop of a superbatch, the hop before of the next one, and so on.
+
+    Behind the last superbatch comes the first: all are alike.
+    """
+    num_superbatches, num_hops, _ = level.shape
+    for first in range(num_superbatches):
+        wanted = np.zeros_like(level[0, 0])
+        for ahead in range(num_hops):
+            wanted |= level[(first + ahead) % num_superbatches, num_hops - 1 - ahead]
+        yield wanted
+
+
+def _choose(marks: PageMarks, demand: ReadDemand, rates: IoRates) -> tuple[SweepChoice | None, str]:
+    """Return how many batches a loader would make a pass for, or why it cannot make one."""
+    # As `sweep_demand` of a loader, which knows a few batches.
+    nodes, edges = (
+        [math.ceil(LARGER_THAN_PROBED * most) for most in counts.max(axis=0)]
+        for counts in (marks.nodes, marks.edges)
+    )
+    try:
+        plan = plan_sweeps(
+            SweepDemand(
+                file_bytes=demand.edge_bytes * demand.num_edges,
+                node_bytes=id_dtype(demand.num_nodes).itemsize,
+                hop_nodes=tuple(nodes),
+                hop_bytes=tuple(demand.edge_bytes * count + PAGE_BYTES for count in edges),
+                touched_pages=sum(edges),
+            ),
+            budget_bytes=demand.budget_bytes,
+            spill_bytes=demand.spill_bytes,
+        )
+    except BudgetError as error:
+        return None, str(error)
+    sweep = SweepChoice(
+        num_batches=plan.num_batches,
+        reason=plan.reason,
+        memory_bytes=plan.memory_bytes,
+        spill_bytes=plan.spill_bytes,
+        read_bytes=plan.read_bytes,
+        seconds=plan.pass_seconds(rates),
+    )
+    return sweep, ""

@@ -1,0 +1,179 @@
+"""Measurements of `experiments/bench/compare.py` as the values that tables and pictures show. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from gloader.core.malformed import MALFORMED, shown
+from gloader.core.units import format_bytes, format_seconds
+from gloader.errors import FormatError
+from gloader.lab.report.text_table import TextTable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HEADER = (
+    "contender",
+    "features",
+    "limit",
+    "first epoch",
+    "later epochs",
+    "least to most",
+    "sample",
+    "gather",
+    "compute",
+    "wait",
+    "read an epoch",
+    "peak resident",
+    "group's peak",
+    "to target",
+    "outcome",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """A median over repeats, and how far they lie apart."""
+
+    median: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One contender. Figures that were not measured are None."""
+
+    name: str
+    features: str  # where they are: "memory", "ssd" or "memmap"
+    is_limited: bool
+    outcome: str  # "done", or why not
+    settings: str  # what was chosen among those tried, in words
+    first_epoch_s: Spread | None
+    later_epoch_s: Spread | None
+    is_extrapolated: bool  # the figures of epochs are in proportion to a part of one
+    sample_s: float | None
+    gather_s: float | None
+    compute_s: float | None
+    wait_s: float | None
+    bytes_read: float | None
+    peak_bytes: int | None  # resident; pages of files that others hold too are counted
+    group_peak_bytes: int | None  # of the control group: what a limit counts, page cache included
+    seconds_to_target: Spread | None
+
+    @property
+    def shown_epoch_s(self) -> Spread | None:
+        """A later epoch, or the first where there is no other."""
+        return self.later_epoch_s or self.first_epoch_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Contenders on one graph."""
+
+    kind: str  # of the graph
+    heading: str
+    rows: tuple[Row, ...]
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Comparison:
+        """Read one element of ``comparisons``.
+
+        Raises
+        ------
+        FormatError
+            Something is missing or of the wrong type.
+        """
+        try:
+            return cls(
+                kind=str(values["graph"]["kind"]),
+                heading=_heading(values),
+                rows=tuple(_row(row) for row in values["rows"]),
+            )
+        except MALFORMED as error:
+            raise FormatError(
+                f"the comparison is malformed: {shown(error)}; write it anew with experiments/bench/compare.py"
+            ) from error
+
+    def table(self) -> TextTable:
+        """Return a row for each contender."""
+        return TextTable(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
+
+    def notes(self) -> tuple[str, ...]:
+        """Return a line for each contender that ended otherwise than planned, or with settings that were chosen."""
+        return tuple(
+            f"{row.name}: "
+            + "; ".join(filter(None, (row.settings, "" if row.outcome == "done" else row.outcome)))
+            for row in self.rows
+            if row.outcome != "done" or row.settings
+        )
+
+
+def _heading(values: Mapping[str, Any]) -> str:
+    graph, work = values["graph"], values["workload"]
+    fanouts = ",".join(map(str, work["fanouts"]))
+    target = values["target_accuracy"]
+    reach = "" if target is None else f", target accuracy {target:.3f}"
+    return (
+        f"{graph['kind']}: {graph['num_nodes']:,} nodes, {graph['num_edges']:,} edges, "
+        f"{format_bytes(graph['feature_bytes'])} of features; {work['model']}, fan-outs {fanouts}, "
+        f"{work['seeds']:,} seeds an epoch in batches of {work['batch_size']:,}; memory limit "
+        f"{format_bytes(values['limit_bytes'])}; {work['repeats']} repeats{reach}"
+    )
+
+
+def _row(values: Mapping[str, Any]) -> Row:
+    settings = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in values["settings"].items())
+    return Row(
+        name=str(values["name"]),
+        features=str(values["home"]),
+        is_limited=bool(values["is_limited"]),
+        outcome=str(values["outcome"]),
+        settings=settings,
+        is_extrapolated=bool(values["is_extrapolated"]),
+        peak_bytes=values["peak_resident_bytes"],
+        group_peak_bytes=values["group_peak_bytes"],
+        first_epoch_s=_spread(values["first_epoch_s"]),
+        later_epoch_s=_spread(values["later_epoch_s"]),
+        seconds_to_target=_spread(values["seconds_to_target"]),
+        sample_s=values["sample_s"],
+        gather_s=values["gather_s"],
+        compute_s=values["compute_s"],
+        wait_s=values["wait_s"],
+        bytes_read=values["bytes_read"],
+    )
+
+
+def _spread(values: Mapping[str, float] | None) -> Spread | None:
+    if values is None:
+        return None
+    return Spread(median=values["median"], least=values["least"], most=values["most"])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    about = "~" if row.is_extrapolated else ""
+    shown = row.shown_epoch_s
+    span = "" if shown is None else f"{format_seconds(shown.least)} to {format_seconds(shown.most)}"
+    return (
+        row.name,
+        row.features,
+        "yes" if row.is_limited else "none",
+        _median(row.first_epoch_s, about if row.later_epoch_s is None else ""),
+        _median(row.later_epoch_s, about),
+        span,
+        *(_seconds(value) for value in (row.sample_s, row.gather_s, row.compute_s, row.wait_s)),
+        "" if row.bytes_read is None else format_bytes(int(row.bytes_read)),
+        "" if row.peak_bytes is None else format_bytes(row.peak_bytes),
+        "" if row.group_peak_bytes is None else format_bytes(row.group_peak_bytes),
+        _median(row.seconds_to_target, ""),
+        row.outcome.split(":")[0],
+    )
+
+
+def _median(value: Spread | None, about: str) -> str:
+    return "" if value is None else about + format_seconds(value.median)
+
+
+def _seconds(value: float | None) -> str:
+    return "" if value is None else format_seconds(value)

@@ -1,0 +1,138 @@
+"""One HTML file that holds everything it shows. Pure."""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from gloader.lab.report.svg import DARK, LIGHT, RULES
+from gloader.lab.report.text_table import as_html, unbroken
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.lab.report.svg import Chart
+    from gloader.lab.report.text_table import TextTable
+    from gloader.lab.report.training import Training
+
+_STYLE = f"""
+:root {{ color-scheme: light dark; --soft: #555; --edge: #ddd; --box: #f6f6f6; --shade: #0006; {LIGHT} }}
+@media screen and (prefers-color-scheme: dark) {{
+  :root {{ --soft: #aaa; --edge: #3a3d41; --box: #22252a; --shade: #fff6; {DARK} }}
+}}
+body {{ font: 15px/1.5 system-ui, sans-serif; color: var(--text); background: var(--paper); }}
+body {{ max-width: 76rem; margin: 2rem auto; padding: 0 1rem; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.5rem; border-bottom: 1px solid var(--edge); }}
+h3 {{ font-size: 1rem; margin: 1.6rem 0 .3rem; }}
+.source {{ color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }}
+figure {{ margin: 1.2rem 0; break-inside: avoid; }} figcaption {{ color: var(--soft); font-size: .9rem; }}
+img {{ max-width: 100%; height: auto; background: #fff; }}
+.charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: .5rem 2rem; }}
+.charts > figure {{ max-width: 40rem; align-self: start; }}
+svg.chart {{ width: 100%; height: auto; display: block; }}
+{RULES}
+.wide {{ overflow-x: auto; background:
+  linear-gradient(90deg, var(--paper) 30%, transparent) 0 0 / 3rem 100% no-repeat local,
+  linear-gradient(270deg, var(--paper) 30%, transparent) 100% 0 / 3rem 100% no-repeat local,
+  linear-gradient(270deg, var(--shade), transparent) 100% 0 / 1.2rem 100% no-repeat scroll; }}
+table {{ border-collapse: separate; border-spacing: 0; font-size: .85rem; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .2rem .6rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--edge); }}
+th, td {{ max-width: 22rem; overflow-wrap: break-word; }}
+tbody th, thead th:first-child {{ text-align: left; font-weight: 600; position: sticky; left: 0; }}
+tbody th, thead th:first-child {{ background: var(--paper); min-width: 6rem; }}
+summary {{ cursor: pointer; margin: .6rem 0; }}
+pre {{ background: var(--box); padding: .6rem; font-size: .8rem; white-space: pre-wrap; overflow-wrap: anywhere; }}
+dl {{ display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; font-size: .9rem; }}
+dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
+@media (max-width: 30rem) {{ dl {{ grid-template-columns: auto; gap: 0; }} dd {{ margin: 0 0 .4rem; }} }}
+""".strip()
+_MOST_ROWS: Final = 12  # of a table that is open when the page opens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A PNG and what it shows."""
+
+    name: str  # of the file, without ".png"
+    caption: str
+    png: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """What a page says of one run, or of several."""
+
+    title: str
+    source: str  # where it was read from
+    run: Training | None = None  # that others can stand beside
+    facts: tuple[tuple[str, str], ...] = ()
+    charts: tuple[Chart, ...] = ()
+    pictures: tuple[Picture, ...] = ()
+    tables: tuple[TextTable, ...] = ()
+    named_tables: tuple[tuple[str, TextTable], ...] = ()  # with a heading each
+    folded_tables: tuple[tuple[str, TextTable], ...] = ()  # behind a heading, where they are long
+    notes: tuple[str, ...] = ()  # text as it was printed
+
+
+def render_page(title: str, sections: Sequence[Section], *, made: str = "") -> str:
+    """Return the page; it refers to nothing outside itself, and runs no script.
+
+    Parameters
+    ----------
+    title : its heading
+    sections : what it shows
+    made : when and how it was made, for the line below the heading; empty: there is none
+    """
+    body = "\n".join(map(_section, sections))
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        "style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
+        f"{_line(made)}{body}\n</body>\n</html>\n"
+    )
+
+
+def _line(made: str) -> str:
+    return f'<p class="source">{escape(made)}</p>\n' if made else ""
+
+
+def _section(section: Section) -> str:
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(unbroken(text))}</dd>" for name, text in section.facts
+    )
+    parts = [
+        f'<h2>{escape(section.title)}</h2>\n<p class="source">{escape(section.source)}</p>',
+        f"<dl>{facts}</dl>" if facts else "",
+        *(_table(table) for table in section.tables),
+        *(f"<h3>{escape(name)}</h3>\n{_table(table)}" for name, table in section.named_tables),
+        '<div class="charts">' + "\n".join(map(_chart, section.charts)) + "</div>" if section.charts else "",
+        *(_folded(name, table) for name, table in section.folded_tables),
+        *map(_figure, section.pictures),
+        *(f"<pre>{escape(note)}</pre>" for note in section.notes),
+    ]
+    return "<section>\n" + "\n".join(filter(None, parts)) + "\n</section>"
+
+
+def _table(table: TextTable) -> str:
+    return f'<div class="wide">{as_html(table)}</div>'
+
+
+def _folded(name: str, table: TextTable) -> str:
+    is_open = " open" if len(table.rows) <= _MOST_ROWS else ""
+    return f"<details{is_open}><summary>{escape(name)}</summary>{_table(table)}</details>"
+
+
+def _chart(chart: Chart) -> str:
+    return f"<figure><figcaption>{escape(chart.caption)}</figcaption>{chart.svg}</figure>"
+
+
+def _figure(picture: Picture) -> str:
+    # Inline, so that the page can be mailed as one file.
+    data = base64.b64encode(picture.png).decode("ascii")
+    caption = escape(picture.caption)
+    image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"

@@ -1,0 +1,405 @@
+"""Shares of a memory budget, worked out before anything is allocated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gloader.cache.reuse import cache_outlook
+from gloader.core.units import format_seconds
+from gloader.errors import ConfigError
+from gloader.plan.divide_cache import CachedTable, divide_cache
+from gloader.plan.part_bytes import (
+    batch_bytes,
+    caches_bytes,
+    packing_bytes,
+    planned_accesses,
+    planning_bytes,
+    table_cache_bytes,
+    table_planning_bytes,
+    workspace_bytes,
+)
+from gloader.plan.predict import StepSeconds, StepShares, predict_step, staged_by_name_bytes
+from gloader.plan.too_small import does_not_fit, require_batch, require_features, require_staging
+from gloader.ssd_store.cost.superbatch_size import SuperbatchSize, superbatch_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from gloader.cache.reuse import CacheOutlook
+    from gloader.config import Features
+    from gloader.plan.demand import Demand, TableDemand
+    from gloader.plan.sweep_plan import SweepPlan
+
+
+# Buffers of features that are tried: with three one is gathered into, one waits, one is computed on; more even out slow
+# batches. With fewer the stages and the loop wait for one another. A loop in another process, a rank's, holds a batch
+# while it waits for the next one, and nobody can take it back: `Demand.fewest_buffers`.
+_MOST_BUFFERS = 5
+
+# Those that are sampled, planned and executed at a time; batches of more are never kept.
+_KEPT_SUPERBATCHES = 3
+
+# Shares of those that are tried; a batch that is not kept is sampled again. None is kept where passes over the edges
+# left on the disk what a batch is made of.
+_KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
+_KEPT_OF_SWEPT = (0.0,)
+
+# Of idle memory: staged rows, those of the next superbatch, and buffers.
+_IDLE_PARTS = 3
+
+# Ways to share the memory out that are told of: the one that is taken, and the next best.
+_TOLD = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """One way to share the memory out, and what it makes of a step."""
+
+    features: Features  # "ram" or "ssd"
+    shares: StepShares
+    step: StepSeconds
+    planned_bytes: int  # of traces, plans and tables
+    pack_buffer_bytes: int
+    keep_bytes: int
+
+    @property
+    def text(self) -> str:
+        """Say in a line what it is."""
+        shares, step = self.shares, self.step
+        buffers = f"{shares.num_buffers} feature buffer{'s' if shares.num_buffers > 1 else ''}"
+        if self.features == "ram":
+            return f"{format_seconds(step.seconds)} a step: features in memory, {buffers}{self._edges}"
+        return (
+            f"{format_seconds(step.seconds)} a step: {buffers}, superbatches of {shares.num_batches}, "
+            f"{sum(shares.cache_rows):,} rows cached, {step.miss_rate:.0%} missed and read {step.strategy} "
+            f"in {format_seconds(step.disk_s)}{self._edges}"
+        )
+
+    @property
+    def _edges(self) -> str:
+        """What the disk does for the edges of a step."""
+        return f", edges in {format_seconds(self.step.edges_s)}" if self.step.edges_s else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Who gets how many bytes of the budget."""
+
+    budget_bytes: int
+    features: Features  # "ram" or "ssd"
+    num_buffers: int  # of features, of each rank; what is spare makes further ones
+    ring_bytes: int
+    cache_rows: tuple[int, ...]  # of each table
+    superbatch: SuperbatchSize  # S, and why
+    planned_accesses: tuple[int, ...]  # of each table, of a superbatch and its look-ahead, about
+    missed_bytes: tuple[
+        int, ...
+    ]  # of each table, of the different rows that a superbatch misses; for `share_out`
+    keep_bytes: int  # of sampled batches kept from their trace to their execution
+    pack_buffer_bytes: int  # of writing and reading packs of all tables; 0 where there are none
+    parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
+    predicted_step_s: float  # as ways are compared: packs count longer than they take
+    candidates: tuple[str, ...]  # the way that was taken and the next best, for people
+    step: StepSeconds  # predicted for the way that was taken
+    would_fit: bool  # whether features='auto' would hold all of them in memory; they are read from the SSD
+    sweeps: SweepPlan | None = None  # of the edges; None: no passes over them are made
+    kept_share: float = 0.0  # of the batches sampled ahead, which ``keep_bytes`` hold
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all parts together."""
+        return sum(size for _, size in self.parts)
+
+    @property
+    def spare_bytes(self) -> int:
+        """Bytes of the budget that nothing was planned for."""
+        return self.budget_bytes - self.total_bytes
+
+
+def plan_memory(
+    demand: Demand,
+    *,
+    budget_bytes: int,
+    spill_bytes: int = 0,
+    features: Features = "auto",
+    cache_bytes: int | None = None,
+    superbatch: int | None = None,
+    must_pack: bool = False,
+    num_buffers: int | None = None,
+) -> MemoryPlan:
+    """Share ``budget_bytes`` out: topology and batches first, the rest in whatever way makes a step shortest. Pure.
+
+    Tried are numbers of feature buffers, sizes of superbatches, packs or none and shares of the sampled batches to be
+    kept; the host cache gets what they leave, or ``cache_bytes`` of it. Features that fit into memory are another way.
+    The seconds of each are predicted by `predict_step`, from the rates of the disk and from how soon the first batches
+    use rows again. `divide_cache` divides the cache over the tables.
+
+    Parameters
+    ----------
+    demand : what the run would like to hold
+    budget_bytes : for all of it
+    spill_bytes : disk for packs, which larger superbatches need more of
+    features : where they were asked to live
+    cache_bytes : of the host cache, of all tables; None: what is left
+    superbatch : the largest superbatch wanted; None: whatever is fastest
+    must_pack : whether packs were asked for, whatever their buffers take
+    num_buffers : of features; None: whatever is fastest
+
+    Raises
+    ------
+    BudgetError
+        Even one batch alone, or what was asked for by name, does not fit; says needed and allowed.
+    ConfigError
+        ``cache_bytes`` is negative, or ``num_buffers`` are too few.
+    """
+    if cache_bytes is not None and cache_bytes < 0:
+        raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
+    if not demand.tables:
+        features = "ram"  # nothing has features: there is nothing to read
+    workspace = workspace_bytes(demand, budget_bytes)
+    parts = [("batches being sampled", workspace), ("edges", demand.topology_bytes), *demand.others]
+    held = sum(num_bytes for _, num_bytes in parts)
+    if demand.sweeps is not None:
+        sweeps = demand.sweeps
+        held += sweeps.memory_bytes
+        parts.append((f"edge sweeps of {sweeps.num_batches} batches", sweeps.memory_bytes))
+        spill_bytes = max(spill_bytes - sweeps.spill_bytes, 0)
+    counts = _buffer_counts(demand, num_buffers)
+    require_batch(parts, budget_bytes, demand)
+    left = budget_bytes - held
+    require_features(demand, left - counts[-1] * demand.buffer_bytes, features, budget_bytes)
+    found = list(_in_memory(demand, left, counts)) if features != "ssd" else []
+    if features != "ram":
+        found += _on_ssd(demand, left, spill_bytes, cache_bytes, superbatch, counts, must_pack=must_pack)
+    if not found:
+        least = _sizes(demand, superbatch)[0]
+        outlooks = _outlooks(demand, least)
+        require_staging(
+            demand,
+            left - (cache_bytes or 0),
+            _IDLE_PARTS * staged_by_name_bytes(demand.work, outlooks, least),
+            least,
+        )
+        raise does_not_fit(demand, left, spill_bytes, cache_bytes, least, must_pack=must_pack)
+    return _plan_of(demand, _ranked(found), parts, budget_bytes, asked=superbatch)
+
+
+def _plan_of(
+    demand: Demand,
+    ranked: tuple[Candidate, ...],
+    parts: list[tuple[str, int]],
+    budget_bytes: int,
+    *,
+    asked: int | None,
+) -> MemoryPlan:
+    """Return the plan of the first of ``ranked``. Pure."""
+    best = ranked[0]
+    shares = best.shares
+    ring = shares.num_buffers * demand.buffer_bytes
+    parts.append(("feature buffers", ring))
+    if best.features == "ram":
+        size = SuperbatchSize(num_batches=1, reason="features are in memory")
+        accesses = (0,) * len(demand.tables)
+        parts += [(_named("features", table, demand), table.feature_bytes) for table in demand.tables]
+    else:
+        size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, asked))
+        accesses = tuple(planned_accesses(table, size.num_batches) for table in demand.tables)
+        parts.append(("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes))
+        parts += _planned_parts(demand, size.num_batches)
+        parts.append(("sampled batches kept", best.keep_bytes))
+        parts += _cache_parts(demand, shares.cache_rows)
+    spare = budget_bytes - sum(num_bytes for _, num_bytes in parts)
+    return MemoryPlan(
+        budget_bytes=budget_bytes,
+        features=best.features,
+        num_buffers=shares.num_buffers,
+        ring_bytes=ring,
+        cache_rows=shares.cache_rows,
+        superbatch=size,
+        planned_accesses=accesses,
+        missed_bytes=best.step.missed_bytes if best.features == "ssd" else (0,) * len(demand.tables),
+        keep_bytes=best.keep_bytes,
+        pack_buffer_bytes=best.pack_buffer_bytes,
+        parts=tuple(parts),
+        predicted_step_s=best.step.weighed_s,
+        candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # some differ in what no text says
+        step=best.step,
+        would_fit=best.features == "ssd"
+        and not demand.work.is_exchanged  # rows of other machines are not held
+        and demand.feature_bytes <= spare + caches_bytes(demand, shares.cache_rows),
+        sweeps=demand.sweeps,
+        kept_share=shares.kept_share,
+    )
+
+
+def _buffer_counts(demand: Demand, asked: int | None) -> Sequence[int]:
+    """Return the numbers of feature buffers that are tried, the most first. Pure."""
+    if asked is None:
+        return range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1)
+    if asked < demand.fewest_buffers:
+        raise ConfigError(f"{asked} feature buffers are too few: this run needs {demand.fewest_buffers}")
+    return (asked,)
+
+
+def _named(part: str, table: TableDemand, demand: Demand) -> str:
+    """Return the name of a part of ``table``, for people: it is told whose it is where there are several. Pure."""
+    return part if len(demand.tables) == 1 else f"{part} of {table.name}"
+
+
+def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
+    """Return the parts of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
+    name = f"traces and plans of {num_batches} batches"
+    if len(demand.tables) == 1:
+        return [(name, planning_bytes(demand, num_batches))]
+    return [
+        (f"{name}, {table.name}", table_planning_bytes(demand, table, num_batches)) for table in demand.tables
+    ]
+
+
+def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str, int]]:
+    """Return the parts of the host cache. Pure."""
+    return [
+        (_named("host cache", table, demand), table_cache_bytes(table, rows))
+        for table, rows in zip(demand.tables, cache_rows, strict=True)
+    ]
+
+
+def _why(num_batches: int, asked: int | None) -> str:
+    """Return the reason of superbatches of ``num_batches``. Pure."""
+    if asked is None:
+        return "predicted to be the fastest"
+    return "asked for" if num_batches == asked else f"half of what an edge sweep serves, of {asked} asked for"
+
+
+def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
+    """Return the fastest candidates, of those that differ in more than what they keep; ties go to the first. Pure."""
+    best: dict[tuple[str, int, int, bool], Candidate] = {}
+    for candidate in sorted(found, key=lambda one: one.step.weighed_s):
+        shares = candidate.shares
+        best.setdefault(
+            (candidate.features, shares.num_buffers, shares.num_batches, candidate.pack_buffer_bytes > 0),
+            candidate,
+        )
+    return tuple(best.values())[:_TOLD]
+
+
+def _in_memory(demand: Demand, left: int, counts: Sequence[int]) -> Iterator[Candidate]:
+    """Yield the ways to hold all features: nothing is planned, cached or packed. Pure."""
+    for count in counts:
+        if count * demand.buffer_bytes + demand.feature_bytes <= left:
+            shares = StepShares(
+                num_buffers=count,
+                num_batches=1,
+                cache_rows=(0,) * len(demand.tables),
+                kept_share=0.0,
+                staging_bytes=0,
+                spill_bytes=0,
+            )
+            yield Candidate(
+                features="ram",
+                shares=shares,
+                step=predict_step(demand.work, shares, None),
+                planned_bytes=0,
+                pack_buffer_bytes=0,
+                keep_bytes=0,
+            )
+
+
+def _on_ssd(
+    demand: Demand,
+    left: int,
+    spill_bytes: int,
+    cache_bytes: int | None,
+    superbatch: int | None,
+    counts: Sequence[int],
+    *,
+    must_pack: bool,
+) -> Iterator[Candidate]:
+    """Yield every way that fits to share out ``left`` with features on the SSD. Pure."""
+    kept_shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
+    spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
+    for num_batches in _sizes(demand, superbatch):
+        outlooks = _outlooks(demand, num_batches)
+        planned = planning_bytes(demand, num_batches)
+        for count in counts:
+            room = left - count * demand.buffer_bytes - demand.store_bytes - planned
+            for spill in spills:
+                packing = packing_bytes(demand, num_batches, room=room) if spill else 0
+                for kept_share in kept_shares:
+                    kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * batch_bytes(demand))
+                    shares = StepShares(
+                        num_buffers=count,
+                        num_batches=num_batches,
+                        cache_rows=(),
+                        kept_share=kept_share,
+                        staging_bytes=0,
+                        spill_bytes=spill,
+                    )
+                    rest = room - packing - kept
+                    filled = _with_cache(demand, shares, outlooks, rest, cache_bytes)
+                    if filled is not None:
+                        yield Candidate(
+                            features="ssd",
+                            shares=filled,
+                            step=predict_step(demand.work, filled, outlooks),
+                            planned_bytes=planned,
+                            pack_buffer_bytes=packing,
+                            keep_bytes=kept,
+                        )
+
+
+def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
+    """Return what a cache misses of each table with superbatches of ``num_batches``. Pure."""
+    return tuple(
+        cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
+        for table in demand.tables
+    )
+
+
+def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
+    """Return the superbatches that are tried: what was asked for, and half of an edge sweep's batches at most. Pure."""
+    sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
+    if demand.sweeps is None:
+        return sizes
+    return tuple(dict.fromkeys(min(size, demand.sweeps.largest_superbatch) for size in sizes))
+
+
+def _with_cache(
+    demand: Demand,
+    shares: StepShares,
+    outlooks: tuple[CacheOutlook, ...],
+    room: int,
+    cache_bytes: int | None,
+) -> StepShares | None:
+    """Return ``shares`` with the cache that has ``room``, and its part of what is idle then; None: no room. Pure."""
+    staged = staged_by_name_bytes(demand.work, outlooks, shares.num_batches)
+    room -= _IDLE_PARTS * staged
+    if room < 0:
+        return None
+    if cache_bytes is None:
+        rows = divide_cache(room, _cached_tables(demand, with_slots=True), outlooks)
+    else:
+        # Who asks for a size thinks of rows.
+        rows = divide_cache(cache_bytes, _cached_tables(demand, with_slots=False), outlooks)
+    left = room - caches_bytes(demand, rows)
+    if left < 0:
+        return None
+    return replace(shares, cache_rows=rows, staging_bytes=staged + idle_part(left))
+
+
+def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ...]:
+    """Return the tables as the host cache sees them. Pure."""
+    return tuple(
+        CachedTable(
+            num_rows=table.num_nodes,
+            row_bytes=table.stored_row_bytes,
+            held_bytes=table.stored_row_bytes + with_slots * table.slot_bytes,
+        )
+        for table in demand.tables
+    )
+
+
+def idle_part(idle_bytes: int) -> int:
+    """Return a third of idle memory: for staged rows, for those of the next superbatch, and for buffers. Pure."""
+    return max(idle_bytes, 0) // _IDLE_PARTS

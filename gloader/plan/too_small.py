@@ -1,0 +1,221 @@
+"""The errors of a budget that is too small: what needs how much, and what would help. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError
+from gloader.plan.part_bytes import packing_bytes, planning_bytes, topology_share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.config import Features
+    from gloader.plan.demand import Demand
+
+
+# Budgets that are tried to tell one that is enough; each is more by what was lacking, or by a part of it.
+_MOST_TRIES: Final = 24
+_LEAST_STEP: Final = 64
+# Between which the least budget of a plan is looked for, and how closely.
+_LEAST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 44
+_TOLERANCE: Final = 0.005
+_RAISE: Final = ". Raise --memory-budget", ". Raise the budget"
+
+Planned = TypeVar("Planned")
+
+
+def advice(num_bytes: int, *, keyword: str = "memory_budget") -> str:
+    """Say which budget to give; the command line says it as a flag. Pure."""
+    given = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
+    return f"Give {keyword}={given} or more"
+
+
+def rounded_up(num_bytes: int) -> int:
+    """Return the next number of bytes with three digits, or two where that is close: it is typed. Pure."""
+    unit = 10 ** max(len(str(num_bytes)) - 3, 0)
+    return -(-num_bytes // unit) * unit
+
+
+def naming_enough(
+    error: BudgetError,
+    attempt: Callable[[int], object],
+    budget_bytes: int,
+    *,
+    first: int,
+    keyword: str = "memory_budget",
+) -> BudgetError:
+    """Return ``error``, of a budget that was too small, with one that ``attempt`` took; itself where there is none.
+
+    Parameters
+    ----------
+    error : of ``attempt`` with the budget
+    attempt, first : as of `least_enough`
+    budget_bytes : that was too small
+    keyword : that it was given by
+    """
+    enough = least_enough(attempt, first=first) if error.short_bytes else 0
+    return error if enough <= budget_bytes else _naming(error, enough, budget_bytes, keyword)
+
+
+def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
+    """Return a budget, little more than the least, with which ``attempt`` raises no BudgetError; 0: none was found.
+
+    The same whatever budget was too small before: the search begins at ``first``, and what lacks leads it upwards.
+
+    Parameters
+    ----------
+    attempt : plans with a budget
+    first : where the search begins: little, that is enough for nothing
+    """
+    low, high = first, first
+    for _ in range(_MOST_TRIES):
+        lacking = _lacking(attempt, high)
+        if lacking is None:
+            break
+        if not lacking:  # of something else than memory
+            return 0
+        low, high = high, rounded_up(high + max(lacking, high // _LEAST_STEP))
+    else:
+        return 0
+    # What lacks was told for a smaller budget, whose shares were others.
+    while high - low > high // _LEAST_STEP and (middle := rounded_up((low + high) // 2)) < high:
+        low, high = (low, middle) if _lacking(attempt, middle) is None else (middle, high)
+    return high
+
+
+def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> int:
+    """Return the least budget that ``plan`` takes, to half a percent; raises its BudgetError where none is enough."""
+    high = _MOST_BYTES
+    plan(high)
+    while high > (1 + _TOLERANCE) * low:
+        middle = math.isqrt(low * high)
+        low, high = (low, middle) if _lacking(plan, middle) is None else (middle, high)
+    return high
+
+
+def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned:
+    """Return what ``plan`` makes of a budget; the BudgetError of one that is too small says which is enough."""
+    try:
+        return plan(budget_bytes)
+    except BudgetError as error:
+        raise _naming(error, rounded_up(least_planned(plan)), budget_bytes) from error
+
+
+def _naming(
+    error: BudgetError, enough: int, budget_bytes: int, keyword: str = "memory_budget"
+) -> BudgetError:
+    """Return ``error`` with a budget that is enough, in place of the advice to raise it."""
+    cause = error.cause
+    for words in _RAISE:
+        cause = cause.removesuffix(words)
+    return BudgetError(cause, short_bytes=enough - budget_bytes, advice=advice(enough, keyword=keyword))
+
+
+def _lacking(attempt: Callable[[int], object], budget_bytes: int) -> int | None:
+    """Return how much more ``attempt`` needs, 0 where that is not known; None: nothing."""
+    try:
+        attempt(budget_bytes)
+    except BudgetError as error:
+        return error.short_bytes
+    return None
+
+
+def does_not_fit(
+    demand: Demand,
+    left: int,
+    spill_bytes: int,
+    cache_bytes: int | None,
+    num_batches: int,
+    *,
+    must_pack: bool,
+) -> BudgetError:
+    """Return the error for what was asked for by name, or for superbatches of ``num_batches``, the smallest there are.
+
+    Pure.
+    """
+    room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
+    planned = planning_bytes(demand, num_batches)
+    packing = packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
+    if planned + packing <= room and cache_bytes is not None:
+        # Who asks for a size thinks of rows, and a policy keeps something beside each.
+        share = min(
+            table.stored_row_bytes / (table.stored_row_bytes + table.slot_bytes) for table in demand.tables
+        )
+        return BudgetError(
+            f"a host cache of {format_bytes(cache_bytes)} does not fit: the memory budget and what else it has to hold "
+            f"leave {format_bytes(int(share * (room - planned - packing)))}. Use a smaller cache or raise the budget",
+            short_bytes=max(int(cache_bytes / share) - (room - planned - packing), 1),
+        )
+    return BudgetError(
+        f"superbatches of {num_batches} batches need {format_bytes(planned)} for traces and plans and "
+        f"{format_bytes(packing)} for packing; the memory budget and what else was asked of it leave "
+        f"{format_bytes(room)}. Use smaller superbatches, a smaller batch size, fan-out or cache, or raise it",
+        short_bytes=max(planned + packing - room, 0),
+    )
+
+
+def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand) -> None:
+    """Raise BudgetError where the fewest batches that a loop needs do not fit beside ``parts``, by name. Pure."""
+    count = demand.fewest_buffers * demand.num_ranks
+    buffers = f"the features of {'a batch' if count == 1 else f'{count} batches'} ({_rows_text(demand)})"
+    named = [*parts, (buffers, demand.fewest_buffers * demand.buffer_bytes)]
+    needed = sum(num_bytes for _, num_bytes in named)
+    if needed > allowed:
+        told = ", ".join(f"{format_bytes(num_bytes)} for {name}" for name, num_bytes in named if num_bytes)
+        raise BudgetError(
+            f"loading needs {format_bytes(needed)}: {told}. The loader's share of the memory budget is "
+            f"{format_bytes(allowed)}. Use a smaller batch size or fan-out, {_or_other_edges(demand, allowed)}or raise "
+            "the budget",
+            short_bytes=needed - allowed,
+        )
+
+
+def _rows_text(demand: Demand) -> str:
+    """Return the rows of a batch, for people. Pure."""
+    if not demand.tables:
+        return "none"
+    several = len(demand.tables) > 1
+    return "about " + " and ".join(
+        f"{table.buffer_rows:,} rows of {table.row_bytes:,} B{f' of {table.name}' if several else ''}"
+        for table in demand.tables
+    )
+
+
+def _or_other_edges(demand: Demand, allowed: int) -> str:
+    return "topology='auto', " if demand.topology_bytes > topology_share(allowed) else ""
+
+
+def require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
+    """Raise BudgetError where features cannot be held as was asked, nor be read, in what is ``left``. Pure."""
+    fits = demand.feature_bytes <= left
+    if features == "ram" and not fits:
+        raise BudgetError(
+            f"features in memory need {format_bytes(demand.feature_bytes)}; the memory budget of "
+            f"{format_bytes(budget_bytes)} leaves {format_bytes(max(left, 0))}. Use features='ssd' or 'auto', or raise "
+            "the budget",
+            short_bytes=demand.feature_bytes - left,
+        )
+    if demand.store_bytes > left and (features == "ssd" or not fits):
+        raise BudgetError(
+            f"reading features from the SSD needs {format_bytes(demand.store_bytes)} for checksums and "
+            f"reads in flight; the memory budget of {format_bytes(budget_bytes)} leaves "
+            f"{format_bytes(max(left, 0))}. Raise the budget",
+            short_bytes=demand.store_bytes - left,
+        )
+
+
+def require_staging(demand: Demand, left: int, staged_bytes: int, num_batches: int) -> None:
+    """Raise BudgetError where ``staged_bytes`` for io_strategy='staged', asked for by name, are not left. Pure."""
+    room = left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes
+    room -= planning_bytes(demand, num_batches)
+    if staged_bytes > max(room, 0):
+        raise BudgetError(
+            f"io_strategy='staged' needs {format_bytes(staged_bytes)} of memory for the missing rows of superbatches "
+            f"(superbatch={num_batches}), and {format_bytes(max(room, 0))} of the memory budget are left; raise "
+            f"memory_budget by {format_bytes(staged_bytes - room)}, use a smaller superbatch, or io_strategy='auto'",
+            short_bytes=staged_bytes - room,
+        )

@@ -1,5 +1,0 @@
-"""Pages that show runs: pictures and tables in one HTML file that needs no network."""
-
-from gloader.report.build_page import make_report
-
-__all__ = ["make_report"]
