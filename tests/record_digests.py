@@ -5,26 +5,32 @@ Do so only after a decision to change batches, bytes, outputs or names, and read
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 
 from recorded.book import differences, write_book
+from recorded.networks import NETWORKS
+from recorded.prepared import PREPARED
 from recorded.streams import STREAMS
 from recorded.worlds import Worlds
 
 
 def main() -> None:
     """Record every section."""
+    logging.disable()  # link tables of edges that are in the graph are meant
     with tempfile.TemporaryDirectory() as scratch:
-        worlds, spill = Worlds(Path(scratch) / "worlds"), Path(scratch) / "spill"
-        spill.mkdir()
-        streams = {}
+        root = Path(scratch)
+        worlds, streams, prepared = Worlds(root / "worlds"), {}, {}
         for name, stream in STREAMS.items():
-            found = [stream.digests(worlds, place, spill) for place in stream.places]
+            found = [stream.digests(worlds, place, root) for place in stream.places]
             if told := [text for each in found for text in differences(each, found[0])]:
                 raise SystemExit(f"{name} differs by place: {told}")
             streams[name] = found[0]
-    write_book({"streams": streams})
+        for number, (name, way) in enumerate(PREPARED.items()):
+            prepared[name] = way.digests(root / str(number))
+        networks = {name: network.parts(worlds, root) for name, network in NETWORKS.items()}
+    write_book({"streams": streams, "prepared": prepared, "networks": networks})
 
 
 if __name__ == "__main__":

@@ -28,7 +28,8 @@ PLACES: dict[str, dict[str, Any]] = {
     "edges read": {"features": "ram", "topology": "direct", "threads": 2},
     "edges swept": {**SSD, "topology": "sweep", "threads": 2, "superbatch": 2},
 }
-HELD = ("memory", "ssd")
+HELD = ("memory", "ssd")  # where edges cannot be swept
+SWEPT = ("memory", "edges swept")
 ALL = tuple(PLACES)
 LOADERS = {"node": gloader.Loader, "typed": gloader.HeteroLoader, "link": gloader.LinkLoader}
 
@@ -192,18 +193,18 @@ _LINK_TIMES: dict[str, dict[str, Any]] = {
 NODE_STREAMS = {
     "neighbor": _node(places=ALL),
     "neighbor merged": _node(layout="merged", places=ALL),
-    "neighbor with replacement": _node(sampler="neighbor:replace=true", places=ALL),
+    "neighbor with replacement": _node(sampler="neighbor:replace=true", places=SWEPT),
     "all neighbours": _node(fanouts=[-1, 2, -1], batch_size=8),
-    "labor": _node(sampler="labor", places=ALL),
+    "labor": _node(sampler="labor", places=SWEPT),
     "labor iterated": _node(sampler="labor:iterations=1"),
     "labor shared": _node(sampler="labor:share_layers=true,normalize=true"),
     "ladies": _node(sampler="ladies", **_LAYERS),
     "ladies gcn": _node(sampler="ladies:adjacency=gcn,normalize=true", **_LAYERS),
     "fastgcn": _node(sampler="fastgcn", **_LAYERS),
     "weighted": _node(sampler="weighted"),
-    "weighted without replacement": _node(sampler="weighted:replace=false", places=ALL),
-    "weighted without importance": _node(sampler="weighted:replace=false,importance=false", places=ALL),
-    "weighted merged": _node(sampler="weighted:replace=false", layout="merged", places=ALL),
+    "weighted without replacement": _node(sampler="weighted:replace=false", places=SWEPT),
+    "weighted without importance": _node(sampler="weighted:replace=false,importance=false", places=SWEPT),
+    "weighted merged": _node(sampler="weighted:replace=false", layout="merged", places=SWEPT),
     "in order": _node(shuffle=False, drop_last=True),
     "seed blocks": _node(seed_blocks=4),
     "other seeds": _node(seeds=np.arange(5, 400, 7), seed=2**40 + 1),
@@ -211,7 +212,7 @@ NODE_STREAMS = {
     "float16": _node("float16"),
     "bfloat16": _node("bfloat16"),
     "int8": _node("int8"),
-    "ordered by degree": _node("ordered by degree", places=ALL),
+    "ordered by degree": _node("ordered by degree", places=SWEPT),
     "ordered by community": _node("ordered by community"),
     "edge features": _node("one type linked", places=ALL),
     "edge features merged": _node("one type linked", layout="merged"),
@@ -223,18 +224,18 @@ NODE_STREAMS = {
 TYPED_STREAMS = {
     "neighbor": _typed(places=ALL),
     "neighbor merged": _typed(layout="merged", places=ALL),
-    "neighbor with replacement": _typed(sampler="neighbor:replace=true", places=ALL),
-    "collective": _typed(fanouts=collective([6, 4]), places=HELD),
-    "collective merged": _typed(fanouts=collective([6, 4]), layout="merged", places=HELD),
+    "neighbor with replacement": _typed(sampler="neighbor:replace=true", places=SWEPT),
+    "collective": _typed(fanouts=collective([6, 4])),
+    "collective merged": _typed(fanouts=collective([6, 4]), layout="merged"),
     "all neighbours": _typed(fanouts=[-1, 2], batch_size=8),
-    "several seed types": _typed(seeds=TYPED_SEEDS, places=ALL),
-    "labor": _typed(sampler="labor", places=ALL),
+    "several seed types": _typed(seeds=TYPED_SEEDS, places=SWEPT),
+    "labor": _typed(sampler="labor", places=SWEPT),
     "weighted": _typed(sampler="weighted"),
-    "weighted without replacement": _typed(sampler="weighted:replace=false", places=ALL),
-    "weighted merged": _typed(sampler="weighted:replace=false", layout="merged", places=ALL),
+    "weighted without replacement": _typed(sampler="weighted:replace=false", places=SWEPT),
+    "weighted merged": _typed(sampler="weighted:replace=false", layout="merged", places=SWEPT),
     "second of two ranks": _typed(rank=1, world_size=2, sharing="private", batch_size=16),
     "float16": _typed("typed float16"),
-    "one type": _typed("one type", fanouts=[4, 3], places=ALL),
+    "one type": _typed("one type", fanouts=[4, 3], places=SWEPT),
     "edge features": _typed("typed linked", places=ALL),
     "edge features merged": _typed("typed linked", layout="merged"),
     **{
@@ -243,15 +244,15 @@ TYPED_STREAMS = {
     },
 }
 LINK_STREAMS = {
-    **{name: _link(places=ALL, **settings) for name, settings in _NEGATIVES.items()},
+    **{name: _link(places=SWEPT, **settings) for name, settings in _NEGATIVES.items()},
     **{name: _link(**settings) for name, settings in _LINK_TIMES.items()},
     "labor": _link(sampler="labor"),
     "second of two ranks": _link(rank=1, world_size=2, sharing="private", batch_size=16),
 }
 TYPED_LINK_STREAMS = {
-    **{name: _link("typed linked", places=ALL, **settings) for name, settings in _NEGATIVES.items()},
+    **{name: _link("typed linked", places=SWEPT, **settings) for name, settings in _NEGATIVES.items()},
     **{name: _link("typed linked", **settings) for name, settings in _LINK_TIMES.items()},
-    "one type as typed": _link(typed=True, exclude="reverse", places=ALL),
+    "one type as typed": _link(typed=True, exclude="reverse", places=SWEPT),
     "by relation": _link("typed linked", fanouts=BY_RELATION, exclude="reverse"),
 }
 STREAMS: dict[str, Stream] = {

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from recorded.book import differences, read_book
+from recorded.networks import NETWORKS
+from recorded.prepared import PREPARED
 from recorded.streams import STREAMS
 from recorded.worlds import Worlds
 
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDED = read_book()
+SECTIONS = {"streams": STREAMS, "prepared": PREPARED, "networks": NETWORKS}
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +24,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Worlds:
 
 
 def test_every_entry_is_compared_by_a_test() -> None:
-    assert {section: [*entries] for section, entries in RECORDED.items()} == {"streams": [*STREAMS]}
+    assert {name: [*of] for name, of in RECORDED.items()} == {name: [*of] for name, of in SECTIONS.items()}
 
 
 @pytest.mark.parametrize(
@@ -30,3 +33,13 @@ def test_every_entry_is_compared_by_a_test() -> None:
 def test_batches_are_those_that_were_recorded(worlds: Worlds, tmp_path: Path, name: str, place: str) -> None:
     found = STREAMS[name].digests(worlds, place, tmp_path)
     assert differences(found, RECORDED["streams"][name]) == []
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_prepared_bytes_are_those_that_were_recorded(tmp_path: Path, name: str) -> None:
+    assert differences(PREPARED[name].digests(tmp_path), RECORDED["prepared"][name]) == []
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_names_and_outputs_are_those_that_were_recorded(worlds: Worlds, tmp_path: Path, name: str) -> None:
+    assert differences(NETWORKS[name].parts(worlds, tmp_path), RECORDED["networks"][name]) == []
