@@ -20,7 +20,7 @@ PLACES: list[dict[str, Any]] = [
 ]
 
 
-def golden(dataset: gloader.Dataset, epochs: int) -> list[list[str]]:
+def in_memory(dataset: gloader.Dataset, epochs: int) -> list[list[str]]:
     """Return the digests of every batch of the first epochs, from features in memory and one thread."""
     with gloader.Loader(
         dataset, **SAMPLING, features="ram", threads=1, memory_budget="200MB", epochs=epochs

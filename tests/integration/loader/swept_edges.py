@@ -76,7 +76,7 @@ def epochs(loader: gloader.Loader, count: int) -> list[list[str]]:
     return [[digest(batch) for batch in loader] for _ in range(count)]
 
 
-def golden_epochs(path: Path, count: int, **settings: Any) -> list[list[str]]:
+def epochs_in_memory(path: Path, count: int, **settings: Any) -> list[list[str]]:
     """Return the same of a loader that has all in memory."""
     with loader_of(path, topology="ram", **(settings | IN_MEMORY)) as loader:
         return epochs(loader, count)

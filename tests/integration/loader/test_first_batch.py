@@ -10,7 +10,7 @@ import gloader
 from gloader.types import BatchId
 
 from .conftest import Written
-from .streams import PLACES, SAMPLING, digest, golden
+from .streams import PLACES, SAMPLING, digest, in_memory
 
 _WAIT_S = 20.0
 
@@ -43,7 +43,7 @@ def _loader(tiny: Written, spill: Path, place: dict[str, Any]) -> gloader.Loader
 
 
 def test_the_first_batch_needs_no_other_to_be_sampled(tiny: Written, tmp_path: Path) -> None:
-    expected = golden(tiny.dataset, 1)[0]
+    expected = in_memory(tiny.dataset, 1)[0]
     for place in PLACES[:4]:
         with _loader(tiny, tmp_path, place) as loader:
             gate = threading.Event()
@@ -58,7 +58,7 @@ def test_the_first_batch_needs_no_other_to_be_sampled(tiny: Written, tmp_path: P
 
 
 def test_nothing_is_swept_while_the_first_batch_is_read(tiny: Written, tmp_path: Path) -> None:
-    expected = golden(tiny.dataset, 1)[0]
+    expected = in_memory(tiny.dataset, 1)[0]
     with _loader(tiny, tmp_path, PLACES[1]) as loader:
         tier = loader._held.tier
         ssd = tier.require_ssd()[0]

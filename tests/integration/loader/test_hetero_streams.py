@@ -84,7 +84,7 @@ def stream(
 
 
 @pytest.fixture(scope="module")
-def golden(typed: TypedGraph, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
+def in_memory(typed: TypedGraph, tmp_path_factory: pytest.TempPathFactory) -> dict[int, Any]:
     spill = tmp_path_factory.mktemp("spill")
     return {
         ranks: stream(typed, spill, threads=1, features="ram", topology="ram", ranks=ranks)
@@ -93,29 +93,31 @@ def golden(typed: TypedGraph, tmp_path_factory: pytest.TempPathFactory) -> dict[
 
 
 def check(
-    typed: TypedGraph, golden: dict[int, Any], spill: Path, combination: tuple[int, str, str, int]
+    typed: TypedGraph, in_memory: dict[int, Any], spill: Path, combination: tuple[int, str, str, int]
 ) -> None:
     threads, features, topology, ranks = combination
     whole, parts = stream(typed, spill, threads=threads, features=features, topology=topology, ranks=ranks)
     assert len(whole) == 14
-    assert whole == golden[1][0]
-    assert parts == golden[ranks][1]
+    assert whole == in_memory[1][0]
+    assert parts == in_memory[ranks][1]
     assert list(spill.iterdir()) == []
 
 
 @pytest.mark.reliability("L13")
 @pytest.mark.parametrize("combination", SHORT, ids=str)
 def test_one_digest(
-    typed: TypedGraph, golden: dict[int, Any], tmp_path: Path, combination: tuple[int, str, str, int]
+    typed: TypedGraph, in_memory: dict[int, Any], tmp_path: Path, combination: tuple[int, str, str, int]
 ) -> None:
-    check(typed, golden, tmp_path, combination)
+    check(typed, in_memory, tmp_path, combination)
 
 
 @pytest.mark.long
 @pytest.mark.reliability("L13")
-def test_one_digest_of_every_combination(typed: TypedGraph, golden: dict[int, Any], tmp_path: Path) -> None:
+def test_one_digest_of_every_combination(
+    typed: TypedGraph, in_memory: dict[int, Any], tmp_path: Path
+) -> None:
     for combination in COMBINATIONS:
-        check(typed, golden, tmp_path, combination)
+        check(typed, in_memory, tmp_path, combination)
 
 
 @pytest.mark.reliability("L12")
@@ -129,13 +131,13 @@ def test_one_digest_of_every_combination(typed: TypedGraph, golden: dict[int, An
     ids=["packed", "swept edges", "online policy"],
 )
 def test_resume_at_every_step_over_the_borders_of_superbatches(
-    typed: TypedGraph, golden: dict[int, Any], tmp_path: Path, place: dict[str, Any]
+    typed: TypedGraph, in_memory: dict[int, Any], tmp_path: Path, place: dict[str, Any]
 ) -> None:
     settings = place | {"seeds": SEEDS, "memory_budget": "200MB", "threads": 2, "spill_dir": tmp_path}
     found = check_resume(
         lambda: open_loader(typed, **settings), epochs=1, digest=batch_digest, returns_to=(3, 6, 0, 5, 1)
     )
-    assert found == golden[1][1][0]
+    assert found == in_memory[1][1][0]
 
 
 @pytest.mark.reliability("L12")

@@ -80,11 +80,11 @@ def check(graph: LinkedGraph, spill: Path, kind: dict[str, Any], dice: random.Ra
     is_timed = "time_strategy" in kind
     with open_links(graph, **kind) as loader:
         batches = [batch for _ in range(2) for batch in loader]
-        golden = [link_contents(batch) for batch in batches]
-    assert len({*map(repr, golden)}) == len(golden) == 12
+        stream = [link_contents(batch) for batch in batches]
+    assert len({*map(repr, stream)}) == len(stream) == 12
     for _ in range(count):
         settings = draw(dice, is_timed=is_timed) | kind | {"spill_dir": spill}
-        at = dice.randrange(len(golden))
+        at = dice.randrange(len(stream))
         with open_links(graph, **settings) as loader:
             found = []
             for epoch in (loader, loader):
@@ -95,11 +95,11 @@ def check(graph: LinkedGraph, spill: Path, kind: dict[str, Any], dice: random.Ra
                 if len(found) == at:
                     break
             state = loader.state_dict()
-        assert found == golden[: len(found)], settings
+        assert found == stream[: len(found)], settings
         with open_links(graph, **(draw(dice, is_timed=is_timed) | kind | {"spill_dir": spill})) as loader:
             loader.load_state_dict(state)
             found += [link_contents(batch) for _ in range(3) for batch in loader if len(found) < 12]
-        assert found[:12] == golden, settings
+        assert found[:12] == stream, settings
     for ranks in (2, 3):
         settings = draw(dice, is_timed=is_timed) | kind | {"spill_dir": spill, "batch_size": 96 // ranks}
         parts = []

@@ -12,7 +12,7 @@ from gloader import Dataset
 from gloader.testing.faults import FaultyOS
 
 from .conftest import Written
-from .streams import PLACES, SAMPLING, digest, golden
+from .streams import PLACES, SAMPLING, digest, in_memory
 
 _IDLE_S = 1.0
 _MOST_BUSY = 0.05  # of the time, on all threads together
@@ -57,7 +57,7 @@ def loader_of(dataset: Dataset, spill: Path, **settings: Any) -> gloader.Loader:
 def test_a_slow_consumer_costs_neither_memory_nor_a_processor(
     tiny: Written, tmp_path: Path, place: dict[str, Any]
 ) -> None:
-    expected = golden(tiny.dataset, 2)
+    expected = in_memory(tiny.dataset, 2)
     with loader_of(tiny.dataset, tmp_path, **place) as loader:
         ring = loader._held.tier.ring
         found = []
@@ -80,7 +80,7 @@ def test_a_slow_consumer_costs_neither_memory_nor_a_processor(
 def test_a_slow_disk_is_waited_for_without_a_processor(tiny: Written, tmp_path: Path, strategy: str) -> None:
     os_io = GatedOS()
     dataset = Dataset.open(tiny.path, os_io=os_io)
-    expected = golden(tiny.dataset, 1)[0]
+    expected = in_memory(tiny.dataset, 1)[0]
     found: list[str] = []
     with loader_of(dataset, tmp_path, features="ssd", cache=0, superbatch=2, io_strategy=strategy) as loader:
 

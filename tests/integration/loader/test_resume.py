@@ -8,7 +8,7 @@ import gloader
 from gloader.testing.resume import batch_digest, check_resume
 
 from .conftest import Written
-from .streams import PLACES, SAMPLING, golden
+from .streams import PLACES, SAMPLING, in_memory
 
 
 @pytest.mark.reliability("F1")
@@ -27,5 +27,5 @@ def test_resume_at_every_step_over_the_borders_of_superbatches(
         # Forth and back in one loader, whose slots hold what other places of the stream left there.
         returns_to=(3, 13, 0, 7, 6, 14, 1),
     )
-    assert stream == [digest for epoch in golden(tiny.dataset, 4) for digest in epoch]
+    assert stream == [digest for epoch in in_memory(tiny.dataset, 4) for digest in epoch]
     assert len(stream) == 28

@@ -10,7 +10,7 @@ import pytest
 
 from .conftest import Written
 from .soak import EPOCHS, Held, soak
-from .streams import golden
+from .streams import in_memory
 
 _LONGEST_ROUND_S = 100.0
 _SLACK_BYTES = 16 * 2**20  # of a heap whose blocks are freed in another order each time
@@ -32,7 +32,7 @@ def require_flat(held: Held) -> None:
 def test_a_short_soak(tiny: Written, tmp_path: Path) -> None:
     spill = tmp_path / "spill"
     spill.mkdir()
-    expected = golden(tiny.dataset, EPOCHS + 4)
+    expected = in_memory(tiny.dataset, EPOCHS + 4)
     held = soak(tiny.dataset, expected, spill, seed=0, is_over=lambda held: held.rounds == 20)
     require_flat(held)
 
@@ -52,7 +52,7 @@ def test_soak(tiny: Written, tmp_path: Path) -> None:
         return time.monotonic() > ends and held.rounds >= 80
 
     try:
-        held = soak(tiny.dataset, golden(tiny.dataset, EPOCHS + 4), spill, seed=int(ends), is_over=is_over)
+        held = soak(tiny.dataset, in_memory(tiny.dataset, EPOCHS + 4), spill, seed=int(ends), is_over=is_over)
     finally:
         faulthandler.cancel_dump_traceback_later()
     print(f"{held.rounds} rounds, {held.batches} batches, {held.resident[-1] / 1e6:.0f} MB")

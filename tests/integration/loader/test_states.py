@@ -19,7 +19,7 @@ import gloader
 from gloader.errors import LoaderBusyError, LoaderClosedError
 
 from .conftest import Written
-from .streams import PLACES, SAMPLING, digest, golden
+from .streams import PLACES, SAMPLING, digest, in_memory
 
 EPOCHS = 6
 State = tuple[dict[str, Any], int, int]  # a saved state, and the place that it stands for
@@ -147,7 +147,7 @@ class LoaderStates(RuleBasedStateMachine):
 def test_any_order_of_calls(tiny: Written, tmp_path: Path) -> None:
     LoaderStates.dataset = tiny.dataset
     LoaderStates.spill = tmp_path
-    LoaderStates.expected = golden(tiny.dataset, EPOCHS)
+    LoaderStates.expected = in_memory(tiny.dataset, EPOCHS)
     run_state_machine_as_test(
         LoaderStates,
         settings=settings(

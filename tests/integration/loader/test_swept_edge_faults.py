@@ -33,7 +33,17 @@ from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import Corruption, FaultyOS
 from gloader.testing.resume import batch_digest as digest
 
-from .swept_edges import DIM, NODES, PACKED, PLACES, UNWANTED, golden_epochs, loader_of, sweeping, write_graph
+from .swept_edges import (
+    DIM,
+    NODES,
+    PACKED,
+    PLACES,
+    UNWANTED,
+    epochs_in_memory,
+    loader_of,
+    sweeping,
+    write_graph,
+)
 
 WAYS = ("direct", "merged", "full")
 SOON_S = 5.0
@@ -45,9 +55,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def golden(path: Path) -> list[str]:
+def in_memory(path: Path) -> list[str]:
     """The batches of the first epochs, one after the other."""
-    return list(itertools.chain(*golden_epochs(path, 8)))
+    return list(itertools.chain(*epochs_in_memory(path, 8)))
 
 
 class EdgeFaults(FaultyOS):
@@ -102,18 +112,18 @@ def until_error(stream: Iterator[Any], loader: gloader.Loader) -> tuple[list[tup
     raise AssertionError("nothing was raised")
 
 
-def check(found: list[tuple[int, str]], golden: list[str]) -> None:
+def check(found: list[tuple[int, str]], in_memory: list[str]) -> None:
     """Check that these are the batches of their places, one behind the other."""
     if found:
         begin = found[0][0]
-        assert found == list(enumerate(golden[begin : begin + len(found)], begin))
+        assert found == list(enumerate(in_memory[begin : begin + len(found)], begin))
 
 
-def check_goes_on(loader: gloader.Loader, golden: list[str]) -> None:
+def check_goes_on(loader: gloader.Loader, in_memory: list[str]) -> None:
     """Check that an epoch is right after one that failed or was left."""
     found = [taken(loader, batch) for batch in loader]
     assert len(found) == len(loader)
-    check(found, golden)
+    check(found, in_memory)
 
 
 @pytest.mark.reliability("K1")
@@ -125,7 +135,7 @@ def test_edges_that_cannot_be_read_end_the_stream_behind_good_batches(
     path: Path, swept: Callable[..., Any], place: str, sampler: str, num_taken: int
 ) -> None:
     """The disk fails, and the file is cut, before the first pass of a run or in the midst of passes."""
-    golden = list(itertools.chain(*golden_epochs(path, 8, sampler=sampler)))
+    in_memory = list(itertools.chain(*epochs_in_memory(path, 8, sampler=sampler)))
     file, os_io = path / "indices.npy", EdgeFaults()
     whole = file.read_bytes()
 
@@ -149,24 +159,26 @@ def test_edges_that_cannot_be_read_end_the_stream_behind_good_batches(
                 rest, error = until_error(stream, loader)
             finally:
                 restore()
-            check(found + rest, golden)
+            check(found + rest, in_memory)
             assert type(error) is error_type
             assert message in str(error)
             assert "indices.npy" in str(error)
             assert any(note.startswith("in stage sweep, epoch ") for note in error.__notes__)
-            check_goes_on(loader, golden)
+            check_goes_on(loader, in_memory)
 
 
 @pytest.mark.reliability("K1")
-def test_reads_that_are_short_are_continued(path: Path, golden: list[str], swept: Callable[..., Any]) -> None:
+def test_reads_that_are_short_are_continued(
+    path: Path, in_memory: list[str], swept: Callable[..., Any]
+) -> None:
     with swept(8, os_io=FaultyOS(short=1000), **PLACES["memory"]) as loader:
-        check_goes_on(loader, golden)
+        check_goes_on(loader, in_memory)
 
 
 @pytest.mark.reliability("K2")
 @pytest.mark.parametrize("place", ["memory", "packed"])
 def test_a_flipped_bit_in_a_page_that_nobody_wants_is_nobodys(
-    path: Path, golden: list[str], swept: Callable[..., Any], place: str
+    path: Path, in_memory: list[str], swept: Callable[..., Any], place: str
 ) -> None:
     dataset = gloader.Dataset.open(path)
     begin = int(dataset.load_graph().indptr[UNWANTED])
@@ -174,7 +186,7 @@ def test_a_flipped_bit_in_a_page_that_nobody_wants_is_nobodys(
     with swept(3, os_io=spoilt, **PLACES[place]) as loader:
         for way in WAYS:
             loader._held.tier.sweeps.passes._way = way
-            check_goes_on(loader, golden)
+            check_goes_on(loader, in_memory)
         ways = {one.report.way for one in loader._feedback.passes}
     assert ways >= set(WAYS)
 
@@ -184,7 +196,7 @@ def test_a_flipped_bit_in_a_page_that_nobody_wants_is_nobodys(
 def test_a_disk_or_budget_that_is_full_in_the_midst_says_what_is_needed(
     path: Path, swept: Callable[..., Any], place: str, sampler: str
 ) -> None:
-    golden = list(itertools.chain(*golden_epochs(path, 12, sampler=sampler)))
+    in_memory = list(itertools.chain(*epochs_in_memory(path, 12, sampler=sampler)))
     with swept(3, sampler=sampler, **PLACES[place]) as loader:
         folder = spill_folder(loader)
         real, budget = folder.os_io, folder.budget_bytes
@@ -215,12 +227,12 @@ def test_a_disk_or_budget_that_is_full_in_the_midst_says_what_is_needed(
                 rest, error = until_error(stream, loader)
             finally:
                 restore()
-            check(found + rest, golden)
+            check(found + rest, in_memory)
             with pytest.raises(error_type, match=message):
                 raise error
             assert any(note.startswith("in stage ") for note in error.__notes__)
             assert folder.used_bytes == 0
-            check_goes_on(loader, golden)
+            check_goes_on(loader, in_memory)
 
 
 @pytest.mark.reliability("K4")
@@ -230,7 +242,7 @@ def test_a_disk_or_budget_that_is_full_in_the_midst_says_what_is_needed(
 def test_what_a_pass_wrote_is_verified_where_it_is_read_back(
     path: Path, swept: Callable[..., Any], place: str, sampler: str
 ) -> None:
-    golden = list(itertools.chain(*golden_epochs(path, 4, sampler=sampler)))
+    in_memory = list(itertools.chain(*epochs_in_memory(path, 4, sampler=sampler)))
     with swept(8, sampler=sampler, threads=1, **PLACES[place]) as loader:
         folder = spill_folder(loader)
 
@@ -246,7 +258,7 @@ def test_what_a_pass_wrote_is_verified_where_it_is_read_back(
                             os.pwrite(written.fileno(), bytes([(value + 1) % 256]), page)
 
         found, error = until_error(spoiling(), loader)
-        check(found, golden)
+        check(found, in_memory)
         with pytest.raises(
             ChecksumError, match=r"the pass for \d+ batches from epoch 0, batch \d+ on.*damaged"
         ):
@@ -255,7 +267,7 @@ def test_what_a_pass_wrote_is_verified_where_it_is_read_back(
             note.startswith(("in stage sweep, epoch 0", "in stage sample, epoch 0"))
             for note in error.__notes__
         )
-        check_goes_on(loader, golden)
+        check_goes_on(loader, in_memory)
 
 
 @pytest.mark.reliability("K5")
@@ -264,7 +276,7 @@ def test_what_a_pass_wrote_is_verified_where_it_is_read_back(
 def test_whoever_leaves_in_the_midst_of_a_pass_leaves_soon_and_nothing_behind(
     path: Path, tmp_path: Path, swept: Callable[..., Any], sampler: str, end: str
 ) -> None:
-    golden = list(itertools.chain(*golden_epochs(path, 3, sampler=sampler)))
+    in_memory = list(itertools.chain(*epochs_in_memory(path, 3, sampler=sampler)))
     os_io, is_there, may_go = EdgeFaults(), threading.Event(), threading.Event()
 
     with swept(2, os_io=os_io, sampler=sampler, **PACKED) as loader:
@@ -286,14 +298,14 @@ def test_whoever_leaves_in_the_midst_of_a_pass_leaves_soon_and_nothing_behind(
         else:
             del stream
         assert time.monotonic() - began < SOON_S / 2
-        check(found, golden)
+        check(found, in_memory)
         assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("gloader-s")]
         os_io.fault = lambda: None
         if end == "load_state_dict":
             loader.load_state_dict(state)
         if end != "close":
             assert spill_folder(loader).used_bytes == 0
-            check_goes_on(loader, golden)
+            check_goes_on(loader, in_memory)
 
 
 @pytest.mark.reliability("K5")
@@ -351,14 +363,14 @@ def test_a_dataset_that_is_prepared_again_is_the_old_one_for_whoever_has_it_open
     tmp_path: Path, sampler: str
 ) -> None:
     path = write_graph(tmp_path / "graph")
-    golden = list(itertools.chain(*golden_epochs(path, 2, sampler=sampler)))
+    in_memory = list(itertools.chain(*epochs_in_memory(path, 2, sampler=sampler)))
     with sweeping(path, tmp_path, 2, sampler=sampler, epochs=2) as loader:
         stream = iter(loader)
         found = [taken(loader, next(stream)) for _ in range(2)]
         write_graph(path, seed=2, overwrite=True)
         found += [taken(loader, batch) for batch in itertools.chain(stream, loader)]
-    assert len(found) == len(golden)
-    check(found, golden)
+    assert len(found) == len(in_memory)
+    check(found, in_memory)
 
 
 def with_wrong_source(path: Path, copy: Path, position: int, source: int) -> Path:
@@ -415,11 +427,13 @@ def test_a_neighbour_that_is_no_node_ends_the_stream_though_its_checksum_is_righ
 
 
 @pytest.mark.reliability("K8")
-def test_loaders_in_one_folder_leave_each_other_alone(path: Path, golden: list[str], tmp_path: Path) -> None:
+def test_loaders_in_one_folder_leave_each_other_alone(
+    path: Path, in_memory: list[str], tmp_path: Path
+) -> None:
     with sweeping(path, tmp_path, 2, **PACKED) as one:
         with sweeping(path, tmp_path, 8, **PLACES["memory"]) as other:
             for first, second in zip(one, other, strict=True):
-                assert digest(first) == digest(second) == golden[first.id.index]
+                assert digest(first) == digest(second) == in_memory[first.id.index]
         assert not any(folder == spill_folder(one).path.parent for folder in tmp_path.iterdir())
-        check_goes_on(one, golden)
+        check_goes_on(one, in_memory)
     assert list(tmp_path.iterdir()) == []

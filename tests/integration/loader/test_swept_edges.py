@@ -13,7 +13,7 @@ from gloader.errors import ChecksumError
 from gloader.testing.resume import batch_digest as digest
 from gloader.testing.resume import check_resume
 
-from .swept_edges import PACKED, PLACES, epochs, golden_epochs, loader_of, write_graph
+from .swept_edges import PACKED, PLACES, epochs, epochs_in_memory, loader_of, write_graph
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_batches_are_those_of_edges_in_memory(
         passes = loader._held.tier.sweeps.passes
         assert "read in sweeps" in loader.explain()
         assert passes.resident_bytes > 0
-    assert found == golden_epochs(path, 3, **settings)
+    assert found == epochs_in_memory(path, 3, **settings)
 
 
 @pytest.mark.parametrize("sampler", ["weighted", "neighbor"])
@@ -74,7 +74,7 @@ def test_a_large_fan_out_has_its_memory(path: Path, tmp_path: Path, sampler: str
     settings = {"sampler": sampler, "fanouts": [3500, 2], "batch_size": 1, "epochs": 1} | PLACES["memory"]
     with loader_of(path, topology="sweep", spill_dir=tmp_path, **settings) as loader:
         found = epochs(loader, 1)
-    assert found == golden_epochs(path, 1, **settings)
+    assert found == epochs_in_memory(path, 1, **settings)
 
 
 @pytest.mark.reliability("F4")
@@ -84,7 +84,7 @@ def test_a_rank_that_loads_for_itself_sweeps_for_itself(
 ) -> None:
     place = {"rank": rank, "world_size": world, "batch_size": 8}
     with swept(**place, **PACKED) as loader:
-        assert epochs(loader, 2) == golden_epochs(path, 2, **place)
+        assert epochs(loader, 2) == epochs_in_memory(path, 2, **place)
 
 
 @pytest.mark.reliability("F1")
@@ -92,7 +92,7 @@ def test_a_rank_that_loads_for_itself_sweeps_for_itself(
 def test_a_loader_goes_on_at_every_batch(swept: Callable[..., Any], path: Path, batch_size: int) -> None:
     settings = {**PACKED, "batch_size": batch_size}
     found = check_resume(lambda: swept(3, **settings), epochs=2, digest=digest)
-    assert found == list(itertools.chain(*golden_epochs(path, 4, batch_size=batch_size)))
+    assert found == list(itertools.chain(*epochs_in_memory(path, 4, batch_size=batch_size)))
 
 
 @pytest.mark.reliability("D6")
@@ -100,16 +100,16 @@ def test_a_loader_goes_on_at_every_batch(swept: Callable[..., Any], path: Path, 
 def test_a_break_ends_the_wave_and_the_next_epoch_begins_another(
     swept: Callable[..., Any], path: Path, place: str
 ) -> None:
-    golden = golden_epochs(path, 3)
+    in_memory = epochs_in_memory(path, 3)
     with swept(8, **PLACES[place]) as loader:
         for epoch, taken in enumerate((1, 7, len(loader))):
             batches = [digest(batch) for batch, _ in zip(loader, range(taken), strict=False)]
-            assert batches == golden[epoch][:taken]
+            assert batches == in_memory[epoch][:taken]
 
 
 def test_a_validation_pass_beside_it_has_passes_of_its_own(path: Path, swept: Callable[..., Any]) -> None:
     validation = np.arange(2, 330, 3)
-    golden, other = golden_epochs(path, 1)[0], None
+    in_memory, other = epochs_in_memory(path, 1)[0], None
     with swept(8, **PACKED) as loader:
         found = []
         for index, batch in enumerate(loader):
@@ -119,7 +119,7 @@ def test_a_validation_pass_beside_it_has_passes_of_its_own(path: Path, swept: Ca
                     other = [batch.nodes for batch in beside]
                     # Seven batches, of which that loader was sized by three: superbatches of one, two and one.
                     assert beside.stats.edge_passes == 5
-    assert found == golden
+    assert found == in_memory
     with loader_of(path, topology="ram", seeds=validation, epochs=1) as beside:
         for one, nodes in zip(beside, other or [], strict=True):
             np.testing.assert_array_equal(one.nodes, nodes)
@@ -131,7 +131,7 @@ def test_a_validation_pass_beside_it_has_passes_of_its_own(path: Path, swept: Ca
 def test_damaged_edges_end_the_stream_behind_the_batches_before_them(
     path: Path, swept: Callable[..., Any], tmp_path: Path, place: str
 ) -> None:
-    golden = golden_epochs(path, 2)
+    in_memory = epochs_in_memory(path, 2)
     file = path / "indices.npy"
     whole = file.read_bytes()
     try:
@@ -146,7 +146,7 @@ def test_damaged_edges_end_the_stream_behind_the_batches_before_them(
                 found += [digest(batch) for batch in itertools.chain(stream, *itertools.repeat(loader, 5))]
     finally:
         file.write_bytes(whole)
-    assert found == list(itertools.chain(*golden))[: len(found)]
+    assert found == list(itertools.chain(*in_memory))[: len(found)]
     assert any(note.startswith("in stage sweep, epoch 0, batch") for note in caught.value.__notes__)
 
 
