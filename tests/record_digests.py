@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from recorded.book import differences, write_book
+from recorded.faces import FACES
 from recorded.networks import NETWORKS
 from recorded.prepared import PREPARED
 from recorded.streams import STREAMS
@@ -29,8 +30,9 @@ def main() -> None:
             streams[name] = found[0]
         for number, (name, way) in enumerate(PREPARED.items()):
             prepared[name] = way.digests(root / str(number))
+        faces = {name: face.digests(worlds, root) for name, face in FACES.items()}
         networks = {name: network.parts(worlds, root) for name, network in NETWORKS.items()}
-    write_book({"streams": streams, "prepared": prepared, "networks": networks})
+    write_book({"streams": streams, "faces": faces, "prepared": prepared, "networks": networks})
 
 
 if __name__ == "__main__":

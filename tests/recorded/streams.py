@@ -43,8 +43,8 @@ class Stream:
     settings: Mapping[str, Any] = field(default_factory=dict)
     places: tuple[str, ...] = HELD
 
-    def digests(self, worlds: Worlds, place: str, spill: Path) -> dict[str, Any]:
-        """Return the digest of each part of the batches of two epochs."""
+    def open(self, worlds: Worlds, place: str, spill: Path) -> Any:
+        """Return the loader."""
         given: dict[str, Any] = {
             "fanouts": [4, 3],
             "batch_size": 32,
@@ -54,9 +54,13 @@ class Stream:
             "spill_dir": spill,
             "spill_budget": "64MB",
         }
+        settings = given | PLACES[place] | dict(self.settings)
+        return LOADERS[self.loader](worlds[self.world], **settings)
+
+    def digests(self, worlds: Worlds, place: str, spill: Path) -> dict[str, Any]:
+        """Return the digest of each part of the batches of two epochs."""
         found = Digests()
-        opener = LOADERS[self.loader]
-        with opener(worlds[self.world], **(given | PLACES[place] | dict(self.settings))) as loader:
+        with self.open(worlds, place, spill) as loader:
             found.add("state", json.dumps(loader.state_dict(), sort_keys=True))
             for _ in range(EPOCHS):
                 for batch in loader:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from recorded.book import differences, read_book
+from recorded.faces import FACES
 from recorded.networks import NETWORKS
 from recorded.prepared import PREPARED
 from recorded.streams import STREAMS
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 RECORDED = read_book()
-SECTIONS = {"streams": STREAMS, "prepared": PREPARED, "networks": NETWORKS}
+SECTIONS = {"streams": STREAMS, "faces": FACES, "prepared": PREPARED, "networks": NETWORKS}
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +34,12 @@ def test_every_entry_is_compared_by_a_test() -> None:
 def test_batches_are_those_that_were_recorded(worlds: Worlds, tmp_path: Path, name: str, place: str) -> None:
     found = STREAMS[name].digests(worlds, place, tmp_path)
     assert differences(found, RECORDED["streams"][name]) == []
+
+
+@pytest.mark.parametrize("name", FACES)
+def test_batches_of_pyg_are_those_that_were_recorded(worlds: Worlds, tmp_path: Path, name: str) -> None:
+    pytest.importorskip("torch_geometric")
+    assert differences(FACES[name].digests(worlds, tmp_path), RECORDED["faces"][name]) == []
 
 
 @pytest.mark.parametrize("name", PREPARED)
