@@ -84,7 +84,7 @@ class Digests:
                 found.update(f"{array.dtype.name}{array.shape}".encode())
                 found.update(np.ascontiguousarray(array).tobytes())
             else:
-                found.update(repr(array).encode())
+                found.update(repr(_plain(array)).encode())
 
     def add_floats(self, part: str, value: Any) -> None:
         """Add float32 values to two sums of ``part``, the second of which depends on their order."""
@@ -98,6 +98,15 @@ class Digests:
         digests = {part: found.hexdigest()[:16] for part, found in self._hashes.items()}
         sums = {part: [float(f"{value:.6g}") for value in found] for part, found in self._sums.items()}
         return dict(sorted((digests | sums).items()))
+
+
+def _plain(value: Any) -> Any:
+    """Return ``value`` with numpy's numbers as Python's: versions of numpy print them in different ways."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
 
 
 def add_batch(found: Digests, batch: Any) -> None:
