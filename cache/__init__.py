@@ -6,21 +6,9 @@ if __name__ != "gloader.cache":
 from gloader.cache.actions import batch_step
 from gloader.cache.baselines import OnlinePolicy, Policy, StaticPolicy, make_policy
 from gloader.cache.belady import hotness_levels, plan_belady
+from gloader.cache.cache_plan import CachePlan
 from gloader.cache.curve import MissCurve, belady_curve, lru_curve, next_use_counts, static_curve
-from gloader.cache.device_division import DeviceShelf, divide_device_bytes
-from gloader.cache.device_plan import (
-    DeviceCachePlan,
-    DeviceShare,
-    automatic_bytes,
-    no_device_cache,
-    parse_hotness,
-    plan_device_cache,
-    rows_that_fit,
-    whole_device_cache,
-)
-from gloader.cache.inclusion import RelationEdges, inclusion_by_type, inclusion_probabilities
 from gloader.cache.next_use import PlannerTable, table_bytes
-from gloader.cache.plan import CachePlan
 from gloader.cache.planner import (
     BeladyPlanner,
     PlannerName,
@@ -32,13 +20,25 @@ from gloader.cache.planner import (
 )
 from gloader.cache.slot_cache import SlotCache
 from gloader.cache.static import (
+    DeviceCachePlan,
+    DeviceShare,
+    DeviceShelf,
+    RelationEdges,
     SlotMap,
     access_counts,
+    automatic_bytes,
+    divide_device_bytes,
     hottest_by_degree,
     hottest_first,
+    inclusion_by_type,
+    inclusion_probabilities,
+    no_device_cache,
+    parse_hotness,
+    plan_device_cache,
+    rows_that_fit,
+    whole_device_cache,
 )
-from gloader.cache.trace import NO_ROWS, Trace
-from gloader.cache.trace_code import decode_ids, encode_ids
+from gloader.cache.trace import NO_ROWS, Trace, decode_ids, encode_ids
 from gloader.config import OnlineName
 
 __all__ = [

@@ -1,23 +1,286 @@
-"""Policies that do not know the future, online and static. They answer with the steps that a plan holds."""
+"""Cache policies that do not know the future, online and static, and the loops of the online ones.
+
+A loop turns the nodes of one batch into actions and updates its queues. ``actions`` comes filled with BYPASS. The
+caller checks the ids; the capacity is at least 1. A row that enters stays until the next batch, as its batch may
+still be reading it: when every slot has been filled in this step, the remaining misses bypass the cache.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
+from numba import njit
 
-from gloader.cache.actions import BYPASS, MAX_CAPACITY, batch_step
-from gloader.cache.baseline_kernels import FIRST_GHOST, ONLINE_KERNELS, STEP, QueueState
+from gloader.cache.actions import ADMIT, BYPASS, MAX_CAPACITY, batch_step
 from gloader.cache.static import SlotMap
 from gloader.cache.trace import NO_ROWS
 from gloader.config import OnlineName
 from gloader.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from gloader.cache.actions import Actions
     from gloader.types import CacheStep, IdArray
+
+    Nodes = NDArray[np.integer]
+
+
+STEP, HAND, GHOSTS = 0, 1, 2  # places in the cursor
+HEAD, TAIL, LENGTH = 0, 1, 2  # places in a row of the ends
+FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no queue of ghosts reaches back to it
+# As in the paper of S3-FIFO: visits are counted in two bits, and the small queue has a tenth of the slots.
+_MAX_MARKS: Final = 3
+_SMALL, _MAIN = 0, 1  # places in the ends
+_SMALL_SHARE: Final = 10
+
+
+class QueueState(NamedTuple):
+    """The arrays behind an online policy, which its kernel reads and writes."""
+
+    slot_of: NDArray[np.int32]  # (N,) -1 where not cached
+    content: IdArray  # (C,) -1 where empty
+    links: NDArray[np.int32]  # (2, C) towards the head, towards the tail
+    marks: NDArray[np.uint8]  # (C,) visits since the row came or was spared
+    stamps: IdArray  # (C,) the step in which the row came
+    ends: IdArray  # (2, 3) head, tail and length of each queue
+    cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
+    ghosts: IdArray  # (N,) when the row was evicted after one visit; of policies with ghosts only
+
+
+@njit(cache=True, nogil=True)
+def _unlink(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
+    before, after = links[0, slot], links[1, slot]
+    if before >= 0:
+        links[1, before] = after
+    else:
+        ends[HEAD] = after
+    if after >= 0:
+        links[0, after] = before
+    else:
+        ends[TAIL] = before
+    ends[LENGTH] -= 1
+
+
+@njit(cache=True, nogil=True)
+def _push_head(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
+    head = ends[HEAD]
+    links[0, slot] = -1
+    links[1, slot] = head
+    if head >= 0:
+        links[0, head] = slot
+    else:
+        ends[TAIL] = slot
+    ends[HEAD] = slot
+    ends[LENGTH] += 1
+
+
+@njit(cache=True, nogil=True)
+def _enter(state: QueueState, actions: Actions, position: int, node: int, slot: int) -> None:
+    """Let ``node`` take ``slot`` from the row that holds it, if any."""
+    old = state.content[slot]
+    if old >= 0:
+        state.slot_of[old] = -1
+    state.content[slot] = node
+    state.slot_of[node] = slot
+    state.marks[slot] = 0
+    state.stamps[slot] = state.cursor[STEP]
+    actions[position] = ADMIT - slot
+
+
+@njit(cache=True, nogil=True)
+def _mark_hits(nodes: Nodes, actions: Actions, state: QueueState, most: int) -> None:
+    """Decide the hits, and count a visit for each, up to ``most``."""
+    for position in range(nodes.shape[0]):
+        slot = state.slot_of[nodes[position]]
+        if slot >= 0:
+            actions[position] = slot
+            if state.marks[slot] < most:
+                state.marks[slot] += 1
+
+
+@njit(cache=True, nogil=True)
+def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
+    """First in, first out: the slots are a ring."""
+    capacity = state.content.shape[0]
+    _mark_hits(nodes, actions, state, 0)
+    entered = 0
+    for position in range(nodes.shape[0]):
+        if actions[position] == BYPASS and entered < capacity:
+            slot = state.cursor[HAND]
+            state.cursor[HAND] = (slot + 1) % capacity
+            _enter(state, actions, position, nodes[position], slot)
+            entered += 1
+
+
+@njit(cache=True, nogil=True)
+def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
+    """FIFO with a second chance for rows that were visited."""
+    capacity = state.content.shape[0]
+    _mark_hits(nodes, actions, state, 1)
+    entered = 0
+    for position in range(nodes.shape[0]):
+        if actions[position] != BYPASS or entered == capacity:
+            continue
+        while True:
+            slot = state.cursor[HAND]
+            state.cursor[HAND] = (slot + 1) % capacity
+            # Rows of this step must stay. One slot at least is of an earlier one, so that the hand finds a place.
+            if state.stamps[slot] == state.cursor[STEP]:
+                continue
+            if state.marks[slot] == 0:
+                break
+            state.marks[slot] = 0
+        _enter(state, actions, position, nodes[position], slot)
+        entered += 1
+
+
+@njit(cache=True, nogil=True)
+def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
+    """Keep the C rows used last, the order within a batch being that of its positions."""
+    capacity = state.content.shape[0]
+    ends = state.ends[0]
+    # Of a batch with more rows than slots the last C are the most recent ones.
+    first_kept = max(nodes.shape[0] - capacity, 0)
+    for position in range(nodes.shape[0]):
+        slot = state.slot_of[nodes[position]]
+        if slot >= 0:
+            actions[position] = slot
+            _unlink(state.links, ends, slot)
+            if position < first_kept:
+                # Given up in this step: the slot goes to the end of the line as an empty one.
+                state.slot_of[nodes[position]] = -1
+                state.content[slot] = -1
+                _push_tail(state.links, ends, slot)
+    for position in range(first_kept, nodes.shape[0]):
+        slot = actions[position]
+        if slot == BYPASS:
+            if state.cursor[HAND] < capacity:
+                slot = state.cursor[HAND]
+                state.cursor[HAND] += 1
+            else:
+                slot = ends[TAIL]
+                _unlink(state.links, ends, slot)
+            _enter(state, actions, position, nodes[position], slot)
+        _push_head(state.links, ends, slot)
+
+
+@njit(cache=True, nogil=True)
+def _push_tail(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
+    tail = ends[TAIL]
+    links[0, slot] = tail
+    links[1, slot] = -1
+    if tail >= 0:
+        links[1, tail] = slot
+    else:
+        ends[HEAD] = slot
+    ends[TAIL] = slot
+    ends[LENGTH] += 1
+
+
+@njit(cache=True, nogil=True)
+def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
+    """One queue in order of entry; a hand sweeps from tail to head, spares visited rows and takes the first other."""
+    capacity = state.content.shape[0]
+    ends = state.ends[0]
+    _mark_hits(nodes, actions, state, 1)
+    entered = 0
+    for position in range(nodes.shape[0]):
+        if actions[position] != BYPASS or entered == capacity:
+            continue
+        if ends[LENGTH] < capacity:
+            slot = ends[LENGTH]
+        else:
+            # The cursor holds the hand's slot + 1, 0 standing for the tail.
+            slot = state.cursor[HAND] - 1
+            while True:
+                if slot < 0:
+                    slot = ends[TAIL]
+                if state.stamps[slot] != state.cursor[STEP]:
+                    if state.marks[slot] == 0:
+                        break
+                    state.marks[slot] = 0
+                slot = state.links[0, slot]
+            state.cursor[HAND] = state.links[0, slot] + 1
+            _unlink(state.links, ends, slot)
+        _enter(state, actions, position, nodes[position], slot)
+        _push_head(state.links, ends, slot)
+        entered += 1
+
+
+@njit(cache=True, nogil=True)
+def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
+    """Try rows in a small queue of a tenth; rows visited twice there, or missed soon after, join the main queue."""
+    capacity = state.content.shape[0]
+    num_ghosts = capacity - max(capacity // _SMALL_SHARE, 1)
+    _mark_hits(nodes, actions, state, _MAX_MARKS)
+    entered_small, entered_main = 0, 0
+    for position in range(nodes.shape[0]):
+        if actions[position] != BYPASS or entered_small + entered_main == capacity:
+            continue
+        node = nodes[position]
+        if state.cursor[HAND] < capacity:
+            slot = state.cursor[HAND]
+            state.cursor[HAND] += 1
+        else:
+            slot = _evict_s3fifo(state, entered_small, entered_main)
+        if state.ghosts[node] > state.cursor[GHOSTS] - num_ghosts:
+            # Evicted among the last ``num_ghosts``: a number for each node stands for the queue of ghosts.
+            state.ghosts[node] = 0
+            _push_head(state.links, state.ends[_MAIN], slot)
+            entered_main += 1
+        else:
+            _push_head(state.links, state.ends[_SMALL], slot)
+            entered_small += 1
+        _enter(state, actions, position, node, slot)
+
+
+@njit(cache=True, nogil=True)
+def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> int:
+    """Return an unlinked slot whose row did not enter in this step; its row leaves in `_enter`."""
+    target = max(state.content.shape[0] // _SMALL_SHARE, 1)
+    small, main = state.ends[_SMALL], state.ends[_MAIN]
+    while True:
+        has_small, has_main = small[LENGTH] > entered_small, main[LENGTH] > entered_main
+        if has_small and (small[LENGTH] >= target or not has_main):
+            # A row of this step is never at this tail: rows enter at the head, and older ones are left.
+            slot = small[TAIL]
+            _unlink(state.links, small, slot)
+            if state.marks[slot] <= 1:
+                state.cursor[GHOSTS] += 1
+                state.ghosts[state.content[slot]] = state.cursor[GHOSTS]
+                return slot
+            state.marks[slot] = 0
+            _push_head(state.links, main, slot)
+            continue
+        slot = main[TAIL]
+        _unlink(state.links, main, slot)
+        if state.stamps[slot] != state.cursor[STEP]:
+            if state.marks[slot] == 0:
+                return slot
+            state.marks[slot] -= 1
+        _push_head(state.links, main, slot)
+
+
+class OnlineKernel(NamedTuple):
+    """A line of the table of online policies."""
+
+    decide: Callable[[Nodes, Actions, QueueState], None]
+    has_ghosts: bool = False  # whether it remembers rows after their eviction, 8 bytes a node
+
+
+# A new online policy is a kernel above and a line here; its name joins `gloader.config.OnlineName`.
+ONLINE_KERNELS: Final[dict[str, OnlineKernel]] = {
+    "lru": OnlineKernel(lru),
+    "fifo": OnlineKernel(fifo),
+    "clock": OnlineKernel(clock),
+    "sieve": OnlineKernel(sieve),
+    "s3fifo": OnlineKernel(s3fifo, has_ghosts=True),
+}
+
 
 PolicyName = Literal[OnlineName, "static", "none"]
 

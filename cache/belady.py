@@ -13,8 +13,8 @@ import numpy as np
 
 from gloader.cache import belady_kernels as kernels
 from gloader.cache.actions import MAX_CAPACITY
+from gloader.cache.cache_plan import CachePlan, initial_content
 from gloader.cache.next_use import DEVICE, NOTHING, PlannerTable
-from gloader.cache.plan import CachePlan, initial_content
 from gloader.cache.trace import NO_ROWS, BatchReader
 from gloader.errors import PlanError
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, get_args
 import numpy as np
 
 from gloader.cache.actions import ON_DEVICE, count_actions
-from gloader.cache.baseline_kernels import ONLINE_KERNELS
-from gloader.cache.baselines import PolicyName, make_policy
+from gloader.cache.baselines import ONLINE_KERNELS, PolicyName, make_policy
 from gloader.cache.belady import plan_belady
+from gloader.cache.cache_plan import CachePlan, initial_content
 from gloader.cache.next_use import PlannerTable
-from gloader.cache.plan import CachePlan, initial_content
 from gloader.cache.trace import NO_ROWS, BatchReader
 from gloader.errors import ConfigError
 

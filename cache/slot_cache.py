@@ -10,8 +10,8 @@ import numpy as np
 
 from gloader.cache import slot_kernels as kernels
 from gloader.core.aligned_memory import aligned_bytes
-from gloader.core.processor_time import helping
-from gloader.core.thread_start import thread_errors
+from gloader.core.signals import thread_errors
+from gloader.core.thread_times import helping
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from numba import njit
 
-from gloader.core.dtype_kernels import (
+from gloader.core.numba_ops import copy_block, prefetch
+from gloader.core.value_kernels import (
     dequantize_int8,
     narrow_to_bfloat16,
     narrow_to_float16,
@@ -17,7 +18,6 @@ from gloader.core.dtype_kernels import (
     widen_bfloat16,
     widen_float16,
 )
-from gloader.core.numba_ops import copy_block, prefetch
 
 if TYPE_CHECKING:
     import numpy as np

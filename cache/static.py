@@ -1,21 +1,30 @@
-"""Hot sets: which nodes' rows are worth keeping in memory for a whole run."""
+"""Static caches, which hold the same rows for a whole run: hot sets, inclusion probabilities, device plans.
+
+Hot sets rank nodes by degree or by accesses. The inclusion probability of a node in a batch follows from the graph
+alone. A device plan says how many rows fit, which ones, and their slots. `divide_device_bytes` divides the device's
+room over the tables of several node types: the next byte goes where it saves most.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
 
 from gloader.cache.trace import NO_ROWS
-from gloader.errors import PlanError
+from gloader.core.offsets import Offsets, degrees_between, offset_at
+from gloader.errors import ConfigError, PlanError
 from gloader.types import CacheStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.config import DeviceHotness
     from gloader.types import IdArray
 
 
@@ -157,3 +166,466 @@ def _split(
             miss_row[misses] = nodes[position]
             misses += 1
     return hits
+
+
+_TINY: Final = 1e-300  # stands for zero in logarithms
+_OWN: Final = np.empty(0, dtype=np.int64)  # in place of degrees: those of the relation itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationEdges:
+    """The edges of a relation, and how many of them a node draws in each hop."""
+
+    source: int  # number of the type
+    destination: int
+    offsets: Offsets  # where the in-neighbours of each destination begin
+    pieces: Callable[[], Iterable[NDArray[np.integer]]]  # all of them in order; called once for each hop
+    fanouts: Sequence[int]  # hop next to the seeds first; -1 takes all neighbours
+
+
+def inclusion_probabilities(
+    offsets: Offsets,
+    pieces: Callable[[], Iterable[NDArray[np.integer]]],
+    *,
+    seeds: IdArray,
+    batch_size: int,
+    fanouts: Sequence[int],
+) -> NDArray[np.float64]:
+    """Return the probability of each node to be in a batch, from the graph alone. O(E L). Pure.
+
+    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): a node is reached
+    from u with probability min(1, f / deg(u)) if u is in the batch, the in-edges being taken as independent.
+    As in `NeighborSampler.sample`, every node of the batch so far samples again in each hop.
+
+    Parameters
+    ----------
+    offsets : where the in-neighbours of each node begin
+    pieces : gives all E in-neighbours in order, in pieces; called once for each hop
+    seeds : (n,) distinct ids of the nodes that batches are made of
+    batch_size : B, seeds in a batch
+    fanouts : hop next to the seeds first; -1 takes all neighbours
+
+    Returns
+    -------
+    (N,) float64 in [0, 1]
+    """
+    edges = RelationEdges(source=0, destination=0, offsets=offsets, pieces=pieces, fanouts=fanouts)
+    (found,) = inclusion_by_type([len(offsets.low) - 1], [edges], seeds=[seeds], batch_size=batch_size)
+    return found
+
+
+def inclusion_by_type(
+    num_nodes: Sequence[int],
+    relations: Sequence[RelationEdges],
+    *,
+    seeds: Sequence[IdArray],
+    batch_size: int,
+    is_collective: bool = False,
+) -> tuple[NDArray[np.float64], ...]:
+    """Return the probability of each node of each type to be in a batch, as `inclusion_probabilities` does. Pure.
+
+    Parameters
+    ----------
+    num_nodes : N of each type
+    relations : their edges
+    seeds : (n,) distinct ids of each type, which batches are made of
+    batch_size : B, seeds of all types in a batch
+    is_collective : a node draws among its in-edges of all relations together
+
+    Returns
+    -------
+    (N,) float64 in [0, 1] of each type
+    """
+    absent = [np.ones(count, dtype=np.float64) for count in num_nodes]
+    for mine, ids in zip(absent, seeds, strict=True):
+        mine[ids] = 1 - min(batch_size / max(sum(map(len, seeds)), 1), 1.0)
+    degrees = _degrees_of_all(num_nodes, relations) if is_collective else [_OWN] * len(num_nodes)
+    for hop in range(max((len(edges.fanouts) for edges in relations), default=0)):
+        # To be absent is not to be drawn along any out-edge: a product over these, summed up as logarithms.
+        logarithms = [np.log(np.maximum(mine, _TINY)) for mine in absent]
+        for edges in relations:
+            node = first = 0
+            for piece in edges.pieces():
+                node = _reach(
+                    edges.offsets,
+                    piece,
+                    first,
+                    node,
+                    edges.fanouts[hop],
+                    degrees[edges.destination],
+                    absent[edges.destination],
+                    logarithms[edges.source],
+                )
+                first += len(piece)
+        absent = [np.exp(mine) for mine in logarithms]
+    return tuple(1 - mine for mine in absent)
+
+
+def _degrees_of_all(num_nodes: Sequence[int], relations: Sequence[RelationEdges]) -> list[IdArray]:
+    """Return the in-degrees (N,) of each type, over all relations."""
+    found = [np.zeros(count, dtype=np.int64) for count in num_nodes]
+    for edges in relations:
+        found[edges.destination] += degrees_between(edges.offsets, 0, num_nodes[edges.destination])
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _reach(
+    offsets: Offsets,
+    piece: NDArray[np.integer],
+    first: int,
+    node: int,
+    fanout: int,
+    degrees: IdArray,
+    absent: NDArray[np.float64],
+    log_absent: NDArray[np.float64],
+) -> int:
+    """Multiply the chance of each source to be absent by that of not being drawn in one hop, in logarithms.
+
+    Of the edges from ``first`` on, which belong to ``node`` and those behind it; return the node to go on with. A node
+    draws among ``degrees`` (N,) edges, or, if that is empty, among its own.
+    """
+    last = first + piece.shape[0]
+    while node < offsets.low.shape[0] - 1:
+        begin, end = offset_at(offsets, node), offset_at(offsets, node + 1)
+        degree = end - begin if degrees.shape[0] == 0 else degrees[node]
+        if degree > 0 and fanout != 0 and absent[node] < 1.0:
+            share = 1.0 if fanout < 0 else min(1.0, fanout / degree)
+            drawn = share * (1.0 - absent[node])
+            missed = np.log(max(1.0 - drawn, _TINY))
+            for edge in range(max(begin, first), min(end, last)):
+                log_absent[piece[edge - first]] += missed
+        # The rest of its edges is in the next piece.
+        if end > last:
+            break
+        node += 1
+    return node
+
+
+_MAP_BYTES: Final = 4  # a node's entry of the slot map
+_SCALE_BYTES: Final = 4  # a row's factor, of int8 features
+_STEP_MARGIN: Final = 1.2  # batches are larger than the one that was tried
+# Of what is free, if no step was tried: a guess that leaves the model the other half.
+_UNTRIED_SHARE: Final = 0.5
+_SLACK_BYTES: Final = 512 << 20  # workspaces of libraries, fragmentation
+# Several ranks: NCCL takes 0.5 to 1.6 GB, of which what it sends later comes when it is first sent.
+_SLACK_OF_RANKS_BYTES: Final = 2 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceCachePlan:
+    """The rows of a static device cache: slot i holds the row of ``rows[i]``."""
+
+    num_nodes: int  # N
+    rows: IdArray  # (D,) distinct node ids, ascending
+    expected_hit_rate: float | None = None  # share of accesses that these rows serve; None: not counted
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether every row is on the device, so that nothing below has to bring any."""
+        return 0 < self.num_nodes == len(self.rows)
+
+    def slot_map(self) -> NDArray[np.int32]:
+        """Return the slot of each node (N,), -1 where it has none.
+
+        Raises
+        ------
+        PlanError
+            A row is out of range or repeats.
+        """
+        return SlotMap(self.num_nodes, self.rows).slot_of
+
+    def holds(self) -> NDArray[np.bool_]:
+        """Return which nodes' rows (N,) are on the device."""
+        held = np.zeros(self.num_nodes, dtype=np.bool_)
+        held[self.rows] = True
+        return held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceShare:
+    """Which rows of a batch the device brings itself, for those that bring the others."""
+
+    # It reads rows that it does not hold from host memory itself: nothing is gathered for it.
+    reaches_all: bool = False
+    held: NDArray[np.bool_] | None = None  # (N,) which rows it holds; None: none, or all where `holds_all`
+    holds_all: bool = False
+
+    def num_held(self, nodes: IdArray) -> int:
+        """Return how many rows of ``nodes`` (U,) the device holds."""
+        if self.holds_all:
+            return len(nodes)
+        return 0 if self.held is None else int(np.count_nonzero(self.held[nodes]))
+
+    def positions_left(self, nodes: IdArray) -> IdArray | None:
+        """Return the positions (M,) of ``nodes`` (U,) whose rows the host gathers; None for all of them."""
+        return None if self.held is None else np.flatnonzero(~self.held[nodes])
+
+
+def rows_that_fit(
+    num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
+) -> int:
+    """Return how many rows a device cache of ``num_bytes`` holds: all N, or what is left beside the slot map. Pure.
+
+    Parameters
+    ----------
+    num_bytes : of device memory
+    num_nodes : N
+    row_bytes : R, as stored: rows are widened when they are gathered
+    has_scale : rows are int8, each with a float32 factor
+    has_all_scales : the factors of all N rows are there too, for those that the host brings as they are stored
+    """
+    each = row_bytes + (_SCALE_BYTES if has_scale else 0)
+    if each * num_nodes <= num_bytes:
+        return num_nodes  # without a map: a row's slot is its id
+    beside = (_MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)) * num_nodes
+    return min(max(num_bytes - beside, 0) // each, num_nodes)
+
+
+def cache_bytes(
+    num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
+) -> int:
+    """Return the bytes of a device cache, its map included. Pure.
+
+    Parameters
+    ----------
+    num_rows : rows that it holds
+    num_nodes : N; a cache of all of them has no map
+    row_bytes : R, as stored
+    has_scale : rows are int8, each with a float32 factor
+    has_all_scales : the factors of all N rows are there too, for those that the host brings as they are stored
+    """
+    each_node = _MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)
+    beside = each_node * num_nodes if 0 < num_rows < num_nodes else 0
+    return beside + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
+
+
+def automatic_bytes(
+    free_bytes: int,
+    *,
+    step_bytes: int | None,
+    batch_bytes: int,
+    batches_ahead: int,
+    has_other_ranks: bool = False,
+) -> int:
+    """Return how many bytes of a device a cache may take. Pure.
+
+    What is free, less the most that one step of the model took, the batches that are there beside the one it works
+    on, and a slack; half of what is free if no step was tried.
+
+    Parameters
+    ----------
+    free_bytes : free memory before the step, the model's parameters already there
+    step_bytes : the most that a step took beyond that, its batch included; None: none was tried
+    batch_bytes : features and blocks of one batch
+    batches_ahead : batches on the device beside the step's own
+    has_other_ranks : whether the device talks to those of other ranks
+    """
+    slack = _SLACK_OF_RANKS_BYTES if has_other_ranks else _SLACK_BYTES
+    ahead = batches_ahead * batch_bytes
+    if step_bytes is None:
+        return max(int(_UNTRIED_SHARE * free_bytes) - ahead - batch_bytes, 0)
+    return max(free_bytes - int(_STEP_MARGIN * (step_bytes + ahead)) - slack, 0)
+
+
+def plan_device_cache(
+    scores: NDArray[np.integer] | NDArray[np.floating],
+    num_rows: int,
+    *,
+    tail: NDArray[np.integer] | None = None,
+    accesses: NDArray[np.integer] | None = None,
+) -> DeviceCachePlan:
+    """Return the plan that holds the ``num_rows`` nodes of largest score. Pure.
+
+    Parameters
+    ----------
+    scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
+    num_rows : rows to hold; N and more hold all
+    tail : (N,) ranks the nodes without a score, which fill what is left; None: those stay out
+    accesses : (N,) counts, for the expected hit rate; None: it is not known
+    """
+    num_nodes = len(scores)
+    if num_rows >= num_nodes:
+        return whole_device_cache(num_nodes)
+    rows = hottest_first(scores, num_rows)
+    if tail is not None and len(rows) < num_rows:
+        rest = np.where(scores > 0, 0, tail)
+        rows = np.concatenate([rows, hottest_first(rest, num_rows - len(rows))])
+    total = 0 if accesses is None else int(accesses.sum())
+    served = None if accesses is None or not total else int(accesses[rows].sum()) / total
+    return DeviceCachePlan(num_nodes=num_nodes, rows=np.sort(rows), expected_hit_rate=served)
+
+
+def whole_device_cache(num_nodes: int) -> DeviceCachePlan:
+    """Return the plan of a device that holds every row. Pure."""
+    return DeviceCachePlan(
+        num_nodes=num_nodes, rows=np.arange(num_nodes, dtype=np.int64), expected_hit_rate=1.0
+    )
+
+
+def no_device_cache(num_nodes: int) -> DeviceCachePlan:
+    """Return the plan of a device that holds no rows. Pure."""
+    return DeviceCachePlan(num_nodes=num_nodes, rows=NO_ROWS)
+
+
+def parse_hotness(name: str) -> DeviceHotness:
+    """Return ``name`` as the ranking that it names. Pure.
+
+    Raises
+    ------
+    ConfigError
+        It names none.
+    """
+    if name == "presampled":
+        return "presampled"
+    if name == "vip":
+        return "vip"
+    if name == "degree":
+        return "degree"
+    raise ConfigError(f"device_hotness={name!r} is not one of 'presampled', 'vip', 'degree'")
+
+
+# Rows of about the same score are counted together: sixteen steps to a factor of two, down to 2**-64 of the most.
+_STEPS: Final = 16
+_OCTAVES: Final = 64
+# What an access to a row that nobody was seen to want is worth beside the least that was seen.
+_UNSEEN: Final = 1e-6
+_BISECTIONS: Final = 100
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DeviceShelf:
+    """The rows of a table, as far as the division of a device has to know them."""
+
+    scores: NDArray[np.integer] | NDArray[np.floating]  # (N,) accesses or chances, alike for all tables
+    row_bytes: int  # R, as stored
+    saved_bytes: int  # over the link, for each access to a row that is held
+    has_scale: bool = False  # rows are int8, each with a float32 factor
+    has_all_scales: bool = False  # the factors of all N rows are there too
+    levels: _Levels = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Count the rows of each score."""
+        object.__setattr__(self, "levels", _Levels.of(self.scores))
+
+    def num_bytes(self, num_rows: int) -> int:
+        """Return the bytes of so many of the rows, with the map of a table that is not held whole."""
+        return cache_bytes(
+            num_rows,
+            num_nodes=len(self.scores),
+            row_bytes=self.row_bytes,
+            has_scale=self.has_scale,
+            has_all_scales=self.has_all_scales,
+        )
+
+    @cached_property
+    def row_cost(self) -> int:
+        """Bytes of one row."""
+        return self.num_bytes(len(self.scores)) // max(len(self.scores), 1)
+
+    @cached_property
+    def map_cost(self) -> int:
+        """Bytes beside the rows of a table that is not held whole."""
+        return self.num_bytes(1) - self.row_cost if len(self.scores) > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Levels:
+    """Rows counted by score, the hottest first; those without one are the last."""
+
+    scores: NDArray[np.float64]  # (V,) of a row, descending
+    counts: NDArray[np.int64]  # (V,) rows of that score
+
+    @classmethod
+    def of(cls, scores: NDArray[np.integer] | NDArray[np.floating]) -> _Levels:
+        most = float(scores.max()) if len(scores) else 0.0
+        if most <= 0:
+            return cls(scores=np.zeros(1), counts=np.array([len(scores)]))
+        # Wide enough that equal scores are in one level, narrow enough that small counts of accesses have one each.
+        edges = most * 2.0 ** (np.arange(-_OCTAVES * _STEPS, 2) / _STEPS - 0.5 / _STEPS)
+        # In pieces, as `np.histogram` counts: a table has no second array of all its rows.
+        counts, _ = np.histogram(scores, bins=edges)
+        sums, _ = np.histogram(scores, bins=edges, weights=scores)
+        found = np.flatnonzero(counts)[::-1]
+        means = sums[found] / counts[found]
+        unseen = len(scores) - int(counts.sum())
+        return cls(scores=np.append(means, _UNSEEN * means[-1]), counts=np.append(counts[found], unseen))
+
+
+def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple[int, ...]:
+    """Return the bytes of a device that each table gets, of which `rows_that_fit` makes rows. Pure.
+
+    At one price of a byte, the same for all tables, each holds the rows that save more than they cost; the price is
+    the lowest at which they fit. A table that is not held whole pays for the map of its slots too, or holds nothing.
+
+    Parameters
+    ----------
+    num_bytes : for the rows of all tables together
+    shelves : the tables
+    """
+    if len(shelves) == 1:
+        return (num_bytes,)
+    tables = [_Table(shelf) for shelf in shelves]
+    if sum(table.whole_bytes for table in tables) <= num_bytes:
+        return tuple(table.whole_bytes for table in tables)
+    # High enough for nobody to hold anything: a byte saves no more than the hottest row's.
+    low, high = 0.0, 1.0 + max(table.most_gain for table in tables)
+    for _ in range(_BISECTIONS):
+        price = (low + high) / 2
+        if sum(table.at_price(price) for table in tables) <= num_bytes:
+            high = price
+        else:
+            low = price
+    held = [table.at_price(high) for table in tables]
+    _spend(num_bytes - sum(held), held, tables)
+    return tuple(held)
+
+
+def _spend(left: int, held: list[int], tables: Sequence[_Table]) -> None:
+    """Give the bytes that no price hands out where they save most: those of a level or a map. Changes ``held``."""
+    for _ in range(2 * len(tables)):
+        options = [table.most_within(mine + left) for table, mine in zip(tables, held, strict=True)]
+        gains = [
+            table.saved(option) - table.saved(mine)
+            for table, option, mine in zip(tables, options, held, strict=True)
+        ]
+        best = int(np.argmax(gains))
+        if gains[best] <= 0:
+            return
+        left -= options[best] - held[best]
+        held[best] = options[best]
+
+
+class _Table:
+    """What bytes of a device save in the rows of a table."""
+
+    def __init__(self, shelf: DeviceShelf) -> None:
+        self._shelf = shelf
+        levels = shelf.levels
+        self._rows = np.concatenate([[0], np.cumsum(levels.counts)])
+        per_row = levels.scores * shelf.saved_bytes
+        self._saved = np.concatenate([[0.0], np.cumsum(per_row * levels.counts)])
+        self._gains = per_row / max(shelf.row_cost, 1)  # of a byte, descending
+        self.most_gain = float(self._gains[0])
+        self.whole_bytes = shelf.num_bytes(len(shelf.scores))
+
+    def at_price(self, price: float) -> int:
+        """Return the bytes that pay where each costs ``price``."""
+        paying = int(np.searchsorted(-self._gains, -price, side="left"))
+        some = self._shelf.num_bytes(int(self._rows[paying]))
+        options = (self.whole_bytes, some, 0)
+        return max(options, key=lambda num_bytes: (self.saved(num_bytes) - price * num_bytes, -num_bytes))
+
+    def most_within(self, num_bytes: int) -> int:
+        """Return the most bytes of whole rows that ``num_bytes`` have room for."""
+        if num_bytes >= self.whole_bytes:
+            return self.whole_bytes
+        rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)
+        return self._shelf.num_bytes(rows)
+
+    def saved(self, num_bytes: int) -> float:
+        """Return what `most_within` so many bytes saves."""
+        if num_bytes >= self.whole_bytes:
+            return float(self._saved[-1])
+        rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)
+        return float(np.interp(rows, self._rows, self._saved))

@@ -21,8 +21,7 @@ from gloader import Dataset
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.lab.bench.environment import provenance
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.link_judge import LinkJudge
-from gloader.training.link_metrics import LinkMetric
+from gloader.training.link_judge import LinkJudge, LinkMetric
 from gloader.training.link_prediction import pair_scorer
 from gloader.training.model_spec import LinkSpec
 from gloader.training.open_model import open_model

@@ -33,7 +33,7 @@ from gloader.core.flag_values import (
     require_choice,
 )
 from gloader.core.near_names import require_keywords
-from gloader.core.object_price import ObjectPrice
+from gloader.core.object_traffic import ObjectPrice
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
 from gloader.types import CollectiveFanouts, Fanouts, RelationFanouts

@@ -12,7 +12,7 @@ from gloader.core.value_kernels import first_bad_weight, first_descent, first_ou
 from gloader.errors import GraphError
 from gloader.samplers.pick_kernels import count_in_edges
 from gloader.samplers.time_kernels import first_descent_in_lists
-from gloader.shapes import ByShapes
+from gloader.types import ByShapes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

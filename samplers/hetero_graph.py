@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.errors import GraphError
-from gloader.shapes import ByShapes
+from gloader.types import ByShapes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

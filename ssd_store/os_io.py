@@ -1,15 +1,13 @@
-"""The system calls on data and manifest files, all of them: the seam where tests inject faults.
+"""Every system call on data files and manifests, and the errors of a full or failing disk.
 
-Nothing else in `gloader.ssd_store` opens, reads, writes, renames or removes a file. Whatever does I/O takes
-``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and `gloader.testing.crash` wrap it.
+`OsIO` is the seam at which tests inject faults: no other module of `gloader.ssd_store` opens, reads, writes, renames
+or removes a file. A function that does I/O takes ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and
+`gloader.testing.crash` wrap it. `Descriptor` owns a file that is open for reading. `write_errors` and `spill_errors`
+turn an `OSError` into an error of gloader that gives the path and the bytes needed.
 """
-
-# The calls are made here; pathlib would hide which ones.
-# ruff: noqa: PTH102, PTH104, PTH105, PTH106, PTH108, PTH116, PTH208
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -19,17 +17,28 @@ import signal
 import stat
 import struct
 import time
-from typing import TYPE_CHECKING, ClassVar, TypeAlias
+from contextlib import contextmanager, suppress
+from io import FileIO
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+
+from gloader.core.signals import uninterrupted
+from gloader.core.units import format_bytes
+from gloader.errors import SpillError, StoreError, StoreWriteError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from types import TracebackType
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.sweep.sources import SweepSource
     from gloader.types import IdArray
+
+
+# The calls are made here; pathlib would hide which ones.
+# ruff: noqa: PTH102, PTH104, PTH105, PTH106, PTH108, PTH116, PTH208
+
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
@@ -401,7 +410,7 @@ def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_
 
 def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
     """Close a descriptor whose content is not at stake: only read from, a lock, or given up."""
-    with contextlib.suppress(OSError):
+    with suppress(OSError):
         os_io.close(fd)
 
 
@@ -471,7 +480,7 @@ def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS
     """
     done = 0
     while done < len(data):
-        with contextlib.suppress(InterruptedError):
+        with suppress(InterruptedError):
             done += os_io.pwrite(fd, data[done:], offset + done)
 
 
@@ -497,7 +506,7 @@ def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
     except FileNotFoundError:
         made = make_folders(path.parent, os_io=os_io)
         # Another process may have been faster.
-        with contextlib.suppress(FileExistsError):
+        with suppress(FileExistsError):
             os_io.mkdir(path)
             made.append(path)
         # Whatever is forced to the device inside is lost with a folder whose own name is not there.
@@ -522,3 +531,206 @@ def _renameat2(source: StrPath, target: StrPath, flags: int) -> None:
     if function(_AT_FDCWD, first, _AT_FDCWD, second, flags) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
+
+
+class SweepSource(Protocol):
+    """Brings the wanted pages of a file in file order, for one sweep."""
+
+    def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
+        """Fill ``buffer`` with the bytes from ``offset`` on, waiting for them; offsets of successive calls ascend.
+
+        It begins and ends with a wanted page. Of others in between, less than 1 MiB on end, nobody looks at the bytes:
+        they may stay as they are. All calls come from one thread.
+
+        Parameters
+        ----------
+        buffer : whole pages, at most 1 MiB
+        offset : byte behind the file's header: page p begins at 4096 p
+        is_cancelled : asked again and again while it waits; true ends it
+
+        Raises
+        ------
+        GloaderError
+            Whatever ended the source, such as a machine that is gone.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ask for no more, and give everything back. Idempotent."""
+        ...
+
+
+class Descriptor:
+    """The descriptor of an existing regular file. Owns it until `close`; a context manager.
+
+    A signal may come between the line that opens and the block that closes, and between the end of that block and its
+    closing: what nobody holds any longer is then closed by Python's own file object, in C. A ``__del__`` here would
+    swallow a Ctrl-C that arrives inside of it, and files are opened all the time.
+
+    Parameters
+    ----------
+    path : of the file
+    flags : as of `os.open`
+    os_io : the system calls to make
+
+    Raises
+    ------
+    OSError
+        As `open_regular`.
+    """
+
+    __slots__ = ("_file",)
+
+    def __init__(self, path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_OS) -> None:
+        self._file: FileIO | None = None
+        try:
+            with uninterrupted():
+                self._file = FileIO(open_regular(path, flags, os_io=os_io))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def number(self) -> int:
+        """The descriptor; -1: it is closed."""
+        return -1 if self._file is None or self._file.closed else self._file.fileno()
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        if self._file is not None:
+            with suppress(OSError):  # nothing was written that could be lost
+                self._file.close()
+
+    def __enter__(self) -> int:
+        return self.number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+# A full disk, a full quota, a limit on the size of files: more space helps, so the message says how much.
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_SPILL_ADVICE = "free some space, or set GLOADER_SPILL_DIR to a folder on a larger disk"
+
+
+@contextmanager
+def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO = REAL_OS) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `StoreWriteError` that says what was being done to ``path``.
+
+    Parameters
+    ----------
+    path : the file or folder that is written
+    doing : what the block does, as the message begins: "writing", "committing"
+    needed_bytes : what all of it takes, for the message if the disk is full
+
+    Raises
+    ------
+    StoreWriteError
+        The block raised `OSError`; errors of ours pass unchanged.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        text = f"{doing} failed: {error.strerror or error}; nothing was written"
+        if error.errno in _NO_SPACE:
+            text += "; " + _store_space_text(path, needed_bytes, os_io)
+        raise StoreWriteError(error.errno, text, str(path)) from error
+
+
+@contextmanager
+def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO = REAL_OS) -> Iterator[None]:
+    """Turn an `OSError` of the block into a `SpillError` that says what was being done to ``path``.
+
+    Parameters
+    ----------
+    path : the file or folder of the spill
+    doing : what the block does, as the message begins
+    needed_bytes : what all of it takes, for the message if the disk is full
+
+    Raises
+    ------
+    SpillError
+        The block raised `OSError`; errors of ours pass unchanged.
+    """
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        text = f"{doing} failed: {error.strerror or error}"
+        if error.errno in _NO_SPACE:
+            text += f"; {_spill_space_text(path.parent, needed_bytes, os_io)}; {_SPILL_ADVICE}"
+        raise SpillError(error.errno or errno.EIO, text, str(path)) from error
+
+
+def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS) -> None:
+    """Check that the file system of ``folder`` has room for a store of ``needed_bytes``.
+
+    Parameters
+    ----------
+    folder : an existing folder
+    needed_bytes : what is about to be written
+
+    Raises
+    ------
+    StoreWriteError
+        It has not (errno ENOSPC); the message says needed and free bytes.
+    """
+    free = free_bytes(folder, os_io=os_io)
+    if free < needed_bytes:
+        raise StoreWriteError(
+            errno.ENOSPC,
+            f"writing needs {needed_bytes} bytes ({format_bytes(needed_bytes)}), the file system has "
+            f"{free} bytes ({format_bytes(free)}) free; free some space or choose another folder; nothing was written",
+            str(folder),
+        )
+
+
+def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: OsIO = REAL_OS) -> None:
+    """Check that the file system of the spill folder ``folder`` has room for ``needed_bytes``.
+
+    Parameters
+    ----------
+    folder : an existing folder
+    needed_bytes : what is about to be written
+    doing : what does not fit, as the message begins
+
+    Raises
+    ------
+    SpillError
+        It has not (errno ENOSPC); the message says needed and free bytes.
+    """
+    if free_bytes(folder, os_io=os_io) < needed_bytes:
+        text = (
+            f"{doing}: {_spill_space_text(folder, needed_bytes, os_io)}; {_SPILL_ADVICE}; nothing was written"
+        )
+        raise SpillError(errno.ENOSPC, text, str(folder))
+
+
+def free_bytes(folder: Path, *, os_io: OsIO = REAL_OS) -> int:
+    """Return the bytes that an ordinary user may still write to the file system of ``folder``."""
+    status = os_io.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _store_space_text(path: Path, needed_bytes: int, os_io: OsIO) -> str:
+    try:
+        free = free_bytes(path.parent, os_io=os_io)
+    except OSError:  # the disk fails altogether: the first error is the one to report
+        return f"needed {needed_bytes} bytes; free some space or choose another folder"
+    return f"needed {needed_bytes} bytes, {free} bytes are free; free some space or choose another folder"
+
+
+def _spill_space_text(folder: Path, needed_bytes: int, os_io: OsIO) -> str:
+    needed = f"needed {needed_bytes} bytes ({format_bytes(needed_bytes)})"
+    try:
+        free = free_bytes(folder, os_io=os_io)
+    except OSError:
+        return needed
+    return f"{needed}, {free} bytes ({format_bytes(free)}) are free"

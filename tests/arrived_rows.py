@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import ChannelClosedError
-from gloader.ssd_store.sweep.arrivals import ArrivalLayout, ArrivingRows
+from gloader.ssd_store.sweep.supply import ArrivalLayout, ArrivingRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 from gloader.models import HeteroNetwork
-from gloader.models.relation_attention import RelationAttention
-from gloader.models.relation_mean import RelationMean
+from gloader.models.gat import RelationAttention
+from gloader.models.sage import RelationMean
 from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.types import Relation
 

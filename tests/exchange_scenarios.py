@@ -21,11 +21,11 @@ from torch import distributed
 from gloader.distributed.exchange import notes
 from gloader.distributed.exchange.exchange import Exchange
 from gloader.distributed.exchange.host_group import HostGroup, cut_connections
-from gloader.distributed.exchange.serve import OwnedRows
+from gloader.distributed.exchange.owner import OwnedRows
 from gloader.distributed.exchange.transport import Transport, gather
 from gloader.errors import ChannelClosedError, MachineLeftError, RankError
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.misses.in_ram import load_misses
+from gloader.ssd_store.miss_sources import load_misses
 
 MEMORY_BYTES = 1_250_000
 MACHINES = "abcd"

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from gloader.device import cuda, host_memory
+from gloader.device import cuda
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -486,7 +486,7 @@ def faked_cuda(num_devices: int = 2) -> Iterator[FakeCuda]:
             fake.check()
         finally:
             # What the test still holds cannot be unpinned later: the fake is gone then.
-            for pinned in tuple(host_memory._PINNED):
+            for pinned in tuple(cuda._PINNED):
                 pinned.close()
         fake.check()
 

@@ -187,7 +187,7 @@ def write_typed(path: Path) -> None:
 
 def write_part(path: Path) -> None:
     """Write the second half of the rows of a graph of one type."""
-    from gloader.core.row_ranges import RangePart
+    from gloader.core.ids import RangePart
 
     homogeneous(
         path, ids="int32", dtype="float32", features=matrix(_NODES, _DIM), part=RangePart(part=1, of=2)

@@ -12,7 +12,7 @@ from gloader.dataset import Dataset
 from gloader.samplers.graph import in_degrees
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages, digest_of
 from gloader.ssd_store.format.format import DATA_OFFSET, seal_manifest
-from gloader.ssd_store.format.npy_header import npy_header
+from gloader.ssd_store.format.manifest import npy_header
 
 if TYPE_CHECKING:
     from pathlib import Path

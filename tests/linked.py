@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.dataset.link_writers import LinkTableWriter
-    from gloader.dataset.table_writers import EdgeTableWriter
-    from gloader.dataset.writer import DatasetWriter
+    from gloader.dataset.writer import DatasetWriter, EdgeTableWriter, LinkTableWriter
     from gloader.types import IdArray, LinkRows, Relation
 
 BUYS, BOUGHT = ("user", "buys", "item"), ("item", "rev_buys", "user")

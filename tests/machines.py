@@ -11,7 +11,7 @@ from rank_server import Ended
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
-from gloader.core.row_ranges import RangePart
+from gloader.core.ids import RangePart
 
 Run = Callable[..., list[Ended]]
 

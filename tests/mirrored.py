@@ -11,7 +11,7 @@ import numpy as np
 
 from gloader.convert.in_memory import write_numpy
 from gloader.ssd_store.mirror import open_mirror, open_objects
-from gloader.testing.faulty_objects import FaultyObjects
+from gloader.testing.faults import FaultyObjects
 
 if TYPE_CHECKING:
     from pathlib import Path

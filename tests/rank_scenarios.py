@@ -23,14 +23,16 @@ from torch import distributed
 import gloader
 from gloader.core.negatives import parse_negatives
 from gloader.device import CpuDevice
-from gloader.distributed import agree, client_run, device_agreement, own_gpus
+from gloader.distributed import agree, client_run, device_agreement
 from gloader.distributed import open as distributed_open
 from gloader.distributed.exchange import notes
 from gloader.distributed.exchange.exchange import Exchange
-from gloader.distributed.exchange.launch import Launch
+from gloader.distributed.exchange.host_group import Launch
 from gloader.errors import RankError
-from gloader.pipeline import gather, open_device_tier, open_tiers
-from gloader.pipeline.transfer import Transfer
+from gloader.pipeline import gather
+from gloader.pipeline.open import device_tier
+from gloader.pipeline.open import tiers as open_tiers
+from gloader.pipeline.send import Transfer
 from gloader.samplers import HeteroGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.testing.rehearsed_network import EndingTransport, ThrottledTransport
@@ -229,7 +231,7 @@ def rehearsed(
 
 def surveying(dataset: str, rank: int, world: int, folder: str | Path, names: list[str]) -> dict[str, Any]:
     """Survey the network between machines of these names; return the survey as JSON, and what is left of it."""
-    from gloader.cli.network_check import network_findings, to_json, what_to_do
+    from gloader.cli.machine_check import network_findings, to_json, what_to_do
     from gloader.distributed.network.interfaces import open_sockets
     from gloader.distributed.network.survey import survey_network
 
@@ -423,7 +425,7 @@ def with_devices(dataset: str, rank: int, then: str, sizes: list[int], **setting
     rehearses = settings.pop("rehearses", True)
     is_late = rehearses is True or (rehearses and rehearses[rank])
     device = RehearsedDevice(reads_in_place=reaches) if is_late else CpuDevice()
-    open_device_tier.open_device = device_agreement.open_device = lambda place: device
+    device_tier.open_device = device_agreement.open_device = lambda place: device
     scenario = globals()[then]
     if isinstance(device, RehearsedDevice):
         client_run.pin_segment = lambda memory, place: device.pin_memory(memory)
@@ -486,9 +488,9 @@ def meeting(dataset: str, *, batch_size: int, gpu: str, rank: int, **settings: A
         done.append("talked")
         inner(tensor)
 
-    own_gpus.distributed.all_reduce = all_reduce
+    agree.distributed.all_reduce = all_reduce
     agree.gpu_of = lambda place: gpu.format(rank=rank) or None
-    open_device_tier.open_device = device_agreement.open_device = lambda place: Small()
+    device_tier.open_device = device_agreement.open_device = lambda place: Small()
     with build(
         dataset,
         batch_size=batch_size,
@@ -581,7 +583,7 @@ def unable(dataset: str, rank: int, on: int, how: str, **settings: Any) -> None:
         raise MemoryError("the device is full")
 
     if rank == on:
-        open_device_tier.StaticCache = cache
+        device_tier.StaticCache = cache
     with build(dataset, **_without_place(settings)):
         pass
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 
 if TYPE_CHECKING:
     from gloader.replay.engine import Event

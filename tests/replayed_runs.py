@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gloader.lab.analyze.result import Analysis, CurvePoint, Prediction
-from gloader.replay.path import mean_parts
+from gloader.lab.analyze.predictions import Analysis, CurvePoint, Prediction
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
 from gloader.replay.replay import Replayed, replay
-from gloader.replay.stalls import find_stalls
+from gloader.replay.stalls import find_stalls, mean_parts
 from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 
 EPOCHS, BATCHES, SUPERBATCH = 3, 8, 4  # batches of an epoch; both superbatches of an epoch are full
 MACHINE = Machine(cores=2.0)

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from gloader.dataset.edge_passes import PassReport
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.sweep_tier import SweepTier
+from gloader.pipeline.edge_sweeps import SweepTier
 from gloader.samplers import NeighborSampler
 from gloader.samplers.sweeping import Frontier
-from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import BatchId, IdArray, ReadStats, SampledBatch
 
 _COST = SweepCost(read=ReadStats(rows=7, requests=1, bytes_read=4096), writes=1, bytes_written=100)

@@ -28,11 +28,11 @@ from gloader.distributed.exchange.serve_rows import HostExchange
 from gloader.errors import RankError
 from gloader.loader import Loader
 from gloader.models import build_hetero_model
-from gloader.training import machine_rows, rank_watch
+from gloader.training import rank_watch, run_inference
 from gloader.training.group import RankGroup
-from gloader.training.optimizer import build_optimizer
 from gloader.training.replica import Replica
 from gloader.training.train import RunFiles, fit
+from gloader.training.train_step import build_optimizer
 from gloader.types import ReadyBatch
 
 MODEL = ModelConfig(hidden=8, dropout=0.0)
@@ -149,13 +149,13 @@ def train_on_machines(
     os.environ["GLOADER_MACHINE"] = names[rank]
     notes.PATIENCE_S = 2.0
     if rank == dies_serving:
-        serve = machine_rows.serve_rows
+        serve = run_inference.serve_rows
 
         def die_serving(exchange: HostExchange, **how: Any) -> None:
             Exchange.fetch = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
             serve(exchange, **how)
 
-        machine_rows.serve_rows = die_serving
+        run_inference.serve_rows = die_serving
     return train(dataset if datasets is None else datasets[rank], rank=rank, **settings)
 
 

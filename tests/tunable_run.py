@@ -17,12 +17,11 @@ from replayed_runs import (
 )
 
 from gloader.errors import BudgetError, ReplayError
-from gloader.lab.analyze.result import Prediction
-from gloader.replay.changes import NO_CHANGES
+from gloader.lab.analyze.predictions import Prediction
+from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine, changed_shape, count_of
 from gloader.replay.demands import Measured, measure
 from gloader.replay.recording import RecordedTable
 from gloader.replay.replay import replay
-from gloader.replay.what_if import changed_compute, changed_machine, changed_shape, count_of
 from gloader.replay.work import Demands, SuperbatchWork, Work
 
 if TYPE_CHECKING:

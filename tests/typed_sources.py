@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from convert_helpers import ListEdges
 
-from gloader.convert.hetero_source import HeteroSource, NodeSource, RelationSource
 from gloader.convert.readers.arrays import ArrayFeatures
-from gloader.convert.source import Splits
+from gloader.convert.source import HeteroSource, NodeSource, RelationSource, Splits
 from gloader.types import Relation
 
 WRITES, CITES, IN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("author", "in", "place")

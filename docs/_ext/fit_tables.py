@@ -8,8 +8,7 @@ from functools import cache
 from gloader.config import LoaderSettings, ModelConfig
 from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import BudgetError
-from gloader.lab.analyze.fit import Fit, FitQuestion
-from gloader.lab.analyze.sized_graph import SizedGraph
+from gloader.lab.analyze.fit import Fit, FitQuestion, SizedGraph
 
 # Edges as experiments/ogb stores them: both directions of OGB's, a self loop on each node of IGB. The sizes are those
 # that OGB, OGB-LSC and IGB publish; 227,130,858 papers of the largest have a label, of which 60% are trained on.

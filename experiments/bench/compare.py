@@ -39,9 +39,8 @@ from gloader.convert.registry import open_source
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
 from gloader.errors import GloaderError, MissingDependencyError
 from gloader.lab.bench.environment import provenance, versions
-from gloader.lab.report.comparison import Comparison
-from gloader.lab.report.pictures import draw_comparison
-from gloader.lab.report.text_table import as_markdown
+from gloader.lab.report.comparison import Comparison, draw_comparison
+from gloader.lab.report.page import as_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

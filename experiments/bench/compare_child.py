@@ -64,7 +64,7 @@ def _train_epochs(job: dict[str, Any], model: GraphNetwork, stream: Any, *, num_
     from torch.nn import functional
 
     from gloader.config import OptimConfig
-    from gloader.training.optimizer import build_optimizer
+    from gloader.training.train_step import build_optimizer
 
     optimizer = build_optimizer(OptimConfig(lr=job["lr"]), model.parameters())
     deadline = time.perf_counter() + job["deadline_s"]

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gloader.lab.bench.gather import bench_gather
+from gloader.lab.bench.features import bench_gather
 
 
 def main() -> None:

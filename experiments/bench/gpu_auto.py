@@ -12,8 +12,8 @@ from gpu_models import network
 from gpu_place import forever, large_graph, loader_on, sync
 
 from gloader.device import dry_step
-from gloader.training.optimizer import Adam
 from gloader.training.replica import logits_and_loss
+from gloader.training.train_step import Adam
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from gpu_place import device_of
 
 from gloader.device import RowParts, RowTable, has_triton, open_device
 from gloader.device.cuda import gather_kernel
-from gloader.device.row_gather import gather_rows_in_torch
+from gloader.device.row_table import gather_rows_in_torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,8 +13,7 @@ import torch
 from gpu_findings import GpuFinding, bounded, compared, not_checked, reported, required
 
 from gloader.device import RowParts, RowTable, open_device
-from gloader.device.cuda import CudaHostMemory
-from gloader.device.host_memory import pin_in_place
+from gloader.device.cuda import CudaHostMemory, pin_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

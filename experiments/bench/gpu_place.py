@@ -62,7 +62,7 @@ def devices_opened_as(device: Device | None) -> Iterator[None]:
     if device is None:
         yield
         return
-    with mock.patch("gloader.pipeline.open_device_tier.open_device", return_value=device):
+    with mock.patch("gloader.pipeline.open.device_tier.open_device", return_value=device):
         yield
 
 

@@ -17,8 +17,8 @@ from torch.nn.functional import embedding_bag
 
 from gloader.config import ModelConfig
 from gloader.models import build_model
-from gloader.training.optimizer import Adam
 from gloader.training.replica import logits_and_loss
+from gloader.training.train_step import Adam
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

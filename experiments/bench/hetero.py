@@ -34,7 +34,7 @@ from gloader.errors import MissingDependencyError
 from gloader.lab.bench.environment import provenance
 from gloader.models import build_hetero_model
 from gloader.training.model_spec import schema_of
-from gloader.training.optimizer import build_optimizer
+from gloader.training.train_step import build_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -36,7 +36,7 @@ from gloader import Dataset
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.lab.bench.environment import provenance
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.predict_pairs import score_pairs
+from gloader.training.predict import score_pairs
 from gloader.training.train import RunFiles, fit
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from gloader.cache import no_device_cache, whole_device_cache
 from gloader.device import CpuDevice, RowFormat
 from gloader.lab.bench.environment import provenance
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.open_device_tier import hold_rows
-from gloader.pipeline.transfer import Transfer
+from gloader.pipeline.open.device_tier import hold_rows
+from gloader.pipeline.send import Transfer
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.samplers.graph import float_in_degrees
 from gloader.types import BatchId

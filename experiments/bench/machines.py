@@ -31,7 +31,7 @@ from gloader.lab.bench.environment import provenance
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gloader.ssd_store.cost.miss_counts import MissCounts
+    from gloader.ssd_store.cost.strategy import MissCounts
 
 _BLKIO = Path("/sys/fs/cgroup/blkio")
 
@@ -99,7 +99,7 @@ def _prepare(args: argparse.Namespace, folder: Path, world: int) -> list[Path]:
     from gloader.convert.options import PrepareOptions, SourceOptions
     from gloader.convert.prepare import prepare
     from gloader.convert.registry import open_source
-    from gloader.core.row_ranges import RangePart
+    from gloader.core.ids import RangePart
 
     spec = f"synthetic:rmat,nodes={args.nodes},edges={args.edges},dim={args.dim},classes=8,seed=5"
     is_whole = args.placement == "copies" or world == 1
@@ -230,7 +230,7 @@ def _work(config: dict[str, Any]) -> dict[str, Any]:
 
     import gloader
     from gloader.distributed.exchange import exchange as exchange_module
-    from gloader.distributed.exchange.launch import Launch
+    from gloader.distributed.exchange.host_group import Launch
     from gloader.pipeline import stage as stage_module
     from gloader.testing.rehearsed_network import ThrottledTransport
 

@@ -1,7 +1,7 @@
 """The seconds of a superbatch on 1 to 64 machines, each reading alone or all sharing a sweep: a model on paper.
 
-It is the cost model by which loaders choose (`gloader.ssd_store.cost.exchange`), with given rates in place of measured
-ones. `scaling_model.py --machines` prints it; given a result of `machines.py`, it is compared with that.
+It is the cost model by which loaders choose (`gloader.ssd_store.cost.exchange_cost`), with given rates in place of
+measured ones. `scaling_model.py --machines` prints it; given a result of `machines.py`, it is compared with that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.units import format_bytes, format_seconds
-from gloader.ssd_store.cost.exchange import (
+from gloader.ssd_store.cost.exchange_cost import (
     NetworkRates,
     OwnPart,
     choose_exchange,
@@ -19,8 +19,8 @@ from gloader.ssd_store.cost.exchange import (
     place_received,
     predict_exchange,
 )
-from gloader.ssd_store.cost.miss_counts import MissCounts
-from gloader.ssd_store.cost.strategy import IoRates, choose_strategy
+from gloader.ssd_store.cost.io_rates import IoRates
+from gloader.ssd_store.cost.strategy import MissCounts, choose_strategy
 
 if TYPE_CHECKING:
     from pathlib import Path

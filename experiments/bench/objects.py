@@ -34,7 +34,7 @@ from gloader.convert.registry import open_source
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
 from gloader.lab.bench.environment import provenance
 from gloader.testing.range_server import range_server_process
-from gloader.testing.served_faults import FAULT_KINDS, Faults
+from gloader.testing.served_folder import FAULT_KINDS, Faults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

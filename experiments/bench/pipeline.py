@@ -31,10 +31,10 @@ from pipeline_parts import PARTS, Bench
 
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.lab.bench.environment import provenance
-from gloader.ssd_store.cost.rates import rates_of
+from gloader.ssd_store.cost.device_rates import rates_of
 
 if TYPE_CHECKING:
-    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.cost.io_rates import IoRates
 
 
 def read_arguments() -> argparse.Namespace:

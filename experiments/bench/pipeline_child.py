@@ -27,20 +27,19 @@ from gloader.errors import BudgetError
 from gloader.models import build_model
 from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
-from gloader.pipeline.open_tiers import open_feature_tier
-from gloader.pipeline.positions import NoLabels
+from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.sample import ordered
-from gloader.pipeline.seed_order import SeedPlan
-from gloader.pipeline.transfer import transfer
+from gloader.pipeline.seeds import NoLabels, SeedPlan
+from gloader.pipeline.send import transfer
 from gloader.samplers.graph import float_in_degrees
-from gloader.ssd_store.cost.strategy import Calibration
-from gloader.training.optimizer import build_optimizer
+from gloader.ssd_store.cost.io_rates import Calibration
+from gloader.training.train_step import build_optimizer
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gloader.pipeline.tiers import FeatureTier
+    from gloader.pipeline.open.tiers import FeatureTier
     from gloader.samplers import Topology
     from gloader.types import ReadyBatch, SampledBatch
 

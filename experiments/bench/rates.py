@@ -38,18 +38,21 @@ from gloader import Dataset
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.core.units import format_bytes, parse_bytes
 from gloader.lab.bench.environment import provenance
-from gloader.ssd_store.cost.device_probe import probe_file, probe_folder, probe_writes
-from gloader.ssd_store.cost.learnt import Observation
-from gloader.ssd_store.cost.probe import (
+from gloader.ssd_store.cost.device_probe import (
     CHUNK_BYTES,
+    ReadLoad,
+    WriteLoad,
     noise,
     open_existing,
     open_scratch,
+    probe_file,
+    probe_folder,
+    probe_writes,
     random_extents,
     sweep_load,
 )
-from gloader.ssd_store.cost.probe_loads import ReadLoad, WriteLoad
-from gloader.ssd_store.cost.read_times import SEQUENTIAL_BYTES
+from gloader.ssd_store.cost.device_profile import Observation
+from gloader.ssd_store.cost.io_rates import SEQUENTIAL_BYTES
 from gloader.ssd_store.os_io import REAL_OS, close_quietly
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from gloader import Dataset, Loader
-from gloader.ssd_store.cost.learner import RateLearner, observed
+from gloader.ssd_store.cost.device_rates import RateLearner, observed
 
 if TYPE_CHECKING:
-    from gloader.ssd_store.cost.calibration import Strategy
-    from gloader.ssd_store.cost.learnt import Observation
-    from gloader.ssd_store.cost.miss_counts import MissCounts
-    from gloader.ssd_store.cost.rates import FoundRates
+    from gloader.ssd_store.cost.device_profile import Observation
+    from gloader.ssd_store.cost.device_rates import FoundRates
+    from gloader.ssd_store.cost.io_rates import Strategy
+    from gloader.ssd_store.cost.strategy import MissCounts
 
 
 class Watched(RateLearner):
@@ -46,7 +46,7 @@ def main() -> None:
     job = json.load(sys.stdin)
     began = time.perf_counter()
     with (
-        patch("gloader.pipeline.table_files.RateLearner", Watched),
+        patch("gloader.pipeline.open.disk.RateLearner", Watched),
         Loader(Dataset.open(job["dataset"]), **job["settings"]) as loader,
     ):
         opened = time.perf_counter()

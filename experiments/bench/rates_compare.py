@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from scipy.optimize import nnls
 
-from gloader.ssd_store.cost.learnt import ACCESSES, LearntRates, Observation, lesson_of
+from gloader.ssd_store.cost.device_profile import ACCESSES, LearntRates, Observation, lesson_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

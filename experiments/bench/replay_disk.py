@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.units import format_bytes
 from gloader.errors import ConfigError
-from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile
-from gloader.ssd_store.cost.read_times import MEDIUM_BYTES, SEQUENTIAL_BYTES, SMALL_BYTES, WIDE_BYTES
+from gloader.ssd_store.cost.device_profile import DeviceProfile
+from gloader.ssd_store.cost.io_rates import MEDIUM_BYTES, SEQUENTIAL_BYTES, SMALL_BYTES, WIDE_BYTES
+from gloader.ssd_store.cost.profile import remember_profile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

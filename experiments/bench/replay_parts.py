@@ -20,8 +20,8 @@ from gloader.lab.analyze.autotune import keywords_of, tune
 from gloader.lab.analyze.predict import open_run
 from gloader.replay.changes import Ratio, parse_changes
 from gloader.replay.floor import find_floor
-from gloader.replay.path import mean_parts
-from gloader.ssd_store.cost.rates import rates_of
+from gloader.replay.stalls import mean_parts
+from gloader.ssd_store.cost.device_rates import rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from replay_runs import Run, Workshop
 
     from gloader.lab.analyze.predict import Predictor
-    from gloader.lab.analyze.result import Prediction
+    from gloader.lab.analyze.predictions import Prediction
     from gloader.replay.changes import Changes
 
 # Of an epoch: a what-if that is no further behind the best one is as good, and the one that asks for less is advised.

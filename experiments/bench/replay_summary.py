@@ -15,7 +15,7 @@ from pipeline_runs import is_void
 
 from gloader.core.units import format_exact_seconds
 from gloader.errors import MissingDependencyError
-from gloader.lab.report.canvas import new_figure, save_figure, tidy
+from gloader.lab.report.page import new_figure, save_figure, tidy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

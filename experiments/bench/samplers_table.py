@@ -26,9 +26,9 @@ from torch.nn import functional
 from gloader.config import ModelConfig
 from gloader.lab.bench.environment import provenance
 from gloader.models import GraphNetwork, build_model
-from gloader.pipeline.transfer import to_device_block
+from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, make_sampler
-from gloader.ssd_store.read.ram import RamFeatures
+from gloader.ssd_store.feature_store import RamFeatures
 from gloader.training.evaluate import evaluate
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.types import BatchId, IdArray, SampledBatch, Sampler

@@ -38,7 +38,7 @@ import machines_model
 from ranks import be_rank, is_rank, run_group
 
 from gloader.lab.bench.environment import provenance
-from gloader.ssd_store.cost.exchange import NetworkRates
+from gloader.ssd_store.cost.exchange_cost import NetworkRates
 
 if TYPE_CHECKING:
     from collections.abc import Callable

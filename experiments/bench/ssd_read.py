@@ -32,9 +32,9 @@ from gloader.core.units import format_bytes, parse_bytes
 from gloader.lab.bench.environment import provenance
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.cost.profile import DEFAULT_GAP_BYTES
+from gloader.ssd_store.feature_store import MAX_EXTENT_BYTES
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import ALIGNMENT, plan_extents
-from gloader.ssd_store.read.reader import MAX_EXTENT_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -30,8 +30,7 @@ from pipeline_graphs import Graph, make_dataset
 from gloader import Dataset, Loader
 from gloader.lab.bench.environment import provenance
 from gloader.observe.instruments import Instruments
-from gloader.observe.recent_timeline import RecentTimeline
-from gloader.observe.timeline import TimelineRecorder
+from gloader.observe.timeline import RecentTimeline, TimelineRecorder
 from gloader.observe.watchdog import Watchdog
 from gloader.replay.recording import read_recording
 from gloader.types import BatchId

@@ -37,7 +37,7 @@ from topology_summary import markdown, summarize
 from gloader import Dataset
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
 from gloader.lab.bench.environment import provenance
-from gloader.ssd_store.cost.rates import rates_of
+from gloader.ssd_store.cost.device_rates import rates_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,7 +25,7 @@ import numpy as np
 from gloader import Dataset, Loader
 from gloader.core.order import EpochOrder
 from gloader.samplers import CscGraph, make_sampler
-from gloader.ssd_store.cost.superbatch_size import ramp
+from gloader.ssd_store.cost.strategy import ramp
 from gloader.types import BatchId
 
 if TYPE_CHECKING:

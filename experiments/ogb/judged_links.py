@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.links.link_source import LinkSource, LinkStream
+    from gloader.convert.source import LinkSource, LinkStream
 
 _ROWS = 1 << 20
 

@@ -24,13 +24,13 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.observe.peak_memory import peak_rss_bytes
-from gloader.pipeline.typed_seeds import plan_training_seeds
+from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.model_spec import ModelSpec
-from gloader.training.optimizer import build_optimizer
 from gloader.training.process import seed_torch
 from gloader.training.result import name_strategy
 from gloader.training.run_budget import RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
+from gloader.training.train_step import build_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable

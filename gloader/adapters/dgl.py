@@ -3,9 +3,16 @@
 Importing this module imports DGL, which the optional dependencies ``dgl`` bring (docs/from-dgl.md).
 """
 
-from gloader.bridges.dgl.blocks import BlockBatch, BlockLoader, to_blocks
-from gloader.bridges.dgl.hetero_blocks import HeteroBlockBatch, to_hetero_blocks
-from gloader.bridges.dgl.link_blocks import LinkBlockBatch, LinkBlockLoader, to_link_blocks
+from gloader.bridges.dgl.blocks import (
+    BlockBatch,
+    BlockLoader,
+    HeteroBlockBatch,
+    LinkBlockBatch,
+    LinkBlockLoader,
+    to_blocks,
+    to_hetero_blocks,
+    to_link_blocks,
+)
 from gloader.bridges.dgl.storage import GraphWithStores, RowStorage, wrap_graph
 from gloader.convert.sources.dgl import from_graph as from_dgl
 from gloader.convert.sources.dgl import to_graph as to_dgl

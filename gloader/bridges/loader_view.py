@@ -1,4 +1,7 @@
-"""A loader seen through an adapter: the same batches, converted, in the form that other libraries' loops expect."""
+"""A loader in the form that the loops of other libraries expect: the same batches, converted.
+
+`nodes_by_hop` counts the nodes of each type hop by hop, as other libraries want them.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +20,32 @@ from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.pipeline.consumer import require_same_process
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import TypeAlias
+
+    from gloader.types import Block, DeviceBlock, Relation
+
+
+def nodes_by_hop(
+    num_seeds: Mapping[str, int], blocks: Sequence[Mapping[Relation, Block | DeviceBlock]]
+) -> dict[str, list[int]]:
+    """Return for each type the (L + 1) nodes that are known before each hop, next to the seeds first, and after all.
+
+    The seeds of the type come first, and its nodes of the batch last. Pure.
+
+    Parameters
+    ----------
+    num_seeds : of each type
+    blocks : of a `HeteroBatch` or a `HeteroReadyBatch`
+    """
+    known = {name: [count] for name, count in num_seeds.items()}
+    for hop in reversed(blocks):
+        # A type that no relation comes from gains no nodes.
+        after = {source: block.num_src for (source, _, _), block in hop.items()}
+        for name, counts in known.items():
+            counts.append(after.get(name, counts[-1]))
+    return known
 
 
 AnyLoader: TypeAlias = "Loader | HeteroLoader"

@@ -15,13 +15,13 @@ from gloader.convert.prepared_cache import ensure_dataset, with_absolute_path
 from gloader.convert.registry import is_source
 from gloader.core.flag_values import require_choice
 from gloader.core.near_names import near_options
-from gloader.core.urls import is_url
+from gloader.core.paths import is_url
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.training.dataset_checks import require_dataset
 from gloader.training.first_run import compile_first
-from gloader.training.keywords import setting_homes, train_settings
-from gloader.training.rendezvous import group_timeout
+from gloader.training.group import group_timeout
+from gloader.training.run_settings import setting_homes, train_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -281,8 +281,8 @@ def _start_ray() -> None:
 
 def _checked(settings: TrainSettings, *, num_workers: object) -> TrainSettings:
     """Return ``settings`` for workers, whose folder is not this process's; ConfigError where one is not allowed."""
-    from gloader.training.optimizer import check_optim
     from gloader.training.replica import check_step
+    from gloader.training.train_step import check_optim
 
     # Ray also takes a range of workers: another number of ranks is another batch.
     if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:

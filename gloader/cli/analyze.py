@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.screen import Screen, facts
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.core.flag_values import REPEATED, SWITCH
 from gloader.errors import ConfigError
 
@@ -54,7 +53,7 @@ def analyze(
 
     from gloader.lab.analyze.analysis import analyse
     from gloader.lab.analyze.findings import findings_of
-    from gloader.lab.analyze.perfetto import write_replay
+    from gloader.lab.analyze.lanes import write_replay
     from gloader.lab.analyze.predict import open_run
 
     with open_run(run) as predictor:
@@ -62,7 +61,7 @@ def analyze(
         with screen.console.status("replaying"):
             analysis = analyse(predictor, run, what_if=changes)
         if verify:
-            from gloader.lab.analyze.verify import verify_stalls
+            from gloader.lab.analyze.analysis import verify_stalls
 
             with screen.console.status("training, to verify"):
                 analysis = replace(analysis, verified=verify_stalls(run, recording.header))
@@ -124,7 +123,7 @@ class _Files:
 
 def _show(screen: Screen, found: "Findings", files: _Files) -> None:
     """Write the table."""
-    from gloader.lab.analyze.words import lines_of, no_help_words, what_if_words
+    from gloader.lab.analyze.findings import lines_of, no_help_words, what_if_words
 
     rows = lines_of(found)
     floor = rows.pop("floor", None)

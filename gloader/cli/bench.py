@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.cli.train import open_or_prepare, require_one_type
-from gloader.cli.views.screen import Screen, facts
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
@@ -197,7 +196,7 @@ def gather(
     out
         Also write the JSON document to this file.
     """
-    from gloader.lab.bench.gather import bench_gather
+    from gloader.lab.bench.features import bench_gather
 
     screen = Screen.open(is_json=output.json)
     with screen.console.status("gathering"):
@@ -230,7 +229,7 @@ def epoch(
     out
         Also write the JSON document to this file.
     """
-    from gloader.lab.bench.epoch import bench_epoch
+    from gloader.lab.bench.features import bench_epoch
 
     screen = Screen.open(is_json=output.json)
     with open_or_prepare(dataset, screen, memory_budget=None, objects=objects) as opened:

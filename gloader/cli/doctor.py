@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch
-from gloader.cli.views.screen import Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
 from gloader.core.flag_values import SWITCH
 from gloader.core.paths import home_dir
 
@@ -54,7 +53,7 @@ def doctor(
 
 def _network(screen: Screen) -> int:
     """Show the network between the machines of a launch, on the first rank."""
-    from gloader.cli.network_check import network_findings, survey_launch, to_json, what_to_do
+    from gloader.cli.machine_check import network_findings, survey_launch, to_json, what_to_do
 
     launch = Launch.from_environ()
     survey = survey_launch(launch)

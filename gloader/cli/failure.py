@@ -21,7 +21,7 @@ from cyclopts import (
     ValidationError,
 )
 
-from gloader.cli.views.screen import cell, make_console
+from gloader.cli.screen import cell, make_console
 from gloader.core.flag_values import as_flags
 from gloader.errors import (
     BudgetError,

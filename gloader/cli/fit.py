@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import Parameter, Token
 from rich.table import Table
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
 from gloader.cli.train import open_or_prepare
-from gloader.cli.views.screen import Screen, cell
 from gloader.config import (
     Features,
     LinkConfig,
@@ -199,8 +198,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
     """Answer by the size of a graph alone."""
     num_nodes, num_edges, feature_dim = flags.size()
-    from gloader.lab.analyze.fit import FitQuestion
-    from gloader.lab.analyze.sized_graph import SizedGraph
+    from gloader.lab.analyze.fit import FitQuestion, SizedGraph
 
     graph = SizedGraph(
         num_nodes=num_nodes,

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
+from gloader.cli.run_view import memory_text
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
 from gloader.cli.train import open_or_prepare
-from gloader.cli.views.run import memory_text
-from gloader.cli.views.screen import PacedLines, Screen
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import Size
 from gloader.core.units import format_bytes
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from gloader.observe.peak_memory import PeakMemory
     from gloader.ssd_store.os_io import OsIO
     from gloader.training.checkpoint.save import Checkpoint
-    from gloader.training.machine_rows import MachineRows
     from gloader.training.predict import Embeddings
+    from gloader.training.run_inference import MachineRows
     from gloader.types import IdArray
 
 _OBJECTS = ObjectSettings()
@@ -81,7 +80,7 @@ def infer(  # noqa: PLR0913 - each a flag
     objects
         How a dataset at a URL is mirrored.
     """
-    from gloader.ssd_store.spill.folder import remove_dead_spills
+    from gloader.ssd_store.spill.claim import remove_dead_spills
     from gloader.ssd_store.write.atomic_file import require_file_target
 
     screen = Screen.open(is_json=output.json)
@@ -98,8 +97,8 @@ def infer(  # noqa: PLR0913 - each a flag
 
         bare_bytes()  # imports torch, to know later what was taken beside it
         from gloader.training.checkpoint.save import load_checkpoint
-        from gloader.training.machine_rows import open_machine_rows
-        from gloader.training.own_device import resolve_device
+        from gloader.training.process import resolve_device
+        from gloader.training.run_inference import open_machine_rows
 
         launch = Launch.from_environ()
         with (
@@ -156,8 +155,7 @@ class _Inference:
         """Predict, write, and say what was written."""
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
-        from gloader.training.predict import embed, embedded_type, predict
-        from gloader.training.predict_pairs import score_pairs
+        from gloader.training.predict import embed, embedded_type, predict, score_pairs
 
         opened, screen, out, given = self.dataset, self.screen, self.out, self.given
         is_of_links = isinstance(loaded.spec, LinkSpec)
@@ -265,9 +263,8 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     """
     import numpy as np
 
-    from gloader.ssd_store.os_io import REAL_OS
+    from gloader.ssd_store.os_io import REAL_OS, write_errors
     from gloader.ssd_store.write.atomic_file import make_output_folder, write_chunks_atomically
-    from gloader.ssd_store.write.disk_errors import write_errors
 
     header = BytesIO()
     shape = made.num_nodes, made.width

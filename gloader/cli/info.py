@@ -6,9 +6,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.cli.train import open_dataset
-from gloader.cli.views.screen import Screen, facts
 from gloader.config import ObjectSettings
 from gloader.convert.registry import is_source
 from gloader.core.units import format_bytes
@@ -16,10 +15,8 @@ from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.dataset import Dataset
-    from gloader.dataset.edge_table import EdgeTable
-    from gloader.dataset.feature_rows import FeatureRows
     from gloader.dataset.link_table import LinkTable
-    from gloader.dataset.node_table import NodeTable
+    from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
 
 _OBJECTS = ObjectSettings()
 _SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"})

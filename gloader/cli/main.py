@@ -32,7 +32,7 @@ from gloader.cli.failure import (
     termination_unwinds,
 )
 from gloader.cli.recipe import apply_recipe
-from gloader.cli.views.screen import show_logs
+from gloader.cli.screen import show_logs
 from gloader.convert.registry import is_source
 
 _HELP = """Train graph neural networks on graphs whose features do not fit in memory.

@@ -8,13 +8,12 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.screen import Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from gloader.bridges.migrate.findings import Finding
+    from gloader.bridges.migrate.draft import Finding
     from gloader.bridges.migrate.migrate import Migration
 
 _MAX_LINES = 3  # numbers shown of the lines that say a name

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.screen import Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
 from gloader.core.units import format_bytes, format_exact_seconds
 from gloader.errors import ConfigError
 
@@ -42,7 +41,7 @@ def plan(
     max_seconds
         Most seconds that an epoch may take: names the cheapest that does.
     """
-    from gloader.lab.analyze.machine_types import read_machines
+    from gloader.lab.analyze.machines import read_machines
 
     screen = Screen.open(is_json=output.json)
     for flag, bound in (("--max-dollars", max_dollars), ("--max-seconds", max_seconds)):

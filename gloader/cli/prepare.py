@@ -1,7 +1,7 @@
-"""`gloader prepare`: a source turned into a dataset directory."""
+"""`gloader prepare`: conversion of a source into a dataset directory, or into a dataset at a URL."""
 
 import shlex
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
@@ -9,21 +9,64 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.upload import draft_folder, is_prepared, upload
-from gloader.cli.views.screen import Screen, facts
-from gloader.convert.links.shares import TRAIN, edge_shares
-from gloader.convert.options import NOT_USED, OrderName, PrepareOptions, SourceOptions, SplitBy, relation_pair
-from gloader.convert.registry import SOURCE_FORMS, open_source
+from gloader.cli.conversion_view import convert_view
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
+from gloader.convert.options import (
+    NOT_USED,
+    TRAIN,
+    OrderName,
+    PrepareOptions,
+    SourceOptions,
+    SplitBy,
+    edge_shares,
+    relation_pair,
+)
+from gloader.convert.registry import SOURCE_FORMS, is_source, open_source
 from gloader.core.flag_values import REPEATED, Size
-from gloader.core.row_ranges import RangePart
+from gloader.core.ids import RangePart
+from gloader.core.paths import is_url, require_no_url, shown_url
 from gloader.core.units import format_bytes, format_seconds
-from gloader.core.urls import is_url, require_no_url, shown_url
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from gloader.convert.hetero_prepare import HeteroPrepareReport, RelationReport
     from gloader.convert.prepare import PrepareReport
+
+
+_RECORD = "dataset.json"
+
+
+def is_prepared(source: str) -> bool:
+    """Return whether ``source`` is the folder of a dataset, and no source."""
+    with suppress(OSError, ValueError):  # what is no path either
+        return not is_source(source) and (Path(source) / _RECORD).is_file()
+    return False
+
+
+def draft_folder(held: ExitStack) -> Path:
+    """Return the path of a folder to make, which is gone with everything in it when ``held`` is left.
+
+    It is below $GLOADER_SPILL_DIR or the system's temporary folder; a later run removes it if this one is killed.
+    """
+    from gloader.ssd_store.spill.folder import SpillFolder
+
+    # No budget: nothing is spilled there, and conversions look themselves whether the disk has room.
+    return held.enter_context(SpillFolder(budget_bytes=0)).path / "dataset"
+
+
+def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str, object]:
+    """Upload the dataset ``root`` to ``url`` in view of the user, and return what to tell programs."""
+    # Imported here: the format comes with numpy.
+    from gloader.convert.upload import upload_dataset
+
+    with convert_view(screen) as progress:
+        report = upload_dataset(root, url, overwrite=overwrite, progress=progress)
+    screen.say(
+        f"{format_bytes(report.num_bytes)} in {report.num_files:,} objects at {report.url}, "
+        f"in {format_seconds(report.seconds)}"
+    )
+    return {"path": report.url, "uploaded": asdict(report)}
+
 
 _RECEIPT_WIDTH = 300  # letters of a line of the receipt
 
@@ -163,7 +206,7 @@ def prepare(
         folder below $GLOADER_SPILL_DIR or the system's temporary folder, and uploaded from there.
     """
     # Imported here: numba and the sources load only when something is converted.
-    from gloader.cli.views.convert import convert_view
+    from gloader.cli.conversion_view import convert_view
     from gloader.convert.hetero_prepare import HeteroPrepareReport
     from gloader.convert.prepare import prepare as convert
 

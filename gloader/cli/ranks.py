@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gloader.cli.views.screen import Screen, make_console, show_logs
+from gloader.cli.screen import Screen, make_console, show_logs
 from gloader.errors import ConfigError, RankError
-from gloader.training.group import RankGroup
-from gloader.training.rendezvous import fresh_store, group_timeout
+from gloader.training.group import RankGroup, fresh_store, group_timeout
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Ranks that merely hear of an error wait this long, so that the rank that had it speaks first.
@@ -104,7 +103,7 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
     from torch import distributed
     from torch.distributed.rendezvous import rendezvous
 
-    from gloader.training.own_device import resolve_device
+    from gloader.training.process import resolve_device
 
     place = resolve_device(device, local_rank=launch.local_rank)
     is_cuda = place.type == "cuda"

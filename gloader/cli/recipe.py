@@ -1,17 +1,21 @@
-"""Recipes: a run written down as YAML, whose keys are the flags of `gloader train`."""
+"""Recipes: a run as a YAML file, whose keys are the flags of `gloader train`."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App, ArgumentCollection
 from cyclopts.config import Dict
 
-from gloader.config import RECORDED_AS
-from gloader.core.malformed import shown
-from gloader.core.yaml_file import read_yaml_mapping
+from gloader.config import RECORDED_AS, TrainSettings
+from gloader.core.malformed import read_yaml_mapping, shown
 from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gloader.dataset import Dataset
+
 
 # What other tools, or earlier recipes, call a setting whose name is too far from ours to be guessed.
 _SYNONYMS = {
@@ -157,3 +161,33 @@ def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
     known = {flag for flag in flags - _NOT_IN_A_RECIPE if not flag.startswith("no-")}
     recipe = Dict(data=dict(load_recipe(path, known)), use_commands_as_keys=False, source=f"recipe {path}")
     recipe(app, commands, arguments)
+
+
+def recipe_of(settings: TrainSettings, dataset: "Dataset", *, spec: str, remarks: Sequence[str]) -> str:
+    """Return the recipe of a run, without what is as it is anyway.
+
+    Parameters
+    ----------
+    settings : of the run
+    dataset : that is trained on
+    spec : its path, its URL, or the source that it is prepared from
+    remarks : lines in front of it, for people
+    """
+    import yaml
+
+    usual = _flags_of(TrainSettings(), dataset)
+    values = {name: value for name, value in _flags_of(settings, dataset).items() if value != usual.get(name)}
+    head = "".join(f"# {line}\n" for remark in remarks for line in remark.splitlines())
+    return head + yaml.safe_dump({"dataset": spec, **values}, sort_keys=False, allow_unicode=True)
+
+
+def _flags_of(settings: TrainSettings, dataset: "Dataset") -> dict[str, Any]:
+    """Return every flag of a run, hyphenated, with its value."""
+    # It imports torch, which a command does as late as it can.
+    from gloader.training.train import run_config
+
+    return {
+        name.replace("_", "-"): list(value) if isinstance(value, tuple) else value
+        for name, value in flatten(run_config(settings, dataset))
+        if name != "dataset"
+    }

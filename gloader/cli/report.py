@@ -3,8 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.screen import Screen, figures
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, figures
 
 if TYPE_CHECKING:
     from gloader.lab.report.training import Training
@@ -39,8 +38,7 @@ def report(
     """
     from gloader.lab.report import make_report
     from gloader.lab.report.build_page import name_pictures
-    from gloader.lab.report.run_groups import grouped
-    from gloader.lab.report.run_overview import overview
+    from gloader.lab.report.run_facts import grouped, overview
 
     screen = Screen.open(is_json=output.json)
     sections = make_report(runs, out, png=png, title=title)

@@ -1,4 +1,4 @@
-"""`gloader train`."""
+"""`gloader train`: training of a model on a dataset or on a source."""
 
 import json
 import shlex
@@ -6,19 +6,20 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from cyclopts import Group, Parameter
+
+from gloader.cli.conversion_view import convert_view
 from gloader.cli.failure import interruption_behind
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
 from gloader.cli.ranks import Launch, joined_ranks, screen_of
-from gloader.cli.run_flags import RunFlags
-from gloader.cli.views.convert import convert_view
-from gloader.cli.views.run import RunView, print_result
-from gloader.cli.views.screen import Screen
+from gloader.cli.run_view import RunView, print_result
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen
 from gloader.config import (
+    FIRST,
     LinkConfig,
     LoaderSettings,
     ModelConfig,
@@ -26,22 +27,56 @@ from gloader.config import (
     OptimConfig,
     SamplingSettings,
     StepConfig,
+    TaskName,
     TrainSettings,
 )
 from gloader.convert.options import NOT_USED, PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import ensure_dataset
 from gloader.convert.registry import is_source
-from gloader.core.paths import file_slug, require_parent
-from gloader.core.urls import is_url
+from gloader.core.flag_values import SWITCH, Count
+from gloader.core.paths import file_slug, is_url, require_parent
 from gloader.errors import ConfigError
 from gloader.training.dataset_checks import require_dataset
 from gloader.training.first_run import compile_first, lacks_kernels
-from gloader.training.recorded_settings import holds_run, is_begun, require_no_run
+from gloader.training.run_settings import holds_run, is_begun, require_no_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.dataset import Dataset
+
+
+@Parameter(name="*", group=Group("Run", sort_key=0))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFlags:
+    """What is run and where the results go."""
+
+    dataset: Annotated[str, FIRST]
+    """A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
+    under $GLOADER_HOME."""
+    config: Path | None = None
+    """A YAML recipe whose keys are these flags; flags on the command line win over it."""
+    out: Annotated[Path | None, FIRST] = None
+    """Folder of the results. Default: runs/DATASET-MODEL-DATE-TIME."""
+    task: TaskName = "node"
+    """What is predicted: the classes of nodes, or edges (link), which --edges and the flags beside it are for."""
+    runs: Count = 1
+    """Repetitions with seeds seed, seed+1, ...; the result is their mean and standard deviation."""
+    resume: Annotated[bool, SWITCH, FIRST] = False
+    """Continue the interrupted run in --out."""
+    overwrite: Annotated[bool, SWITCH] = False
+    """Replace the run in --out; without this flag, or --resume, a folder that holds a run is refused."""
+    device: str = "auto"
+    """auto, cpu or cuda:0; with several ranks auto gives each its own GPU."""
+    tensorboard: bool = False
+    """Write TensorBoard events into --out."""
+    compare_mlp: bool = False
+    """Train an MLP on the same features as well, to see what the edges are worth."""
+    explain: Annotated[bool, SWITCH] = False
+    """Say what is held where and why before training, and what was predicted and measured after it."""
+    trace: Annotated[bool, SWITCH] = False
+    """Write what every stage did when to trace.json in the run's folder, for ui.perfetto.dev."""
+
 
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()

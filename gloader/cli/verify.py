@@ -6,17 +6,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gloader.cli.conversion_view import convert_view
 from gloader.cli.failure import EXIT_FAILURE, EXIT_OK
-from gloader.cli.flags import DEFAULT_OUTPUT, OutputFlags
-from gloader.cli.views.convert import convert_view
-from gloader.cli.views.screen import Screen, facts
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
 from gloader.config import ObjectSettings
+from gloader.core.paths import is_url, require_no_url
 from gloader.core.units import format_bytes
-from gloader.core.urls import is_url, require_no_url
 
 if TYPE_CHECKING:
     from gloader.dataset.verify import VerifiedTable
-    from gloader.ssd_store.format.verify import VerifyReport
+    from gloader.ssd_store.format.verification import VerifyReport
     from gloader.ssd_store.os_io import OsIO
 
 _OBJECTS = ObjectSettings()

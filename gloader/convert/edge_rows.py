@@ -1,19 +1,22 @@
-"""Features of edges on their way into a dataset: from the order of the source to that of the lists."""
+"""Move edge features from the order of the source into that of the dataset, out of core.
+
+`EdgeMoves` finds the position of each edge's row, `plan_edge_rows` the memory and disk that the move takes.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, build_csc
-from gloader.convert.edge_rows_plan import plan_edge_rows
-from gloader.convert.order.edge_moves import EdgeMoves
-from gloader.convert.order.ordered_rows import ordered_rows
+from gloader.convert.csc.spill import TemporaryArray, append_bytes
+from gloader.convert.node_order import ordered_rows, ranges_per_pass, spill_dtype
 from gloader.convert.source import ChangedEdges
-from gloader.errors import ShapeError
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,10 +27,237 @@ if TYPE_CHECKING:
 
     from gloader.convert.csc.edge_rules import EdgeEnds
     from gloader.convert.csc.external_csc import CscReport
-    from gloader.convert.edge_rows_plan import EdgeRowPlan
     from gloader.convert.options import EdgeRules, PrepareOptions
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
+    from gloader.types import IdArray
+
+
+# Bytes of memory per pair of a row and a place: as read, two orders, sorted.
+PAIR_BYTES = 48
+# Bytes of memory per position whose pair is dealt out: its number, its range, an order, the pair twice.
+DEAL_BYTES = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class EdgeMoves:
+    """The positions of each edge of a source, from the number of the edge at each position; a `RowMoves`.
+
+    Where not all of them fit into memory, pairs of number and position are dealt out to ranges of numbers first. Owns
+    the files ``moves-*`` in ``folder`` until ``close()``.
+    """
+
+    numbers: TemporaryArray  # (num_rows,) of the edge in the source at each position; negative: of none
+    num_rows: int  # positions
+    num_edges: int  # of the source
+    folder: Path
+    range_edges: int  # edges of the source whose pairs are in memory at a time
+    deal_positions: int  # positions looked at at a time
+    is_asked_again: bool = False  # whether the rows come more than once, each time from the first to the last
+    _files: list[TemporaryArray] = field(default_factory=list, init=False)
+    _counts: IdArray = field(init=False)  # pairs in each file
+    _loaded: int = field(default=-1, init=False)  # the range that is in memory
+    _rows: IdArray = field(init=False)
+    _places: IdArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        num_ranges = max(1, -(-self.num_edges // self.range_edges))
+        place = np.uint32 if self.num_rows < 2**32 else np.int64
+        dtype = np.dtype([("row", np.uint32), ("place", place)])
+        self._files = [
+            TemporaryArray(path=self.folder / f"moves-{number:05d}", dtype=dtype)
+            for number in range(num_ranges)
+        ]
+        self._counts = np.zeros(num_ranges, np.int64)
+
+    def are_in_place(self) -> bool:
+        """Whether the edges of the source are at the positions 0, 1, ... already, all of them."""
+        if self.num_rows != self.num_edges:
+            return False
+        return all(
+            np.array_equal(piece, np.arange(first, first + piece.shape[0])) for first, piece in self._pieces()
+        )
+
+    def deal_out(self, progress: PrepareProgress) -> None:
+        """Write the pairs to the files of their ranges; to be called once, before the moves are asked for.
+
+        Raises
+        ------
+        StoreWriteError
+            The disk refuses.
+        """
+        # A single range is made of the numbers themselves.
+        if len(self._files) == 1:
+            return
+        for first, piece in self._pieces():
+            at = np.flatnonzero(piece >= 0)
+            numbers = piece[at].astype(np.int64)
+            range_of = (numbers // self.range_edges).astype(np.uint16)
+            order = np.argsort(range_of, kind="stable")
+            pairs = np.empty(at.shape[0], self._files[0].dtype)
+            pairs["row"] = (numbers % self.range_edges)[order]
+            pairs["place"] = (at + first)[order]
+            counts = np.bincount(range_of, minlength=len(self._files))
+            stops = np.cumsum(counts)
+            for file, start, stop in zip(self._files, stops - counts, stops, strict=True):
+                if start < stop:
+                    append_bytes(file.path, pairs[start:stop])
+            self._counts += counts
+            progress.advance("placing edge features", first + piece.shape[0], self.num_rows, "edges")
+
+    def targets(self, first: int, stop: int) -> tuple[IdArray, IdArray]:
+        """Return which of the rows ``first`` ... ``stop - 1`` go where; see `RowMoves`."""
+        rows, places = [], []
+        for number in range(first // self.range_edges, (stop - 1) // self.range_edges + 1):
+            self._load(number)
+            start = number * self.range_edges
+            low, high = np.searchsorted(self._rows, [first - start, stop - start])
+            rows.append(self._rows[low:high] + (start - first))
+            places.append(self._places[low:high])
+        return np.concatenate(rows), np.concatenate(places)
+
+    def arrivals(self, first: int, stop: int) -> IdArray:
+        """Return the places ``first`` ... ``stop - 1`` that rows go to, in the order in which they come."""
+        numbers = self.numbers.read(first, stop)
+        # The two places of an edge get the same row: either may come first.
+        order = np.argsort(numbers)
+        # Places without an edge of the source have the least numbers.
+        return order[int(np.count_nonzero(numbers < 0)) :]
+
+    def close(self) -> None:
+        """Remove the files. Idempotent."""
+        for file in self._files:
+            file.remove()
+
+    def _load(self, number: int) -> None:
+        """Bring the pairs of range ``number`` into memory, by row."""
+        if number == self._loaded:
+            return
+        self._loaded, self._rows, self._places = number, np.empty(0, np.int64), np.empty(0, np.int64)
+        if len(self._files) == 1:
+            numbers = self.numbers.read(0, self.num_rows)
+            self._places = self.arrivals(0, self.num_rows)
+            self._rows = numbers[self._places].astype(np.int64)
+            return
+        pairs = self._files[number].read(0, int(self._counts[number]))
+        # Within a pass a range is asked for once: rows come in order.
+        if not self.is_asked_again:
+            self._files[number].remove()
+        order = np.argsort(pairs["row"])
+        self._rows = pairs["row"][order].astype(np.int64)
+        self._places = pairs["place"][order].astype(np.int64)
+
+    def _pieces(self) -> Iterator[tuple[int, NDArray[np.integer]]]:
+        first = 0
+        for piece in self.numbers.pieces(self.num_rows, self.deal_positions):
+            yield first, piece
+            first += piece.shape[0]
+
+
+# Bytes of feature rows read at a time, and copies of them alive at once: as read, as float32, as stored, by range.
+_CHUNK_BYTES = 4 << 20
+_CHUNK_COPIES = 4
+# Files that rows, and what is known of their places, are dealt out to; all are written in turns.
+_MAX_RANGES = 4096
+# Sorting the numbers of a range: a number, its position, and what the sort takes beside them.
+_ROW_SORT_BYTES = 24
+_DEAL_POSITIONS = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeRowPlan:
+    """Memory and disk that putting features of edges in order takes, and the shares of its parts."""
+
+    chunk_rows: int  # feature rows read at a time
+    range_rows: int  # feature rows put in order at a time
+    range_edges: int  # edges of the source whose positions are in memory at a time
+    deal_positions: int  # positions looked at at a time
+    memory_bytes: int  # at most
+    number_bytes: int  # on disk, of the numbers of the edges: from the sort of the edges on
+    scratch_bytes: int  # on disk, at most, while rows are put in order; these included
+
+
+NO_EDGE_ROWS: Final = EdgeRowPlan(
+    chunk_rows=0,
+    range_rows=0,
+    range_edges=0,
+    deal_positions=0,
+    memory_bytes=0,
+    number_bytes=0,
+    scratch_bytes=0,
+)
+
+
+def plan_edge_rows(
+    features: FeatureStream,
+    num_edges: int,
+    *,
+    dtype: str,
+    rules: EdgeRules,
+    budget_bytes: int,
+    where: str,
+    num_passes: int = 1,
+) -> EdgeRowPlan:
+    """Divide a memory budget between the parts of putting the features of edges in order. Pure.
+
+    Parameters
+    ----------
+    features : (E_s, F_e) in the order of the source; its sizes count, nothing is read
+    num_edges : of the dataset, or as many as there may be
+    dtype : that the rows will be stored as
+    rules : what happens to the edges
+    budget_bytes : memory that it stays within
+    where : the source, for messages
+    num_passes : in which rows are put in order, a part of them on the disk at a time
+
+    Raises
+    ------
+    BudgetError
+        The smallest useful buffers do not fit; says needed and allowed.
+    """
+    row_bytes = features.dim * max(4, features.dtype.itemsize)
+    places = 2 if rules.symmetrize else 1  # of an edge
+    stored = features.dim * spill_dtype(dtype).itemsize
+    # Half for the rows of a range, a quarter for a chunk of them, and a quarter for where they go.
+    least_range = max(1, -(-num_edges // _MAX_RANGES)) * (stored + _ROW_SORT_BYTES)
+    least_chunk = places * _CHUNK_COPIES * row_bytes
+    least_moves = max(1, -(-features.num_rows // _MAX_RANGES)) * places * PAIR_BYTES
+    needed = max(2 * least_range, 4 * least_chunk, 4 * least_moves)
+    if needed > budget_bytes:
+        raise BudgetError(
+            f"{where}: putting the features of {num_edges} edges in order takes at least {format_bytes(needed)}; the "
+            f"memory budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
+        )
+    chunk = max(1, min(_CHUNK_BYTES, budget_bytes // 4 // _CHUNK_COPIES) // (places * row_bytes))
+    chunk_rows = min(chunk, max(1, features.num_rows))
+    range_rows = max(1, min(num_edges, budget_bytes // 2 // (stored + _ROW_SORT_BYTES)))
+    range_edges = max(1, min(features.num_rows, budget_bytes // 4 // (places * PAIR_BYTES), 2**32 - 1))
+    dealt = max(1, min(_DEAL_POSITIONS, num_edges, budget_bytes // DEAL_BYTES))
+    is_spilled, is_dealt_out = range_rows < num_edges, range_edges < features.num_rows
+    held = (
+        range_rows * (stored + _ROW_SORT_BYTES)
+        + chunk_rows * places * _CHUNK_COPIES * row_bytes
+        + range_edges * places * PAIR_BYTES
+    )
+    number = EdgeNumbers.bytes_of(features.num_rows)
+    pair = 8 if num_edges < 2**32 else 12
+    # Of the ranges that rows are dealt out to, those of one pass are on the disk.
+    of_pass = ranges_per_pass(-(-num_edges // range_rows), num_passes)
+    spilled = min(num_edges, of_pass * range_rows) if is_spilled else 0
+    return EdgeRowPlan(
+        chunk_rows=chunk_rows,
+        range_rows=range_rows,
+        range_edges=range_edges,
+        deal_positions=dealt,
+        memory_bytes=max(held, dealt * DEAL_BYTES),
+        number_bytes=num_edges * number,
+        scratch_bytes=num_edges * (number + pair * is_dealt_out) + spilled * stored,
+    )
+
+
+def most_edges(given: int, rules: EdgeRules, num_nodes: int) -> int:
+    """Return how many edges ``given`` ones are at most, after ``rules``. Pure."""
+    return given * (2 if rules.symmetrize else 1) + num_nodes * rules.self_loops
 
 
 class EdgeSink(CscSink, Protocol):

@@ -8,31 +8,26 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
-from gloader.convert.csc.scratch_csc import ScratchCsc
-from gloader.convert.derive.derived import averaged_edges, derivation_order
-from gloader.convert.derive.mean_plan import plan_means
-from gloader.convert.derive.mean_rows import MeanRows
-from gloader.convert.derive.stored_rows import stored_column
-from gloader.convert.derive.streamed_rows import StreamedColumn
+from gloader.convert.csc.edge_rules import PlannedRelation, plan_relations
+from gloader.convert.csc.external_csc import ScratchCsc
+from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, plan_means
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
-from gloader.convert.hetero_plan import HeteroPlan, mean_shares, plan_hetero
-from gloader.convert.hetero_source import MeanOf
-from gloader.convert.links.stored_csc import KeptTopology
-from gloader.convert.links.tables import planned_tables, split_source, with_tables
-from gloader.convert.links.write import write_tables
+from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
+from gloader.convert.links.write_tables import write_tables
+from gloader.convert.node_order import RowOrder, ordered_rows
 from gloader.convert.options import EdgeRules
-from gloader.convert.order.ordered_rows import ordered_rows
-from gloader.convert.order.row_order import RowOrder
+from gloader.convert.prepare_plan import HeteroPlan, mean_shares, plan_hetero
 from gloader.convert.receipt import Receipt
-from gloader.convert.relation_rules import PlannedRelation, plan_relations
+from gloader.convert.source import MeanOf
 from gloader.convert.source_check import check_hetero
+from gloader.convert.stored_parts import KeptTopology, StreamedColumn, stored_column
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
-from gloader.dataset.hetero_writer import HeteroDatasetWriter
 from gloader.dataset.schema import relation_text
+from gloader.dataset.writer import HeteroDatasetWriter
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
-from gloader.ssd_store.write.disk_errors import require_free_space
+from gloader.ssd_store.os_io import require_free_space
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,20 +37,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.csc.external_csc import CscReport
-    from gloader.convert.derive.mean_rows import Column
+    from gloader.convert.derived import Column
     from gloader.convert.edge_rows import EdgeSink
-    from gloader.convert.hetero_source import HeteroSource, NodeSource
-    from gloader.convert.links.write import LinkReport
+    from gloader.convert.links.write_tables import LinkReport
     from gloader.convert.options import PrepareOptions
     from gloader.convert.progress import PrepareProgress
-    from gloader.convert.source import FeatureStream
+    from gloader.convert.source import FeatureStream, HeteroSource, NodeSource
 
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypeReport:
-    """What a dataset has of a node type."""
+    """A node type as the dataset has it."""
 
     num_nodes: int
     feature_dim: int  # 0: no features
@@ -64,7 +58,7 @@ class TypeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationReport:
-    """What a dataset has of a relation."""
+    """A relation as the dataset has it."""
 
     num_edges: int  # stored
     edges_read: int  # from the source

@@ -1,19 +1,124 @@
-"""Options of a source and of a conversion, as users give them."""
+"""Options of a source and of a conversion, as users give them.
+
+`EdgeNames` says which columns hold the times and features of edges, `edge_shares` reads the shares of an edge split
+("80/10/10", or (0.8, 0.1, 0.1)).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path  # noqa: TC003 - flags are made of these classes at run time
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from gloader.convert.readers.edge_names import EdgeNames
 from gloader.core.malformed import shown
 from gloader.errors import ConfigError
 from gloader.plan.available import default_budget_bytes
 
 if TYPE_CHECKING:
-    from gloader.convert.links.shares import EdgeShares
-    from gloader.core.row_ranges import RangePart
+    from collections.abc import Collection, Iterable, Sequence
+    from pathlib import Path
+
+    from gloader.core.ids import RangePart
+
+
+NONE: Final = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeNames:
+    """Names that were asked for; None: those that are usual, where they are there; "none": neither."""
+
+    time: str | None = None
+    features: str | None = None
+
+    @property
+    def takes_times(self) -> bool:
+        """Whether edges get times where there are any."""
+        return self.time != NONE
+
+    @property
+    def takes_features(self) -> bool:
+        """Whether edges get features where there are any."""
+        return self.features != NONE
+
+    def pick_time(self, there: Collection[str], usual: tuple[str, ...] = ("edge_time",)) -> str | None:
+        """Return the name of the times among those that are ``there``; None: there are none. Pure."""
+        return _pick(self.time, there, usual)
+
+    def pick_features(self, there: Collection[str], usual: tuple[str, ...]) -> str | None:
+        """Return the name of the features among those that are ``there``; None: there are none. Pure."""
+        return _pick(self.features, there, usual)
+
+    def require(
+        self, *, has_times: bool, has_features: bool, there: Iterable[str] | None = None, where: str
+    ) -> None:
+        """Refuse names that were asked for and were not found.
+
+        Parameters
+        ----------
+        has_times, has_features : whether any edges got some
+        there : names of what edges have; None: a source of this kind has no such thing
+        where : the source, for messages
+
+        Raises
+        ------
+        ConfigError
+            Says which there are.
+        """
+        asked = (("--edge-time", self.time, has_times), ("--edge-features", self.features, has_features))
+        for flag, name, is_found in asked:
+            if name in (None, NONE) or is_found:
+                continue
+            names = [] if there is None else sorted(set(there))
+            said = f"they have {', '.join(names)}" if names else "they have nothing by a name"
+            raise ConfigError(f"{flag} {name}: the edges of {where} have no such column; {said}")
+
+
+USUAL_NAMES: Final = EdgeNames()
+
+
+def _pick(asked: str | None, there: Collection[str], usual: tuple[str, ...]) -> str | None:
+    wanted = usual if asked is None else () if asked == NONE else (asked,)
+    return next((name for name in wanted if name in there), None)
+
+
+EdgeShares: TypeAlias = tuple[float, float, float]
+TRAIN = "train"
+PARTS = (TRAIN, "valid", "test")
+_TOLERANCE = 1e-6
+
+
+def edge_shares(given: str | Sequence[float]) -> EdgeShares:
+    """Return the shares of train, valid and test, which add up to 1. Pure.
+
+    Parameters
+    ----------
+    given : "80/10/10" or three numbers; they add up to 1 or to 100
+
+    Raises
+    ------
+    ConfigError
+        They are not three numbers above 0, or do not add up.
+    """
+    try:
+        shares = [float(each) for each in (given.split("/") if isinstance(given, str) else given)]
+    except (TypeError, ValueError):
+        shares = []
+    if len(shares) != len(PARTS):
+        raise ConfigError(
+            f"edge split {shown(given)}: write the shares of train, valid and test, such as 80/10/10"
+        )
+    total = sum(shares)
+    whole = 1.0 if abs(total - 1) <= abs(total - 100) else 100.0
+    if not abs(total - whole) <= _TOLERANCE * whole:
+        raise ConfigError(f"edge split {shown(given)} adds up to {total:g}; it must be 100, as 80/10/10 is")
+    for name, share in zip(PARTS, shares, strict=True):
+        if share <= 0:
+            raise ConfigError(
+                f"edge split {shown(given)} leaves the table {name!r} empty; each of the three must be above 0"
+            )
+    train, valid, test = (share / total for share in shares)
+    return train, valid, test
+
 
 NOT_USED: Final = "not used"  # the line of a receipt
 OrderName: TypeAlias = Literal["none", "degree", "community"]
@@ -119,7 +224,7 @@ class PrepareOptions:
 
     @property
     def recorded_split(self) -> dict[str, object]:
-        """What the commit record says of the edge split: nothing where there is none."""
+        """The edge split as the commit record has it; empty without a split."""
         if self.edge_split is None:
             return {}
         shares = "/".join(f"{100 * share:g}" for share in self.edge_split)

@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, overload
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.hetero_prepare import HeteroPrepareReport, prepare_typed
-from gloader.convert.hetero_source import AnySource, HeteroSource
-from gloader.convert.links.stored_csc import KeptTopology
-from gloader.convert.links.tables import planned_tables, split_source, with_tables
-from gloader.convert.links.write import write_tables
-from gloader.convert.order.ordered_rows import ordered_rows
-from gloader.convert.order.renumber import renumbered
-from gloader.convert.order.row_order import RowOrder, find_order
+from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
+from gloader.convert.links.write_tables import write_tables
+from gloader.convert.node_order import RowOrder, find_order, ordered_rows, renumbered
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress, WatchedSteps
 from gloader.convert.receipt import Receipt
+from gloader.convert.source import AnySource, HeteroSource
 from gloader.convert.source_check import check_source
+from gloader.convert.stored_parts import KeptTopology
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import EDGE
@@ -28,14 +26,14 @@ from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
-from gloader.ssd_store.write.disk_errors import require_free_space
+from gloader.ssd_store.os_io import require_free_space
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.convert.csc.external_csc import CscReport
     from gloader.convert.edge_rows import EdgeSink
-    from gloader.convert.links.write import LinkReport
+    from gloader.convert.links.write_tables import LinkReport
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.source import Source
 

@@ -57,7 +57,7 @@ def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> 
 def _edge_table_files(prepare: PrepareOptions) -> list[Path]:
     if not prepare.edge_tables:
         return []
-    from gloader.convert.links.table_rows import (
+    from gloader.convert.links.link_rows import (
         edge_table_file,
     )  # needs pyarrow, which a source may do without
 
@@ -109,7 +109,7 @@ def ensure_dataset(
     spec : the path of a prepared dataset, or a source such as ``builtin:digits``
     source : options of the source
     prepare : options of the conversion
-    progress : receives the steps of a conversion; None: nobody does
+    progress : receives the steps of a conversion, unless None
 
     Raises
     ------

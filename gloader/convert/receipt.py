@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from gloader.convert.hetero_source import HeteroSource, MeanOf
 from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
-from gloader.convert.readers.tables import TableFeatures
-from gloader.convert.source import ChangedEdges, RandomSplits, Source
+from gloader.convert.readers.table_streams import TableFeatures
+from gloader.convert.source import ChangedEdges, HeteroSource, MeanOf, RandomSplits, Source
 from gloader.dataset.schema import EDGE, NODE, relation_text
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
 
 @dataclass(slots=True)
 class _Tally:
-    """What was seen of the edges of a relation."""
+    """Counts and ranges of the edges of a relation, gathered while they are read."""
 
     is_whole: bool = False  # all of them were read
     num_loops: int = 0

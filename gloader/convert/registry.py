@@ -8,23 +8,21 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, cast
 
-from gloader.convert.readers.part_files import is_pattern
-from gloader.convert.source import Source
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ConfigError, GloaderError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
+    from gloader.convert.source import AnySource
 
     Opener: TypeAlias = Callable[[str, SourceOptions], AnySource]
     PathFinder: TypeAlias = Callable[[str, SourceOptions], list[Path]]
 
 # Names, not functions: a module is imported when its source is asked for, as some need torch or DGL.
 # prefix: (module below gloader.convert.sources, function (argument, options) -> source, how the source is written).
-# A module whose argument is not simply a file, or a folder of files, has a function `source_paths` too.
+# A source whose argument is not simply a file, or a folder of files, has a function in `_DEEP` too.
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
@@ -33,14 +31,22 @@ _OPENERS = {
     "dgl": ("dgl", "open_dgl", "dgl:FILE"),
     "tables": ("tables", "open_tables", "tables:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
-    "igbh": ("igbh", "open_igbh", "igbh:DIR"),
-    "mag240m": ("mag_hetero", "open_mag240m", "mag240m:DIR"),
+    "igbh": ("igb", "open_igbh", "igbh:DIR"),
+    "mag240m": ("mag", "open_mag240m", "mag240m:DIR"),
     "mag240m-papers": ("mag", "open_papers", "mag240m-papers:DIR"),
     "builtin": ("digits", "open_builtin", "builtin:digits"),
     "synthetic": ("synthetic", "open_synthetic", "synthetic:demo|community,nodes=...|rmat,nodes=..."),
 }
 # Sources whose files lie below the folder that they name, or in a folder that is looked for.
-_DEEP = frozenset({"ogb", "igb", "igbh", "mag240m", "mag240m-papers", "tables"})
+# prefix: function (argument, options) -> paths, of the same module.
+_DEEP = {
+    "ogb": "source_paths",
+    "igb": "igb_paths",
+    "igbh": "igbh_paths",
+    "mag240m": "mag240m_paths",
+    "mag240m-papers": "papers_paths",
+    "tables": "source_paths",
+}
 _NO_FILES = frozenset({"builtin", "synthetic"})
 SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
@@ -102,7 +108,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
     try:
         if prefix in _DEEP:
             module = import_module(f"gloader.convert.sources.{_OPENERS[prefix][0]}")
-            paths = cast("PathFinder", module.source_paths)(argument, options)
+            paths = cast("PathFinder", getattr(module, _DEEP[prefix]))(argument, options)
         else:
             named = [] if prefix in _NO_FILES else [Path(argument)]
             beside = Path(options.edge_features or "none")
@@ -119,6 +125,8 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
 
 def _files_at(path: Path, below: str) -> Iterable[Path]:
     """Return what a path names: a file, the files of a folder, or those that match a pattern."""
+    from gloader.convert.readers.open_table import is_pattern
+
     if path.is_dir():
         return path.glob(below)
     return [path] if path.exists() or not is_pattern(path) else path.parent.glob(path.name)
@@ -126,6 +134,8 @@ def _files_at(path: Path, below: str) -> Iterable[Path]:
 
 def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
     """Refuse names of ends, times and features of edges with a source that has no such things."""
+    from gloader.convert.source import Source
+
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What the parts of a source must be to one another, checked before edges and features are read."""
+"""Check that the parts of a source fit together, before edges and features are read."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.derive.derived import derivation_order
-from gloader.convert.hetero_source import MeanOf
+from gloader.convert.derived import derivation_order
 from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
+from gloader.convert.source import MeanOf
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import ConfigError, ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.hetero_source import HeteroSource
-    from gloader.convert.source import EdgeStream, FeatureStream, Source
+    from gloader.convert.source import EdgeStream, FeatureStream, HeteroSource, Source
     from gloader.types import IdArray
 
 # As many may have few nodes each; of more, an eighth at least is there, or the labels are numbers of another kind.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urlsplit
 
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
-from gloader.core.urls import require_plain
+from gloader.core.paths import require_plain
 from gloader.errors import ConfigError, StoreError, StoreExistsError, StoreWriteError
 from gloader.ssd_store.format.format import (
     DATASET_MANIFEST,
@@ -21,9 +21,7 @@ from gloader.ssd_store.format.format import (
     replaced_error,
     require_same,
 )
-from gloader.ssd_store.os_io import REAL_OS, OsIO, make_folders
-from gloader.ssd_store.read.descriptor import Descriptor
-from gloader.ssd_store.write.disk_errors import write_errors
+from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO, make_folders, write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +35,7 @@ _STEP: Final = "uploading"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadReport:
-    """What was uploaded."""
+    """The result of an upload."""
 
     url: str  # as it may be shown
     num_files: int
@@ -71,8 +69,8 @@ def upload_dataset(
 ) -> UploadReport:
     """Upload the dataset directory ``root`` to ``url``: it is a dataset there when its record is, which goes last.
 
-    A dataset that is replaced ends with its record, which goes first; then its files do, one by one. Whoever reads it
-    is refused by the ETags of its files. What an interrupted upload left is nobody's, and replaced by the next.
+    A replaced dataset loses its record first, then its files, one by one; its readers are refused by the ETags of the
+    files. Files of an interrupted upload belong to no dataset, and the next upload replaces them.
 
     Parameters
     ----------

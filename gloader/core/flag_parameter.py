@@ -1,4 +1,4 @@
-"""What a setting tells the command line: cyclopts' own classes, or mute ones where cyclopts is not installed."""
+"""Classes by which a setting describes its flag: those of cyclopts, or stand-ins where cyclopts is not installed."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from gloader.core.fanouts import MAX_COUNT, parse_fanout, parse_fanouts
 from gloader.core.flag_parameter import Parameter
 from gloader.core.malformed import shown
-from gloader.core.object_price import ObjectPrice
+from gloader.core.object_traffic import ObjectPrice
 from gloader.core.units import parse_bytes
 from gloader.errors import ConfigError
 from gloader.types import Fanouts

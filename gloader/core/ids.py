@@ -1,18 +1,28 @@
-"""The check that ids are ids: one-dimensional integers within a range. The caller names them and words its refusal."""
+"""Ids and ranges of ids: the check of id arrays, and the rows of each table that a machine has on its disk.
+
+An id array is one-dimensional and holds integers of a range; the caller gives the words of the error. `RowRanges`
+divides the rows of the tables over the machines of a run.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.core.malformed import shown
+from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
     from gloader.errors import GloaderError
     from gloader.types import IdArray
+
 
 _LARGEST = np.iinfo(np.int64).max
 _MOST_SHORT_IDS = 2**31
@@ -66,3 +76,192 @@ def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
     if ids.size == 0 or (ids.min() >= 0 and ids.max() < limit):
         return ids[:0]
     return ids[(ids < 0) | (ids >= limit)]
+
+
+MAX_PARTS: Final = 4096  # machines; far above what there are
+_PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RangePart:
+    """One of the parts that the rows of every table are cut into."""
+
+    part: int  # 0..of-1
+    of: int
+
+    @classmethod
+    def parse(cls, asked: str | Sequence[int]) -> RangePart:
+        """Return the part that "0/4", or (0, 4), stands for. Pure.
+
+        Raises
+        ------
+        ConfigError
+            It is none.
+        """
+        text = asked if isinstance(asked, str) else "/".join(map(str, asked))
+        numbers = _PART.fullmatch(text.strip())
+        if numbers is not None:
+            part, of = map(int, numbers.groups())
+            if 1 <= of <= MAX_PARTS and part < of:
+                return cls(part=part, of=of)
+        raise ConfigError(
+            f"ranges={text[:100]!r} names no part of the rows; write the part, counted from 0, and how many "
+            f"there are, at most {MAX_PARTS}: 0/4 is the first of four"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.of}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldRows:
+    """The range of one table's rows that is here, and those of the other parts."""
+
+    part: int
+    of: int
+    bounds: tuple[int, ...]  # (of + 1,) from 0 to N: part p has the rows bounds[p] to bounds[p + 1] - 1
+
+    @property
+    def first(self) -> int:
+        """The first row that is here."""
+        return self.bounds[self.part]
+
+    @property
+    def past(self) -> int:
+        """The row behind the last one that is here."""
+        return self.bounds[self.part + 1]
+
+    def part_of(self, row: int) -> int:
+        """Return the part that has ``row``, 0..N-1. Pure."""
+        # Behind empty parts, which begin at the same row.
+        return int(np.searchsorted(self.bounds, row, side="right")) - 1
+
+    def span(self, row_bytes: int, page_bytes: int) -> tuple[int, int]:
+        """Return the first page with a row that is here, and the page behind the last; equal where there is none. Pure.
+
+        Parameters
+        ----------
+        row_bytes : R
+        page_bytes : of a page; one that two parts share is in the span of both
+        """
+        if self.first == self.past:
+            return 0, 0
+        return self.first * row_bytes // page_bytes, -(-self.past * row_bytes // page_bytes)
+
+    def __str__(self) -> str:
+        if self.first == self.past:
+            rows = f"none of {self.bounds[-1]:,} rows"
+        else:
+            rows = f"rows {self.first:,} to {self.past:,} of {self.bounds[-1]:,}"
+        return f"{rows} (part {self.part} of {self.of})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRanges:
+    """Which part of the rows of each table is here. Every machine knows the ranges of all."""
+
+    part: int
+    of: int
+    tables: Mapping[str, tuple[int, ...]]  # of each, by its name: (of + 1,) bounds, ascending from 0 to N
+
+    def rows(self, table: str) -> HeldRows:
+        """Return the ranges of ``table``; KeyError where it has none."""
+        return HeldRows(part=self.part, of=self.of, bounds=self.tables[table])
+
+    def bounds(self, table: str) -> IdArray:
+        """Return the bounds of the parts of ``table``, (of + 1,) int64; KeyError where it has none."""
+        return np.array(self.tables[table], np.int64)
+
+    def held(self, table: str) -> tuple[int, int]:
+        """Return the first row of ``table`` that is here, and the row behind the last."""
+        rows = self.rows(table)
+        return rows.first, rows.past
+
+
+def copy_bounds(num_rows: int, parts: int) -> IdArray:
+    """Return where ``num_rows`` rows are cut into equal parts: (parts + 1,) int64 from 0 to N. Pure.
+
+    Sizes differ by one at most; where there are fewer rows than parts, some parts are empty.
+    """
+    # As Python integers: a product of rows and parts may be beyond int64.
+    return np.array([num_rows * part // parts for part in range(parts + 1)], np.int64)
+
+
+def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = ()) -> None:
+    """Refuse a launch on machines that do not have all rows between them. Pure.
+
+    Parameters
+    ----------
+    parts : of each machine; None: it has a copy of all rows
+    names : of the machines, for people; their numbers where there are none
+
+    Raises
+    ------
+    ConfigError
+        Some rows are on no machine, the parts are not of one division, or some machines have parts and others copies.
+    """
+    ranges = [each for each in parts if each is not None]
+    if not ranges:
+        return
+    first = ranges[0]
+    _require_one_division(parts, first, names or [str(number) for number in range(len(parts))])
+    here = sorted({each.part for each in ranges})
+    missing = sorted(set(range(first.of)) - set(here))
+    for table, bounds in first.tables.items():
+        for part in missing:
+            # With an empty part no rows are missing.
+            if bounds[part] < bounds[part + 1]:
+                raise ConfigError(
+                    f"rows {bounds[part]:,} to {bounds[part + 1]:,} of {table!r} are on no machine of this run: there "
+                    f"{_are(here, first.of)}, and not {_listed(missing)}; start it with torchrun on the machines of "
+                    "all parts, or prepare a copy with all rows: gloader prepare without --ranges"
+                )
+
+
+def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
+    """Return the numbers of the machines in the order of their parts, of one part in their own order. Pure.
+
+    Parameters
+    ----------
+    parts : of each machine, as `require_all_rows` allows them
+    """
+    return tuple(sorted(range(len(parts)), key=lambda machine: (parts[machine].part, machine)))
+
+
+def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
+    """Return whose rows are asked of which machine: (W + 1,) int64 bounds. Pure.
+
+    Parameters
+    ----------
+    parts : of W machines, in the order of `hosts_by_part`; of several with the same part the first answers for it
+    table : whose rows
+    """
+    return np.array([0, *(each.held(table)[1] for each in parts)], np.int64)
+
+
+def _require_one_division(parts: Sequence[RowRanges | None], first: RowRanges, names: Sequence[str]) -> None:
+    has_first = names[parts.index(first)]
+    for name, other in zip(names, parts, strict=True):
+        if other is None:
+            raise ConfigError(
+                f"machine {name} has a copy of all rows and machine {has_first} part {first.part} of {first.of}; all "
+                "of them need parts, or all of them copies: prepare the same kind everywhere"
+            )
+        if (other.of, other.tables) != (first.of, first.tables):
+            raise ConfigError(
+                f"machine {name} has part {other.part} of {other.of} and machine {has_first} part {first.part} of "
+                f"{first.of}, which are not of one division of the rows; prepare --ranges 0/N, 1/N and so on with one "
+                "N on all machines"
+            )
+
+
+def _are(parts: Sequence[int], of: int) -> str:
+    return f"{'is' if len(parts) == 1 else 'are'} {_listed(parts)} of {of}"
+
+
+def _listed(parts: Sequence[int]) -> str:
+    *others, last = map(str, parts[:8])
+    more = f" and {len(parts) - 8} more" if len(parts) > 8 else ""
+    if not others:
+        return f"part {last}"
+    return f"parts {', '.join([*others, last])}{more}" if more else f"parts {', '.join(others)} and {last}"

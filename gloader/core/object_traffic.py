@@ -1,15 +1,54 @@
-"""What came from an object store."""
+"""Traffic with an object store: requests and bytes, and their price."""
 
 from __future__ import annotations
 
+import math
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import Final, Self
 
-from gloader.core.object_price import format_cost
-from gloader.core.units import format_bytes, format_count, format_seconds
+from gloader.core.malformed import shown
+from gloader.core.units import format_bytes, format_count, format_seconds, parse_bytes
+from gloader.errors import ConfigError
 
-if TYPE_CHECKING:
-    from gloader.core.object_price import ObjectPrice
+_FORM: Final = "write prices as 0.0004/1000req,0.09/GB: for so many requests, and for so many bytes"
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(?:(\d*)\s*req|(\d*(?:\.\d+)?\s*[A-Za-z]+))", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectPrice:
+    """Prices in whatever currency they are given."""
+
+    per_request: float = 0.0
+    per_byte: float = 0.0
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the prices that ``text`` says, such as "0.0004/1000req,0.09/GB". Pure; ConfigError otherwise."""
+        found: dict[str, float] = {}
+        for part in text.split(","):
+            match = _PART.fullmatch(part.strip())
+            if match is None or len(part) > 100:
+                raise ConfigError(f"{shown(text)} is no list of prices; {_FORM}")
+            amount, requests, size = match.groups()
+            name = "per_request" if size is None else "per_byte"
+            units = (
+                int(requests or 1) if size is None else parse_bytes(size if size[0].isdigit() else f"1{size}")
+            )
+            price = float(amount) / units if units else math.inf
+            if name in found or not math.isfinite(price):
+                raise ConfigError(f"{shown(text)} gives a price twice, or for nothing; {_FORM}")
+            found[name] = price
+        return cls(**found)
+
+    def cost(self, *, requests: float, num_bytes: float) -> float:
+        """Return what ``requests`` that bring ``num_bytes`` cost. Pure."""
+        return self.per_request * requests + self.per_byte * num_bytes
+
+
+def format_cost(cost: float) -> str:
+    """Return ``cost`` with three digits, as far as they are not zeros, such as '0.0123'. Pure."""
+    return f"{cost:.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Where the in-edges of each node begin: as 8 bytes a node, or as about a quarter of that."""
+"""Offsets of the in-edges of each node: 8 bytes a node, or about 2 in the compact form."""
 
 from __future__ import annotations
 

@@ -1,10 +1,14 @@
-"""The order of the seeds: a permutation keyed by (seed, epoch), cut into the batches of every rank."""
+"""Orders of seeds and rows: permutations keyed by (seed, epoch), and the batches that are cut from them.
+
+`EpochOrder` permutes the seeds of an epoch and cuts the batches of each rank. `RowOrder` computes the permutation of
+the rows of a table, so that no permuted array is held. `DrawnSeeds` draws seeds with or without replacement.
+"""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.types import AnySeeds, BatchId, IdArray
+
 
 _ONE: Final = np.uint64(1)
 _INVERSE_GOLDEN: Final = inverse(GOLDEN)
@@ -153,7 +158,7 @@ class HeldEpochs:
 
 
 class SeedDraws(Protocol):
-    """What an epoch draws of the seeds; see `gloader.core.draws.Draws`."""
+    """What an epoch draws of the seeds; see `gloader.core.order.Draws`."""
 
     @property
     def num_draws(self) -> int:
@@ -374,3 +379,214 @@ class EpochOrder:
         """
         first, last = self.cut.bounds(index, rank=rank)
         return ordered[first:last]
+
+
+# Up to here the permutation is one of hashes, which is held: half a MB. Halves of fewer than nine bits would leave a
+# network few orders to choose from.
+_MOST_HELD: Final = 1 << 16
+# Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom functions", SIAM J. Comput. 1988) need
+# four; two more cost nothing beside the reading of a row.
+_ROUNDS: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOrder:
+    """The batches of every epoch over the rows of a table, for one rank of ``world_size``; cut as by `EpochOrder`.
+
+    A table may have more rows than a graph has nodes: nothing is held for each of them. Thread-safe.
+    """
+
+    num_items: int  # rows
+    batch_size: int  # per rank
+    seed: int
+    shuffle: bool = True
+    drop_last: bool = False
+    rank: int = 0
+    world_size: int = 1
+    expand: Callable[[BatchId, IdArray], AnySeeds] | None = None  # what rows become; None: they are seeds
+    expand_bytes: int = 0  # memory that a call of it for a batch takes at its peak
+    seed_blocks: int = 1
+    _held: HeldEpochs = field(
+        init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
+    )
+
+    def __post_init__(self) -> None:
+        """Refuse what would give no batch."""
+        if self.seed_blocks != 1:
+            raise ConfigError(
+                f"seed_blocks is {self.seed_blocks}; rows of a table have no neighbours: it must be 1"
+            )
+        self.cut.check(noun="edges")
+
+    @property
+    def cut(self) -> StepCut:
+        """How an epoch is cut into steps."""
+        return StepCut(
+            num_items=self.num_items,
+            batch_size=self.batch_size,
+            rank=self.rank,
+            world_size=self.world_size,
+            drop_last=self.drop_last,
+        )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows that all ranks together take per step."""
+        return self.cut.global_batch_size
+
+    @property
+    def num_batches(self) -> int:
+        """Batches per epoch, the same on every rank."""
+        return self.cut.num_batches
+
+    @property
+    def num_held(self) -> int:
+        """Items for which something is held in memory."""
+        return 0
+
+    def ready_epoch(self, epoch: int) -> None:
+        """Work out what is held of ``epoch``."""
+        if self.shuffle and self.num_items <= _MOST_HELD:
+            self._permutation(epoch)
+
+    def batch_items(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
+        """Return the rows (B,) of one batch of a rank, by default this one. Pure."""
+        first, last = self.cut.bounds(batch.index, rank=rank)
+        if not self.shuffle:
+            return np.arange(first, last, dtype=np.int64)
+        if self.num_items <= _MOST_HELD:
+            return self._permutation(batch.epoch)[first:last]
+        return permuted_range(first, last, self.num_items, seed=self.seed, epoch=batch.epoch)
+
+    def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
+        """Return what the rows of one batch become."""
+        rows = self.batch_items(batch, rank=rank)
+        return rows if self.expand is None else self.expand(batch, rows)
+
+    def _permutation(self, epoch: int) -> IdArray:
+        return self._held.positions(
+            epoch, lambda: epoch_permutation(self.num_items, seed=self.seed, epoch=epoch)
+        )
+
+
+AnyOrder: TypeAlias = EpochOrder | RowOrder
+
+
+def permuted_range(first: int, last: int, num_items: int, *, seed: int, epoch: int) -> IdArray:
+    """Return entries ``first:last`` of a permutation of ``range(num_items)`` that depends on (seed, epoch). Pure.
+
+    A Feistel network over the next even number of bits, walked until it comes back into the range (Black and Rogaway,
+    "Ciphers with arbitrary finite domains", CT-RSA 2002, section 4).
+
+    Parameters
+    ----------
+    first, last : of the entries
+    num_items : at most 2**62
+    seed, epoch : integers, taken modulo 2**64
+    """
+    half = max(-(-(num_items - 1).bit_length() // 2), 1)
+    keys = np.empty(_ROUNDS, dtype=np.uint64)
+    key = mix_int((mix_int(seed % 2**64) + epoch * int(GOLDEN)) % 2**64)
+    for number in range(_ROUNDS):
+        key = mix_int((key + int(GOLDEN)) % 2**64)
+        keys[number] = key
+    out = np.empty(last - first, dtype=np.int64)
+    with np.errstate(over="ignore"):  # interpreted hashes wrap around
+        _permute(first, num_items, half, keys, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _permute(first: int, num_items: int, half: int, keys: NDArray[np.uint64], out: IdArray) -> None:
+    shift = np.uint64(half)
+    mask = (np.uint64(1) << shift) - np.uint64(1)
+    end = np.uint64(num_items)
+    for i in range(out.shape[0]):
+        at = np.uint64(first + i)
+        while True:
+            left, right = at >> shift, at & mask
+            for key in keys:
+                left, right = right, left ^ (mix64(right ^ key) & mask)
+            at = (left << shift) | right
+            # Outside of the range it is a place like any other of the cycle, which leads back into it.
+            if at < end:
+                break
+        out[i] = np.int64(at)
+
+
+_TO_UNIT: Final = 2.0**-53  # of the upper 53 bits of a word, which a float64 holds exactly
+_LOW_BITS: Final = np.uint64(11)
+_DRAWS: Final = 0xD1B54A32D192ED03  # another key than that of the permutation of an epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Draws:
+    """How an epoch draws among n items: by the hash of (seed, epoch, draw), so that a resumed epoch draws the same.
+
+    Thread-safe.
+    """
+
+    num_draws: int  # of an epoch
+    weights: NDArray[np.float64] | None = None  # (n,) by which items are drawn; None: all alike
+    replace: bool = True
+
+    def check(self, num_items: int) -> None:
+        """Raise SeedError where ``num_items`` items cannot be drawn from like this."""
+        if self.weights is None:
+            return
+        if self.weights.shape != (num_items,):
+            raise SeedError(f"{self.weights.shape[0]} weights for {num_items} seeds; give one for each seed")
+        if not np.all(np.isfinite(self.weights)) or (self.weights < 0).any() or not self.weights.any():
+            raise SeedError("weights of seeds must be finite, at least 0, and not all 0")
+        if not self.replace and self.num_draws > (possible := int(np.count_nonzero(self.weights))):
+            raise SeedError(
+                f"{self.num_draws} draws without replacement of {possible} seeds whose weight is above 0; draw fewer"
+            )
+
+    def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
+        """Return (num_draws,) int64, the items in the order in which ``epoch`` draws them. Pure."""
+        key = mix_int((seed + _DRAWS) % 2**64)
+        if self.replace:
+            chances = _chances(self.num_draws, key, epoch)
+            if self.weights is None:
+                return np.minimum((chances * num_items).astype(np.int64), num_items - 1)
+            sums = np.cumsum(self.weights)
+            last = int(
+                np.flatnonzero(self.weights)[-1]
+            )  # a chance next to 1 may be rounded up to the whole sum
+            return np.minimum(np.searchsorted(sums, chances * sums[-1], side="right"), last)
+        if self.weights is None:
+            # As torch does: whole permutations, and a part of one more.
+            rounds = -(-self.num_draws // num_items)
+            return np.concatenate(
+                [
+                    epoch_permutation(num_items, seed=key + part * int(GOLDEN), epoch=epoch)
+                    for part in range(rounds)
+                ]
+            )[: self.num_draws]
+        # The first of independent exponential times (Efraimidis and Spirakis, IPL 97, 2006).
+        with np.errstate(divide="ignore", invalid="ignore"):  # of weight 0, set below
+            times = -np.log1p(-_chances(num_items, key, epoch)) / self.weights
+        times[self.weights == 0] = np.inf
+        return np.argsort(times, kind="stable")[: self.num_draws]
+
+    def facts(self) -> dict[str, Any]:
+        """Return what tells these draws from others, beside their weights, as JSON values by name."""
+        return {"num_draws": self.num_draws, "replace": self.replace, "is_weighted": self.weights is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DrawnSeeds:
+    """Seeds that may repeat, in place of the ids that a loader of nodes takes as ``seeds``.
+
+    A batch has each node once; ``loader.seed_positions`` says which of the seeds it was drawn for.
+    """
+
+    nodes: Any  # ids (n,), or ids by node type, as of `gloader.Loader`; they may repeat
+    draws: Draws | None = None  # None: an epoch takes each of them once
+
+
+def _chances(count: int, key: int, epoch: int) -> NDArray[np.float64]:
+    """Return (count,) numbers in [0, 1)."""
+    words = hashed_words(count, seed=key, epoch=epoch)
+    return (words >> _LOW_BITS).astype(np.float64) * _TO_UNIT

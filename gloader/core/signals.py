@@ -1,23 +1,32 @@
-"""Blocks that Ctrl-C and SIGTERM do not cut short: where threads start and end, where descriptors and folders open.
+"""Threads, locks and blocks that Ctrl-C and SIGTERM do not cut short.
 
 Python runs the handler of a signal between any two lines of the main thread, and its exception goes on from there:
 also out of the middle of `threading`, whose locks are then held for ever, or given back twice, and from between the
 call that opened something and the line that keeps it. docs/adr/0014-signals.md says what else was tried.
+
+`SignalSafeCondition` is a lock that threads can wait on and that a signal cannot break (docs/adr/0014-signals.md).
+`run_together` starts and joins threads, and raises `ThreadStartError` where the system allows no more of them.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
+import queue
 import signal
 import threading
+import time
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from gloader.errors import ThreadStartError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterator, Sequence
     from types import FrameType
+
 
 _SIGNALS = (
     signal.SIGINT,
@@ -205,3 +214,142 @@ class _SignalNote:
         self.arrived.append(signal.Signals(number))
         if len(self.arrived) >= _ATTEMPTS:
             self._handlers[signal.Signals(number)](number, frame)
+
+
+T = TypeVar("T")
+
+
+class SignalSafeCondition:
+    """A condition for the main thread too: it does what `threading.Condition` does, and Ctrl-C may come at any moment.
+
+    A condition takes its lock, and takes it again after a wait, in Python code: an exception between two lines of that
+    leaves the lock held for ever, or given back twice. Here the lock is only used as ``with condition.lock``, which no
+    signal can divide, and nothing is held during a wait.
+
+    Attributes
+    ----------
+    lock : reentrant, because what is dropped while it is held may close whatever uses it; guards what is waited for
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._bells: list[queue.SimpleQueue[None]] = []
+
+    def when(self, is_ready: Callable[[], object], act: Callable[[], T], timeout_s: float | None = None) -> T:
+        """Wait until ``is_ready`` is true, then call ``act``, both under the lock; return what ``act`` returns.
+
+        Parameters
+        ----------
+        is_ready : quick, asked at the start and after every `notify_all`
+        act : called once, with the lock still held, so that nothing changes between the two
+        timeout_s : seconds after which ``act`` is called in any case; None: waits for ever
+        """
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self.lock:
+                if is_ready() or time.monotonic() >= deadline:
+                    return act()
+                bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+                # Registered before the lock is let go, so that a change that comes now rings it.
+                self._bells.append(bell)
+            try:
+                # In C, with nothing held: a signal that raises here breaks nothing.
+                bell.get(timeout=None if timeout_s is None else max(deadline - time.monotonic(), 0))
+            except queue.Empty:
+                continue
+
+    def notify_all(self) -> None:
+        """Let whoever waits look again; with the lock held, after what is waited for has changed."""
+        # Bells of waits that timed out or were interrupted are among them: ringing one nobody hears is harmless.
+        for bell in self._bells:
+            bell.put(None)
+        self._bells.clear()
+
+
+@contextmanager
+def thread_errors() -> Iterator[None]:
+    """Turn the error of a thread that cannot begin inside the block into `ThreadStartError`.
+
+    Raises
+    ------
+    ThreadStartError
+        The system refuses another thread.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        # Python has no class of its own for it, and no errno.
+        if "can't start new thread" not in str(error):
+            raise
+        raise ThreadStartError(
+            "the system lets this process start no further thread: give fewer (threads=, OMP_NUM_THREADS), or raise "
+            "the limit of processes (`ulimit -u`, pids.max of the control group)"
+        ) from error
+
+
+def run_together(
+    tasks: Sequence[Callable[[], T]],
+    *,
+    threads: int,
+    name: str,
+    cancel: Callable[[], object] = lambda: None,
+) -> list[T]:
+    """Return what each of ``tasks`` returns, run on at most ``threads`` threads, which have ended when this does.
+
+    A signal, or a task that fails, ends it behind the tasks that are running.
+
+    Parameters
+    ----------
+    tasks : what is called, in this order
+    threads : how many of them run at a time
+    name : of the threads, before their numbers
+    cancel : called before the tasks that are running are waited for, so that long ones can end early
+
+    Raises
+    ------
+    ThreadStartError
+        The system allows no more threads.
+    BaseException
+        What the first of the tasks that failed raised.
+    """
+    changed = SignalSafeCondition()
+    numbers = iter(range(len(tasks)))  # shared: each thread takes the next one
+    is_cut = False
+    done: dict[int, T] = {}
+    failed: dict[int, BaseException] = {}
+
+    def run() -> None:
+        for number in numbers:
+            if is_cut or failed:
+                return
+            try:
+                done[number] = tasks[number]()
+            except BaseException as error:  # noqa: BLE001 - raised below, whatever its type
+                failed[number] = error
+            with changed.lock:
+                changed.notify_all()
+
+    begun: list[threading.Thread] = []
+    try:
+        with thread_errors(), uninterrupted():
+            for number in range(min(threads, len(tasks))):
+                begun.append(_begin(run, f"{name}-{number}"))  # noqa: PERF401 - those that began, where one cannot
+        changed.when(lambda: failed or len(done) == len(tasks), lambda: None)
+    finally:
+        with uninterrupted():
+            is_cut = True
+            cancel()
+            while begun:
+                begun.pop().join()  # and dropped: Python swallows a Ctrl-C that arrives while it forgets a thread
+    if failed:
+        try:
+            raise failed[min(failed)]
+        finally:
+            failed.clear()  # an error that is kept would hold itself through this frame, and what the tasks hold
+    return [done[number] for number in range(len(tasks))]
+
+
+def _begin(run: Callable[[], None], name: str) -> threading.Thread:
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

@@ -1,4 +1,9 @@
-"""Checks of all values of an array, at the speed of memory: where is the first that cannot be? Pure kernels."""
+"""Kernels on array values: checks at the speed of memory, and conversions between stored dtypes. Pure.
+
+Conversions turn stored elements of 8 and 16 bits into float32 and back without a loss. They index with unsigned
+numbers: slices are counted references, which cost more than the copy of a row, and signed indices are compared with
+zero, which keeps loops from being vectorised.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numba import njit
 
+from gloader.core.numba_ops import to_int
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    Bits16 = NDArray[np.uint16]  # of float16 or bfloat16, which numba does not know
+
 
 _BLOCK: Final = 4096
 
@@ -60,3 +70,125 @@ def first_bad_weight(weights: NDArray[Any]) -> int:
                 if not 0 <= block[i] < np.inf:
                     return start + i
     return -1
+
+
+@njit(cache=True, nogil=True)
+def float32_from_bits(bits: int) -> np.float32:
+    """Return the float32 whose bits are the low 32 of ``bits``."""
+    return np.uint32(bits).view(np.float32)
+
+
+@njit(cache=True, nogil=True)
+def float16_to_float32(bits: int) -> np.float32:
+    """Return the float16 of these ``bits`` as float32: exact, NaN payloads included."""
+    magnitude = (bits & 0x7FFF) << 13
+    sign = (bits & 0x8000) << 16
+    if magnitude >= 0x7C00 << 13:  # infinity or NaN
+        return float32_from_bits(sign | magnitude | 0x7F800000)
+    if magnitude >= 0x400 << 13:  # the exponents count from 15 and from 127
+        return float32_from_bits(sign | (magnitude + (112 << 23)))
+    # Without the leading one that all other numbers have: float32 has room to write them with one.
+    tiny = np.float32(bits & 0x3FF) * np.float32(2.0**-24)
+    return -tiny if sign else tiny
+
+
+@njit(cache=True, nogil=True)
+def float32_to_float16(bits: int) -> int:
+    """Return the bits of a float16 for those of a float32: right if `float16_to_float32` made it, else anything."""
+    sign = (bits >> 16) & 0x8000
+    magnitude = bits & 0x7FFFFFFF
+    if magnitude >= 0x7F800000:  # infinity or NaN
+        return sign | 0x7C00 | ((magnitude >> 13) & 0x3FF)
+    if magnitude >= 113 << 23:
+        return sign | (((magnitude - (112 << 23)) >> 13) & 0x7FFF)
+    return sign | to_int(float32_from_bits(magnitude) * np.float32(2.0**24))
+
+
+@njit(cache=True, nogil=True)
+def widen_float16(
+    out: NDArray[np.float32], out_start: int, values: Bits16, values_start: int, count: int
+) -> None:
+    """Copy float16 elements ``values[values_start:][:count]`` to ``out[out_start:]`` as float32."""
+    to, start = np.uint64(out_start), np.uint64(values_start)
+    for k in range(np.uint64(count)):
+        out[to + k] = float16_to_float32(np.int64(values[start + k]))
+
+
+@njit(cache=True, nogil=True)
+def widen_bfloat16(
+    out: NDArray[np.float32], out_start: int, values: Bits16, values_start: int, count: int
+) -> None:
+    """Copy bfloat16 elements ``values[values_start:][:count]`` to ``out[out_start:]`` as float32."""
+    to, start = np.uint64(out_start), np.uint64(values_start)
+    for k in range(np.uint64(count)):
+        out[to + k] = float32_from_bits(np.int64(values[start + k]) << 16)
+
+
+@njit(cache=True, nogil=True)
+def dequantize_int8(
+    out: NDArray[np.float32],
+    out_start: int,
+    values: NDArray[np.uint8],
+    values_start: int,
+    count: int,
+    factor: float,
+) -> None:
+    """Copy int8 elements ``values[values_start:][:count]`` times ``factor`` to ``out[out_start:]`` as float32."""
+    to, start = np.uint64(out_start), np.uint64(values_start)
+    for k in range(np.uint64(count)):
+        out[to + k] = np.float32(np.int8(values[start + k])) * factor
+
+
+@njit(cache=True, nogil=True)
+def narrow_to_float16(
+    out: Bits16, out_start: int, values: NDArray[np.uint32], values_start: int, count: int
+) -> bool:
+    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as float16; return if exactly."""
+    to, start = np.uint64(out_start), np.uint64(values_start)
+    lost = np.uint32(0)
+    for k in range(np.uint64(count)):
+        bits = values[start + k]
+        half = float32_to_float16(np.int64(bits))
+        lost |= np.float32(float16_to_float32(half)).view(np.uint32) ^ bits
+        out[to + k] = half
+    return lost == 0
+
+
+@njit(cache=True, nogil=True)
+def narrow_to_bfloat16(
+    out: Bits16, out_start: int, values: NDArray[np.uint32], values_start: int, count: int
+) -> bool:
+    """Copy float32 bits ``values[values_start:][:count]`` to ``out[out_start:]`` as bfloat16; return if exactly."""
+    to, start = np.uint64(out_start), np.uint64(values_start)
+    lost = np.uint32(0)
+    for k in range(np.uint64(count)):
+        bits = values[start + k]
+        lost |= bits & np.uint32(0xFFFF)
+        out[to + k] = bits >> np.uint32(16)
+    return lost == 0
+
+
+@njit(cache=True, nogil=True)
+def requantize_int8(
+    out: NDArray[np.uint8],
+    out_start: int,
+    values: NDArray[np.float32],
+    values_start: int,
+    count: int,
+    factor: np.float32,
+) -> bool:
+    """Copy ``values[values_start:][:count]`` over ``factor`` to ``out[out_start:]`` as int8; return if all are exact.
+
+    Those that `dequantize_int8` made are: the quotient is off by less than a half, and multiplied again it is the same.
+    """
+    to, start = np.uint64(out_start), np.uint64(values_start)
+    is_exact = True
+    # A factor of zero says nothing of the value but its sign; the sign of a zero comes back all the same.
+    factor_sign = np.copysign(np.float32(1), factor)
+    for k in range(np.uint64(count)):
+        value = values[start + k]
+        quotient = value / factor if factor != 0 else np.copysign(np.float32(1), value * factor_sign)
+        near = np.int8(np.rint(quotient)) if -128.5 < quotient < 127.5 else np.int8(0)
+        is_exact &= np.float32(near) * factor == value
+        out[to + k] = np.uint8(near)
+    return is_exact

@@ -1,16 +1,40 @@
-"""Passes over the edges on the SSD, each for hops of many batches: the seam between sampling and reading."""
+"""Passes over the edges on the SSD, each for the hops of many batches.
+
+`EdgePasses` is the seam between sampling and reading. `PickedPasses` serves samplers that know the positions of the
+edges that they take.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from gloader.ssd_store.sweep.ways import PassWay
+import numpy as np
+
+from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.read.columns import stored_array
+from gloader.ssd_store.read.lane import ReadSettings
+from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_regions
+from gloader.ssd_store.sweep.passes import PassWay, plan_pass, plan_pass_buffers
+from gloader.ssd_store.sweep.supply import WantedPositions
+from gloader.ssd_store.sweep.sweeper import plan_buffers
+from gloader.ssd_store.sweep.wanted_rows import count_bits, empty_bits, require_going
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.ssd_store.sweep.sweep import SweepCost
+    from numpy.typing import NDArray
+
+    from gloader.config import IoMode
+    from gloader.dataset.topology import AnyEdges
+    from gloader.samplers.sweeping import Frontier, PickRule
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.spill.regions import Regions
+    from gloader.ssd_store.sweep.sweeper import SweepCost
+    from gloader.types import IdArray
+
 
 __all__ = ["EdgePasses", "PassReport", "PassWay", "SweptHops"]
 
@@ -84,3 +108,234 @@ class EdgePasses(Protocol):
     def close(self) -> None:
         """Release everything, and close what its passes left. Idempotent."""
         ...
+
+
+# Of the pages. Beyond it all of the file is read, and marking the others would take longer than it saves.
+_FULL_SHARE: Final = 0.6
+_LOOKS: Final = 8  # at how many pages are marked, in the positions that could mark all of them
+
+
+class PickedPasses:
+    """`EdgePasses` for a `PickRule`. Thread-safe; one pass at a time. Owns files, rings and buffers until `close`.
+
+    Parameters
+    ----------
+    dataset : of one type, or a relation, whose edges they are
+    rule : of the sampler
+    folder : takes what passes bring, within its budget
+    memory_bytes : of all buffers; `pass_memory_bytes` says how many make for full speed
+    rates : of the disks
+    io : how requests are made
+    way : how every pass reads; None: by what ``rates`` predict
+    buffers : of `shared_buffers` with as many bytes, which passes over other files share and their owner closes; None:
+        of its own
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is too little for any pass.
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        As `open_topology`.
+    """
+
+    def __init__(
+        self,
+        dataset: AnyEdges,
+        rule: PickRule,
+        folder: SpillFolder,
+        *,
+        memory_bytes: int,
+        rates: IoRates,
+        io: IoMode = "auto",
+        way: PassWay | None = None,
+        buffers: SharedBuffers | None = None,
+    ) -> None:
+        self._rule = rule
+        self._rates = rates
+        self._way: PassWay | None = way
+        record = dataset.arrays["indices"]
+        self._num_pages = record.num_pages
+        self._portion_bytes = plan_pass_buffers(memory_bytes).portion_bytes
+        with dataset.as_opened():
+            self._stored = stored_array(
+                dataset.root, record, settings=ReadSettings(io=io), os_io=dataset.os_io
+            )
+            self._store = RegionStore(
+                self._stored,
+                folder,
+                buffers=shared_buffers(memory_bytes) if buffers is None else buffers,
+                owns_buffers=buffers is None,
+            )
+        self._gap_bytes = default_sweep_gap_bytes(self._stored.path.parent)
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of buffers and page checksums that are held, and of the page marks of a pass."""
+        marks = self._num_pages // 8
+        return self._store.resident_bytes + self._portion_bytes + int(self._stored.checksums.nbytes) + marks
+
+    def sweep(
+        self, frontiers: Sequence[Frontier], *, label: str, is_cancelled: Callable[[], bool]
+    ) -> PickedHops:
+        """Bring the sources at the positions of ``frontiers`` to the spill folder, or leave nothing there.
+
+        Parameters
+        ----------
+        frontiers : of any batches and hops below L; neighbours of one hop share files
+        label : whose pass it is, for messages
+        is_cancelled : looked at every few milliseconds
+
+        Raises
+        ------
+        StoreReadError, TruncatedStoreError, ChecksumError
+            The edges cannot be read, or are damaged; names file and page.
+        BudgetError, SpillError
+            There are too many frontiers for the buffers; the spill folder has no room, its disk is full or fails.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        ConfigError, GraphError
+            As the rule.
+        StoreError
+            The passes are closed.
+        """
+        stored = self._stored
+        with self._store.turn:
+            self._store.require_open()
+            # Planned for its error alone: too many frontiers are to fail before a page is marked.
+            plan_buffers(len(frontiers), self._store.sweep_bytes)
+            counts = self._counts(frontiers, label, is_cancelled)
+            pages, is_exact = self._mark(frontiers, counts, label, is_cancelled)
+            plan = plan_pass(
+                pages,
+                self._num_pages,
+                self._rates,
+                gap_bytes=self._gap_bytes,
+                written_bytes=int(counts.sum()) * stored.row_bytes,
+                forced=self._way if is_exact else "full",
+            )
+
+            def mark_all() -> NDArray[np.uint64]:
+                exact = empty_bits(self._num_pages)
+                for frontier in frontiers:
+                    self._mark_pages(frontier, exact, label, is_cancelled)
+                return exact
+
+            wanted = WantedPositions(
+                portions=self._rule.portions(frontiers),
+                counts=counts,
+                pages=pages,
+                num_pages=self._num_pages,
+                gap_bytes=plan.gap_bytes,
+                portion_bytes=self._portion_bytes,
+                exact_pages=None if is_exact else mark_all,
+            )
+            regions = self._store.write(
+                wanted,
+                plan_regions(counts, stored.row_bytes, [frontier.hop for frontier in frontiers]),
+                label=label,
+                member="frontier",
+                is_cancelled=is_cancelled,
+            )
+        report = PassReport(
+            way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=regions.cost
+        )
+        return PickedHops(regions, counts, stored.dtype, report)
+
+    def close(self) -> None:
+        """Release everything, and close what the passes left. Idempotent."""
+        self._store.close()
+
+    def _counts(self, frontiers: Sequence[Frontier], label: str, is_cancelled: Callable[[], bool]) -> IdArray:
+        counts = np.zeros(len(frontiers), np.int64)
+        for owner, frontier in enumerate(frontiers):
+            require_going(is_cancelled, f"counting what {label} wants")
+            counts[owner] = self._rule.counts([frontier])[0]
+        return counts
+
+    def _mark(
+        self,
+        frontiers: Sequence[Frontier],
+        counts: IdArray,
+        label: str,
+        is_cancelled: Callable[[], bool],
+    ) -> tuple[NDArray[np.uint64], bool]:
+        """Return the pages that ``frontiers`` want, and whether they are only those: if they are most, all are set."""
+        pages = empty_bits(self._num_pages)
+        most = _FULL_SHARE * self._num_pages
+        may_stop = self._way in (None, "full")
+        marked, next_look = 0, most
+        for frontier, count in zip(frontiers, counts.tolist(), strict=True):
+            self._mark_pages(frontier, pages, label, is_cancelled)
+            marked += count
+            # No more pages are marked than positions were: mostly there is no need to count them.
+            if may_stop and marked > next_look:
+                if count_bits(pages) > most:
+                    pages[:] = ~np.uint64(0)
+                    return pages, False
+                next_look = marked + self._num_pages // _LOOKS
+        return pages, True
+
+    def _mark_pages(
+        self,
+        frontier: Frontier,
+        pages: NDArray[np.uint64],
+        label: str,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
+        require_going(is_cancelled, f"marking the pages that {label} wants")
+        self._rule.mark(frontier, pages, per_page=PAGE_BYTES // self._stored.row_bytes)
+
+
+def shared_buffers(memory_bytes: int) -> SharedBuffers:
+    """Return the buffers with which passes read and write, of ``memory_bytes`` in all; raises as `PickedPasses`."""
+    plan = plan_pass_buffers(memory_bytes)
+    return SharedBuffers(
+        sweep_bytes=plan.sweep_bytes, lane_bytes=plan.lane_bytes, name="the reader of the edges"
+    )
+
+
+class PickedHops:
+    """What one pass brought: `SweptHops`. Thread-safe; made by `PickedPasses.sweep`.
+
+    Parameters
+    ----------
+    regions : of the spill folder, one for each frontier
+    counts : (O,) sources in each
+    dtype : of a source
+    report : what the pass took
+    """
+
+    def __init__(self, regions: Regions, counts: IdArray, dtype: np.dtype[Any], report: PassReport) -> None:
+        self._regions = regions
+        self._counts = counts
+        self._dtype = dtype
+        self._report = report
+
+    @property
+    def report(self) -> PassReport:
+        """What the pass took."""
+        return self._report
+
+    def read(self, owner: int) -> NDArray[Any]:
+        """Return the sources at the positions of ``frontiers[owner]``, ascending by position; verified.
+
+        Raises
+        ------
+        ChecksumError, SpillError, StoreError
+            They were damaged or cut since, or the device fails; or they were released; or the passes are closed.
+        """
+        return self._regions.read_array(owner, int(self._counts[owner]), self._dtype)
+
+    def release(self, owner: int) -> None:
+        """Say that ``frontiers[owner]`` is done: its file goes back with the last owner in it. Idempotent."""
+        self._regions.release(owner)
+
+    def close(self) -> None:
+        """Remove what was not released. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed.
+        """
+        self._regions.close()

@@ -1,4 +1,4 @@
-"""Passes over the edges of several relations: one file after another, for the hops of many batches."""
+"""Passes over the edges of several relations, one file after another, and the choice of passes for a sampler."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gloader.dataset.edge_passes import PassReport
-from gloader.dataset.open_passes import open_passes
-from gloader.dataset.picked_passes import shared_buffers
+from gloader.dataset.edge_passes import PassReport, PickedPasses, shared_buffers
+from gloader.dataset.list_passes import ListPasses
 from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.list_rule import ListRule
-from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
@@ -23,9 +22,51 @@ if TYPE_CHECKING:
     from gloader.config import IoMode
     from gloader.dataset.dataset import Dataset
     from gloader.dataset.edge_passes import EdgePasses, PassWay, SweptHops
-    from gloader.samplers.sweeping import AnyHopRule, Frontier, HeteroFrontier, HopRule
-    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.dataset.topology import AnyEdges
+    from gloader.samplers.sweeping import AnyHopRule, Frontier, HeteroFrontier, HopRule, PickRule
+    from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.spill.regions import SharedBuffers
+
+
+def open_passes(
+    dataset: AnyEdges,
+    rule: HopRule,
+    folder: SpillFolder,
+    *,
+    memory_bytes: int,
+    rates: IoRates,
+    io: IoMode = "auto",
+    way: PassWay | None = None,
+    buffers: SharedBuffers | None = None,
+) -> EdgePasses:
+    """Return the passes over the edges of ``dataset`` that ``rule`` needs; the caller closes them.
+
+    Parameters
+    ----------
+    dataset : of one type, or a relation, whose edges they are
+    rule : of the sampler: a `ListRule`, else a `PickRule`
+    folder : takes what passes bring, within its budget
+    memory_bytes : of all buffers
+    rates : of the disks
+    io : how requests are made
+    way : how every pass reads; None: by what ``rates`` predict
+    buffers : of `shared_buffers`, for passes of a `PickRule` that take turns with others; their owner closes them
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is too little for any pass.
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        As `open_topology`.
+    """
+    if isinstance(rule, ListRule):
+        return ListPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way)
+    picks = cast("PickRule", rule)
+    return PickedPasses(
+        dataset, picks, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way, buffers=buffers
+    )
+
 
 _NOTHING = np.empty(0, dtype=np.int32)
 

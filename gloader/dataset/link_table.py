@@ -1,20 +1,240 @@
-"""A link table of a dataset: edges to predict, with labels, times and wrong destinations where they are given."""
+"""Link tables of a dataset: edges to predict, with optional labels, times and wrong destinations.
+
+`OpenLinks` holds a column in memory if it fits; rows of larger columns are read from the SSD.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
+import numpy as np
+
+from gloader.core.ids import as_ids, outside
 from gloader.core.near_names import near_attributes
-from gloader.dataset.link_record import LABELS, NEGATIVES, PAIRS, TIMES
-from gloader.dataset.open_links import OpenLinks
+from gloader.dataset.link_record import LINK_LABELS, NEGATIVES, PAIRS, TIMES, LinkCheck, link_error
+from gloader.dataset.values import wrong_value
+from gloader.errors import ShapeError, StoreError
+from gloader.ssd_store.format.array_reader import load_array
+from gloader.ssd_store.format.format import require_same, told_apart
+from gloader.ssd_store.read.columns import NO_POSITIONS, RowArray, RowRequest
+from gloader.ssd_store.read.lane import ReadLane
+from gloader.types import LinkRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.open_links import LinkArrays
-    from gloader.ssd_store.format.format import ArrayRecord
-    from gloader.types import Relation
+    from gloader.dataset.link_record import LinkLimits
+    from gloader.dataset.schema import LinkRecord
+    from gloader.ssd_store.format.format import ArrayRecord, Manifest
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.types import IdArray, Relation
+
+
+# What is read passes through it: room for 512 requests of a page.
+_BOUNCE_BYTES: Final = 2 * 2**20
+_WHEN_CLOSED: Final = "the link table is closed; open it again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkArrays:
+    """The arrays of a link table, and what bounds their values, which are checked whenever they are read."""
+
+    root: Path  # of the dataset
+    manifest: Manifest  # its commit record, which was checked
+    os_io: OsIO
+    table: LinkRecord
+    records: Mapping[str, ArrayRecord]  # of the arrays that the table has, by plain name
+    limits: LinkLimits
+
+
+class OpenLinks:
+    """A link table that is open for reading: a `LinkReader`. Thread-safe; a forked child may read beside its parent.
+
+    Nothing is believed that was not verified and checked when it was read. Owns memory, or files and a lane, until
+    `close`; also a context manager. Made by `LinkTable.open`.
+
+    Parameters
+    ----------
+    arrays : what is read
+    max_bytes : memory for what is held: labels and times, then pairs, then negatives, as far as they fit
+    io : how rows are read that are not held
+
+    Raises
+    ------
+    StoreOpenError, IncompleteStoreError, TruncatedStoreError, StoreReadError, ChecksumError, FormatError
+        As `LinkTable.open`.
+    """
+
+    def __init__(self, arrays: LinkArrays, *, max_bytes: int, io: IoMode = "auto") -> None:
+        self._arrays = arrays
+        self._is_closed = False
+        self._stack = ExitStack()
+        held = _held(arrays, max_bytes)
+        with told_apart(arrays.root, arrays.manifest, os_io=arrays.os_io):
+            try:
+                self._columns: dict[str, _Column] = {name: _load(arrays, name) for name in held}
+                lane_bytes = self._open_rows([name for name in arrays.records if name not in held], io)
+                require_same(arrays.root, arrays.manifest, os_io=arrays.os_io)
+            except BaseException:
+                self._stack.close()
+                raise
+        self._held_bytes = lane_bytes + sum(column.num_bytes for column in self._columns.values())
+
+    @property
+    def num_rows(self) -> int:
+        """Edges in the table."""
+        return self._arrays.records[PAIRS].shape[0]
+
+    @property
+    def relation(self) -> Relation:
+        """The relation that the edges are of, or would be."""
+        return self._arrays.table.relation
+
+    @property
+    def reverse_relation(self) -> Relation | None:
+        """The relation whose edges lead back; None: there is none."""
+        return self._arrays.table.reverse
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that are held: columns, or page checksums and the memory that reads pass through."""
+        return self._held_bytes
+
+    def read(self, rows: IdArray, /) -> LinkRows:
+        """Return ``rows`` (n,) in 0..num_rows-1, in any order, repeats allowed; verified. Thread-safe.
+
+        Raises
+        ------
+        ShapeError
+            A row is not one of the table; nothing was read.
+        ChecksumError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read; names file, page and rows.
+        FormatError
+            A value cannot be, though its bytes are as they were written; names file and row.
+        StoreError
+            The table is closed.
+        """
+        if self._is_closed:
+            raise StoreError(f"{self._arrays.root}: {link_error(self._arrays.table.name, _WHEN_CLOSED)}")
+        ids = as_ids(rows, noun=f"rows of links {self._arrays.table.name!r}", error=ShapeError)
+        if len(wrong := outside(ids, self.num_rows)):
+            message = f"rows must be in 0..{self.num_rows - 1}; these are not: {wrong[:5].tolist()}"
+            raise ShapeError(link_error(self._arrays.table.name, message))
+        is_sorted = bool(np.all(ids[1:] >= ids[:-1]))
+        request = RowRequest(rows=ids, position=NO_POSITIONS, is_sorted=is_sorted).in_file_order()
+        found = {name: column.read(ids, request) for name, column in self._columns.items()}
+        sources, destinations, positions, reverses = np.ascontiguousarray(found[PAIRS].T)
+        return LinkRows(
+            sources=sources,
+            destinations=destinations,
+            positions=positions,
+            reverses=reverses,
+            labels=found.get(LINK_LABELS),
+            times=found.get(TIMES),
+            negatives=found[NEGATIVES].astype(np.int64) if NEGATIVES in found else None,
+        )
+
+    def close(self) -> None:
+        """Wait for the reads in progress and release everything. Idempotent."""
+        self._is_closed = True
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open_rows(self, names: list[str], io: IoMode) -> int:
+        """Open the files of arrays, and a lane that they share, which is closed before them; return its bytes."""
+        arrays, files = self._arrays, {}
+        for name in names:
+            files[name] = RowArray(arrays.root, arrays.records[name], io=io, os_io=arrays.os_io)
+            self._stack.callback(files[name].close)
+        if not files:
+            return 0
+        lane = ReadLane(
+            max(_BOUNCE_BYTES, *(file.max_extent_bytes for file in files.values())),
+            io=io,
+            is_direct=all(file.is_direct for file in files.values()),
+            os_io=arrays.os_io,
+            when_closed=_WHEN_CLOSED,
+        )
+        self._stack.callback(lane.close)
+        for name, file in files.items():
+            self._columns[name] = _RowsOnDisk(name, file, lane, arrays.limits)
+        return lane.bounce_bytes
+
+
+class _Column(Protocol):
+    @property
+    def num_bytes(self) -> int: ...
+
+    def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]: ...
+
+
+class _HeldRows:
+    """An array in memory, whose values were checked."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values
+        self.num_bytes = values.nbytes
+
+    def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
+        del request  # memory has no order
+        return self._values[rows]
+
+
+class _RowsOnDisk:
+    """An array on the SSD, whose values are checked whenever they are read."""
+
+    def __init__(self, name: str, file: RowArray, lane: ReadLane, limits: LinkLimits) -> None:
+        self._name, self._file, self._lane, self._limits = name, file, lane, limits
+        self.num_bytes = file.num_bytes
+
+    def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
+        values = self._file.read(self._lane, request)
+        at = self._limits.first_wrong(self._name, values)
+        if at >= 0:
+            width = values.size // len(rows)
+            position = int(rows[at // width]) * width + at % width
+            message = self._limits.describe(self._name, position, values.reshape(-1)[at])
+            raise wrong_value(self._file.path, self._name, message)
+        return values
+
+
+def _held(arrays: LinkArrays, max_bytes: int) -> tuple[str, ...]:
+    """Return the names of the arrays that are held.
+
+    The narrow columns first: a row of a column that is not held is a request of a page, however narrow it is.
+    """
+    held, left = [], max_bytes
+    for name in (LINK_LABELS, TIMES, PAIRS, NEGATIVES):
+        if name in arrays.records:
+            left -= arrays.records[name].num_bytes
+            if left < 0:
+                break
+            held.append(name)
+    return tuple(held)
+
+
+def _load(arrays: LinkArrays, name: str) -> _Column:
+    record = arrays.records[name]
+    values = load_array(arrays.root, record, os_io=arrays.os_io)
+    check = LinkCheck(name, arrays.limits, in_graph=arrays.table.in_graph)
+    message = check.wrong(values) or check.wrong_end()
+    if message is not None:
+        raise wrong_value(arrays.root / record.file, name, message)
+    return _HeldRows(values)
 
 
 @near_attributes
@@ -66,12 +286,12 @@ class LinkTable:
     @property
     def has_labels(self) -> bool:
         """Whether each row has a label."""
-        return LABELS in self.arrays
+        return LINK_LABELS in self.arrays
 
     @property
     def label_dtype(self) -> str | None:
         """The dtype of the labels, int64 or float32; None without."""
-        return self.arrays[LABELS].dtype if self.has_labels else None
+        return self.arrays[LINK_LABELS].dtype if self.has_labels else None
 
     @property
     def has_times(self) -> bool:

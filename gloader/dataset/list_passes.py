@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 
 from gloader.core.aligned_memory import aligned_bytes
-from gloader.core.processor_time import helping
+from gloader.core.thread_times import helping
 from gloader.dataset.edge_passes import PassReport
 from gloader.dataset.topology import element_rule
 from gloader.errors import BudgetError, StoreError
@@ -20,12 +20,12 @@ from gloader.samplers.list_rule import ListDraws, ListRule, list_draws_bytes
 from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.page_reader import MAX_EXTENT_BYTES, PageReader
+from gloader.ssd_store.read.paged_array import MAX_EXTENT_BYTES, PageReader
 from gloader.ssd_store.spill.pieces import SpilledPieces
 from gloader.ssd_store.sweep.kernels import WHOLE_FILE
-from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.ssd_store.sweep.passes import PassPlan, plan_pass
+from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.ssd_store.sweep.wanted_rows import empty_bits, next_bit, require_going
-from gloader.ssd_store.sweep.ways import PassPlan, plan_pass
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.any_edges import AnyEdges
     from gloader.dataset.edge_passes import PassWay
+    from gloader.dataset.topology import AnyEdges
     from gloader.samplers.sweeping import Frontier
-    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.types import IdArray

@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from gloader.core.machine import folder_of_machine
 from gloader.core.object_traffic import ObjectTraffic
-from gloader.core.paths import home_dir, require_parent
+from gloader.core.paths import home_dir, require_parent, require_plain, shown_url
 from gloader.core.units import format_bytes
-from gloader.core.urls import require_plain, shown_url
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.config import ObjectSettings
-    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.mirror import MirrorIO
 
 

@@ -1,4 +1,4 @@
-"""What the commit record of a dataset must say: which arrays there are, of which types and lengths."""
+"""The rules for the commit record of a dataset: its arrays, their dtypes and their lengths."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from gloader.dataset.link_record import NEGATIVES, link_arrays, read_links
-from gloader.dataset.link_values import LinkLimits
+from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
 from gloader.dataset.schema import EDGE, HETERO_KIND, KIND, NODE, Schema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
 from gloader.errors import FormatError
-from gloader.ssd_store.format.array_names import is_of_links
-from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, is_of_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

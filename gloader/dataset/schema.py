@@ -10,7 +10,7 @@ import numpy as np
 
 from gloader.core.malformed import shown
 from gloader.errors import FormatError, GraphError, VersionError
-from gloader.ssd_store.format.array_names import (
+from gloader.ssd_store.format.manifest import (
     ALLOWED,
     LINKS,
     MAX_FOLDER_LENGTH,

@@ -1,28 +1,535 @@
-"""The tables of a dataset, each with its own arrays: of the nodes of a type, the edges of a relation, of links."""
+"""Tables of a dataset: nodes of one type, edges of one relation, and links, each with its arrays.
+
+A node table has feature rows (N, F), labels and splits. An edge table has the in-neighbours of each destination node,
+and feature rows (E, F_e) if the relation has them. Arrays are checked when they are read.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from gloader.core.near_names import missing_key
-from gloader.dataset.edge_table import EdgeTable
+import numpy as np
+
+from gloader.core.near_names import missing_key, near_attributes
 from gloader.dataset.link_record import link_arrays
-from gloader.dataset.link_table import LinkTable
-from gloader.dataset.node_table import NodeTable
-from gloader.dataset.open_links import LinkArrays
+from gloader.dataset.link_table import LinkArrays, LinkTable
 from gloader.dataset.record import edge_limits, link_limits, node_limits
 from gloader.dataset.schema import relation_text
-from gloader.dataset.table_arrays import TableArrays
+from gloader.dataset.values import DTYPES, check_array, wrong_value
+from gloader.errors import ConfigError, ShapeError
+from gloader.samplers import CscGraph
+from gloader.samplers.graph import describe_unsorted_time
+from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.format.array_reader import load_array, load_elements
+from gloader.ssd_store.format.format import DATA_OFFSET, PAGE_BYTES, told_apart
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
+    from gloader.config import IoMode, Verify
+    from gloader.core.ids import HeldRows
     from gloader.dataset.schema import Schema
-    from gloader.ssd_store.format.format import Manifest
+    from gloader.dataset.values import ValueLimits
+    from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.ssd_store.os_io import OsIO
-    from gloader.types import Relation
+    from gloader.types import IdArray, Relation
+
+
+class TableArrays:
+    """The arrays of a type or a relation. Thread-safe; reads only; holds no file open.
+
+    Parameters
+    ----------
+    root : the directory of the dataset
+    manifest : its commit record
+    os_io : the system calls by which the arrays are read
+    folder : what stands before the table's plain names in the record
+    limits : what bounds the values; they are checked whenever they are read
+
+    Attributes
+    ----------
+    records : of the arrays that the table has, by plain name
+    """
+
+    def __init__(
+        self, root: Path, manifest: Manifest, os_io: OsIO, *, folder: str, limits: ValueLimits
+    ) -> None:
+        self.root = root
+        self.manifest = manifest
+        self.os_io = os_io
+        self.folder = folder
+        self.limits = limits
+        self.records: Mapping[str, ArrayRecord] = {
+            name: manifest.arrays[folder + name] for name in DTYPES if folder + name in manifest.arrays
+        }
+
+    def path(self, name: str) -> Path:
+        """Return the file of array ``name``."""
+        return self.root / self.records[name].file
+
+    def load(self, name: str) -> NDArray[Any]:
+        """Return array ``name``, read into memory whole, verified and checked; read-only.
+
+        Raises
+        ------
+        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read.
+        GraphError, FormatError
+            A value cannot be.
+        """
+        with self.as_opened():
+            array = load_array(self.root, self.records[name], os_io=self.os_io)
+        check_array(self.path(name), name, array, self.limits)
+        return array
+
+    def load_at(self, name: str, positions: IdArray) -> NDArray[Any]:
+        """Return the elements of array ``name`` at ``positions`` (n,); raises as `load`, and ShapeError."""
+        with self.as_opened():
+            values = load_elements(self.root, self.records[name], positions, os_io=self.os_io)
+        at = self.limits.first_wrong(name, values)
+        if at >= 0:
+            message = self.limits.describe(name, int(positions[at]), values[at])
+            raise wrong_value(self.path(name), name, message)
+        return values
+
+    @contextmanager
+    def as_opened(self) -> Iterator[None]:
+        """Tell another dataset at this path from damage, if files of this one are refused in the block.
+
+        Raises
+        ------
+        StoreOpenError
+            In place of the block's error: another dataset took the place of this one.
+        """
+        with told_apart(self.root, self.manifest, os_io=self.os_io):
+            yield
+
+
+_CHUNK_ROWS: Final = 1 << 16
+
+
+class FeatureRows:
+    """What a loader needs of a matrix of features. Thread-safe; reads only; holds no file open. Made by its table.
+
+    Parameters
+    ----------
+    name : of the node type, or of the relation, as "a:writes:b"; "edges" of the relation of a homogeneous dataset
+    number : of the type; of relation k, behind T types: T + k
+    arrays : of the table
+    column : plain name of the matrix, which is there
+    """
+
+    def __init__(self, name: str, number: int, arrays: TableArrays, column: str) -> None:
+        self.name = name
+        self.number = number
+        self._arrays = arrays
+        self._record = arrays.records[column]
+
+    @property
+    def num_rows(self) -> int:
+        """Nodes of the type, or edges of the relation: row i is that of the edge at position i of its indices."""
+        return self._record.shape[0]
+
+    @property
+    def feature_dim(self) -> int:
+        """F."""
+        return self._record.shape[1]
+
+    @property
+    def feature_dtype(self) -> str:
+        """The dtype as stored: float32, float16, bfloat16 or int8."""
+        return self._record.dtype
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of all rows as stored."""
+        return self._record.num_bytes
+
+    @property
+    def features_path(self) -> Path:
+        """The file of the rows."""
+        return self._arrays.root / self._record.file
+
+    @property
+    def held(self) -> HeldRows | None:
+        """The rows that are here; None: all of them."""
+        return self._arrays.manifest.held_rows(self._record.name)
+
+    @property
+    def held_span(self) -> tuple[int, int]:
+        """The first byte of the file that rows here take, and the byte behind the last, in whole pages."""
+        pages = (0, self._record.num_pages)
+        if self.held is not None:
+            pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
+        return DATA_OFFSET + pages[0] * PAGE_BYTES, DATA_OFFSET + pages[1] * PAGE_BYTES
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the rows that are here."""
+        held = self.held
+        return self.feature_bytes if held is None else (held.past - held.first) * self._record.row_bytes
+
+    def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
+        """Open the rows for reading in any order; see `FeatureStore.open` for the settings.
+
+        Raises
+        ------
+        StoreOpenError
+            Another dataset took the place of this one, or the file cannot be opened.
+        ConfigError, ChecksumError, FormatError, StoreReadError
+            As `FeatureStore.open`.
+        """
+        return FeatureStore.open(
+            self._arrays.root,
+            column=self._record.name,
+            manifest=self._arrays.manifest,
+            io=io,
+            verify=verify,
+            os_io=self._arrays.os_io,
+            **settings,
+        )
+
+    def all_rows(self) -> NDArray[np.float32]:
+        """Return all rows (N, F) as float32, in memory.
+
+        Raises
+        ------
+        RowNotHereError
+            Other machines have some of them.
+        StoreOpenError, ConfigError, ChecksumError, FormatError, StoreReadError
+            As `open_features`.
+        """
+        with self.open_features() as store:
+            store.require_here(0, self.num_rows)
+            rows = np.empty((self.num_rows, self.feature_dim), dtype=np.float32)
+            # In pieces, so that the ids of a request stay small beside the rows.
+            for start in range(0, len(rows), _CHUNK_ROWS):
+                part = rows[start : start + _CHUNK_ROWS]
+                store.read_into(np.arange(start, start + len(part)), part)
+        return rows
+
+
+@near_attributes
+class NodeTable:
+    """The nodes of one type of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+
+    Parameters
+    ----------
+    name : of the type
+    number : of the type, in the order of the dataset's record
+    num_nodes : N
+    arrays : features, labels, splits and original ids, as far as there are any
+    """
+
+    def __init__(self, name: str, number: int, num_nodes: int, arrays: TableArrays) -> None:
+        self.name = name
+        self.number = number
+        self.num_nodes = num_nodes
+        self._arrays = arrays
+
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"NodeTable({self.name!r}, num_nodes={self.num_nodes}, feature_dim={self.feature_dim})"
+
+    @property
+    def has_features(self) -> bool:
+        """Whether the nodes have feature rows."""
+        return "features" in self._arrays.records
+
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """The feature rows of the nodes; None: there are none."""
+        return FeatureRows(self.name, self.number, self._arrays, "features") if self.has_features else None
+
+    @property
+    def feature_dim(self) -> int:
+        """F; 0 without features."""
+        return self._features().feature_dim if self.has_features else 0
+
+    @property
+    def feature_dtype(self) -> str:
+        """The dtype of the stored features: float32, float16, bfloat16 or int8; float32 without features."""
+        return self._features().feature_dtype if self.has_features else "float32"
+
+    @property
+    def feature_bytes(self) -> int:
+        """Bytes of all feature rows as stored; 0 without features."""
+        return self._features().feature_bytes if self.has_features else 0
+
+    @property
+    def features_path(self) -> Path:
+        """The file of the feature rows.
+
+        Raises
+        ------
+        ConfigError
+            The type has no features.
+        """
+        return self._features().features_path
+
+    def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
+        """Open the feature rows for reading in any order; see `FeatureStore.open` for the settings.
+
+        Raises
+        ------
+        StoreOpenError
+            Another dataset took the place of this one, or the file cannot be opened.
+        ConfigError
+            The type has no features, or as `FeatureStore.open`.
+        ChecksumError, FormatError, StoreReadError
+            As `FeatureStore.open`.
+        """
+        return self._features().open_features(io=io, verify=verify, **settings)
+
+    def all_features(self) -> NDArray[np.float32]:
+        """Return all feature rows (N, F) as float32, in memory; raises as `open_features`."""
+        return self._features().all_rows()
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether the nodes have labels and splits: one type of a dataset has."""
+        return "labels" in self._arrays.records
+
+    @cached_property
+    def labels(self) -> IdArray:
+        """(N,) int64 class of each node, -1 where unlabelled; verified, read-only."""
+        return self._load("labels")
+
+    def labels_of(self, nodes: IdArray) -> IdArray:
+        """Return the class of each of ``nodes`` (n,) as (n,) int64, -1 where unlabelled; verified.
+
+        Only these labels are held in memory; `labels` holds all N. Ask once for all seeds, not by batch.
+
+        Raises
+        ------
+        ConfigError
+            The type has no labels.
+        ShapeError
+            An id is no node.
+        ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read.
+        FormatError
+            A label is not one of the classes.
+        """
+        self._require_labels()
+        return self._arrays.load_at("labels", nodes)
+
+    @cached_property
+    def train(self) -> IdArray:
+        """(n,) int64 ids of the training nodes; verified, read-only."""
+        return self._load("train")
+
+    @cached_property
+    def valid(self) -> IdArray:
+        """(n,) int64 ids of the validation nodes; verified, read-only."""
+        return self._load("valid")
+
+    @cached_property
+    def test(self) -> IdArray:
+        """(n,) int64 ids of the test nodes; verified, read-only."""
+        return self._load("test")
+
+    @property
+    def split_sizes(self) -> dict[str, int]:
+        """Number of nodes in each split, by its name, without reading them; empty without labels."""
+        names = ("train", "valid", "test")
+        return {name: self._arrays.records[name].shape[0] for name in names if name in self._arrays.records}
+
+    @cached_property
+    def original_ids(self) -> IdArray | None:
+        """(N,) int64 id that each node has in the source, verified, read-only; None: nodes kept their ids.
+
+        Everything else here counts nodes as the dataset stores them.
+        """
+        return self._arrays.load("original_ids") if "original_ids" in self._arrays.records else None
+
+    def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return ``values`` (N, ...), one per node as stored, in the order of the nodes' original ids.
+
+        Raises
+        ------
+        ShapeError
+            There is not one value per node.
+        """
+        if values.shape[:1] != (self.num_nodes,):
+            raise ShapeError(
+                f"{self._arrays.root}: values have shape {values.shape}; there are {self.num_nodes} nodes"
+            )
+        if self.original_ids is None:
+            return values
+        # Node i of the store is original_ids[i] of the source: values are scattered, not gathered.
+        ordered = np.empty_like(values)
+        ordered[self.original_ids] = values
+        return ordered
+
+    def _features(self) -> FeatureRows:
+        if self.feature_rows is None:
+            raise ConfigError(f"{self._arrays.root}: nodes of type {self.name!r} have no features")
+        return self.feature_rows
+
+    def _load(self, name: str) -> IdArray:
+        self._require_labels()
+        return self._arrays.load(name)
+
+    def _require_labels(self) -> None:
+        if not self.has_labels:
+            raise ConfigError(
+                f"{self._arrays.root}: nodes of type {self.name!r} have no labels and splits; those of one type "
+                "have, which is Dataset.labelled"
+            )
+
+
+@near_attributes
+class EdgeTable:
+    """The edges of one relation of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+
+    Whatever reads the topology of a dataset of one type reads that of a relation: `open_topology`, the passes.
+
+    Parameters
+    ----------
+    relation : (source type, name, destination type)
+    number : of the relation among the tables of the dataset: types come first
+    arrays : indptr, indices and perhaps edge_weight, edge_features and edge_time
+    name : what its features are called
+    """
+
+    def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:
+        self.relation = relation
+        self._number = number
+        self._name = name
+        self._arrays = arrays
+
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"EdgeTable({':'.join(self.relation)!r}, num_edges={self.num_edges})"
+
+    @property
+    def root(self) -> Path:
+        """The directory of the dataset."""
+        return self._arrays.root
+
+    @property
+    def os_io(self) -> OsIO:
+        """The system calls by which the arrays are read."""
+        return self._arrays.os_io
+
+    @property
+    def limits(self) -> ValueLimits:
+        """What bounds the values of the arrays."""
+        return self._arrays.limits
+
+    @property
+    def arrays(self) -> Mapping[str, ArrayRecord]:
+        """The records of the arrays, by plain name."""
+        return self._arrays.records
+
+    @property
+    def num_nodes(self) -> int:
+        """N: destinations."""
+        return self.limits.num_nodes
+
+    @property
+    def num_sources(self) -> int:
+        """The nodes of the source type, from which edges may come."""
+        return self.limits.num_sources
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.limits.num_edges
+
+    @property
+    def topology_bytes(self) -> int:
+        """Bytes of indptr, indices and edge weights."""
+        names = ("indptr", "indices", "edge_weight")
+        return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
+
+    @property
+    def time_bytes(self) -> int:
+        """Bytes of the times of the edges, which are held beside the topology by those that look at them."""
+        return self.arrays["edge_time"].num_bytes if self.has_times else 0
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether edges have weights."""
+        return "edge_weight" in self.arrays
+
+    @property
+    def has_times(self) -> bool:
+        """Whether edges have times."""
+        return "edge_time" in self.arrays
+
+    @property
+    def has_edge_features(self) -> bool:
+        """Whether edges have feature rows."""
+        return "edge_features" in self.arrays
+
+    @cached_property
+    def feature_rows(self) -> FeatureRows | None:
+        """The feature rows of the edges, in the order of their positions; None: there are none."""
+        if not self.has_edge_features:
+            return None
+        return FeatureRows(self._name, self._number, self._arrays, "edge_features")
+
+    def load_times(self, indptr: IdArray) -> IdArray | None:
+        """Return the time of each edge, (E,) int64 seconds, in memory, verified and found sorted; None: no times.
+
+        Parameters
+        ----------
+        indptr : (N + 1,) where the lists begin, checked
+
+        Raises
+        ------
+        ChecksumError, StoreReadError, StoreOpenError
+            As `load_graph`.
+        GraphError
+            They do not ascend within a list; names file and edge.
+        """
+        if not self.has_times:
+            return None
+        times = self._arrays.load("edge_time")
+        if (message := describe_unsorted_time(indptr, times)) is not None:
+            raise wrong_value(self._arrays.path("edge_time"), "edge_time", message)
+        return times
+
+    def load_graph(self, *, times: bool = True) -> CscGraph:
+        """Return the edges, read into memory whole and verified; `open_topology` reads what is larger page by page.
+
+        Parameters
+        ----------
+        times : with the times of the edges, where they have some
+
+        Raises
+        ------
+        ChecksumError, StoreReadError
+            The bytes on disk are not those that were written, or cannot be read.
+        StoreOpenError
+            Another dataset took the place of this one.
+        GraphError
+            An id is no node, offsets do not ascend, a weight is not a finite number of at least 0, or times do not
+            ascend in the list of a node.
+        """
+        weight = self._arrays.load("edge_weight") if self.has_weights else None
+        indptr = self._arrays.load("indptr")
+        return CscGraph(
+            indptr=indptr,
+            indices=self._arrays.load("indices"),
+            edge_weight=weight,
+            edge_time=self.load_times(indptr) if times else None,
+            num_sources=self.num_sources,
+            validate=False,
+        )
+
+    def as_opened(self) -> AbstractContextManager[None]:
+        """Tell another dataset at this path from damage, if files are refused in the block; see `TableArrays`."""
+        return self._arrays.as_opened()
 
 
 ONLY_EDGES: Final = "edges"  # what the features of the edges of a homogeneous dataset are called

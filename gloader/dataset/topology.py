@@ -1,10 +1,10 @@
-"""The topology of a dataset: held in memory where it fits, else read page by page; never mapped."""
+"""Topology of a dataset: in memory if it fits, otherwise read page by page; never mapped."""
 
 from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numba import njit
@@ -18,9 +18,8 @@ from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.ssd_store.format.array_reader import array_pieces, load_page_checksums
 from gloader.ssd_store.format.format import check_array_file
 from gloader.ssd_store.read.device_file import DeviceFile
-from gloader.ssd_store.read.kept_pages import KeptPages
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.paged_array import PagedArray, PagedScan, Rule
+from gloader.ssd_store.read.paged_array import KeptPages, PagedArray, PagedScan, Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -29,11 +28,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import IoMode
-    from gloader.dataset.any_edges import AnyEdges
     from gloader.dataset.dataset import Dataset
+    from gloader.dataset.tables import EdgeTable
     from gloader.dataset.values import ValueLimits
     from gloader.samplers import Topology
     from gloader.types import IdArray, Relation
+
 
 # For those who read a few batches, or perhaps nothing.
 FEW_BYTES: Final = 64 * 2**20
@@ -371,3 +371,6 @@ def element_rule(path: Path, name: str, limits: ValueLimits) -> Rule:
         return wrong_value(path, name, limits.describe(name, position, value))
 
     return Rule(first_wrong=partial(limits.first_wrong, name), error=error)
+
+
+AnyEdges: TypeAlias = "Dataset | EdgeTable"

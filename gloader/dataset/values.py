@@ -1,4 +1,4 @@
-"""What a dataset's arrays and their values may be. Checksums tell that bytes are the writer's, not that he meant well.
+"""Rules for the arrays of a dataset and their values. A checksum proves the writer's bytes, not that they are valid.
 
 Every id is checked before anything is indexed with it: as its array is loaded, as pages of it are read, in `gloader
 verify`.
@@ -14,7 +14,7 @@ from numba import njit
 
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
 from gloader.errors import FormatError, GraphError
-from gloader.ssd_store.write.cast import FEATURE_DTYPES
+from gloader.ssd_store.write.feature_column import FEATURE_DTYPES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,28 +1,365 @@
-"""The writer of a dataset directory: it knows which arrays there must be, and commits all of them or none."""
+"""Writers of a dataset directory: all of its arrays are committed together, or none.
+
+`DatasetWriter` writes a dataset of one node type, `HeteroDatasetWriter` a folder for each node type and each relation.
+Both write node tables, edge tables and link tables, and check that no array is missing.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Self
 
-from gloader.dataset.link_writers import LinkTablesWriter
-from gloader.dataset.record import REQUIRED_ARRAYS
-from gloader.dataset.schema import EDGE, KIND, NODE, Schema
-from gloader.dataset.table_writers import EdgeTableWriter, NodeTableWriter, TableArraysWriter
-from gloader.errors import ShapeError
+import numpy as np
+
+from gloader.dataset.link_record import (
+    LINK_DTYPES,
+    LINK_LABELS,
+    METADATA_KEY,
+    NEGATIVES,
+    PAIR_WIDTH,
+    PAIRS,
+    TIMES,
+    count_in_graph,
+    link_error,
+    wrong_rows,
+    wrong_table,
+)
+from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS
+from gloader.dataset.schema import (
+    EDGE,
+    HETERO_KIND,
+    KIND,
+    NODE,
+    LinkRecord,
+    Schema,
+    checked_schema,
+    relation_text,
+)
+from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
+from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
     from types import TracebackType
 
-    from gloader.core.row_ranges import RangePart
-    from gloader.dataset.link_writers import LinkTableWriter
+    from numpy.typing import NDArray
+
+    from gloader.core.ids import RangePart
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray, Relation
+
+
+class TableArraysWriter:
+    """Starts the arrays of one table in a new directory, and keeps which it started.
+
+    Parameters
+    ----------
+    directory : entered
+    folder : what stands before the names of the table's arrays
+    """
+
+    def __init__(self, directory: NewDirectory, folder: str) -> None:
+        self.directory = directory
+        self.folder = folder
+        self.written: set[str] = set()
+
+    def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        """Return the writer of array ``name``; raises as `NewDirectory.array`."""
+        self._note(name)
+        return self.directory.array(self.folder + name, dtype=dtype, shape=shape)
+
+    def features(
+        self, name: str, *, num_rows: int, dim: int, dtype: str, check_finite: bool
+    ) -> FeatureColumnWriter:
+        """Return the writer of the matrix ``name``; see `NewDirectory.features`."""
+        self._note(name)
+        return self.directory.features(
+            self.folder + name, num_rows=num_rows, dim=dim, dtype=dtype, check_finite=check_finite
+        )
+
+    def _note(self, name: str) -> None:
+        self.written.add(name)
+        if name in EDGE_COLUMNS:
+            self.directory.require(EDGE_COLUMNS_FEATURE)
+
+    def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
+        """Write an array of ids; raises ShapeError where it has another shape, and as `NewDirectory.array`."""
+        if array.shape != shape:
+            raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
+        with self.array(name, "int64", shape) as writer:
+            writer.append(np.ascontiguousarray(array, dtype=np.int64))
+
+
+class EdgeTableWriter:
+    """Writes the edges of one relation, streamed in order through the returned writers. Made by a dataset's writer.
+
+    Parameters
+    ----------
+    arrays : of the relation
+    num_nodes : destinations
+    """
+
+    def __init__(self, arrays: TableArraysWriter, num_nodes: int) -> None:
+        self._arrays = arrays
+        self._num_nodes = num_nodes
+
+    def indptr(self) -> ArrayWriter:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        return self._arrays.array("indptr", "int64", (self._num_nodes + 1,))
+
+    def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
+        """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
+        return self._arrays.array("indices", dtype, (num_edges,))
+
+    def edge_weight(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) float32 edge weights."""
+        return self._arrays.array("edge_weight", "float32", (num_edges,))
+
+    def edge_features(
+        self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
+    ) -> FeatureColumnWriter:
+        """Return the writer of the (E, F) features of the edges, in the order of ``indices``.
+
+        Parameters
+        ----------
+        num_edges : E
+        dim, dtype, check_finite : as of `NodeTableWriter.features`
+
+        Raises
+        ------
+        ConfigError, ShapeError, StoreWriteError
+            As `NewDirectory.features`.
+        """
+        return self._arrays.features(
+            "edge_features", num_rows=num_edges, dim=dim, dtype=dtype, check_finite=check_finite
+        )
+
+    def edge_time(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) int64 times of the edges in seconds, which ascend within each list."""
+        return self._arrays.array("edge_time", "int64", (num_edges,))
+
+
+class NodeTableWriter:
+    """Writes features, labels, splits and original ids of the nodes of one type. Made by a dataset's writer.
+
+    Parameters
+    ----------
+    arrays : of the type
+    num_nodes : N
+    """
+
+    def __init__(self, arrays: TableArraysWriter, num_nodes: int) -> None:
+        self._arrays = arrays
+        self._num_nodes = num_nodes
+
+    def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
+        """Return the writer of the (N, F) features.
+
+        Parameters
+        ----------
+        dim : F
+        dtype : as stored: float32, float16, bfloat16 or int8
+        check_finite : refuse NaN and infinity (int8 always does)
+
+        Raises
+        ------
+        ConfigError, ShapeError, StoreWriteError
+            As `NewDirectory.features`.
+        """
+        return self._arrays.features(
+            "features", num_rows=self._num_nodes, dim=dim, dtype=dtype, check_finite=check_finite
+        )
+
+    def labels(self, labels: IdArray) -> None:
+        """Write the (N,) labels, -1 where unlabelled."""
+        self._arrays.whole("labels", labels, (self._num_nodes,))
+
+    def original_ids(self, ids: IdArray) -> None:
+        """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
+        self._arrays.whole("original_ids", ids, (self._num_nodes,))
+
+    def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
+        """Write the node ids of the three splits.
+
+        Parameters
+        ----------
+        train, valid, test : (n,) each, its own n
+
+        Raises
+        ------
+        StoreWriteError
+            The disk refuses.
+        """
+        for name, ids in (("train", train), ("valid", valid), ("test", test)):
+            self._arrays.whole(name, ids, (len(ids),))
+
+
+class PairsWriter:
+    """Takes the pairs of a link table in chunks, in order, and counts those in the graph. Made by `LinkTableWriter`.
+
+    Parameters
+    ----------
+    writer : of the array
+    """
+
+    def __init__(self, writer: ArrayWriter) -> None:
+        self._writer = writer
+        self.in_graph = 0
+
+    @property
+    def rows_written(self) -> int:
+        """Rows appended so far."""
+        return self._writer.rows_written
+
+    @property
+    def path(self) -> Path:
+        """The file, where it lies until the commit; whole once the writer is closed."""
+        return self._writer.path
+
+    def append(self, chunk: NDArray[Any]) -> None:
+        """Append the rows ``chunk`` (n, 4) int64: source, destination, position, reverse position; -1: there is none.
+
+        Raises
+        ------
+        ShapeError, StoreWriteError
+            As `ArrayWriter.append`.
+        """
+        self._writer.append(chunk)
+        self.in_graph += count_in_graph(chunk)
+
+    def close(self) -> None:
+        """Complete the array; see `ArrayWriter.close`. Idempotent."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.__exit__(kind, error, trace)
+
+
+class LinkTableWriter:
+    """Writes one link table, its arrays streamed in order through the returned writers. Made by a dataset's writer.
+
+    Parameters
+    ----------
+    directory : of the dataset, entered
+    name : of the table
+    relation : whose edges they are
+    reverse : whose edges lead back; None: none do
+    """
+
+    def __init__(
+        self, directory: NewDirectory, name: str, *, relation: Relation, reverse: Relation | None
+    ) -> None:
+        self.name = name
+        self._directory = directory
+        self._relation = relation
+        self._reverse = reverse
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._pairs: PairsWriter | None = None
+
+    @property
+    def record(self) -> LinkRecord:
+        """What the commit record says of the table, as far as it was written."""
+        in_graph = 0 if self._pairs is None else self._pairs.in_graph
+        return LinkRecord(name=self.name, relation=self._relation, reverse=self._reverse, in_graph=in_graph)
+
+    def pairs(self, num_rows: int) -> PairsWriter:
+        """Return the writer of the (n, 4) int64 pairs: source, destination, position and reverse position.
+
+        Ids count within their types; a position is that in the indices of the relation, of the reverse relation; -1:
+        there is none.
+
+        Raises
+        ------
+        ShapeError, StoreWriteError
+            As `NewDirectory.array`; also another number of rows than an array before it has.
+        """
+        self._pairs = PairsWriter(self._array(PAIRS, "int64", (num_rows, PAIR_WIDTH)))
+        return self._pairs
+
+    def labels(self, num_rows: int, dtype: str) -> ArrayWriter:
+        """Return the writer of the (n,) labels, ``dtype`` int64 or float32; raises as `pairs`."""
+        return self._array(LINK_LABELS, dtype, (num_rows,))
+
+    def times(self, num_rows: int) -> ArrayWriter:
+        """Return the writer of the (n,) int64 times, in seconds; raises as `pairs`."""
+        return self._array(TIMES, "int64", (num_rows,))
+
+    def negatives(self, num_rows: int, k: int, dtype: str) -> ArrayWriter:
+        """Return the writer of the (n, k) wrong destinations, ``dtype`` int32 or int64; raises as `pairs`."""
+        return self._array(NEGATIVES, dtype, (num_rows, k))
+
+    def check_complete(self) -> None:
+        """Raise ShapeError if there are no pairs."""
+        if PAIRS not in self._shapes:
+            raise ShapeError(link_error(self.name, f"its {PAIRS} were not written"))
+
+    def _array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
+        if dtype not in LINK_DTYPES[name]:
+            allowed = " or ".join(LINK_DTYPES[name])
+            raise ShapeError(link_error(self.name, f"{name} cannot be {dtype}; they must be {allowed}"))
+        shapes = {**self._shapes, name: shape}
+        num_rows = shapes.get(PAIRS, shape)[0]
+        for each, its_shape in shapes.items():
+            if (message := wrong_rows(each, its_shape, num_rows)) is not None:
+                raise ShapeError(link_error(self.name, message))
+        writer = self._directory.array(f"{self.record.folder}{name}", dtype=dtype, shape=shape)
+        self._shapes = shapes
+        return writer
+
+
+class LinkTablesWriter:
+    """Starts the link tables of a new dataset, and keeps what its commit record will say of them.
+
+    Parameters
+    ----------
+    directory : entered
+    schema : of the dataset
+    """
+
+    def __init__(self, directory: NewDirectory, schema: Schema) -> None:
+        self._directory = directory
+        self._schema = schema
+        self._tables: dict[str, LinkTableWriter] = {}
+
+    def start(self, name: str, *, relation: Relation, reverse: Relation | None) -> LinkTableWriter:
+        """Return the writer of a new table.
+
+        Raises
+        ------
+        GraphError
+            The name cannot be a folder's or is taken, or there is no such relation; the reverse does not lead back.
+        """
+        wrong = wrong_table(name, relation, reverse, self._schema)
+        taken = next((other for other in self._tables if other.casefold() == name.casefold()), None)
+        # Some file systems do not tell upper from lower case: two such folders would be one there.
+        if wrong is None and taken is not None:
+            wrong = link_error(name, f"the dataset has the link table {taken!r} already")
+        if wrong is not None:
+            raise GraphError(wrong)
+        self._tables[name] = LinkTableWriter(self._directory, name, relation=relation, reverse=reverse)
+        return self._tables[name]
+
+    def to_metadata(self) -> dict[str, Any]:
+        """Return what the commit record says of the tables, by name; nothing where there is none.
+
+        Raises
+        ------
+        ShapeError
+            A table has no pairs.
+        """
+        for table in self._tables.values():
+            table.check_complete()
+        records = {name: table.record.to_metadata() for name, table in self._tables.items()}
+        return {METADATA_KEY: records} if records else {}
 
 
 class DatasetWriter:
@@ -171,3 +508,147 @@ def commit_or_discard(
     directory.__exit__(
         None if error is None else type(error), error, None if error is None else error.__traceback__
     )
+
+
+class HeteroDatasetWriter:
+    """Writes a dataset of several types; a context manager that commits at a clean exit and else leaves nothing.
+
+    What a type or a relation has is streamed in order, or given whole, as with `DatasetWriter`. A type may have no
+    features; exactly one has labels and splits. A type of no nodes and a relation of no edges are written like others.
+
+    Parameters
+    ----------
+    path : the directory to create
+    name : a short name for people
+    num_nodes : of each type, in the order that is the dataset's
+    relations : (source type, name, destination type) of each, in the order that is the dataset's
+    num_classes : number of classes; labels are in 0..num_classes-1
+    overwrite : replace a dataset or store at ``path``, atomically, at the commit
+    part : of the rows of every matrix of features; the pages of the others are not written. None: all are
+    metadata : more JSON values for the commit record
+
+    Raises
+    ------
+    GraphError
+        A name cannot be a folder's, is there twice, or a relation names a type that is not there.
+    StoreExistsError, StoreLockedError, StoreWriteError
+        On entering: the target exists, somebody else is creating it, or the disk refuses.
+    ShapeError
+        On leaving: an array is missing, or there are labels of two types.
+    """
+
+    def __init__(  # noqa: PLR0913 - what there is to say of a dataset, each a keyword
+        self,
+        path: StrPath,
+        *,
+        name: str,
+        num_nodes: Mapping[str, int],
+        relations: Sequence[Relation],
+        num_classes: int,
+        overwrite: bool = False,
+        part: RangePart | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        os_io: OsIO = REAL_OS,
+    ) -> None:
+        self.schema = checked_schema(num_nodes, relations)
+        self._directory = NewDirectory(
+            path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, part=part, os_io=os_io
+        )
+        self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
+        self._types = {
+            node_type: TableArraysWriter(self._directory, self.schema.node_folder(node_type))
+            for node_type in self.schema.num_nodes
+        }
+        self._relations = {
+            relation: TableArraysWriter(self._directory, self.schema.edge_folder(relation))
+            for relation in self.schema.relations
+        }
+        self._links = LinkTablesWriter(self._directory, self.schema)
+
+    def __enter__(self) -> Self:
+        self._directory.__enter__()
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        commit_or_discard(self._directory, self._commit, exc)
+
+    @property
+    def scratch(self) -> Path:
+        """A folder on the target's file system for temporary files; gone when the block ends."""
+        return self._directory.scratch()
+
+    def nodes(self, node_type: str) -> NodeTableWriter:
+        """Return the writer of the nodes of a type.
+
+        Raises
+        ------
+        GraphError
+            There is no such type.
+        """
+        if node_type not in self._types:
+            raise GraphError(
+                f"there is no node type {node_type!r}; there are {', '.join(map(repr, self._types))}"
+            )
+        return NodeTableWriter(self._types[node_type], self.schema.num_nodes[node_type])
+
+    def edges(self, relation: Relation) -> EdgeTableWriter:
+        """Return the writer of the edges of a relation.
+
+        Raises
+        ------
+        GraphError
+            There is no such relation.
+        """
+        if relation not in self._relations:
+            allowed = ", ".join(map(relation_text, self._relations)) or "none"
+            raise GraphError(f"there is no relation {relation_text(relation)}; there are {allowed}")
+        return EdgeTableWriter(self._relations[relation], self.schema.num_nodes[relation[2]])
+
+    def links(
+        self, name: str, *, relation: Relation | None = None, reverse: Relation | None = None
+    ) -> LinkTableWriter:
+        """Return the writer of a link table.
+
+        Parameters
+        ----------
+        name : of the table, such as "train"
+        relation : whose edges they are; may be left out where there is one alone
+        reverse : whose edges lead back; None: none do
+
+        Raises
+        ------
+        GraphError
+            The name cannot be a folder's or is taken, or there is no such relation; the reverse does not lead back.
+        """
+        if relation is None:
+            if len(self.schema.relations) != 1:
+                allowed = ", ".join(map(relation_text, self.schema.relations)) or "none"
+                raise GraphError(f"links {name!r} need the relation that they are of; there are {allowed}")
+            (relation,) = self.schema.relations
+        return self._links.start(name, relation=relation, reverse=reverse)
+
+    def annotate(self, **metadata: Any) -> None:
+        """Add JSON values to the commit record."""
+        self._metadata.update(metadata)
+
+    def _commit(self) -> None:
+        labelled = [name for name, arrays in self._types.items() if arrays.written.intersection(LABELS)]
+        if len(labelled) != 1:
+            said = ", ".join(map(repr, labelled)) or "none"
+            raise ShapeError(f"exactly one node type has labels and splits; written were those of: {said}")
+        needed = [
+            (self._types[labelled[0]], LABELS),
+            *((arrays, EDGES) for arrays in self._relations.values()),
+        ]
+        missing = [
+            arrays.folder + name for arrays, names in needed for name in names if name not in arrays.written
+        ]
+        if missing:
+            raise ShapeError(
+                f"a dataset needs {', '.join(LABELS)} of one node type, and {' and '.join(EDGES)} of every relation; "
+                f"not written: {', '.join(missing)}"
+            )
+        metadata = {**self._metadata, **self.schema.to_metadata(), **self._links.to_metadata()}
+        self._directory.commit(HETERO_KIND, metadata)

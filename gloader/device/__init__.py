@@ -1,13 +1,17 @@
 """The compute device: a static cache of the hottest rows, a fused gather, and transfers behind the computation."""
 
-from gloader.device.cpu import CpuDevice
 from gloader.device.dry_run import dry_step
 from gloader.device.hot_rows import hottest_rows
-from gloader.device.row_gather import gather_rows, has_triton
-from gloader.device.row_table import RowFormat, RowParts, RowTable
-from gloader.device.seam import Device, Mark, Pinned, open_device, place_of
-from gloader.device.tier import DeviceTier, StaticCache, reach_features, scale_on
-from gloader.device.topology import DeviceTopology, upload_topology
+from gloader.device.row_table import RowFormat, RowParts, RowTable, gather_rows, has_triton
+from gloader.device.seam import CpuDevice, Device, Mark, Pinned, open_device, place_of
+from gloader.device.tier import (
+    DeviceTier,
+    DeviceTopology,
+    StaticCache,
+    reach_features,
+    scale_on,
+    upload_topology,
+)
 
 __all__ = [
     "CpuDevice",

@@ -12,7 +12,7 @@ import torch
 
 from gloader.device import sampling_kernels
 from gloader.device.sampling_kernels import Destinations, Sampling
-from gloader.device.topology import room_of_hop
+from gloader.device.tier import room_of_hop
 from gloader.samplers import MergedBlockSampler, NeighborSampler
 from gloader.samplers.arguments import checked_seeds
 from gloader.samplers.exclusion import unexcluded_seeds
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gloader.device.seam import Device
-    from gloader.device.topology import DeviceTopology
+    from gloader.device.tier import DeviceTopology
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

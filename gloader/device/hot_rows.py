@@ -18,8 +18,8 @@ from gloader.cache import (
     plan_device_cache,
     whole_device_cache,
 )
-from gloader.core.row_order import RowOrder
-from gloader.core.thread_start import run_together
+from gloader.core.order import RowOrder
+from gloader.core.signals import run_together
 from gloader.errors import ConfigError
 from gloader.types import BatchId
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceHotness
-    from gloader.core.row_order import AnyOrder
+    from gloader.core.order import AnyOrder
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnySampler, IdArray, Sampler
 

@@ -19,7 +19,7 @@ import triton.language as tl
 from gloader.core import hashing
 
 if TYPE_CHECKING:
-    from gloader.device.topology import DeviceTopology
+    from gloader.device.tier import DeviceTopology
 
 # What `labels` holds of a node: its label less `_KNOWN`, which is negative; or the first edge of the hop that found it;
 # or `UNSEEN`.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import triton
 import triton.language as tl
 
-from gloader.device.row_gather import block_shape
+from gloader.device.row_table import block_shape
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,7 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
 
     Parameters
     ----------
-    ids, parts, out : as of `gloader.device.row_gather.gather_rows`, which checks them
+    ids, parts, out : as of `gloader.device.row_table.gather_rows`, which checks them
     max_programs : most programs of the kernel; None: one for each tile of rows
     """
     num_rows = len(ids)

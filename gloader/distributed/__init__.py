@@ -2,8 +2,7 @@
 
 from gloader.distributed.agree import Membership, Team, find_membership
 from gloader.distributed.client_run import RemoteTier
-from gloader.distributed.host import LoaderHost
-from gloader.distributed.host_run import HostRun
+from gloader.distributed.host import HostRun, LoaderHost
 from gloader.distributed.open import open_for_rank, telling_others
 
 __all__ = [

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.core.units import format_seconds
-from gloader.distributed.batch_layout import read_batch
-from gloader.distributed.messages import (
+from gloader.distributed.shared_memory import read_batch, take_segment
+from gloader.distributed.wire import (
+    CONNECT_S,
     Batch,
     Begin,
     Bye,
+    Connection,
     ErrorReport,
     Failed,
     Hello,
@@ -29,8 +31,6 @@ from gloader.distributed.messages import (
     Unmap,
     Welcome,
 )
-from gloader.distributed.shared_memory import take_segment
-from gloader.distributed.wire import CONNECT_S, Connection
 from gloader.errors import ChannelClosedError, RankError, StallError
 from gloader.pipeline.buffers import RowForm, matrices_in
 from gloader.pipeline.gather import HostBatch
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 
     from gloader.device import Pinned
     from gloader.distributed.agree import Team
-    from gloader.distributed.batch_layout import BatchTypes
-    from gloader.distributed.messages import Message
-    from gloader.distributed.wire import Received
+    from gloader.distributed.shared_memory import BatchTypes
+    from gloader.distributed.wire import Message, Received
     from gloader.types import BatchId
 
 _PING_S = 1.0  # of waiting, after which the host is told of it

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
-from gloader.distributed.batch_layout import BatchTypes
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.device_agreement import FollowerDevice, FollowerTable
-from gloader.distributed.shared_memory import pin_segment
+from gloader.distributed.shared_memory import BatchTypes, pin_segment
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
-from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
-from gloader.pipeline.send import Send, SendFeed
-from gloader.pipeline.table_files import feature_rows, open_store
-from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
-from gloader.pipeline.transfer import Transfer
+from gloader.pipeline.open.disk import feature_rows, open_store
+from gloader.pipeline.send import Send, SendFeed, Transfer
+from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
 from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
@@ -32,12 +29,12 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.distributed.agree import Team
-    from gloader.observe.recent_timeline import RecentTimeline
-    from gloader.pipeline.device_room import DryRun
-    from gloader.pipeline.feedback import RunFeedback
+    from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.positions import BatchLabels, BatchStream
-    from gloader.pipeline.transfer import SentBatch
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.seeds import BatchLabels, BatchStream
+    from gloader.pipeline.send import SentBatch
+    from gloader.pipeline.superbatch import RunFeedback
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnyBatch, FeatureSource
 

@@ -12,12 +12,18 @@ import torch
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
-from gloader.distributed.batch_layout import read_batch, shape_of, write_batch
-from gloader.distributed.messages import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
-from gloader.distributed.shared_memory import create_segment, seal_contents, take_segment
+from gloader.distributed.shared_memory import (
+    create_segment,
+    read_batch,
+    seal_contents,
+    shape_of,
+    take_segment,
+    write_batch,
+)
+from gloader.distributed.wire import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
 from gloader.errors import RankError
-from gloader.pipeline.device_room import room_for_rows
-from gloader.pipeline.open_device_tier import bare_tier, hold_rows, row_format, with_features
+from gloader.pipeline.open.device_rows import room_for_rows
+from gloader.pipeline.open.device_tier import bare_tier, hold_rows, row_format, with_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -26,11 +32,10 @@ if TYPE_CHECKING:
 
     from gloader.config import DeviceSettings
     from gloader.device import Device
-    from gloader.distributed.batch_layout import AnyShape, BatchTypes
-    from gloader.distributed.messages import Message
-    from gloader.distributed.wire import Connection, Received
-    from gloader.pipeline.device_room import DryRun
-    from gloader.pipeline.other_devices import LoadedFeatures
+    from gloader.distributed.shared_memory import AnyShape, BatchTypes
+    from gloader.distributed.wire import Connection, Message, Received
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.other_ranks import LoadedFeatures
     from gloader.ssd_store import FeatureStore
     from gloader.types import AnyBatch
 

@@ -1,4 +1,8 @@
-"""The host: the first rank of a machine, which loads for all ranks of it."""
+"""The host: the first rank of a machine, which loads for all ranks of the machine.
+
+`HostRun` gives the host its own batches of a run. `InterleavedRings` takes buffers from the rings of all ranks in turn,
+since the stream holds their batches in turn.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +14,68 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
-from gloader.core.locks import SignalSafeCondition
-from gloader.core.signals import is_signal_pending, uninterrupted
+from gloader.core.signals import SignalSafeCondition, is_signal_pending, uninterrupted
 from gloader.distributed.device_agreement import PeerDevices
-from gloader.distributed.interleaved_rings import InterleavedRings
-from gloader.distributed.messages import Begin, Bye, Failed, Leave, Ping, Pong, Release, Started, Welcome
 from gloader.distributed.peers import Outbox, Peer, accept_all, report_of
+from gloader.distributed.wire import Begin, Bye, Failed, Leave, Ping, Pong, Release, Started, Welcome
 from gloader.errors import ChannelClosedError, RankError, StateError
 from gloader.pipeline.threads import StageThread
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.messages import Message, RowDtype
+    from gloader.distributed.wire import Message, RowDtype
     from gloader.observe.watchdog import Watchdog
-    from gloader.pipeline.buffers import Buffers
-    from gloader.pipeline.channel import Channel
+    from gloader.pipeline.buffers import BufferRing, Buffers, RowMatrix
+    from gloader.pipeline.consumer import Consumer
     from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.open.tiers import FeatureTier
     from gloader.pipeline.run import PipelineRun
-    from gloader.pipeline.threads import Failures
-    from gloader.pipeline.tiers import FeatureTier
+    from gloader.pipeline.threads import Channel, Failures
+
+
+class InterleavedRings:
+    """Gives a buffer of one rank's ring after the other's, for one thread that acquires batch by batch.
+
+    Parameters
+    ----------
+    rings : one for each rank; the first belongs to this process
+    """
+
+    def __init__(self, rings: Sequence[BufferRing]) -> None:
+        self._rings = rings
+        self._position = 0
+        # The ring whose buffer `acquire` waits for. It stays after a cancelled wait: a stall is explained by it.
+        self.blocked_on: int | None = None
+
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
+        """Return uninitialised (rows, F) arrays, waiting for a free buffer; errors as `BufferRing.acquire`."""
+        turn = self._position % len(self._rings)
+        self.blocked_on = turn
+        found = self._rings[turn].acquire(rows)
+        self.blocked_on = None
+        self._position += 1
+        return found
+
+    def consumer_waits(self) -> AbstractContextManager[None]:
+        """Mark the time during which the consumer of this process waits for a batch."""
+        return self._rings[0].consumer_waits()
+
+    def cancel(self) -> None:
+        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        for ring in self._rings:
+            ring.cancel()
+
+    def resume(self) -> None:
+        """Give buffers again after `cancel`, to the first rank first."""
+        self._position = 0
+        self.blocked_on = None
+        for ring in self._rings:
+            ring.resume()
+
 
 logger = logging.getLogger("gloader")
 
@@ -398,3 +442,38 @@ def _late(ranks: list[int], timeout_s: float | None) -> RankError:
         f"rank {who} did not begin to iterate within {timeout_s:g} s of the others; iterate on all ranks, or raise "
         "stall_timeout_s"
     )
+
+
+class HostRun:
+    """The batches of this rank, out of a run that ``host`` leads.
+
+    Parameters
+    ----------
+    host : serves the other ranks
+    position : where the run begins, on every rank
+    start : starts it, once all ranks are there
+
+    Raises
+    ------
+    RankError, StateError
+        As of `LoaderHost.begin`.
+    """
+
+    def __init__(self, host: LoaderHost, position: BatchId, start: Callable[[], PipelineRun]) -> None:
+        self._host = host
+        run = host.begin(position, start)
+        self._has_left = False
+        self.consumer: Consumer = run.consumer
+
+    def close(self, error: BaseException | None = None) -> bool:
+        """Leave the run to the other ranks; it ends with the last of them, or with ``error`` for all. Idempotent."""
+        if error is not None:
+            self._host.end_with(error)
+        if not self._has_left:
+            self._has_left = True
+            consumer = self.consumer
+            # This rank may be ahead at the end of an epoch: if it closed now, the others would lose their last batches.
+            if consumer.num_taken and (not consumer.has_next() or consumer.next_id.index == 0):
+                self._host.wait_for_slower_ranks(consumer.num_taken)
+            self._host.leave()
+        return True

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.distributed.batch_layout import shape_of, write_batch
-from gloader.distributed.messages import Batch, ErrorReport, Hello, Left, Segment, Unmap
-from gloader.distributed.shared_memory import create_segment
-from gloader.distributed.wire import CONNECT_S
+from gloader.distributed.shared_memory import create_segment, shape_of, write_batch
+from gloader.distributed.wire import CONNECT_S, Batch, ErrorReport, Hello, Left, Segment, Unmap
 from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing, RowForm
 
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.messages import Message
-    from gloader.distributed.wire import Connection
+    from gloader.distributed.wire import Connection, Message
     from gloader.observe.epoch_stats import WorkName
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.gather import HostBatch

@@ -1,4 +1,7 @@
-"""What every loader is: an iterable of ready mini-batches, with sampling and gathering overlapped behind it."""
+"""The base of every loader: an iterable of ready mini-batches, sampled and gathered ahead of the training loop.
+
+`with_settings` gives a loader's class a signature with every setting and its default.
+"""
 
 from __future__ import annotations
 
@@ -12,46 +15,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
-from gloader.config import LoaderSettings
+from gloader.config import LoaderSettings, OptionalKeywords, loader_defaults
 from gloader.core.fanouts import plain_fanouts
 from gloader.core.loader_state import LoaderState
 from gloader.core.near_names import near_attributes, require_keywords
 from gloader.core.signals import expect_signals_at_exit, uninterrupted
 from gloader.core.units import format_bytes
 from gloader.device import place_of
-from gloader.device.mkl_first_call import settle_vector_math
+from gloader.device.seam import settle_vector_math
 from gloader.distributed import HostRun, RemoteTier, find_membership, open_for_rank, telling_others
-from gloader.errors import (
-    ConfigError,
-    LoaderBusyError,
-    LoaderClosedError,
-    NotPicklableError,
-    ReplayError,
-)
+from gloader.errors import ConfigError, LoaderBusyError, LoaderClosedError, NotPicklableError, ReplayError
 from gloader.observe.bottleneck import find_bottleneck, spinning_advice
 from gloader.observe.compile_clock import say_compiling
-from gloader.observe.explain import explain_run
-from gloader.observe.explain_passes import explain_passes
+from gloader.observe.explain import explain_passes, explain_run
 from gloader.observe.peak_memory import peak_rss_bytes
-from gloader.observe.recent_timeline import RecentTimeline
-from gloader.observe.timeline import TimelineRecorder
-from gloader.pipeline.advice import Advisor
+from gloader.observe.timeline import RecentTimeline, TimelineRecorder
+from gloader.pipeline.advisor import Advisor
 from gloader.pipeline.consumer import EpochIterator, require_same_process
-from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.run import PipelineRun
-from gloader.pipeline.run_header import run_header
-from gloader.pipeline.seed_order import named_facts, stream_fingerprint
+from gloader.pipeline.run import PipelineRun, run_header
+from gloader.pipeline.seeds import BatchStream, named_facts, stream_fingerprint
+from gloader.pipeline.superbatch import RunFeedback
 from gloader.samplers.arguments import checked_fanouts
 from gloader.samplers.make import require_layout
 from gloader.types import BatchId, HeteroReadyBatch, LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
     from typing import Never, Unpack
 
-    from gloader.config import OptionalKeywords
     from gloader.core.fanouts import FanoutsLike
     from gloader.dataset import Dataset
     from gloader.distributed.agree import Membership
@@ -59,10 +51,30 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
-    from gloader.pipeline.device_room import DryRun
-    from gloader.pipeline.seed_order import SeedPlan
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.seeds import SeedPlan
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store.os_io import StrPath
+
+
+def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
+    """Return the signature of a class with this ``constructor``, for ``help`` and editors. Pure.
+
+    The constructor itself takes ``**keywords``, so that no setting is named twice.
+    """
+    own = inspect.signature(constructor).parameters.values()
+    named = [parameter for parameter in own if parameter.kind != inspect.Parameter.VAR_KEYWORD]
+    keywords = [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=loader_defaults()[name],
+            annotation=hint.__forward_arg__,
+        )
+        for name, hint in OptionalKeywords.__annotations__.items()
+    ]
+    return inspect.Signature([*named[1:], *keywords])
+
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 

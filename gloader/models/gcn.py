@@ -8,8 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gloader.models.adjacency import Adjacency
-from gloader.models.aggregate import sum_neighbors
+from gloader.models.adjacency import Adjacency, sum_neighbors
 from gloader.models.conv import gather_cost, multiplies_first
 
 if TYPE_CHECKING:

@@ -2,23 +2,99 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+import itertools
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+import torch
 from torch import nn
 from torch.nn import functional
 
 from gloader.core.near_names import near_keywords
+from gloader.errors import ConfigError
 from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
-    import torch
-
-    from gloader.models.decoders import Decoder
-    from gloader.models.hetero_network import HeteroNetwork
-    from gloader.models.network import GraphNetwork
+    from gloader.models.network import GraphNetwork, HeteroNetwork
     from gloader.types import LinkBatch
 
     Encoder: TypeAlias = GraphNetwork | HeteroNetwork
+
+
+DECODERS: Final = ("dot", "mlp")
+_LAYERS: Final = 3  # of OGB's examples
+
+
+class DotDecoder(nn.Module):
+    """The dot product of both ends. Has no parameters."""
+
+    def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+        """Return the logits (P,) of pairs whose ends are ``source`` and ``destination``, both (P, D)."""
+        return (source * destination).sum(dim=1)
+
+
+@near_keywords
+class MlpDecoder(nn.Module):
+    """An MLP of the product of both ends: ``LinkPredictor`` of OGB's examples, without its sigmoid.
+
+    Parameters
+    ----------
+    dim : D, width of an end
+    hidden : width between the layers
+    layers : Linear layers, at least 1
+    dropout : probability, applied between the layers
+    num_outputs : C, numbers for each pair
+    """
+
+    def __init__(
+        self, dim: int, hidden: int, *, layers: int = _LAYERS, dropout: float, num_outputs: int = 1
+    ) -> None:
+        super().__init__()
+        widths = [dim, *[hidden] * (layers - 1), num_outputs]
+        self.lins = nn.ModuleList(nn.Linear(before, after) for before, after in itertools.pairwise(widths))
+        self.dropout = dropout
+
+    def forward(self, source: torch.Tensor, destination: torch.Tensor) -> torch.Tensor:
+        """Return the logits of pairs whose ends are ``source`` and ``destination``, both (P, D): (P,), or (P, C)."""
+        x = source * destination
+        *hidden, last = self.lins
+        for lin in hidden:
+            x = functional.dropout(functional.relu(lin(x)), self.dropout, training=self.training)
+        result: torch.Tensor = last(x)
+        return result.squeeze(1) if result.shape[1] == 1 else result
+
+
+Decoder: TypeAlias = DotDecoder | MlpDecoder
+
+
+@near_keywords
+def build_decoder(
+    name: str, *, dim: int, hidden: int, dropout: float, layers: int = _LAYERS, num_outputs: int = 1
+) -> Decoder:
+    """Return the decoder that is called ``name``, initialised from torch's global generator.
+
+    Parameters
+    ----------
+    name : "dot" or "mlp"
+    dim : D, width of an end
+    hidden, dropout, layers : of an MLP
+    num_outputs : C, numbers for each pair; 1 of a score
+
+    Raises
+    ------
+    ConfigError
+        There is no such decoder, or it makes one number alone.
+    """
+    match name:
+        case "dot" if num_outputs > 1:
+            raise ConfigError(
+                f"decoder 'dot' makes one number of a pair, and the links have {num_outputs} classes; use 'mlp'"
+            )
+        case "dot":
+            return DotDecoder()
+        case "mlp":
+            return MlpDecoder(dim, hidden, layers=layers, dropout=dropout, num_outputs=num_outputs)
+        case _:
+            raise ConfigError(f"decoder {name!r} is not known; allowed: {', '.join(DECODERS)}")
 
 
 @near_keywords

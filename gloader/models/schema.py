@@ -1,9 +1,11 @@
-"""What a typed model has to know of its graph: types, widths and relations; and which of them reach its output."""
+"""The types, widths and relations of a graph that a typed model is built for."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from torch import nn
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
@@ -12,6 +14,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gloader.types import Relation
+
+
+_TAKEN: Final = frozenset(dir(nn.ModuleDict)) | frozenset(dir(nn.ParameterDict))
+
+
+def key_of(name: str | Relation) -> str:
+    """Return the key of a type or relation in a dict of modules. Pure.
+
+    As PyG forms them where it can: a relation's parts are joined by two underscores; torch takes no dot and no name of
+    its own methods.
+    """
+    key = name if isinstance(name, str) else "__".join(name)
+    return f"<{key}>" if key in _TAKEN else key.replace(".", "#")
 
 
 @near_keywords

@@ -6,11 +6,10 @@ import threading
 from time import perf_counter_ns, process_time_ns
 from typing import TYPE_CHECKING, Self
 
-from gloader.core.processor_time import thread_ns
+from gloader.core.thread_times import thread_ns
 from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import StatsRecorder
-from gloader.observe.recent_timeline import RecentTimeline
-from gloader.observe.timeline_events import Used
+from gloader.observe.timeline import RecentTimeline, Used
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -1,4 +1,7 @@
-"""The most anonymous memory that a run takes above a bare ``import torch``: what a memory budget promises to bound."""
+"""Peak memory: the anonymous memory that a run takes above a bare ``import torch``, which a memory budget bounds.
+
+`MemoryCourse` keeps the course of a process's memory in a few numbers, however long the run is.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,60 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from gloader.core.signals import uninterrupted
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.observe.memory_course import MemoryCourse
 from gloader.plan.too_small import advice, rounded_up
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+
+NUM_PARTS: Final = 16
+_MAX_SLOTS: Final = 4 * NUM_PARTS
+_FIRST_SLOT_S: Final = 0.02
+
+
+class MemoryCourse:
+    """The most bytes in each of equal parts of the time since it began. Not thread-safe.
+
+    Readings fill slots of equal length. Where they would be too many, each two become one of twice the length.
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[int] = []
+        self._slot_s = _FIRST_SLOT_S
+        self._last: int | None = None
+
+    def add(self, seconds: float, num_bytes: int) -> None:
+        """Take a reading.
+
+        Parameters
+        ----------
+        seconds : since the course began; not before those of an earlier reading
+        num_bytes : at that moment
+        """
+        while seconds >= _MAX_SLOTS * self._slot_s:
+            self._slots = [max(self._slots[i : i + 2]) for i in range(0, len(self._slots), 2)]
+            self._slot_s *= 2
+        place = int(seconds / self._slot_s)
+        # Until somebody looks again, it is as it was.
+        before = num_bytes if self._last is None else self._last
+        self._slots += [before] * (place + 1 - len(self._slots))
+        self._slots[-1] = max(self._slots[-1], num_bytes)
+        self._last = num_bytes
+
+    def parts(self) -> tuple[int, ...]:
+        """Return the most bytes in each of `NUM_PARTS` equal parts; nothing without a reading."""
+        count = len(self._slots)
+        if not count:
+            return ()
+        # Of fewer slots than parts, some stand for several.
+        bounds = [(i * count // NUM_PARTS, -(-(i + 1) * count // NUM_PARTS)) for i in range(NUM_PARTS)]
+        return tuple(max(self._slots[first:end]) for first, end in bounds)
+
 
 _STATUS = Path("/proc/self/status")
 # Shared memory of no file counts too: rings and rows that ranks share. Mapped files do not, the system takes them back.

@@ -9,8 +9,7 @@ import time
 import traceback
 from typing import TYPE_CHECKING, Protocol
 
-from gloader.core.signals import uninterrupted
-from gloader.core.thread_start import thread_errors
+from gloader.core.signals import thread_errors, uninterrupted
 from gloader.core.units import format_seconds
 from gloader.errors import ConfigError, StallError
 

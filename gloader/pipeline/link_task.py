@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings
     from gloader.core.negatives import Negatives
-    from gloader.core.row_order import RowOrder
+    from gloader.core.order import RowOrder
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
     from gloader.samplers import HeteroGraph, Topology

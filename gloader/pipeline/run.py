@@ -1,4 +1,7 @@
-"""A pipeline under way: from one position of the stream on, over the borders of epochs, until it is closed."""
+"""A running pipeline: from a position of the stream on, across epochs, until it is closed.
+
+`run_header` describes the loader in the header of its timeline; `gloader.replay` replays the run from it.
+"""
 
 from __future__ import annotations
 
@@ -6,45 +9,55 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
+import torch
+
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
-from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
-from gloader.pipeline.edge_sweeps import EdgeSweeps
-from gloader.pipeline.gather import GatherCached, GatherWhole
-from gloader.pipeline.inspect import Inspect
-from gloader.pipeline.read import ReadMisses
-from gloader.pipeline.replay import ReplayBatch, ReplayTrace
-from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole
-from gloader.pipeline.sampler_pool import SamplerPool
-from gloader.pipeline.send import Send, SendFeed
-from gloader.pipeline.stage import StageMisses
-from gloader.pipeline.superbatch_flow import (
+from gloader.pipeline.edge_sweeps import EdgeSweeps, ReplayBatch, ReplayTrace
+from gloader.pipeline.flow import (
+    PLANNED_AT_ONCE,
     BatchFeed,
     FirstBatchGate,
+    Inspect,
     SuperbatchCollector,
     SuperbatchWindow,
 )
-from gloader.pipeline.threads import Failures, Pipeline, stage_thread, weak_method
-from gloader.pipeline.transfer import Transfer
+from gloader.pipeline.gather import GatherCached, GatherWhole, ReadMisses
+from gloader.pipeline.sample import (
+    KeptBatches,
+    SampleBatch,
+    SampleOrdered,
+    SamplerPool,
+    SampleTrace,
+    SampleWhole,
+)
+from gloader.pipeline.send import BATCHES_AHEAD, Send, SendFeed, Transfer
+from gloader.pipeline.stage import StageMisses
+from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
+from gloader.replay.recording import RecordedTable, RunHeader
+from gloader.replay.work import PipelineShape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gloader.cache import Trace
-    from gloader.observe.recent_timeline import RecentTimeline
+    from gloader.config import LoaderSettings
+    from gloader.core.loader_state import LoaderState
+    from gloader.dataset import Dataset
+    from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.buffers import Buffers
-    from gloader.pipeline.feedback import RunFeedback
+    from gloader.pipeline.edge_sweeps import SweepTier
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.other_machines import RowExchange
-    from gloader.pipeline.positions import BatchLabels, BatchStream
+    from gloader.pipeline.open.tiers import FeatureTier, SsdTable
+    from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.sample import BatchSource, TraceEntry
-    from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, StagedSuperbatch
-    from gloader.pipeline.sweep_tier import SweepTier
+    from gloader.pipeline.seeds import BatchLabels, BatchStream
+    from gloader.pipeline.send import SentBatch
+    from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, RunFeedback, StagedSuperbatch
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
-    from gloader.pipeline.tiers import FeatureTier, SsdTable
-    from gloader.pipeline.transfer import SentBatch
+
 
 B = TypeVar("B")
 
@@ -344,3 +357,78 @@ class PipelineRun:
 def _download_s(ssd: Sequence[SsdTable], traces: Sequence[Trace]) -> float:
     """Return the seconds of the longest download of a table; see `MissRetrieval.download_s`."""
     return max(table.retrieval.download_s(trace) for table, trace in zip(ssd, traces, strict=True))
+
+
+def run_header(
+    tier: FeatureTier, settings: LoaderSettings, state: LoaderState, dataset: Dataset, *, num_ranks: int
+) -> RunHeader:
+    """Return the header of the timeline of a loader.
+
+    Parameters
+    ----------
+    tier : the parts behind it
+    settings : what it was opened with
+    state : of the first batch that was recorded
+    dataset : what it samples
+    num_ranks : whose batches it loads
+    """
+    plan, facts = tier.plan, tier.facts
+    return RunHeader(
+        cores=len(os.sched_getaffinity(0)),
+        torch_threads=torch.get_num_threads(),
+        device=str(settings.device.device),
+        shape=_shape_of(tier, num_ranks),
+        superbatch=plan.superbatch.num_batches,
+        superbatch_unit=1 if tier.exchange is None else num_ranks,
+        sweep_batches=0 if tier.sweeps is None else tier.sweeps.num_batches,
+        num_hops=len(settings.sampling.fanouts),
+        policy=facts.policy,
+        budget_bytes=plan.budget_bytes,
+        spill_bytes=tier.spill_bytes,
+        staging_bytes=sum(table.retrieval.staging_bytes for table in tier.ssd or ()),
+        tables=_tables_of(tier),
+        rates=facts.rates,
+        state=state.to_json(),
+        sample_s=tier.load.demand.work.sample_s,
+        num_batches=tier.order.num_batches,
+        # Whoever replays it may stand in another folder.
+        dataset=str(dataset.root.absolute()) if dataset.mirrored is None else dataset.location,
+        fingerprint=dataset.fingerprint,
+        # How long a run is is no flag, and decides which superbatches are tried.
+        settings=settings.recorded() | {"epochs": settings.stages.epochs},
+    )
+
+
+def _tables_of(tier: FeatureTier) -> tuple[RecordedTable, ...]:
+    read = tier.ssd or (None,) * len(tier.facts.tables)
+    return tuple(
+        RecordedTable(
+            name=table.name,
+            num_rows=table.num_nodes,
+            row_bytes=table.row_bytes,
+            cache_rows=cache_rows,
+            device_rows=0 if held.cache is None else len(held.cache.plan.rows),
+            # A profile of the device says these, and learns from every run.
+            gap_bytes=None if ssd is None else ssd.store.stored_rows.gap_bytes,
+            sweep_gap_bytes=None if ssd is None else ssd.retrieval.rows.sweep_gap_bytes,
+        )
+        for table, cache_rows, held, ssd in zip(
+            tier.facts.tables, tier.plan.cache_rows, tier.device_tiers, read, strict=True
+        )
+    )
+
+
+def _shape_of(tier: FeatureTier, num_ranks: int) -> PipelineShape:
+    """Return the threads of the runs of ``tier``, and the bounds between them; see `PipelineRun`."""
+    return PipelineShape(
+        features=tier.plan.features,
+        sampler_threads=tier.sampler_threads,
+        ahead=tier.batches_in_flight,
+        num_buffers=tier.ring.num_buffers,
+        planned_at_once=PLANNED_AT_ONCE,
+        waiting=WAITING,
+        unit=1 if tier.exchange is None else num_ranks,
+        num_ranks=num_ranks,
+        is_sending=tier.device.is_asynchronous,
+        sent_ahead=BATCHES_AHEAD,
+    )

@@ -1,20 +1,424 @@
-"""Send: a gathered batch to the compute device."""
+"""Send: a gathered batch becomes tensors on the compute device.
+
+`Transfer` copies one batch from host memory. `Pace` bounds the number of batches that are sent ahead of the
+computation, on a device that works behind the host.
+"""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final, Protocol
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import torch
 
-from gloader.pipeline.pace import Pace
+from gloader.core.near_names import Named
+from gloader.core.signals import SignalSafeCondition
+from gloader.device import DeviceTier, open_device
+from gloader.device.row_table import fill_cached, rows_as_tensor
+from gloader.errors import ChannelClosedError
+from gloader.pipeline.sample import count_rows, rows_of
+from gloader.types import BatchId, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch, SampledBatch
 
 if TYPE_CHECKING:
-    from gloader.device import Device
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.device import Device, Mark
     from gloader.observe.instruments import Instruments
+    from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.positions import BatchLabels
-    from gloader.pipeline.transfer import SentBatch, Transfer
+    from gloader.pipeline.seeds import BatchLabels
+    from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
+
+
+# On the device, beside the batch that is computed on: one waits, one is being sent. Each more would take as much device
+# memory again, and hide nothing while sending takes less than computing.
+BATCHES_AHEAD: Final = 2
+
+
+class Pace:
+    """Lets a batch be sent when the device has begun with the second before it. Thread-safe.
+
+    The host launches steps faster than the device does them, and memory of the device is given out again only when the
+    device is done with it. Without a bound every batch that a step was launched for would be there at once.
+    """
+
+    def __init__(self) -> None:
+        self._changed = SignalSafeCondition()
+        self._begun: deque[Mark] = deque()  # of the batches from the first that the sender did not wait for
+        self._num_sent = 0
+        self._is_over = False
+
+    def begun(self, mark: Mark) -> None:
+        """Take the mark before the computation of the next batch, which the loop gets."""
+        with self._changed.lock:
+            self._begun.append(mark)
+            self._changed.notify_all()
+
+    def has_room(self) -> bool:
+        """Return whether `wait_for_room` would return at once."""
+        with self._changed.lock:
+            return self._is_first or (bool(self._begun) and self._begun[0].is_reached())
+
+    def wait_for_room(self) -> None:
+        """Wait until there is room for one more batch, and count it as sent.
+
+        Raises
+        ------
+        ChannelClosedError
+            The run is over.
+        """
+        mark = self._changed.when(lambda: self._is_over or self._is_first or self._begun, self._take)
+        if mark is not None:
+            mark.wait()
+
+    def cancel(self) -> None:
+        """End every wait for the loop, now and later. Idempotent."""
+        with self._changed.lock:
+            self._is_over = True
+            self._changed.notify_all()
+
+    @property
+    def _is_first(self) -> bool:
+        """Whether there is room before anything is computed."""
+        return self._num_sent < BATCHES_AHEAD
+
+    def _take(self) -> Mark | None:
+        if self._is_over:
+            raise ChannelClosedError("the run is over")
+        mark = None if self._is_first else self._begun.popleft()
+        self._num_sent += 1
+        return mark
+
+
+ROOMIER: Final = 1.125
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentBatch:
+    """A batch on its way to the device."""
+
+    ready: Delivered
+    superbatch: int
+    ends_superbatch: bool
+    mark: Mark  # behind everything that brings it
+    blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each that the batch's tensors lie in
+    features: tuple[torch.Tensor, ...]  # the tensors of the batch that hold feature rows
+
+    def receive(self) -> Delivered:
+        """Return the batch; what this thread computes from it waits for it on the device, not here."""
+        self.mark.precede(self.blocks_of_memory)
+        return self.ready
+
+
+class Transfer:
+    """Sends batches to the device, each to be received by whoever computes. Not thread-safe.
+
+    Holds the host's memory of a batch until the device has read it, so that no buffer is used again too early.
+
+    Parameters
+    ----------
+    tiers : what the device holds and reaches of each table
+    device : where to; None: that of the tiers
+    types : the number of each table, see `table_rows`
+    """
+
+    def __init__(
+        self, tiers: Sequence[DeviceTier], *, device: Device | None = None, types: Sequence[int] = (0,)
+    ) -> None:
+        self.device = tiers[0].device if device is None else device
+        self._tiers = tiers
+        self._types = types
+        self._sending: deque[tuple[Mark, HostBatch]] = deque()
+
+    def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
+        """Start to bring ``batch`` with the labels (B,) of its seeds to the device; on the CPU it is there already."""
+        # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
+        # comes last, behind all of it on the device's stream.
+        device, sampled = self.device, batch.sampled
+        rows = [count_rows(sampled, number) for number in self._types]
+        if sampled.links is not None:
+            labels = sampled.links.labels
+        with device.sending():
+            there = sampled.on_device
+            pairs = None
+            try:
+                if there is None:
+                    # The positions of edges are joined for each call: only where the device brings rows by them.
+                    ids = [
+                        tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
+                        for tier, number in zip(self._tiers, self._types, strict=True)
+                    ]
+                    small = iter(device.upload(tuple(_small_arrays(batch, labels, ids))))
+                    y, src_degree = next(small), next(small)
+                    pairs = None if sampled.links is None else next(small).long()
+                    nodes = [None if of_table is None else next(small) for of_table in ids]
+                else:
+                    # What is sent waits for what was sampled; the host does not.
+                    there.made.precede(there.tensors())
+                    (y,) = device.upload((labels,))
+                    nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
+                x = [
+                    self._features(tier, gathered, ids_there, num_rows=num_rows)
+                    for tier, num_rows, gathered, ids_there in zip(
+                        self._tiers, rows, batch.x, nodes, strict=True
+                    )
+                ]
+                if there is None:
+                    edge_x = _edge_features(sampled, dict(zip(self._types, x, strict=True)))
+                    blocks = [
+                        _block_from(block, src_degree, small, device.place, edge_x=of_block)
+                        for block, of_block in zip(sampled.all_blocks, edge_x, strict=True)
+                    ]
+                else:
+                    blocks = list(there.blocks)
+            finally:
+                # Also of a batch that fails half-way: the device may be reading its memory.
+                mark = device.mark()
+                self._sending.append((mark, batch))
+        self.release()
+        ready = self._ready(sampled, x, y, blocks)
+        delivered: Delivered = ready
+        memory = (*x, y) if there is None else (*x, y, *there.tensors())
+        if sampled.links is not None and pairs is not None:
+            delivered, memory = _link_batch(ready, sampled.links, pairs), (*memory, pairs)
+        # Of edges the blocks have views, each of which keeps the tensor that it is a view of.
+        of_edges = (block.edge_x for block in blocks if block.edge_x is not None)
+        return SentBatch(
+            ready=delivered,
+            superbatch=batch.superbatch,
+            ends_superbatch=batch.ends_superbatch,
+            mark=mark,
+            blocks_of_memory=memory,
+            features=(*x, *of_edges),
+        )
+
+    @property
+    def advice(self) -> str:
+        """What to do where the device has too little memory."""
+        return next(
+            (tier.advice() for tier in self._tiers if tier.cache is not None),
+            self._tiers[0].advice() if self._tiers else "lower batch_size, the fan-outs or the model's width",
+        )
+
+    @property
+    def num_sending(self) -> int:
+        """Batches whose host memory is held."""
+        return len(self._sending)
+
+    @property
+    def oldest(self) -> BatchId:
+        """The first of these."""
+        return self._sending[0][1].sampled.id
+
+    def release(self) -> None:
+        """Let go of the host's memory that the device has read."""
+        while self._sending and self._sending[0][0].is_reached():
+            self._sending.popleft()
+
+    def wait_for_oldest(self) -> None:
+        """Wait until the device has read the first batch whose memory is held, and let go of it."""
+        self._sending[0][0].wait()
+        self._sending.popleft()
+
+    def wait(self) -> None:
+        """Wait until the device has read everything that was sent, and let go of it."""
+        while self._sending:
+            self.wait_for_oldest()
+
+    def forget(self) -> None:
+        """Let go of everything: the device has failed, and reads nothing any more."""
+        self._sending.clear()
+
+    def _ready(
+        self, sampled: AnyBatch, x: list[torch.Tensor], y: torch.Tensor, blocks: list[DeviceBlock]
+    ) -> AnyReadyBatch:
+        """Return the batch of these tensors, as ``sampled`` says which is which."""
+        if isinstance(sampled, SampledBatch):
+            return ReadyBatch(
+                id=sampled.id,
+                x=x[0],
+                y=y,
+                blocks=tuple(blocks),
+                nodes=sampled.nodes,
+                num_seeds=sampled.num_seeds,
+                trees=sampled.trees,
+            )
+        rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # those of edges are in the blocks
+        return HeteroReadyBatch(
+            id=sampled.id,
+            x=Named(
+                (name, rows[number] if number in rows else self.device.empty((len(nodes), 0), torch.float32))
+                for number, (name, nodes) in enumerate(sampled.nodes.items())
+            ),
+            y=y,
+            blocks=tuple(Named((relation, next(left)) for relation in hop) for hop in sampled.blocks),
+            nodes=Named(sampled.nodes),
+            num_seeds=Named(sampled.num_seeds),
+            trees=None if sampled.trees is None else Named(sampled.trees),
+        )
+
+    def _features(
+        self, tier: DeviceTier, gathered: RowMatrix, nodes: torch.Tensor | None, *, num_rows: int
+    ) -> torch.Tensor:
+        """Return the rows (U, F) of a table on the device.
+
+        Parameters
+        ----------
+        tier : what the device has of the table
+        gathered : (U, F), or less, by the host
+        nodes : (U,) rows of the table, what `DeviceTier.ids_of` says, on the device
+        num_rows : U
+        """
+        is_bfloat16 = tier.staged is not None and tier.staged.is_bfloat16
+        host, cache = rows_as_tensor(gathered, is_bfloat16=is_bfloat16), tier.cache
+        # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
+        if not tier.device.is_asynchronous and not tier.brings_all:
+            if nodes is not None and cache is not None and cache.slot_of is not None:
+                fill_cached(nodes, cache.table, cache.slot_of, out=host)
+            return host
+        x = tier.device.empty((roomy(num_rows), host.shape[1]), torch.float32)[:num_rows]
+        if nodes is None:
+            tier.device.copy(host, x)
+        elif cache is None and tier.features is None:
+            # Over the link by the copy engine, which takes nothing from the model, and widened on the device.
+            stored = tier.device.empty((roomy(num_rows), host.shape[1]), host.dtype)[:num_rows]
+            tier.device.copy(host, stored)
+            tier.device.gather(nodes, tier.parts(stored), x)
+        else:
+            tier.device.gather(nodes, tier.parts(host), x)
+        return x
+
+
+def roomy(num_rows: int) -> int:
+    """Return for how many rows memory is asked where ``num_rows`` are needed: at most `ROOMIER` times as many. Pure.
+
+    There are eight such numbers between one power of two and the next. The allocator of a GPU keeps memory in the sizes
+    that it was asked for, and a piece that is too small for the largest batch so far is of no use to it.
+    """
+    step = 1 << max(num_rows.bit_length() - 4, 0)
+    return -(-num_rows // step) * step
+
+
+def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> Delivered:
+    """Return a batch on a device that keeps no rows, once it is there; on the CPU without copying the features.
+
+    Parameters
+    ----------
+    batch : with its rows (U, F)
+    labels : (B,) of its seeds
+    device : where to
+    """
+    sender = Transfer([DeviceTier(device=open_device(device))])
+    sent = sender.send(batch, labels)
+    sender.wait()
+    return sent.receive()
+
+
+def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device) -> DeviceBlock:
+    """Return a block as tensors on a device.
+
+    Parameters
+    ----------
+    block : in host memory
+    src_degree : (U,) float32, there already
+    device : where to
+    """
+    tensors = (torch.from_numpy(array).to(device) for array in _block_arrays(block))
+    return _block_from(block, src_degree, tensors, device)
+
+
+def _small_arrays(
+    batch: HostBatch, labels: IdArray, ids: Sequence[IdArray | LocalArray | None]
+) -> Iterator[NDArray[Any]]:
+    """Yield everything but the features, in the order that `Transfer.send` takes it apart in."""
+    yield labels
+    yield batch.src_degree
+    if batch.sampled.links is not None:
+        yield batch.sampled.links.pairs
+    yield from (of_table for of_table in ids if of_table is not None)
+    for block in batch.sampled.all_blocks:
+        yield from _block_arrays(block)
+
+
+def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
+    yield block.indptr
+    yield block.indices
+    if block.edge_weight is not None:
+        yield block.edge_weight
+
+
+def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
+    """Return the features of the edges of each block, in the order of ``all_blocks``: views of those of a relation.
+
+    Parameters
+    ----------
+    sampled : the batch
+    x : (U, F) the rows of each table, by its number; see `rows_of`
+    """
+    num_types, num_blocks = len(sampled.node_arrays), len(sampled.all_blocks)
+    by_relation: dict[int, Iterator[torch.Tensor]] = {
+        number - num_types: iter(
+            torch.split(rows, [block.num_edges for block in sampled.edges_of(number - num_types)])
+        )
+        for number, rows in x.items()
+        if number >= num_types
+    }
+    if not by_relation:
+        return [None] * num_blocks
+    num_relations = num_blocks // max(len(sampled.blocks), 1)
+    return [
+        next(by_relation[at % num_relations]) if at % num_relations in by_relation else None
+        for at in range(num_blocks)
+    ]
+
+
+def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> LinkBatch:
+    """Return ``ready`` with ``links``, whose pairs (P, 2) int64 are on the device."""
+    return LinkBatch(
+        batch=ready,
+        pairs=pairs,
+        labels=ready.y,
+        edge_ids=links.edge_ids,
+        num_positives=links.num_positives,
+        times=links.times,
+    )
+
+
+def _block_from(
+    block: Block,
+    src_degree: torch.Tensor,
+    tensors: Iterator[torch.Tensor],
+    place: torch.device,
+    *,
+    edge_x: torch.Tensor | None = None,
+) -> DeviceBlock:
+    """Return the block whose arrays come next in ``tensors``, in the order of `_block_arrays`."""
+    return DeviceBlock(
+        indptr=next(tensors),
+        indices=next(tensors),
+        edge_ids=partial(_brought, block.edge_ids, place),
+        src_degree=src_degree[: block.num_src],
+        num_src=block.num_src,
+        num_dst=block.num_dst,
+        edge_weight=None if block.edge_weight is None else next(tensors),
+        edge_x=edge_x,
+    )
+
+
+def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
+    """Return ``array`` at ``place``, behind what this thread computes there; on the CPU the same memory."""
+    tensor = torch.from_numpy(array)
+    if place.type == "cpu":
+        return tensor
+    with torch.cuda.device(place):
+        # Through pinned memory, which torch keeps until the copy is over: this thread does not wait for the device.
+        return tensor.pin_memory().to(place, non_blocking=True)
+
 
 logger = logging.getLogger("gloader")
 

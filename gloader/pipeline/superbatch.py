@@ -1,22 +1,33 @@
-"""A superbatch on its way: sampled, then planned, then staged, then executed batch by batch.
+"""A superbatch on its way: sampled, planned, staged, executed batch by batch, and learned from.
 
-What is known of rows is known table by table: a table is the feature rows of a node type, of which a homogeneous graph
-has one. Tuples of it have an entry for each table, in the order of their types.
+A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
+Tuples hold an entry for each table, in the order of the types. `RunFeedback` compares the predictions of executed
+superbatches with their measurements and corrects those of the next ones.
 """
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+from collections import deque
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, overload
+
+from gloader.observe.explain import MeasuredPass, SuperbatchReport, predict_step
+from gloader.ssd_store.cost.device_rates import DeviceClock
+from gloader.ssd_store.cost.io_rates import Calibration, learn_factor
 
 if TYPE_CHECKING:
     from gloader.cache import CachePlan, Trace
+    from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.sample import OrderedBatch
+    from gloader.ssd_store.cost.device_rates import RateLearner
     from gloader.ssd_store.cost.strategy import Choice
-    from gloader.ssd_store.misses.direct import MissSource
+    from gloader.ssd_store.miss_sources import MissSource
     from gloader.types import BatchId, CacheStep, IdArray
 
 
@@ -133,3 +144,251 @@ class MissLists(Sequence["IdArray"]):
         if not -len(self) <= batch < len(self):
             raise IndexError(f"batch {batch} is not one of the superbatch's {len(self)}")
         return self._plan.miss_rows(batch % len(self))
+
+
+# Reports, for `explain`: a run of more superbatches forgets the oldest.
+_REMEMBERED = 4096
+
+
+@dataclass(slots=True, kw_only=True)
+class _Sums:
+    """One superbatch while it is executed."""
+
+    staged: StagedSuperbatch
+    predicted_step_s: float | None
+    step_factor: float  # that the prediction was made with
+    stage_s: tuple[float, ...]  # of each table, before its first batch
+    retrieval_s: list[float]  # of each table, in all
+    read_bytes: list[int]  # of each table, from the disk
+    step_s: float = 0.0
+    compute_s: float = 0.0
+    cpu_since: float = field(default_factory=time.process_time)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Known:
+    """What a batch took in the last superbatch, in seconds."""
+
+    cpu_s: float  # of the whole process
+    compute_s: float
+
+
+class RunFeedback:
+    """Measures superbatches from their staging to their last step, and learns from them. Thread-safe.
+
+    Parameters
+    ----------
+    num_ranks : ranks that a superbatch's batches are shared by; each step takes one batch of each
+    table_names : of the tables; they are told where there are several
+    learner : told how long the disk took; None: there is nothing to learn of it
+    """
+
+    def __init__(
+        self, *, num_ranks: int = 1, table_names: Sequence[str] = (), learner: RateLearner | None = None
+    ) -> None:
+        self._num_ranks = num_ranks
+        self._learner = learner
+        self._table_names = tuple(table_names)
+        self._lock = threading.Lock()
+        self._cores = len(os.sched_getaffinity(0))
+        self._sums: dict[int, _Sums] = {}
+        self._current: int | None = None
+        self._is_last_of_current = False
+        self._known: _Known | None = None
+        self._step_factor = 1.0
+        self._calibration = Calibration()
+        self._device = DeviceClock()
+        self._done: deque[SuperbatchReport] = deque(maxlen=_REMEMBERED)
+        self._passes: deque[MeasuredPass] = deque(maxlen=_REMEMBERED)
+        self._edges_s = 0.0  # of the disk, for the edges of a batch
+
+    @property
+    def reports(self) -> tuple[SuperbatchReport, ...]:
+        """The superbatches executed so far."""
+        with self._lock:
+            return tuple(self._done)
+
+    @property
+    def passes(self) -> tuple[MeasuredPass, ...]:
+        """The passes over the edges so far."""
+        with self._lock:
+            return tuple(self._passes)
+
+    @property
+    def device(self) -> DeviceClock:
+        """Who uses the disk, and for how long: a sweep and the reads beside it share it."""
+        return self._device
+
+    @property
+    def calibration(self) -> Calibration:
+        """What the predictions of the disk are corrected by, and how much of its work the loop hides."""
+        known = self._known
+        if known is None:
+            return self._calibration
+        # Tables share the disk, as the batches of all ranks do.
+        hidden_s = known.compute_s / (self._num_ranks * max(1, len(self._table_names)))
+        return replace(self._calibration, hidden_s=hidden_s)
+
+    def name_of(self, table: int) -> str:
+        """Return the name that rows of ``table`` are counted by; nothing where there is one table."""
+        return self._table_names[table] if len(self._table_names) > 1 else ""
+
+    def restart(self) -> None:
+        """Drop what is under way: its pipeline was closed."""
+        with self._lock:
+            self._sums.clear()
+            self._current = None
+
+    def begin(self, staged: StagedSuperbatch, *, stage_s: Sequence[float]) -> None:
+        """Predict the steps of a superbatch; staging each of its tables took ``stage_s`` of the disk."""
+        with self._lock:
+            self._sums[staged.number] = _Sums(
+                staged=staged,
+                predicted_step_s=self._predicted_step(staged),
+                step_factor=self._step_factor,
+                stage_s=tuple(stage_s),
+                retrieval_s=list(stage_s),
+                read_bytes=[table.misses.cost.read.bytes_read for table in staged.tables],
+            )
+
+    def add_pass(self, report: PassReport, *, num_batches: int, measured_s: float, cpu_s: float) -> None:
+        """Count a pass over the edges.
+
+        Parameters
+        ----------
+        report : what was predicted, and moved
+        num_batches : that it brought the last hop of
+        measured_s : that it used the disk
+        cpu_s : of its thread's processor time
+        """
+        with self._lock:
+            self._passes.append(
+                MeasuredPass(report=report, num_batches=num_batches, measured_s=measured_s, cpu_s=cpu_s)
+            )
+            if num_batches:
+                self._edges_s = measured_s / num_batches
+
+    def add_read(self, number: int, seconds: float, *, table: int = 0, num_bytes: int = 0) -> None:
+        """Count the reading of one batch.
+
+        Parameters
+        ----------
+        number : of its superbatch
+        seconds : that the disk was used
+        table : number of the table that was read
+        num_bytes : that the disk read
+        """
+        with self._lock:
+            self._sums[number].retrieval_s[table] += seconds
+            self._sums[number].read_bytes[table] += num_bytes
+
+    def delivered(self, superbatch: int, *, ends_superbatch: bool, wait_s: float) -> None:
+        """Count the consumer's wait for a batch.
+
+        Parameters
+        ----------
+        superbatch : its number
+        ends_superbatch : whether the batch is its last
+        wait_s : seconds
+        """
+        with self._lock:
+            sums = self._sums.get(superbatch)
+            # Features in memory have no superbatches, and a run that was closed has taken its own along.
+            if sums is None:
+                return
+            if self._current != superbatch:
+                # Here rather than with its last batch, which another rank may have got.
+                self._finish_before(superbatch)
+                self._current = superbatch
+                sums.cpu_since = time.process_time()
+            sums.step_s += wait_s
+            self._is_last_of_current = ends_superbatch
+
+    def computed(self, seconds: float) -> None:
+        """Count what the consumer did with the batch delivered last; with its last batch a superbatch is done."""
+        with self._lock:
+            sums = None if self._current is None else self._sums.get(self._current)
+            if sums is None or self._current is None:
+                return
+            sums.step_s += seconds
+            sums.compute_s += seconds
+            if self._is_last_of_current:
+                del self._sums[self._current]
+                self._finish(sums)
+
+    def _finish_before(self, number: int) -> None:
+        """Finish the superbatches before ``number`` whose last batch went to another rank."""
+        for earlier in sorted(known for known in self._sums if known < number):
+            self._finish(self._sums.pop(earlier))
+
+    def _steps(self, staged: StagedSuperbatch) -> float:
+        return staged.num_batches / self._num_ranks
+
+    def _finish(self, sums: _Sums) -> None:
+        staged = sums.staged
+        batches = self._steps(staged)
+        self._known = _Known(
+            cpu_s=(time.process_time() - sums.cpu_since) / batches, compute_s=sums.compute_s / batches
+        )
+        for table, retrieval_s in zip(staged.tables, sums.retrieval_s, strict=True):
+            choice = table.choice
+            if choice.is_exchanged:
+                self._calibration = self._calibration.after_exchange(
+                    choice.predicted_s, retrieval_s, factor=choice.factor
+                )
+                continue
+            self._calibration = self._calibration.after(
+                choice.strategy, choice.predicted_s, retrieval_s, factor=choice.factor
+            )
+        self._teach(sums)
+        step_s = sums.step_s / batches
+        # Learnt from the prediction with the factor of that time: two superbatches are under way, so the factor may
+        # have changed since.
+        if sums.predicted_step_s is not None:
+            self._step_factor = learn_factor(
+                self._step_factor,
+                predicted_s=sums.predicted_step_s,
+                measured_s=step_s,
+                made_with=sums.step_factor,
+            )
+        for number, (table, retrieval_s) in enumerate(zip(staged.tables, sums.retrieval_s, strict=True)):
+            self._done.append(
+                SuperbatchReport(
+                    number=staged.number,
+                    num_batches=staged.num_batches,
+                    rows=table.plan.num_hits + table.plan.num_misses,
+                    misses=table.plan.num_misses,
+                    choice=table.choice,
+                    predicted_step_s=sums.predicted_step_s,
+                    measured_retrieval_s=retrieval_s,
+                    measured_step_s=step_s,
+                    measured_bytes=sums.read_bytes[number],
+                    table=self.name_of(number),
+                )
+            )
+
+    def _teach(self, sums: _Sums) -> None:
+        """Tell what the disk took for a superbatch to whoever learns its rates."""
+        if self._learner is None:
+            return
+        for table, stage_s, retrieval_s in zip(
+            sums.staged.tables, sums.stage_s, sums.retrieval_s, strict=True
+        ):
+            choice = table.choice
+            if choice.counts is not None and not choice.is_exchanged:
+                self._learner.observe(
+                    choice.counts, choice.strategy, staged_s=stage_s, read_s=retrieval_s - stage_s
+                )
+
+    def _predicted_step(self, staged: StagedSuperbatch) -> float | None:
+        """Return the seconds of a step: the cores as busy as before, and the disk as its model says."""
+        if self._known is None:
+            return None
+        return self._step_factor * predict_step(
+            cpu_s=self._known.cpu_s,
+            # The disk also brings edges, of the batches of all ranks.
+            retrieval_s=sum(table.choice.predicted_s for table in staged.tables) / self._steps(staged)
+            + self._edges_s * self._num_ranks,
+            compute_s=self._known.compute_s,
+            cores=self._cores,
+        )

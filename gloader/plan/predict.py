@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from gloader.ssd_store.cost.calibration import STRATEGIES, Strategy
-from gloader.ssd_store.cost.strategy import PACK_GAIN, IoRates
-from gloader.ssd_store.misses.in_ram import in_ram_bytes
+from gloader.ssd_store.cost.io_rates import STRATEGIES, IoRates, Strategy
+from gloader.ssd_store.cost.strategy import PACK_GAIN
+from gloader.ssd_store.miss_sources import in_ram_bytes
 from gloader.ssd_store.read.extents import ALIGNMENT, mean_extent_bytes
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.cache.reuse import CacheOutlook
+    from gloader.cache.curve import CacheOutlook
 
 # What nobody can measure before the loop runs: that it goes over the features of a batch at this rate (GraphSAGE over
 # rows of 6.5 KB did on two cores, there and back), and that they are copied together at that one.

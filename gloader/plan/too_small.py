@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.plan.part_bytes import packing_bytes, planning_bytes, topology_share
+from gloader.plan.demand import packing_bytes, planning_bytes, topology_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

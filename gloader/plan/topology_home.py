@@ -1,4 +1,4 @@
-"""Where the edges of a run live, and why, and with how little room for them a run is planned again. Pure."""
+"""The home of the edges of a run, memory or SSD, with the reason, and smaller shares for a second plan. Pure."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
-from gloader.plan.part_bytes import topology_share
-from gloader.ssd_store.cost.superbatch_size import SMALLEST
+from gloader.plan.demand import topology_share
+from gloader.ssd_store.cost.strategy import SMALLEST
 
 if TYPE_CHECKING:
     from gloader.config import TopologyHome

@@ -1,9 +1,9 @@
-"""What the demands of a recording leave open, fitted so that each kind of work takes as long as it did. Pure.
+"""Calibration of a replay: each kind of work takes as long as it was recorded. Pure.
 
-A record says what processor time a piece of work used, and what it moved. It does not say how many cores a computation
-could have used, what the disk really took for its bytes, and how long a thread waited for a lock. These are fitted: one
-number for each stage, so that its work takes as long in the replay as it did. How long the epoch takes is not fitted:
-that follows from what waits for what, and says whether the replay is to be trusted.
+A record has the processor time of a piece of work and the bytes that it moved. It has neither the number of cores
+that a computation could have used, nor the disk's own time for the bytes, nor the time that a thread waited for a
+lock. One factor for each stage is fitted, so that its work takes as long in the replay as in the run. The length of
+the epoch is not fitted. It follows from the waits, and shows whether the replay is to be trusted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gloader.replay.path import lag_share
 from gloader.replay.replay import replay
+from gloader.replay.stalls import lag_share
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gloader.replay.demands import Measured
     from gloader.replay.replay import Replayed
     from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+
 
 MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay that is further off predicts nothing
 # Of an epoch: where more of it is lags, which are fitted and stay as they are whatever changes, nothing is predicted.

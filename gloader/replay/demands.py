@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.replay.recording import RecordedEvent, Recording
-    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.ssd_store.cost.io_rates import IoRates
 
 # What the loop does; everything else is done by other threads meanwhile.
 _OF_THE_LOOP: Final = ("compute", "wait")

@@ -1,23 +1,215 @@
-"""The least that an epoch takes: no order of the same work, and no mixture of ways to run it, takes less. Pure.
+"""The least time that an epoch takes, in any order of its work and with any mixture of ways to run it. Pure.
 
-The linear programme is Plumber's (M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in
-Machine Learning Data Pipelines", MLSys 2022), with the disk, the links and single threads beside the cores.
+`needs_of` counts the seconds that an epoch needs of each resource and each thread. The linear programme is Plumber's
+(M. Kuchnik et al., "Plumber: Diagnosing and Removing Performance Bottlenecks in Machine Learning Data Pipelines",
+MLSys 2022), with the disk, the links and single threads added to the cores.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from gloader.errors import MissingDependencyError, ReplayError
-from gloader.replay.needs import needs_of
+from gloader.replay.work import NOTHING, RESOURCES, Demands
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from gloader.replay.work import Machine, PipelineShape, Work
+
+
+LOOP: Final = "loop"  # of the first rank, whose epochs are measured
+_SAMPLERS: Final = "sample threads"
+
+
+def needs_of(
+    work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()
+) -> dict[str, float]:
+    """Return the seconds of an epoch in which each resource, and each thread, has to work at least. Pure.
+
+    What may have been done before an epoch is left out: behind the epochs before it, and while the loop paused. So no
+    replay of ``work`` takes less than any of these, on average over ``epochs``.
+
+    Parameters
+    ----------
+    work, machine, shape : as of `gloader.replay.replay.replay`
+    epochs : those that count, the last of the run; all when not given
+
+    Raises
+    ------
+    ReplayError
+        There is no batch, or none of these epochs.
+    """
+    counted = set(epochs or (batch.epoch for batch in work.batches))
+    start = next((number for number, batch in enumerate(work.batches) if batch.epoch in counted), None)
+    if start is None:
+        raise ReplayError("there is no batch whose floor could be told")
+    pauses = [one for one in _pauses_between(work, shape) if one[0] > start or not one[0]]
+    found = {}
+    for name, placed in _placed(work, machine, shape).items():
+        total = sum(float(one.seconds[start:].sum()) for one in placed)
+        before = sum(one.near(start) for one in placed) if start else 0.0
+        for position, pause in pauses:
+            before += min(pause, sum(one.near(position) for one in placed))
+        found[name] = max(total - before, 0.0) / len(counted)
+    return found
+
+
+def without_reads(work: Work) -> Work:
+    """Return what is left of ``work`` where nothing is read or planned, and each batch is sampled once. Pure.
+
+    No cache, no superbatch and no way of reading makes less of it.
+    """
+    return replace(
+        work,
+        batches=tuple(
+            replace(
+                batch,
+                trace=NOTHING,
+                sample=max(batch.trace, batch.sample, key=lambda demands: demands.alone_s)
+                if work.superbatches
+                else batch.sample,
+                read=NOTHING,
+            )
+            for batch in work.batches
+        ),
+        superbatches=tuple(replace(one, inspect=NOTHING, stage=NOTHING) for one in work.superbatches),
+        passes=(),
+    )
+
+
+@dataclass(slots=True)
+class _Placed:
+    """What work of the same reach needs of a resource or a thread, by the first position that waits for it."""
+
+    seconds: NDArray[np.float64]  # (n,)
+    reach: int  # positions, from that of the loop on, that such work can be under way for
+
+    def near(self, position: int) -> float:
+        """Return the seconds of all that can be under way while the loop is at ``position``."""
+        return float(self.seconds[position : position + self.reach].sum())
+
+
+def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
+    """Return what each resource, and each thread, has to do, in seconds, by how far ahead of the loop."""
+    found: dict[str, dict[int, _Placed]] = {LOOP: {}}
+
+    def add(name: str, job: _Job, seconds: float) -> None:
+        by_reach = found.setdefault(name, {})
+        if job.reach not in by_reach:
+            by_reach[job.reach] = _Placed(np.zeros(len(work.batches)), job.reach)
+        by_reach[job.reach].seconds[job.position] += seconds
+
+    for job in _jobs(work, shape):
+        needs = _on(machine, job.demands)
+        for name, seconds in zip(RESOURCES, needs, strict=True):
+            if seconds:
+                add(name, job, seconds / (machine.cores if name == "cpu" else 1.0))
+        of_each = (needs[0] / min(job.demands.cores, machine.cores), *needs[1:])
+        alone = max(of_each) + job.demands.lag_s
+        add(job.thread, job, alone / (shape.sampler_threads if job.thread == _SAMPLERS else 1))
+    return {name: list(by_reach.values()) for name, by_reach in found.items()}
+
+
+def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
+    """Return the seconds that a machine needs of each of `RESOURCES`; of the cores, of one."""
+    needs = (demands.cpu_s, *demands[2:7])
+    return tuple(
+        seconds / machine.speed_of(name) if seconds else 0.0
+        for name, seconds in zip(RESOURCES, needs, strict=True)
+    )
+
+
+class _Job(NamedTuple):
+    """A piece of work."""
+
+    thread: str
+    position: int
+    reach: int  # see `_Placed`
+    demands: Demands
+
+
+def _jobs(work: Work, shape: PipelineShape) -> Iterator[_Job]:
+    """Yield every piece of work."""
+    ahead, has_disk = _Ahead.of(work, shape), shape.features == "ssd"
+    between = dict(_pauses_between(work, shape))
+    for position, batch in enumerate(work.batches):
+        rank = position % shape.num_ranks
+        of_rank = f" of rank {rank}" if rank else ""
+        loop = f"{LOOP}{of_rank}"
+        reach = ahead.loops if rank else 0  # whose epochs are measured has done nothing before
+        sends = (f"send thread{of_rank}", ahead.sent) if shape.is_sending else (loop, reach)
+        yield _Job(_SAMPLERS, position, ahead.sampled, batch.sample)
+        if has_disk:
+            yield _Job(_SAMPLERS, position, ahead.traced, batch.trace)
+            yield _Job("read thread", position, ahead.gathered, batch.read)
+        yield _Job("gather thread", position, ahead.gathered, batch.gather)
+        yield _Job(sends[0], position, sends[1], batch.transfer)
+        yield _Job(loop, position, reach, batch.compute)
+        if batch.pause_s and not rank and position not in between:
+            yield _Job(loop, position, 0, Demands(lag_s=batch.pause_s))
+    yield from _jobs_of_several(work, ahead, has_disk=has_disk)
+
+
+def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
+    """Yield the work that is done for several batches at a time."""
+    first = 0
+    for superbatch in work.superbatches if has_disk else ():
+        yield _Job("inspect thread", first, ahead.staged, superbatch.inspect)
+        yield _Job("stage thread", first, ahead.staged, superbatch.stage)
+        first += superbatch.num_batches
+    for one in work.passes:
+        last = min(one.completed, len(work.batches)) - 1
+        yield _Job("sweep thread", last, ahead.swept, one.sweep)
+        if one.completed >= len(work.batches):  # nobody waits for those that follow
+            return
+
+
+class _Ahead(NamedTuple):
+    """The reach of each kind of work."""
+
+    loops: int  # of other ranks
+    sent: int
+    gathered: int  # and read
+    sampled: int
+    staged: int  # and inspected
+    traced: int
+    swept: int
+
+    @classmethod
+    def of(cls, work: Work, shape: PipelineShape) -> _Ahead:
+        """Return those of a pipeline, none of them too short; see `gloader.replay.replay`."""
+        superbatch = max((one.num_batches for one in work.superbatches), default=0)
+        sent = shape.sent_ahead + 2 if shape.is_sending else 0
+        gathered = shape.num_ranks * (shape.num_buffers + 1 + sent)
+        sampled = gathered + 1 + shape.ahead
+        return cls(
+            loops=shape.num_ranks,
+            sent=shape.num_ranks * sent,
+            gathered=gathered,
+            sampled=sampled,
+            # A superbatch counts where it begins: the one that is gathered has been staged.
+            staged=gathered + (shape.planned_at_once - 1) * superbatch,
+            # The inspector waits to plan another one when it has its traces, and those of the one behind it.
+            traced=gathered + (shape.planned_at_once + 2) * superbatch + shape.ahead,
+            swept=sampled + max((one.most_waiting for one in work.passes), default=0),
+        )
+
+
+def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]:
+    """Return position and seconds of each pause of the first rank between epochs, which none of them counts."""
+    found, epoch = [], None
+    for position in range(0, len(work.batches), shape.num_ranks):
+        batch = work.batches[position]
+        if batch.epoch != epoch:
+            found.append((position, batch.pause_s))
+            epoch = batch.epoch
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

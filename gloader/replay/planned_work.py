@@ -1,26 +1,168 @@
-"""The work of a run that is planned again: counts of its plan, and what its batches take whatever is planned. Pure."""
+"""The work of a planned run, from the counts of its plan and the costs that a recording shows. Pure.
+
+`learn_costs` learns seconds and bytes for each row, `planned_work` applies them to the superbatches of a plan, and
+`steady_work` makes the work of a run of which the plan knows means only.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from gloader.replay.demands import stage_of
-from gloader.replay.work import NOTHING, BatchWork, Demands
+from gloader.replay.demands import disk_demands, stage_of, strategies_of
+from gloader.replay.work import NOTHING, BatchWork, Demands, SuperbatchWork, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.replay.costs import Costs
-    from gloader.replay.counts import SuperbatchCounts
-    from gloader.replay.recording import Recording
-    from gloader.replay.work import SuperbatchWork, Work
-    from gloader.ssd_store.cost.strategy import IoRates
+    from gloader.replay.recording import RecordedEvent, Recording
+    from gloader.replay.work import BatchCounts, SuperbatchCounts
+    from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.types import BatchId, IdArray
+
+
+class _Usual(NamedTuple):
+    """Processor seconds of a kind of work."""
+
+    each: float  # piece of it
+    row: float
+    byte: float = 0.0
+    slot: float = 0.0  # of the host cache
+    node: float = 0.0  # row of the table, whether anybody wants it or not
+
+
+# Where a recording has none of a kind of work; else what it says of rows, bytes and slots in proportion. From runs of
+# `experiments/bench/replay.py` on two cores, with rows of 512 B.
+_USUAL: Final[Mapping[str, _Usual]] = {
+    "inspect": _Usual(each=1e-3, row=40e-9, slot=20e-9, node=5e-9),
+    "stage direct": _Usual(each=1e-3, row=57e-9),
+    "stage staged": _Usual(each=8e-3, row=1e-6, byte=0.25e-9),
+    "stage packed": _Usual(each=8e-3, row=0.5e-6, byte=0.15e-9),
+    "read direct": _Usual(each=0.2e-3, row=2e-6, byte=0.7e-9),
+    "read staged": _Usual(each=0.2e-3, row=300e-9),
+    "read packed": _Usual(each=0.2e-3, row=300e-9, byte=0.5e-9),
+    "gather": _Usual(each=0.1e-3, row=100e-9, byte=0.2e-9),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Processor seconds of what is done to rows."""
+
+    scale: Mapping[str, float]  # of the usual seconds, by kind of work
+    other: float  # of kinds that the recording has none of
+    row_bytes: int  # of a row, about: of all tables, as stored
+    slots: int  # of the host cache
+    nodes: int  # rows of all tables
+
+    def with_slots(self, slots: int) -> Costs:
+        """Return the same with a host cache of another size."""
+        return replace(self, slots=slots)
+
+    def inspect(self, counts: SuperbatchCounts) -> float:
+        """Return the processor seconds of planning a superbatch."""
+        return self.seconds("inspect", counts.accesses, 0)
+
+    def stage(self, counts: SuperbatchCounts) -> float:
+        """Return the processor seconds of counting what a superbatch misses, and of its sweep."""
+        return self.seconds(
+            f"stage {counts.strategy}", counts.misses, counts.stage_bytes + counts.written_bytes
+        )
+
+    def read(self, batch: BatchCounts, strategy: str) -> float:
+        """Return the processor seconds of bringing what a batch misses into its buffer."""
+        num_bytes = batch.read_bytes or batch.misses * self.row_bytes
+        return self.seconds(f"read {strategy}", batch.misses, num_bytes)
+
+    def gather(self, batch: BatchCounts) -> float:
+        """Return the processor seconds of copying hits out of the cache, and admissions into it."""
+        copied = batch.hits + batch.admitted
+        return self.seconds("gather", copied, copied * self.row_bytes)
+
+    def gather_in_memory(self, rows: int) -> float:
+        """Return the processor seconds of copying the rows of a batch out of features in memory."""
+        return self.seconds("gather", rows, rows * self.row_bytes)
+
+    def superbatch(self, counts: SuperbatchCounts, rates: IoRates) -> SuperbatchWork:
+        """Return what planning and staging a superbatch takes on a disk of these rates."""
+        return SuperbatchWork(
+            num_batches=counts.num_batches,
+            inspect=disk_demands(rates, cpu_s=self.inspect(counts)),
+            stage=disk_demands(
+                rates,
+                cpu_s=self.stage(counts),
+                requests=counts.stage_requests,
+                bytes_read=counts.stage_bytes,
+                bytes_written=counts.written_bytes,
+            ),
+        )
+
+    def read_demands(self, batch: BatchCounts, strategy: str, rates: IoRates) -> Demands:
+        """Return what bringing the missing rows of a batch takes on a disk of these rates."""
+        return disk_demands(
+            rates,
+            cpu_s=self.read(batch, strategy),
+            requests=batch.read_requests,
+            bytes_read=batch.read_bytes,
+            is_pack=strategy == "packed",
+        )
+
+    def seconds(self, kind: str, rows: float, num_bytes: float) -> float:
+        """Return the processor seconds of ``kind`` of work on so many rows and bytes."""
+        usual = _USUAL[kind]
+        return self.scale.get(kind, self.other) * (
+            usual.each
+            + usual.row * rows
+            + usual.byte * num_bytes
+            + usual.slot * self.slots
+            + usual.node * self.nodes
+        )
+
+
+def learn_costs(recording: Recording) -> Costs:
+    """Return what work cost in a recording, by kind. Pure."""
+    tables = recording.header.tables
+    usual = Costs(
+        scale={},
+        other=1.0,
+        row_bytes=max((table.row_bytes for table in tables), default=0),
+        slots=sum(table.cache_rows for table in tables),
+        nodes=sum(table.num_rows for table in tables),
+    )
+    strategies = strategies_of(recording)
+    spent: dict[str, float] = defaultdict(float)
+    expected: dict[str, float] = defaultdict(float)
+    for event in recording.events:
+        for kind, rows, num_bytes in _rows_of(event, strategies, usual.row_bytes):
+            spent[kind] += event.cpu_s
+            expected[kind] += usual.seconds(kind, rows, num_bytes)
+    scale = {kind: spent[kind] / expected[kind] for kind in spent}
+    other = sum(spent.values()) / sum(expected.values()) if spent else 1.0
+    return replace(usual, scale=scale, other=other)
+
+
+def _rows_of(
+    event: RecordedEvent, strategies: Mapping[int, str], row_bytes: int
+) -> Iterator[tuple[str, float, float]]:
+    """Yield the kind of work that an event is on rows, how many rows, and their bytes; nothing where it is none."""
+    notes = event.notes
+    if event.stage == "inspect":
+        yield "inspect", notes["hits"] + notes["misses"], 0
+    elif event.stage == "stage" and "strategy" in notes:
+        strategy = strategies[notes["superbatch"]]
+        yield f"stage {strategy}", notes["misses"], event.bytes_read + event.bytes_written
+    elif event.stage == "read" and notes.get("superbatch") in strategies:
+        strategy = strategies[notes["superbatch"]]
+        yield f"read {strategy}", notes["misses"], event.bytes_read or notes["misses"] * row_bytes
+    elif event.stage == "gather":
+        copied = notes["hits"] + notes["admitted"] if "hits" in notes else notes["rows"]
+        yield "gather", copied, copied * row_bytes
+
 
 _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 
@@ -172,3 +314,113 @@ def _scaled(demands: Demands, factor: float) -> Demands:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
+
+
+# Two superbatches are under way at a time: what there is before the third is how a run begins.
+_SUPERBATCHES = 4
+_FEWEST, _MOST = 48, 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepNeeds:
+    """What a memory plan makes of a step, on average; without a strategy the features are in memory."""
+
+    superbatch: int  # S
+    rows: float  # of a batch, that are gathered on the host
+    misses: float  # of those
+    strategy: str = ""
+    ahead_s: float = 0.0  # that the disk works before the batch's turn
+    own_s: float = 0.0  # and in it
+    swept_bytes: float = 0.0  # that are read and written before the batch's turn
+    kept_share: float = 0.0  # of the batches, those that are kept from their trace on
+
+    def corrected(self, *, misses: float, ahead: float, own: float) -> StepNeeds:
+        """Return the same with so many times the misses, the sweeps, and the reads in a batch's turn."""
+        return replace(
+            self,
+            misses=min(self.misses * misses, self.rows),
+            ahead_s=self.ahead_s * ahead,
+            swept_bytes=self.swept_bytes * ahead,
+            own_s=self.own_s * own,
+        )
+
+
+def num_steps(superbatch: int) -> int:
+    """Return the batches whose steps say how long one takes with superbatches of that size. Pure."""
+    return min(max(_SUPERBATCHES * superbatch, _FEWEST), _MOST)
+
+
+def steady_work(
+    known: Sequence[BatchWork], needs: StepNeeds, costs: Costs, sampling: SampleCosts, *, steps: int
+) -> Work:
+    """Return work of two stretches of batches, epoch 0 to begin with and epoch 1, whose batches count. Pure.
+
+    Parameters
+    ----------
+    known : batches as they were recorded, taken in turn
+    needs : of the plan
+    costs : of what is done to rows
+    sampling : of a batch
+    steps : batches of a stretch
+    """
+    sampling = sampling.of_plan(kept_share=needs.kept_share)
+    batches = tuple(
+        _batch(known[position % len(known)], position, steps, needs, costs, sampling)
+        for position in range(2 * steps)
+    )
+    if not needs.strategy:
+        return Work(batches=batches)
+    superbatches, left = [], 2 * steps
+    size = min(needs.superbatch, steps)
+    while left:
+        count = min(size, left)
+        left -= count
+        superbatches.append(
+            SuperbatchWork(
+                num_batches=count,
+                inspect=Demands(cpu_s=costs.seconds("inspect", count * needs.rows, 0.0)),
+                stage=Demands(
+                    cpu_s=costs.seconds(
+                        f"stage {needs.strategy}",
+                        count * needs.misses,
+                        count * needs.swept_bytes,
+                    ),
+                    disk_s=count * needs.ahead_s,
+                ),
+            )
+        )
+    return Work(batches=batches, superbatches=tuple(superbatches))
+
+
+def _batch(
+    batch: BatchWork, position: int, steps: int, needs: StepNeeds, costs: Costs, sampling: SampleCosts
+) -> BatchWork:
+    epoch, index = divmod(position, steps)
+    if not needs.strategy:
+        return replace(
+            batch,
+            epoch=epoch,
+            index=index,
+            trace=NOTHING,
+            sample=batch.sample._replace(cpu_s=sampling.again_s),
+            read=NOTHING,
+            gather=Demands(cpu_s=costs.gather_in_memory(int(needs.rows))),
+            pause_s=0.0,
+        )
+    copied = max(needs.rows - needs.misses, 0.0)
+    return replace(
+        batch,
+        epoch=epoch,
+        index=index,
+        trace=batch.trace._replace(cpu_s=batch.trace.cpu_s or sampling.trace_s),
+        sample=batch.sample._replace(cpu_s=sampling.sample_s(position)),
+        read=Demands(
+            cpu_s=costs.seconds(f"read {needs.strategy}", needs.misses, needs.misses * costs.row_bytes),
+            disk_s=needs.own_s,
+        ),
+        # About as many rows are admitted as are missed.
+        gather=Demands(
+            cpu_s=costs.seconds("gather", copied + needs.misses, (copied + needs.misses) * costs.row_bytes)
+        ),
+        pause_s=0.0,
+    )

@@ -1,9 +1,47 @@
-"""What a run has to do: the demands of each piece of work, which a machine turns into time."""
+"""The work of a run as values: counts of its batches, demands, the machine, and the shape of the pipeline.
+
+A machine turns demands into time.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+
+class BatchCounts(NamedTuple):
+    """Of one batch, of all tables together."""
+
+    rows: int  # that are gathered on the host, those that the device holds left out
+    hits: int
+    misses: int
+    admitted: int
+    read_requests: int  # of the batch itself: none of a superbatch that is staged in memory
+    read_bytes: int  # likewise; of a pack, those of its region
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuperbatchCounts:
+    """Of one superbatch, of all tables together."""
+
+    batches: tuple[BatchCounts, ...]
+    strategy: str  # of the table that most is read of: "direct", "staged" or "packed"
+    accesses: int  # of its trace
+    stage_requests: int  # reads of the sweep; 0 where each batch reads alone
+    stage_bytes: int  # that the sweep reads
+    written_bytes: int  # into packs
+    unique_rows: int  # that it misses
+
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return len(self.batches)
+
+    @property
+    def misses(self) -> int:
+        """Missing rows of all batches."""
+        return sum(batch.misses for batch in self.batches)
+
 
 # The resources that pieces of work share, in the order of `Demands`: cores are shared out by threads that want to run,
 # everything else evenly among those who use it.

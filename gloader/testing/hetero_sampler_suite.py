@@ -14,8 +14,15 @@ import pytest
 from gloader.errors import ConfigError, SeedError
 from gloader.samplers import CscGraph, HeteroGraph
 from gloader.samplers.sweeping import swept_nodes
-from gloader.testing.excluded_edges import LINKS, edges_to_exclude, require_full, require_left_out
-from gloader.testing.sampler_suite import GraphOnDisk, draw_hop, require_same
+from gloader.testing.sampler_suite import (
+    LINKS,
+    GraphOnDisk,
+    draw_hop,
+    edges_to_exclude,
+    require_full,
+    require_left_out,
+    require_same,
+)
 from gloader.types import BatchId, BatchSeeds, HeteroBatch
 
 if TYPE_CHECKING:

@@ -1,10 +1,10 @@
-"""A device of software whose streams run as late as CUDA would be allowed to: what a loop forgot to wait for is wrong.
+"""A device of software whose streams run as late as CUDA allows, so that a missing wait gives wrong values.
 
 Nothing sleeps and nothing is left to chance. A copy, an upload or a gather runs when a host thread waits for a mark
 behind it, and not before; so a host buffer that is written again too early has been written again by then, and a
-stream that computes without waiting finds no rows yet. What is given back is overwritten as early as CUDA would be
+stream that computes without waiting finds no rows yet. Released memory is overwritten as early as CUDA would be
 allowed to: device memory in the order of the stream that it was made on, unless another stream was recorded; host
-memory at once.
+memory at once. `OverwritingRing` overwrites host buffers that were given back.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import math
 import queue
 import threading
 import weakref
+from collections import deque
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
 
-from gloader.device.host_memory import pack, pack_offsets, unpack
-from gloader.device.row_gather import gather_rows
-from gloader.testing.late_streams import Block, Stream, Work, poison
+from gloader.device.cuda import pack, pack_offsets, unpack
+from gloader.device.row_table import gather_rows
+from gloader.pipeline.buffers import BufferRing, RowMatrix
 from gloader.types import OnDemand
 
 if TYPE_CHECKING:
@@ -32,6 +33,96 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device.row_table import RowParts
+
+
+# Of every dtype that a batch has something that cannot be right: NaN in all floats but float64, huge as an id.
+_POISON: Final = np.uint16(0x7FC0)
+
+
+def poison(memory: NDArray[Any]) -> None:
+    """Overwrite ``memory``, contiguous, with what no batch holds."""
+    flat = memory.reshape(-1).view(np.uint8)
+    even = len(flat) // 2 * 2
+    flat[:even].view(np.uint16)[:] = _POISON
+    flat[even:] = 0xC0
+
+
+class Reachable(Protocol):
+    """A mark in a stream's work."""
+
+    reached: bool
+
+
+@dataclass(slots=True, eq=False)
+class Work:
+    """Something that a stream will do."""
+
+    run: Callable[[], None]
+    touches: frozenset[int] = frozenset()  # addresses of the blocks that it reads or writes
+    seconds: float = 0.0
+    since_s: float = 0.0  # when the host gave it to the stream
+    is_wait: bool = False
+    is_early: bool = False  # takes no time, and comes as soon as what is before it is done
+
+
+class Stream:
+    """Work in order, done when it must be."""
+
+    def __init__(self) -> None:
+        self.work: deque[Work] = deque()
+        self.now_s = 0.0
+
+    def run_until(self, mark: Reachable) -> None:
+        """Work until ``mark`` is reached."""
+        while not mark.reached:
+            self._run_next()
+
+    def run_all(self) -> None:
+        """Do all work."""
+        while self.work:
+            self._run_next()
+
+    def overwrite(self, block: Block) -> None:
+        """Let the next user of the memory write to it, behind the last work here that touches it."""
+        last = 0
+        for place, work in enumerate(self.work, start=1):
+            if work.is_wait or block.address in work.touches:
+                last = place
+        self.work.insert(last, Work(partial(poison, block.memory), is_early=True))
+        self.run_early()
+
+    def _run_next(self) -> None:
+        work = self.work.popleft()
+        self.now_s = max(self.now_s, work.since_s) + work.seconds
+        work.run()
+        self.run_early()
+
+    def run_early(self) -> None:
+        """Do what takes no time and has nothing before it."""
+        while self.work and self.work[0].is_early:
+            self.work.popleft().run()
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """Memory of the device, or host memory that it reads. Work refers to the memory; users hold a lease of it."""
+
+    memory: NDArray[np.uint8]
+    num_bytes: int
+    stream: Stream | None = None  # that it was made on; None: the host's own work
+    is_host: bool = False
+    is_open: bool = True  # whether the device may read it; false once it was unpinned
+    streams: set[Stream] = field(default_factory=set)  # others that use it
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return int(self.memory.ctypes.data)
+
+    def holds(self, address: int) -> bool:
+        """Return whether ``address`` lies in it."""
+        return self.address <= address < self.address + self.memory.nbytes
+
 
 T = TypeVar("T")
 
@@ -441,3 +532,27 @@ class RehearsedDevice:
 
 def _drop(_result: object) -> None:
     """Return nothing, so that a stream keeps nothing of what its work returned."""
+
+
+class OverwritingRing(BufferRing):
+    """A ring that overwrites a buffer at once when it comes back, as the next batch would a moment later."""
+
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
+        """Return a buffer; as `BufferRing.acquire`."""
+        found = super().acquire(rows)
+        if not found:  # of no tables: there is no buffer
+            return found
+        lease = cast("NDArray[np.uint8]", found[0].base)
+        memory = cast("memoryview", lease.base)
+        # Called before the reference that gives the buffer back: the newer of two comes first.
+        address = int(lease.ctypes.data)
+        self._watched[address] = weakref.ref(lease, partial(_overwrite, memory))
+        return found
+
+    @property
+    def _watched(self) -> dict[int, Any]:
+        return self.__dict__.setdefault("_watched_leases", {})
+
+
+def _overwrite(memory: memoryview, _lease: object) -> None:
+    poison(np.frombuffer(memory, dtype=np.uint8))

@@ -1,12 +1,10 @@
 """Conformance suites, one for each seam, for test classes to inherit; see ``docs/extending.md``."""
 
 from gloader.testing.device_suite import DeviceSuite
-from gloader.testing.feature_arrays import make_features, same_bits, widen
-from gloader.testing.feature_source_suite import FeatureSourceSuite
 from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite
-from gloader.testing.miss_source_suite import MissSourceSuite
 from gloader.testing.planner_suite import SuperbatchPlannerSuite
 from gloader.testing.sampler_suite import SamplerSuite
+from gloader.testing.source_suites import FeatureSourceSuite, MissSourceSuite, make_features, same_bits, widen
 
 __all__ = [
     "DeviceSuite",

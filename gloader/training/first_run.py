@@ -29,8 +29,8 @@ _LOG = logging.getLogger("gloader")
 _MODULE = "gloader.training.first_run"
 
 # Modules of which a run needs some kernel: none of them compiled means that no run was made here.
-_READING = ("gloader.ssd_store.read.verify_kernels",)
-_ONLINE = "gloader.cache.baseline_kernels"  # of every policy that looks at the past alone
+_READING = ("gloader.ssd_store.read.row_kernels",)
+_ONLINE = "gloader.cache.baselines"  # of every policy that looks at the past alone
 _POLICIES = {
     "belady": "gloader.cache.belady_kernels",
     "static": "gloader.cache.slot_kernels",
@@ -38,7 +38,7 @@ _POLICIES = {
 }
 
 _LINKS = "gloader.samplers.link_kernels"
-_EXCHANGE = "gloader.distributed.exchange.serve"
+_EXCHANGE = "gloader.distributed.exchange.owner"
 _TABLE, _WRONG = "train", "wrong"
 # Rooms with kernels: an edit in one may leave some of them to be compiled.
 _KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
@@ -244,7 +244,7 @@ class Rehearsal:
 
         from gloader.distributed.exchange.exchange import Exchange
         from gloader.distributed.exchange.host_group import HostGroup
-        from gloader.distributed.exchange.serve import OwnedRows
+        from gloader.distributed.exchange.owner import OwnedRows
         from gloader.ssd_store import Packer, load_misses
         from gloader.ssd_store.spill.folder import SpillFolder
 

@@ -1,4 +1,4 @@
-"""The processes that train one network together."""
+"""The processes that train one network together, and their rendezvous after a restart."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import secrets
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 from gloader.core.machine import host_id, machine_id, shown_machine
@@ -19,7 +20,95 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import TracebackType
 
-    from gloader.training.rank_signs import RankSigns
+    from torch.distributed.distributed_c10d import Store
+
+    from gloader.training.rank_watch import RankSigns
+
+
+# The store has no wait for one of several keys; a rendezvous happens once a start, so that polling costs nothing.
+_POLL_S = 0.02
+# The group waits longer than a stage may stall, so that the stage is named before the group gives up.
+_AFTER_STALL_S = 60.0
+
+
+def group_timeout(stall_timeout_s: float) -> timedelta:
+    """Return how long collectives of a run wait for a rank. Pure.
+
+    Parameters
+    ----------
+    stall_timeout_s : seconds after which a stage counts as stalled
+    """
+    return timedelta(seconds=stall_timeout_s + _AFTER_STALL_S)
+
+
+def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
+    """Return a part of ``store`` that no earlier group of ranks has written to; the same part for every rank.
+
+    torchrun keeps its store over restarts, where new ranks would find the addresses of the dead ones (pytorch issue
+    135712), and the number of restarts is not the same on all machines. So every rank asks the first one under a
+    name that nobody used before, and the first answers each with the name of the new part.
+
+    Parameters
+    ----------
+    store : that of torchrun, which all ranks reach
+    rank : of this process
+    world_size : W
+    timeout : until every rank has come
+
+    Raises
+    ------
+    RankError
+        A rank does not come within ``timeout``.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    deadline = time.monotonic() + timeout.total_seconds()
+    name = _invite(store, world_size, deadline) if rank == 0 else _ask(store, rank, deadline)
+    return PrefixStore(f"gloader/{name}", store)
+
+
+def _invite(store: Store, world_size: int, deadline: float) -> str:
+    name = secrets.token_hex(8)
+    missing = set(range(1, world_size))
+    # A rank is done when it says that it came, not when it was answered: the answer may have gone to a dead one.
+    while missing:
+        for rank in sorted(missing):
+            if store.check([_asked(rank)]):
+                # What an earlier rank asked is answered as well; it does not come.
+                store.set(_answer(store.get(_asked(rank)).decode()), name)
+            if store.check([_came(name, rank)]):
+                missing.remove(rank)
+        if missing and time.monotonic() > deadline:
+            raise RankError(f"rank {', '.join(map(str, sorted(missing)))} did not come; see its own error")
+        if missing:
+            time.sleep(_POLL_S)
+    return name
+
+
+def _ask(store: Store, rank: int, deadline: float) -> str:
+    # Drawn anew at each start: an answer of the last rendezvous cannot be taken for one of this.
+    question = secrets.token_hex(8)
+    store.set(_asked(rank), question)
+    while not store.check([_answer(question)]):
+        if time.monotonic() > deadline:
+            raise RankError("rank 0 did not come; see its own error")
+        time.sleep(_POLL_S)
+    name = store.get(_answer(question)).decode()
+    store.set(_came(name, rank), "yes")
+    return name
+
+
+def _asked(rank: int) -> str:
+    return f"gloader/asked/{rank}"
+
+
+def _answer(question: str) -> str:
+    return f"gloader/answer/{question}"
+
+
+def _came(name: str, rank: int) -> str:
+    return f"gloader/came/{name}/{rank}"
+
 
 logger = logging.getLogger("gloader")
 
@@ -266,7 +355,7 @@ class RankGroup:
     def _show_signs(self, key: str, timeout_s: float, stack: ExitStack) -> RankSigns | None:
         if len(set(self.machines)) == 1:
             return None
-        from gloader.training.rank_signs import RankSigns
+        from gloader.training.rank_watch import RankSigns
 
         signs = RankSigns(rank=self.rank, machines=self._names, key=key, timeout_s=timeout_s)
 
@@ -490,7 +579,7 @@ def _broadcast_size(own: int) -> int:
     import torch
     from torch import distributed
 
-    from gloader.distributed.own_gpus import collective_device
+    from gloader.distributed.agree import collective_device
 
     size = torch.tensor([own], device=collective_device())
     distributed.broadcast(size, 0)
@@ -501,7 +590,7 @@ def _broadcast_bytes(own: bytes, size: int) -> bytes:
     import torch
     from torch import distributed
 
-    from gloader.distributed.own_gpus import collective_device
+    from gloader.distributed.agree import collective_device
 
     sent = torch.frombuffer(bytearray(own.ljust(size)), dtype=torch.uint8).to(collective_device())
     distributed.broadcast(sent, 0)

@@ -1,24 +1,23 @@
-"""How a table of links is judged: the negatives of its edges, and a figure of the scores of both, out of core."""
+"""The judgement of a table of links: scores of pairs, the negatives of an edge, and hits@K, MRR or AUC.
+
+Scores are computed in chunks from embeddings that may lie on the SSD.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import numpy as np
+import torch
 
 from gloader.core.hashing import GOLDEN, mix_int, mixed_words
-from gloader.errors import ConfigError
-from gloader.training.link_metrics import (
-    LinkMetric,
-    auc,
-    hits,
-    hits_of_rows,
-    reciprocal_ranks,
-)
+from gloader.core.malformed import shown
+from gloader.errors import ConfigError, DivergedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -27,6 +26,260 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LinkReader, LinkRows
 
     Scores = NDArray[np.float32]
+
+
+_HITS: Final = re.compile(r"hits@([1-9]\d{0,8})")
+_LOWEST: Final = np.float32(-np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkMetric:
+    """A figure of a set of links. ``str()`` is its name, in `result.json` and on the command line."""
+
+    kind: Literal["hits", "mrr", "auc", "acc", "rmse"]
+    k: int = 0  # of hits
+
+    def __str__(self) -> str:
+        """Return the form of the command line, such as "hits@50"."""
+        return f"hits@{self.k}" if self.kind == "hits" else self.kind
+
+    @property
+    def is_error(self) -> bool:
+        """Whether less of it is better."""
+        return self.kind == "rmse"
+
+
+def parse_metric(text: str) -> LinkMetric | None:
+    """Return the metric that ``text`` names; None for "auto". Pure.
+
+    Raises
+    ------
+    ConfigError
+        It names none.
+    """
+    if text == "auto":
+        return None
+    if text == "mrr":
+        return LinkMetric("mrr")
+    if text == "auc":
+        return LinkMetric("auc")
+    found = _HITS.fullmatch(text)
+    if found is None:
+        raise ConfigError(
+            f"metric {shown(text)} is not known; allowed: auto, hits@K such as hits@50, mrr, auc"
+        )
+    return LinkMetric("hits", int(found[1]))
+
+
+def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64]:
+    """Return 1 / rank of each positive among its own negatives, (n,). Pure.
+
+    The rank is the mean of that before and that behind all negatives of the same score, as of OGB.
+
+    Parameters
+    ----------
+    positives : (n,)
+    negatives : (n, k)
+    """
+    better = np.count_nonzero(negatives > positives[:, None], axis=1)
+    as_good = np.count_nonzero(negatives >= positives[:, None], axis=1)
+    found: NDArray[np.float64] = 1.0 / (0.5 * (better + as_good) + 1.0)
+    return found
+
+
+def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
+    """Return how many positives are strictly above the k-th best of their own negatives, or have fewer. Pure.
+
+    Parameters
+    ----------
+    positives : (n,)
+    negatives : (n, m)
+    k : at least 1
+    """
+    as_good = np.count_nonzero(negatives >= positives[:, None], axis=1)
+    return int(np.count_nonzero(as_good < k))
+
+
+def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
+    """Return the k best of all scores, the least first; fewer where there are no more. Holds 2k and a chunk."""
+    best = np.empty(0, np.float32)
+    for chunk in chunks:
+        both = np.concatenate([best, chunk.ravel()])
+        best = np.partition(both, len(both) - k)[len(both) - k :] if len(both) > k else both
+    return np.sort(best)
+
+
+def hits(positives: Iterable[Scores], negatives: Iterable[Scores], k: int) -> float:
+    """Return the share of positives strictly above the k-th best of all negatives; 1 where those are fewer."""
+    best = best_scores(negatives, k)
+    threshold = best[0] if len(best) == k else _LOWEST
+    num_hits = num_rows = 0
+    for chunk in positives:
+        num_hits += len(chunk) if len(best) < k else int(np.count_nonzero(chunk > threshold))
+        num_rows += len(chunk)
+    return num_hits / max(num_rows, 1)
+
+
+class AucCount:
+    """The area under the ROC curve: the share of pairs of a positive and a negative in the right order, exactly.
+
+    A pair of equal scores counts half. Holds the positives, sorted; negatives come in chunks.
+
+    Parameters
+    ----------
+    positives : (n,)
+    """
+
+    def __init__(self, positives: Scores) -> None:
+        self._positives = np.sort(positives)
+        self.twice_right = 0  # Python ints: a pair counts 2, 1 or 0, and there may be more than 2**63
+        self.num_pairs = 0
+
+    def add(self, negatives: Scores) -> None:
+        """Count all positives against a chunk of negatives."""
+        scores, n = negatives.ravel(), len(self._positives)
+        not_above = np.searchsorted(self._positives, scores, side="right")
+        below = np.searchsorted(self._positives, scores, side="left")
+        self.twice_right += 2 * n * len(scores) - int(not_above.sum()) - int(below.sum())
+        self.num_pairs += n * len(scores)
+
+
+def auc(positives: Iterable[Scores], negatives: Any) -> float:
+    """Return the area under the ROC curve.
+
+    Parameters
+    ----------
+    positives : chunks, each of which is held, sorted, while all negatives come by
+    negatives : called for an iterator over chunks of all negatives, once for each chunk of positives
+    """
+    twice_right = num_pairs = 0
+    for chunk in positives:
+        count = AucCount(chunk)
+        for scores in negatives():
+            count.add(scores)
+        twice_right += count.twice_right
+        num_pairs += count.num_pairs
+    return twice_right / max(2 * num_pairs, 1)
+
+
+_FLOAT_BYTES: Final = 4
+_PAIR_BYTES: Final = (
+    48  # both ids, the order of the destinations, their numbers, the score, and what is on its way
+)
+_SHARES: Final = 4  # rows of sources; rows of destinations; what is known of pairs; what the decoder makes
+_DECODER_ROWS: Final = (
+    6  # rows of a pair that the decoder holds at once: both ends, their product, hidden layers
+)
+
+
+class NodeRows(Protocol):
+    """Embeddings of all nodes of a type."""
+
+    @property
+    def width(self) -> int:
+        """Of a row."""
+        ...
+
+    def take(self, rows: IdArray, out: NDArray[np.float32], /) -> None:
+        """Read ``rows`` (n,) into ``out`` (n, width)."""
+        ...
+
+
+class PairScorer:
+    """Scores pairs by the embeddings of both nodes.
+
+    Each call reads every row that it needs once for its sources and once for its destinations, in ascending order:
+    on an SSD a pass over a part of the file. Destinations come block by block, as they may be too many to hold.
+
+    Parameters
+    ----------
+    decoder : from the rows of both ends, (P, width) each, to (P,) scores, or (P, C)
+    sources, destinations : the embeddings; of one type the same ones
+    budget_bytes : for the rows that are held, and for what is known of pairs
+    place : where the decoder is
+    """
+
+    def __init__(
+        self,
+        decoder: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+        sources: NodeRows,
+        destinations: NodeRows,
+        *,
+        budget_bytes: int,
+        place: torch.device,
+    ) -> None:
+        self._decoder = decoder
+        self._sources, self._destinations = sources, destinations
+        self._share_bytes = budget_bytes // _SHARES
+        self._place = place
+        row_bytes = _FLOAT_BYTES * sources.width
+        self._rows_held = max(1, self._share_bytes // row_bytes)
+        self._pairs_decoded = max(1, self._share_bytes // (_DECODER_ROWS * row_bytes))
+
+    def rows_per_call(self, num_destinations: int = 1) -> int:
+        """Return how many sources, each with so many destinations, one call may be given."""
+        return max(1, min(self._rows_held, self._share_bytes // (_PAIR_BYTES * num_destinations)))
+
+    @torch.no_grad()
+    def score(self, sources: IdArray, destinations: IdArray) -> Scores:
+        """Return the scores of pairs, of the shape of ``destinations``, and (C,) behind it where the decoder makes C.
+
+        Parameters
+        ----------
+        sources : (n,) int64, up to `rows_per_call`
+        destinations : (n,), or (n, k): k for each source
+
+        Raises
+        ------
+        DivergedError
+            Scores are NaN, which no metric ranks; says how many.
+        """
+        ids, source_at = np.unique(sources, return_inverse=True)
+        held = self._take(self._sources, ids)
+        wanted = destinations.ravel()
+        per_source = len(wanted) // max(len(sources), 1)
+        order = np.argsort(wanted, kind="stable")
+        in_order = wanted[order]
+        is_new = np.r_[True, in_order[1:] != in_order[:-1]][: len(in_order)]
+        number = np.cumsum(is_new) - 1  # of each pair's destination among the different ones
+        distinct = in_order[is_new]
+        found: Scores | None = None
+        for start in range(0, len(distinct), self._rows_held):
+            block = self._take(self._destinations, distinct[start : start + self._rows_held])
+            first, last = np.searchsorted(number, [start, start + self._rows_held])
+            for at in range(first, last, self._pairs_decoded):
+                pairs = order[at : min(at + self._pairs_decoded, last)]
+                scores = self._decode(
+                    held, source_at[pairs // per_source], block, number[at : at + len(pairs)] - start
+                )
+                if found is None:
+                    found = np.empty((len(wanted), *scores.shape[1:]), np.float32)
+                found[pairs] = scores
+        if found is None:
+            return np.empty(destinations.shape, np.float32)
+        if num_bad := int(np.count_nonzero(np.isnan(found))):
+            raise DivergedError(
+                f"{num_bad:,} of {found.size:,} scores of pairs are NaN: features that they are computed from are NaN, "
+                "or the network diverged; clean them (gloader prepare refuses them without --allow-nan), or train with "
+                "a lower --lr"
+            )
+        return found.reshape(*destinations.shape, *found.shape[1:])
+
+    def _take(self, rows: NodeRows, ids: IdArray) -> torch.Tensor:
+        out = np.empty((len(ids), rows.width), np.float32)
+        rows.take(ids, out)
+        return torch.from_numpy(out).to(self._place)
+
+    def _decode(
+        self, sources: torch.Tensor, source_at: IdArray, destinations: torch.Tensor, destination_at: IdArray
+    ) -> Scores:
+        ends = (
+            rows[torch.from_numpy(at).to(self._place)]
+            for rows, at in ((sources, source_at), (destinations, destination_at))
+        )
+        scores: Scores = self._decoder(*ends).float().cpu().numpy()
+        return scores
+
 
 SHARED_SUFFIX: Final = "_neg"  # of the table of negatives that all edges of a table are compared with
 _TABLE_SHARE: Final = 8  # of the budget, one part in so many is for each table that is read

@@ -16,14 +16,12 @@ from gloader.errors import ConfigError
 from gloader.loader import LinkLoader
 from gloader.models import encoder_of
 from gloader.pipeline.link_task import LinkTask
-from gloader.pipeline.typed_seeds import plan_training_seeds
+from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.dataset_checks import require_link_tables
-from gloader.training.link_judge import LinkJudge, auto_metric
-from gloader.training.link_metrics import LinkMetric, parse_metric
-from gloader.training.link_scores import PairScorer
+from gloader.training.link_judge import LinkJudge, LinkMetric, PairScorer, auto_metric, parse_metric
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, spec_of
-from gloader.training.objective import LINK_OBJECTIVES
 from gloader.training.process import eager_release
+from gloader.training.task import LINK_OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -32,13 +30,12 @@ if TYPE_CHECKING:
     from gloader.core.negatives import Negatives
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
-    from gloader.pipeline.device_room import DryRun
-    from gloader.pipeline.seed_order import SeedPlan
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.seeds import SeedPlan
     from gloader.training.evaluate import Inference
-    from gloader.training.link_scores import NodeRows
+    from gloader.training.link_judge import NodeRows
     from gloader.training.model_spec import LinkTarget
-    from gloader.training.objective import Objective
-    from gloader.training.task import Split
+    from gloader.training.task import Objective, Split
 
 logger = logging.getLogger("gloader")
 

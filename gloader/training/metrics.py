@@ -12,7 +12,7 @@ import torch
 
 from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
-from gloader.training.objective import NODE_CLASSES
+from gloader.training.task import NODE_CLASSES
 from gloader.types import HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset.mirrored import Mirrored
     from gloader.training.group import RankGroup
-    from gloader.training.objective import Objective
+    from gloader.training.task import Objective
     from gloader.types import Delivered
 
 _NO_BATCH: Final = 2**62

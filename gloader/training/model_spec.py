@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from gloader.config import TrainSettings
     from gloader.dataset import Dataset
-    from gloader.dataset.feature_rows import FeatureRows
+    from gloader.dataset.tables import FeatureRows
 
 LinkTarget = Literal["pairs", "classes", "values"]
 

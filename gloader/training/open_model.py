@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gloader.core.row_ranges import require_all_rows
+from gloader.core.ids import require_all_rows
 from gloader.dataset.schema import relation_text
 from gloader.dataset.topology import (
     held_relations,
@@ -18,10 +18,10 @@ from gloader.dataset.topology import (
 from gloader.errors import BudgetError, CheckpointError
 from gloader.models import HeteroNetwork, encoder_of
 from gloader.plan.available import default_budget_bytes
-from gloader.plan.part_bytes import topology_share
+from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
-from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.typed_inference import HeteroInference
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, edge_feature_rows, schema_of
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     import torch
 
     from gloader.dataset import Dataset
-    from gloader.dataset.feature_rows import FeatureRows
+    from gloader.dataset.tables import FeatureRows
     from gloader.training.checkpoint.save import Checkpoint
-    from gloader.training.machine_rows import MachineRows
     from gloader.training.model_spec import AnyModelSpec
+    from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
 
 # Of the weights of a network for several types, whose learned rows may be large: in the checkpoint and in the network.

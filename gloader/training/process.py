@@ -1,7 +1,4 @@
-"""The process that trains: torch's random state and threads, and when the C library gives freed memory back.
-
-Random numbers are addressed: every draw of a run depends on (seed, epoch, batch) alone.
-"""
+"""The process of a rank: its GPU, torch's random state and threads, and memory that the C library gives back."""
 
 from __future__ import annotations
 
@@ -14,12 +11,63 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gloader.device import place_of
+from gloader.errors import ConfigError
 from gloader.observe.peak_memory import release_freed_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.training.group import RankGroup
+
+
+def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
+    """Return the device that "auto" or a torch device's name stands for, for the rank ``local_rank`` of a machine.
+
+    "auto" and "cuda" stand for the rank's own GPU: that of its number where the process sees as many, and the only one
+    where it sees one, as under SLURM, Kubernetes or Ray, which show each rank its own.
+
+    Raises
+    ------
+    ConfigError
+        The name is unknown, or the device is not there.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    target = place_of(device)
+    if target.type != "cuda":
+        return target
+    count = torch.cuda.device_count()
+    if ":" not in str(target):
+        target = torch.device("cuda", 0 if count == 1 else local_rank)
+    if not count:
+        raise ConfigError(f"device {device!r} is not there: torch sees no GPU; use the device 'cpu'")
+    if target.index >= count:
+        raise ConfigError(
+            f"device {device!r} is not there: torch sees {count} GPUs, for rank {local_rank} of this machine; start as "
+            "many ranks, show each rank one GPU (CUDA_VISIBLE_DEVICES), or use the device 'cpu'"
+        )
+    return target
+
+
+def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> None:
+    """Raise on every rank where two have one GPU, unless each was ``asked`` to use that one; collective.
+
+    Raises
+    ------
+    RankSettingsError
+        Two ranks have one GPU; names them, and says what to do.
+    """
+    if group.is_alone:
+        return
+    from gloader.distributed.agree import gpu_of, require_own_gpus
+
+    cards = group.gather({"gpu": gpu_of(target), "is_named": ":" in asked})
+    require_own_gpus(
+        {rank: card["gpu"] for rank, card in enumerate(cards)},
+        may_share=all(card["is_named"] for card in cards),
+    )
+
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 # What glibc's own adjustment ends at after a program freed one large block, and no more than a heap's free end.

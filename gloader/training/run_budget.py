@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.plan.part_bytes import FIXED_BYTES
+from gloader.plan.demand import FIXED_BYTES
 
 # Beside the tensors a step holds temporary buffers of its operations, the gradients of the step before, and what lies
 # between its blocks in the heap, 70 of 314 MB in a typed network; a later batch may be larger than those looked at.

@@ -1,27 +1,151 @@
-"""Inference over the graph and the features of a run's loader, for its evaluations."""
+"""Inference over the graph and the features of a run, also where each machine holds a part of the rows."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from gloader.core.ids import RowRanges, host_bounds, hosts_by_part, require_all_rows
+from gloader.core.machine import distinct_names, shown_machine
 from gloader.dataset.tables import ONLY_EDGES
+from gloader.distributed.exchange.exchange import Exchange
+from gloader.distributed.exchange.host_group import Launch
+from gloader.distributed.exchange.owner import OwnedRows
+from gloader.distributed.exchange.serve_rows import PIECE_BYTES, AllRows, RowReader, serve_rows
+from gloader.errors import LoaderClosedError
 from gloader.loader import Loader
-from gloader.training.inference.hetero_inference import HeteroInference
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.machine_rows import MachineRows
+from gloader.training.inference.typed_inference import HeteroInference
 from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gloader.dataset import Dataset
+    from gloader.ssd_store import FeatureStore
     from gloader.training.evaluate import Inference
+    from gloader.training.group import RankGroup
     from gloader.training.run_budget import RunBudget
     from gloader.training.task import Task
     from gloader.types import FeatureSource
+
+
+_EXCHANGE_BYTES: Final = 32 * 2**20
+# Beside them a piece of rows as it arrived, and the buffers that deal it out.
+_PIECE_MEMORY: Final = 2 * PIECE_BYTES
+
+
+class MachineRows:
+    """The feature rows of all machines, read by the first rank and served by the first of each other machine.
+
+    Parameters
+    ----------
+    launch : the machines
+    stores : of each table, by its name, the rows that are here; the same tables in the same order on all of them
+    """
+
+    memory_bytes: Final = _EXCHANGE_BYTES + _PIECE_MEMORY  # while rows are read
+
+    def __init__(self, launch: Launch, stores: Mapping[str, FeatureStore]) -> None:
+        self._launch = launch
+        self._stores = dict(stores)
+        self._reader: RowReader | None = None
+
+    def source(self, table: str) -> FeatureSource:
+        """Return all rows of ``table``, to be read within `reading`."""
+        return AllRows(list(self._stores).index(table), self._stores[table], self._require_reader)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Read rows of all machines in the block, on the first rank; the others `serve`.
+
+        Raises
+        ------
+        RankError
+            A machine is gone, does not answer or failed; names it.
+        """
+        with RowReader(self._connect(), tuple(self._stores.values())) as reader:
+            self._reader = reader
+            try:
+                yield
+            finally:
+                self._reader = None
+
+    def serve(self, is_cancelled: Callable[[], bool]) -> None:
+        """Serve the first rank until it has read what it needs; raises as `serve_rows`."""
+        serve_rows(self._connect(), is_cancelled=is_cancelled)
+
+    def _connect(self) -> Exchange:
+        tables = [
+            OwnedRows(store=store, bounds=host_bounds(self._launch.parts, name))
+            for name, store in self._stores.items()
+        ]
+        return Exchange(
+            self._launch.connect(), tables, memory_bytes=_EXCHANGE_BYTES, verify=self._launch.verify
+        )
+
+    def _require_reader(self) -> RowReader:
+        if self._reader is None:
+            raise LoaderClosedError(
+                "the rows of other machines are read while these serve; open `reading` first"
+            )
+        return self._reader
+
+
+def open_machine_rows(
+    dataset: Dataset,
+    group: RankGroup,
+    stores: Callable[[], Mapping[str, FeatureStore]],
+    *,
+    timeout_s: float,
+    verify: bool,
+) -> MachineRows | None:
+    """Return the feature rows of all machines where each has a part; None where this one has all, or only waits.
+
+    Collective.
+
+    Parameters
+    ----------
+    dataset : of this machine
+    group : the ranks
+    stores : opens the tables that are read, on the first rank of each machine
+    timeout_s : longest wait for another machine
+    verify : whether rows are compared with their checksums
+
+    Raises
+    ------
+    ConfigError
+        Some rows are on no machine.
+    """
+    ranges = dataset.ranges
+    own = None if ranges is None else [ranges.part, ranges.of]
+    said = group.gather({"part": own, "key": secrets.token_hex(8), "machine": shown_machine()})
+    hosts = group.machine_hosts
+    names = distinct_names([said[rank]["machine"] for rank in hosts], hosts)
+    tables = {} if ranges is None else ranges.tables
+    found = [said[rank]["part"] for rank in hosts]
+    parts = [None if part is None else RowRanges(part=part[0], of=part[1], tables=tables) for part in found]
+    require_all_rows(parts, [group.machines[rank] for rank in hosts])
+    known = [part for part in parts if part is not None]
+    if not known or group.rank not in hosts:
+        return None
+    order = hosts_by_part(known)
+    launch = Launch(
+        hosts=tuple(hosts[number] for number in order),
+        names=tuple(names[number] for number in order),
+        rank=group.rank,
+        key=f"rows-{said[0]['key']}",
+        mode="always",
+        parts=tuple(known[number] for number in order),
+        timeout_s=timeout_s,
+        verify=verify,
+    )
+    return MachineRows(launch, stores())
 
 
 def require_inference(task: Task, dataset: Dataset, budget: RunBudget, loader: Any) -> None:

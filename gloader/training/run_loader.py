@@ -15,9 +15,8 @@ from gloader.models import HeteroNetwork, encoder_of
 from gloader.observe.peak_memory import first_bytes
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
-from gloader.training.inference.hetero_placement import device_bytes_for_types
-from gloader.training.inference.hetero_plan import Extent
-from gloader.training.inference.placement import device_bytes_needed
+from gloader.training.inference.placement import device_bytes_for_types, device_bytes_needed
+from gloader.training.inference.plan import Extent
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import RunBudget, share_budget
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import Device
     from gloader.observe.peak_memory import PeakMemory
-    from gloader.pipeline.device_room import DryRun
+    from gloader.pipeline.open.device_rows import DryRun
     from gloader.training.group import RankGroup
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch

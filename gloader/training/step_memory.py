@@ -11,18 +11,17 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gloader.core.row_order import RowOrder
+from gloader.core.order import RowOrder
 from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
-from gloader.pipeline.measured_load import sampler_for
-from gloader.pipeline.open_edges import SWEPT_SAMPLERS
-from gloader.pipeline.probe import first_seeds, probe_in_passes
-from gloader.pipeline.table_files import open_files
-from gloader.pipeline.transfer import to_device_block
-from gloader.pipeline.typed_seeds import plan_training_seeds
+from gloader.pipeline.open.disk import SWEPT_SAMPLERS, open_files
+from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
+from gloader.pipeline.open.load_plan import sampler_for
+from gloader.pipeline.seeds import plan_training_seeds
+from gloader.pipeline.send import to_device_block
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
-from gloader.training.objective import NODE_CLASSES
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
+from gloader.training.task import NODE_CLASSES
 from gloader.types import (
     BatchId,
     Block,
@@ -39,10 +38,10 @@ if TYPE_CHECKING:
     from gloader.config import Autocast, LoaderSettings
     from gloader.dataset import Dataset
     from gloader.pipeline.link_task import LinkTask
-    from gloader.pipeline.seed_order import SeedPlan
+    from gloader.pipeline.seeds import SeedPlan
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
-    from gloader.training.objective import Objective
+    from gloader.training.task import Objective
     from gloader.types import AnyBatch, Delivered
 
 _SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured

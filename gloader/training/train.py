@@ -21,21 +21,16 @@ from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
 from gloader.training.group import RankGroup
 from gloader.training.link_prediction import LinkPrediction
-from gloader.training.machine_rows import open_machine_rows
 from gloader.training.model_spec import HeteroModelSpec
-from gloader.training.optimizer import check_optim
-from gloader.training.own_device import require_own_gpu, resolve_device
-from gloader.training.process import own_cores, private_randomness
+from gloader.training.process import own_cores, private_randomness, require_own_gpu, resolve_device
 from gloader.training.replica import check_step
-from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter
+from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter, TensorBoardReporter
 from gloader.training.result import RunResult, name_strategy, summarize
-from gloader.training.run_folder import RunFolder
-from gloader.training.run_identity import decisive_settings
-from gloader.training.run_inference import features_of, inference_of, require_inference
+from gloader.training.run_folder import RunFolder, decisive_settings
+from gloader.training.run_inference import features_of, inference_of, open_machine_rows, require_inference
 from gloader.training.run_loader import RunLoader
 from gloader.training.task import NodeTask
-from gloader.training.tensorboard import TensorBoardReporter
-from gloader.training.train_step import TrainRecipe
+from gloader.training.train_step import TrainRecipe, check_optim
 from gloader.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -47,8 +42,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store import FeatureStore
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.evaluate import Inference
-    from gloader.training.machine_rows import MachineRows
     from gloader.training.run_budget import RunBudget
+    from gloader.training.run_inference import MachineRows
     from gloader.training.run_loader import LoaderFactory
     from gloader.training.task import AnyLoader, Task
     from gloader.training.trainer import Outcome

@@ -12,11 +12,10 @@ from gloader.observe.epoch_stats import EpochStats
 from gloader.observe.peak_memory import release_freed_memory
 from gloader.training.checkpoint.save import Checkpoint
 from gloader.training.metrics import EpochRecord, RunningMetrics, merge_stats, with_traffic
-from gloader.training.optimizer import learning_rate
 from gloader.training.process import all_cores
 from gloader.training.reporter import BatchReport, Reporter
-from gloader.training.run_identity import differing, is_of_the_model
-from gloader.training.train_step import TrainStep, first_network
+from gloader.training.run_folder import differing, is_of_the_model
+from gloader.training.train_step import TrainStep, first_network, learning_rate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,8 +26,8 @@ if TYPE_CHECKING:
     from gloader.observe.peak_memory import PeakMemory
     from gloader.training.evaluate import Inference
     from gloader.training.group import Meanwhile, RankGroup
-    from gloader.training.machine_rows import MachineRows
     from gloader.training.run_folder import RunFolder
+    from gloader.training.run_inference import MachineRows
     from gloader.training.task import AnyLoader, Split
     from gloader.training.train_step import TrainRecipe
 

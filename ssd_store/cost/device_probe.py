@@ -1,37 +1,513 @@
-"""Probes of a device: its rates, measured in one to three seconds on a file that is there, or a new one."""
+"""Probes of a device: timed reads and writes for one to three seconds, on an existing file or a new one.
+
+A load reads or writes until its rate is steady; two loads at once show how reads and writes share the device.
+"""
 
 from __future__ import annotations
 
+import errno
+import math
+import os
+import secrets
 import time
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.signals import run_together
+from gloader.errors import StoreOpenError
 from gloader.ssd_store.cost.device_profile import DeviceProfile
-from gloader.ssd_store.cost.probe import (
-    CHUNK_BYTES,
-    DEPTHS,
-    WIDE_DEPTH,
-    measure_depth,
-    measure_latency,
-    measure_mixed_reads,
-    measure_mixed_writes,
-    measure_random_reads,
-    measure_sequential_reads,
-    measure_writes,
-    noise,
-    open_existing,
-    open_scratch,
-)
-from gloader.ssd_store.cost.probe_loads import WriteLoad
-from gloader.ssd_store.cost.read_times import MEDIUM_BYTES, WIDE_BYTES
-from gloader.ssd_store.os_io import OsIO, close_quietly
-from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.cost.io_rates import MEDIUM_BYTES, SEQUENTIAL_BYTES, WIDE_BYTES
+from gloader.ssd_store.format.checksum import FORMAT_VERSION
+from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO, StrPath, close_quietly, is_unsupported
+from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, PreadPool, choose_executor
+from gloader.ssd_store.read.extents import ALIGNMENT, Extents
 from gloader.ssd_store.read.lane import DEFAULT_DEPTH
+from gloader.ssd_store.read.row_kernels import ReadJob, make_target
+from gloader.ssd_store.read.uring import Uring
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+    from types import TracebackType
+
+    from gloader.types import IdArray
+
+
+_MAX_THREADS: Final = 32
+# A device, or its host, may give more for a moment than it keeps up: phases are repeated until two in turn are alike,
+# but not for ever. What outlasts them is learnt from runs.
+_MOST_PHASES: Final = 5
+_STEADY: Final = 0.85  # of the faster of two phases
+_MOST_S: Final = 6.0  # phases: a device that stalls is not waited for
+_SETTLED: Final = 1 / 8  # of a phase: so much a step takes, or its own beginning and end are most of it
+# Reads of the first step: of a device that does hundreds in a second, more would take seconds.
+_FEW: Final = 32
+# Two loads at most do not notice one another; what looks like more, or like far less, is a moment of another load.
+_LEAST_TOGETHER, _MOST_TOGETHER = 0.25, 2.0
+
+
+class ReadLoad:
+    """Reads of a file, again and again, whose bytes are dropped. Owns a ring or threads until `close`.
+
+    Parameters
+    ----------
+    fd : of the file
+    extents : what is read, in this order and then from the beginning
+    memory : (>= depth * length,) uint8, page-aligned; overwritten
+    depth : reads in flight
+    most : reads of a step
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+
+    def __init__(self, fd: int, extents: Extents, memory: Any, *, depth: int, most: int) -> None:
+        def make(kind: ExecutorKind) -> Backend:
+            if kind == "uring":
+                return Uring(depth, memory)
+            return PreadPool(min(depth, _MAX_THREADS)) if kind == "threads" else PlainBackend()
+
+        self._fd, self._extents, self._memory = fd, extents, memory
+        self._most, self._batch, self._first = most, min(depth, most, _FEW), 0
+        self._backend = choose_executor("auto", is_direct=True, is_real=True, make=make)
+        try:
+            # Compiles the kernel outside the timing.
+            self._backend.read(fd, read_job(extents, memory, 0, 1), 0)
+        except BaseException:
+            self._backend.close()
+            raise
+
+    def settled(self, seconds: float) -> Self:
+        """Return this load, whose steps take a good part of ``seconds`` from now on."""
+        while self.step_seconds() < seconds * _SETTLED and self._batch < self._most:
+            self._batch *= 2
+        return self
+
+    def step_seconds(self) -> float:
+        """Return the seconds that the next step takes."""
+        began = time.perf_counter()
+        self.step()
+        return time.perf_counter() - began
+
+    def step(self) -> int:
+        """Read a few extents; return how many.
+
+        Raises
+        ------
+        OSError
+            None of them could be read.
+        """
+        past = min(self._first + self._batch, len(self._extents))
+        progress = self._backend.read(self._fd, read_job(self._extents, self._memory, self._first, past), 0)
+        if progress.next <= progress.unfinished.size:
+            raise OSError(errno.EIO, "not one of the reads that measure the device succeeded")
+        self._first = (self._first + progress.next) % len(self._extents)
+        return int(progress.next)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class WriteLoad:
+    """Writes of one chunk after the other into a file.
+
+    Parameters
+    ----------
+    fd : of the file
+    chunk : uint8, page-aligned where the file is open with O_DIRECT
+    size : bytes of the file: behind them it is begun again; None: it grows
+    os_io : the system calls to make
+    """
+
+    def __init__(self, fd: int, chunk: Any, *, size: int | None = None, os_io: OsIO = REAL_OS) -> None:
+        self._fd, self._chunk, self._os_io = fd, chunk, os_io
+        self._size, self._offset = size, 0
+
+    def fill(self, *, seconds: float, max_bytes: int) -> tuple[int, float]:
+        """Write for a while, fsync included; return the bytes, and how many in a second.
+
+        Parameters
+        ----------
+        seconds : how long to write, fsync not counted
+        max_bytes : at which to stop earlier
+
+        Raises
+        ------
+        OSError
+            The device failed, or is full.
+        """
+        size, start = 0, time.perf_counter()
+        while size < max_bytes and (size == 0 or time.perf_counter() - start < seconds):
+            size += self.step()
+        # Inside the timing: before it, the bytes may be anywhere but on the device.
+        self._os_io.fsync(self._fd)
+        return size, size / (time.perf_counter() - start)
+
+    def step(self) -> int:
+        """Write a chunk; return its bytes.
+
+        Raises
+        ------
+        OSError
+            The device failed, or is full.
+        """
+        if self._size is not None and self._offset + len(self._chunk) > self._size:
+            self._offset = 0
+        count = self._os_io.pwrite(self._fd, self._chunk.data, self._offset)
+        if count < ALIGNMENT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        whole = count // ALIGNMENT * ALIGNMENT
+        self._offset += whole
+        return whole
+
+
+def steady_rate(
+    step: Callable[[], int], *, seconds: float, now: Callable[[], float] = time.perf_counter
+) -> float:
+    """Return how much of a load a device keeps up in a second: the mean of two phases in turn that are alike.
+
+    Parameters
+    ----------
+    step : does some of the load; returns how much
+    seconds : of a phase, at least
+    now : the seconds of a clock
+    """
+    before, start = math.inf, now()
+    for _ in range(_MOST_PHASES):
+        done, began = 0, now()
+        while (passed := now() - began) < seconds:
+            done += step()
+        rate = done / passed
+        if min(rate, before) >= _STEADY * max(rate, before):
+            return (before + rate) / 2
+        before = rate
+        if now() - start > _MOST_S * seconds:
+            break
+    # It never was: what it did last is nearest to what comes next.
+    return before
+
+
+def shares_together(
+    one: Callable[[], int],
+    other: Callable[[], int],
+    *,
+    seconds: float,
+    now: Callable[[], float] = time.perf_counter,
+) -> float:
+    """Return what a device does of two loads at once, over what it does of them in turns: 1 where nothing is gained.
+
+    Parameters
+    ----------
+    one, other : do some of a load, from a thread each; return how much
+    seconds : how long either runs alone, and both together
+    now : the seconds of a clock
+    """
+
+    def rate(step: Callable[[], int]) -> float:
+        done, began = 0, now()
+        while (passed := now() - began) < seconds:
+            done += step()
+        return done / passed
+
+    alone = [rate(one), rate(other)]
+    tasks = [partial(rate, one), partial(rate, other)]
+    together = run_together(tasks, threads=2, name="gloader-probe")
+    gained = sum(both / apart for both, apart in zip(together, alone, strict=True))
+    return min(max(gained, _LEAST_TOGETHER), _MOST_TOGETHER)
+
+
+def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
+    """Return the job of the reads ``first`` to ``past``, which bring no rows and are not verified."""
+    out = np.empty((0, 1), np.uint8)
+    nobody = np.empty(0, np.int64)
+    return ReadJob(
+        offset=extents.offset[first:past],
+        length=extents.length[first:past],
+        row_begin=extents.row_begin[first:past],
+        row_end=extents.row_end[first:past],
+        data_offset=0,
+        checksums=np.empty(0, np.uint64),
+        format_version=FORMAT_VERSION,
+        bounce=memory,
+        bounce_halves=memory.view(np.uint16),
+        bounce_words=memory.view(np.uint64),
+        slot_bytes=int(extents.length[0]),
+        target=make_target(nobody, nobody, out, dtype=out.dtype),
+    )
+
+
+CHUNK_BYTES: Final = 4 * 2**20  # of a write
+# Reads in flight, the fewest first: one that reaches the rate of the next is deep enough. Those of 64 KiB and in file
+# order hold as many bytes in flight as reads of batches and sweeps do.
+DEPTHS: Final = (64, 256, 1024)
+WIDE_DEPTH: Final = 64
+_SEQUENTIAL_DEPTH: Final = 16
+_MIXED_DEPTH: Final = 256  # of reads beside a sweep
+_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two looks at the clock
+_RANDOM_PLACES: Final = 2**17  # more than a phase reads
+_WORTH: Final = (
+    1.05  # a deeper queue must gain 5%: otherwise noise would choose among depths that are all enough
+)
+_LONE_READS: Final = 32
+_LONGEST_WAIT_S: Final = 0.01  # of a thread for a core
+
+
+def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
+    """Return the descriptor of a new file without a name, and whether it is open with O_DIRECT.
+
+    Raises
+    ------
+    StoreOpenError
+        No file can be made in ``folder``.
+    """
+    path = folder / f".gloader-probe-{os.getpid()}-{secrets.token_hex(4)}"
+    try:
+        fd = os_io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        try:
+            # Its name goes at once: whatever happens to this process, nothing stays behind.
+            os_io.unlink(path)
+            os_io.set_blocking(fd)
+            is_direct = _is_made_direct(fd, os_io)
+        except BaseException:
+            close_quietly(fd, os_io=os_io)
+            raise
+    except OSError as error:
+        message = f"cannot make a temporary file to measure the device: {error.strerror}"
+        raise StoreOpenError(error.errno, message, str(folder)) from error
+    return fd, is_direct
+
+
+def _is_made_direct(fd: int, os_io: OsIO) -> bool:
+    # Not when it is opened: a refused O_DIRECT may leave the file that O_CREAT made.
+    try:
+        os_io.set_direct(fd, is_direct=True)
+    except OSError as error:
+        if not is_unsupported(error):
+            raise
+        return False
+    return True
+
+
+def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, bool]:
+    """Return a file open for reading, and whether it is open with O_DIRECT.
+
+    Raises
+    ------
+    OSError
+        As `Descriptor`.
+    """
+    try:
+        return Descriptor(path, os.O_RDONLY | os.O_DIRECT, os_io=os_io), True
+    except OSError as error:
+        if not is_unsupported(error):
+            raise
+    return Descriptor(path, os_io=os_io), False
+
+
+def measure_writes(
+    fd: int, memory: Any, *, seconds: float, max_bytes: int, os_io: OsIO = REAL_OS
+) -> tuple[int, float]:
+    """Fill an empty file for a while, fsync included; return its size in bytes and the bytes per second.
+
+    Parameters
+    ----------
+    fd : of the empty file
+    memory : (>= 4 MiB,) uint8, page-aligned; overwritten
+    seconds : how long to write, fsync not counted
+    max_bytes : size at which to stop earlier
+    os_io : the system calls to make
+
+    Raises
+    ------
+    OSError
+        The device failed, or is full.
+    """
+    return WriteLoad(fd, noise(memory), os_io=os_io).fill(seconds=seconds, max_bytes=max_bytes)
+
+
+def measure_random_reads(
+    fd: int,
+    size: int,
+    memory: Any,
+    *,
+    depth: int,
+    seconds: float,
+    read_bytes: int = ALIGNMENT,
+    start: int = 0,
+) -> float:
+    """Return the random reads per second that the device keeps up.
+
+    Parameters
+    ----------
+    fd : of the file
+    size : bytes of the file to read from
+    memory : (>= depth * read_bytes,) uint8, page-aligned; overwritten
+    depth : reads in flight
+    seconds : how long to measure at a time, at least twice and until the rate is steady
+    read_bytes : of one read, a multiple of 4096
+    start : byte of the file, a multiple of 4096, from which on they are read
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    extents = random_extents(size, read_bytes=read_bytes, start=start)
+    with ReadLoad(fd, extents, memory, depth=depth, most=_RANDOM_BATCH) as load:
+        return steady_rate(load.settled(seconds).step, seconds=seconds)
+
+
+def measure_depth(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> tuple[float, int]:
+    """Return the reads of 4 KiB per second that the device keeps up, and how many in flight that takes.
+
+    Parameters
+    ----------
+    fd, size, memory, seconds, start : as of `measure_random_reads`, memory for the deepest of `DEPTHS`
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    best_rate, best_depth = 0.0, DEPTHS[0]
+    for depth in DEPTHS:
+        rate = measure_random_reads(fd, size, memory, depth=depth, seconds=seconds, start=start)
+        if rate <= best_rate * _WORTH:
+            break
+        best_rate, best_depth = rate, depth
+        if rate * _LONGEST_WAIT_S < depth:  # what it has to do is in the queue already
+            break
+    return best_rate, best_depth
+
+
+def measure_latency(fd: int, size: int, memory: Any, *, start: int = 0) -> float:
+    """Return the seconds of a read of 4 KiB with nothing beside it: the median of some.
+
+    Parameters
+    ----------
+    fd, size, memory, start : as of `measure_random_reads`
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    extents = random_extents(size, read_bytes=ALIGNMENT, start=start)
+    with ReadLoad(fd, extents, memory, depth=1, most=1) as load:
+        return median(load.step_seconds() for _ in range(_LONE_READS))
+
+
+def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
+    """Return the bytes per second of large reads in file order that the device keeps up.
+
+    Parameters
+    ----------
+    fd : of the file
+    size : bytes of the file to read from
+    memory : (>= 4 MiB,) uint8, page-aligned; overwritten
+    seconds : how long to measure at a time, at least twice and until the rate is steady
+    start : byte of the file, a multiple of 4096, from which on they are read
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    with sweep_load(fd, size, memory, start=start) as load:
+        return steady_rate(load.settled(seconds).step, seconds=seconds) * SEQUENTIAL_BYTES
+
+
+def measure_mixed_writes(
+    fd: int, size: int, memory: Any, writes: WriteLoad, *, seconds: float, start: int = 0
+) -> float:
+    """Return what a device does of a sweep and of writes at once, over what it does of them in turns.
+
+    Parameters
+    ----------
+    fd, size, memory, start : of the file that is swept, as of `measure_sequential_reads`
+    writes : to another file, which is overwritten
+    seconds : how long to measure either, and both
+
+    Raises
+    ------
+    OSError
+        The device failed, or is full.
+    """
+    with sweep_load(fd, size, memory, start=start) as sweep:
+        return shares_together(sweep.settled(seconds).step, writes.step, seconds=seconds)
+
+
+def measure_mixed_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
+    """Return what a device does of a sweep and of random reads at once, over what it does of them in turns.
+
+    Parameters
+    ----------
+    fd, size, start : as of `measure_random_reads`
+    memory : (>= 4 MiB + 256 * 4 KiB,) uint8, page-aligned; overwritten
+    seconds : how long to measure either, and both
+
+    Raises
+    ------
+    OSError
+        The device failed.
+    """
+    swept, read = memory[:CHUNK_BYTES], memory[CHUNK_BYTES:]
+    extents = random_extents(size, read_bytes=ALIGNMENT, start=start)
+    with (
+        sweep_load(fd, size, swept, start=start) as sweep,
+        ReadLoad(fd, extents, read, depth=_MIXED_DEPTH, most=_RANDOM_BATCH) as reads,
+    ):
+        return shares_together(sweep.settled(seconds).step, reads.settled(seconds).step, seconds=seconds)
+
+
+def random_extents(size: int, *, read_bytes: int, start: int = 0) -> Extents:
+    """Return reads of ``read_bytes`` anywhere in ``size`` bytes from ``start`` on.
+
+    At other places each time: a cache in front of the device may remember the last ones.
+    """
+    places = size // read_bytes
+    chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
+    return bare_extents(start + chosen * read_bytes, read_bytes)
+
+
+def sweep_load(fd: int, size: int, memory: Any, *, start: int = 0) -> ReadLoad:
+    """Return reads in file order, from anywhere in a file on; for the parameters see `measure_sequential_reads`."""
+    count = size // SEQUENTIAL_BYTES
+    first = np.random.default_rng().integers(count)  # as above
+    offset = start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES
+    return ReadLoad(
+        fd, bare_extents(offset, SEQUENTIAL_BYTES), memory, depth=_SEQUENTIAL_DEPTH, most=_SEQUENTIAL_BATCH
+    )
+
+
+def bare_extents(offset: IdArray, length: int) -> Extents:
+    """Return reads that no row wants: the bytes are fetched and dropped."""
+    nothing = np.zeros(offset.shape[0], np.int64)
+    return Extents(offset=offset, length=np.full_like(nothing, length), row_begin=nothing, row_end=nothing)
+
+
+def noise(memory: Any) -> Any:
+    """Return a chunk of ``memory``, filled with random bytes: some devices compress, and some drop zeros."""
+    chunk = memory[:CHUNK_BYTES]
+    chunk[:] = np.random.default_rng(0).integers(0, 256, CHUNK_BYTES, dtype=np.uint8)
+    return chunk
+
 
 # A fifth of a second of a load says what the next five seconds bring to 7% (median; 19% in one case in ten) on a
 # virtual disk whose rate wanders by a third within half a minute; 0.8 s say it to 6%. Runs learn what takes longer.

@@ -13,39 +13,17 @@ from typing import Final
 from gloader.core.malformed import MALFORMED
 from gloader.core.paths import home_dir
 from gloader.errors import StoreOpenError
-from gloader.ssd_store.cost.device_probe import probe_folder
+from gloader.ssd_store.cost.device_probe import open_scratch, probe_folder
 from gloader.ssd_store.cost.device_profile import (
-    MAX_GAP_BYTES,
-    MIN_GAP_BYTES,
-    PROFILE_VERSION,
     DeviceProfile,
     parse_profile,
 )
-from gloader.ssd_store.cost.probe import open_scratch
 from gloader.ssd_store.format.format import open_error
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, read_full
-from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO, StrPath, close_quietly, make_folders, read_full
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.lane import DEFAULT_DEPTH
 from gloader.ssd_store.read.uring import probe_uring
 from gloader.ssd_store.write.atomic_file import write_atomically
-
-__all__ = [
-    "DEFAULT_GAP_BYTES",
-    "MAX_GAP_BYTES",
-    "MIN_GAP_BYTES",
-    "PROFILE_VERSION",
-    "DeviceProfile",
-    "IoCapabilities",
-    "default_row_gap_bytes",
-    "default_sweep_gap_bytes",
-    "io_capabilities",
-    "probe_device",
-    "refresh_profile",
-    "remember_profile",
-    "remembered_profile",
-    "ring_depth",
-]
 
 _LOG = logging.getLogger(__name__)
 

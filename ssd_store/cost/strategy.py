@@ -1,7 +1,9 @@
-"""The cost model of the I/O strategies: which way of reading a superbatch's missing rows is fastest. Pure.
+"""The cost model of the I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
 
-A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"),
-or once in file order into a region on disk for each batch, which the batch reads back ("packed").
+A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"), or once
+in file order into a region on disk for each batch, which the batch reads back ("packed"). `count_misses` counts the
+requests and bytes of each way exactly. `superbatch_sizes` are the sizes to try, and `ramp` leads up to the chosen
+one.
 """
 
 from __future__ import annotations
@@ -10,27 +12,250 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+from numba import njit
+
 from gloader.core.units import format_bytes, format_seconds
-from gloader.errors import BudgetError, ConfigError
-from gloader.ssd_store.cost.calibration import STRATEGIES, Calibration, Strategy, learn_factor
-from gloader.ssd_store.cost.io_rates import IoRates
-from gloader.ssd_store.cost.miss_counts import MissCounts, count_misses
+from gloader.errors import BudgetError, ConfigError, PlanError, ShapeError
+from gloader.ssd_store.cost.io_rates import STRATEGIES, Calibration, IoRates, Strategy
+from gloader.ssd_store.read.extents import ALIGNMENT, NOWHERE, joins_read, min_extent_bytes, pages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "STRATEGIES",
-    "Calibration",
-    "Choice",
-    "IoRates",
-    "MissCounts",
-    "Strategy",
-    "choose_strategy",
-    "count_misses",
-    "learn_factor",
-    "predict_seconds",
-]
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+
+SMALLEST, LARGEST = 2, 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuperbatchSize:
+    """S, and why it is what it is."""
+
+    num_batches: int
+    reason: str
+
+
+def superbatch_sizes(num_batches_total: int | None = None) -> tuple[int, ...]:
+    """Return the sizes that are worth a try: powers of two, the largest of which holds the whole run. Pure.
+
+    Parameters
+    ----------
+    num_batches_total : of the run; None: not known
+    """
+    sizes = [SMALLEST]
+    while sizes[-1] < LARGEST and (num_batches_total is None or sizes[-1] < num_batches_total):
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
+
+
+def ramp(size: int, first: int = 1) -> Iterator[int]:
+    """Yield the sizes of successive superbatches without end: 1, 2, 4, ..., S, S, S, ..., or ``first`` and its doubles.
+
+    Small ones come first, so that the first batch need not wait for a whole superbatch to be sampled and planned.
+
+    Raises
+    ------
+    ConfigError
+        ``size`` is not positive.
+    """
+    if size < 1:
+        raise ConfigError(f"a superbatch of {size} batches cannot be; use at least 1")
+    return _ramp(size, first)
+
+
+def _ramp(size: int, first: int) -> Iterator[int]:
+    current = first
+    while True:
+        yield current
+        current = min(2 * current, size)
+
+
+_REQUESTS, _BYTES = 0, 1
+_ID_BYTES = 4
+_WORD_BITS = 64
+# The 64 powers of two leave 64 different remainders: which bit is set is found without a loop.
+_POWER_HASH = np.uint64(67)
+_BIT_OF = np.array([next((b for b in range(64) if (1 << b) % 67 == hash_), 0) for hash_ in range(67)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissCounts:
+    """What the missing rows of a superbatch cost, by each way of reading them."""
+
+    num_batches: int  # S
+    rows: int  # the sum of the batches' misses
+    unique_rows: int
+    row_bytes: int  # R, as stored
+    direct_requests: int  # reads of all batches, one batch at a time
+    direct_bytes: int
+    sweep_requests: int  # reads of one pass over the union, in file order
+    sweep_bytes: int
+    pack_bytes: int  # of the batches' regions on disk, alignment included
+
+    @property
+    def in_ram_bytes(self) -> int:
+        """Bytes of memory that hold every missing row once, and its id."""
+        return self.unique_rows * (self.row_bytes + _ID_BYTES)
+
+
+def count_misses(
+    misses: Sequence[IdArray],
+    *,
+    num_rows: int,
+    row_bytes: int,
+    data_offset: int,
+    gap_bytes: int,
+    sweep_gap_bytes: int,
+    max_extent_bytes: int,
+) -> MissCounts:
+    """Count what `plan_extents` would plan for each batch and for their union, without planning it.
+
+    Takes each batch once, in order, and keeps none of them: the union is a bitmap of ``num_rows`` bits.
+
+    Parameters
+    ----------
+    misses : S arrays (M_b,) of int64
+        Row ids of each batch, strictly ascending.
+    num_rows, row_bytes, data_offset : int
+        N, R and the byte of row 0, of the feature file.
+    gap_bytes, sweep_gap_bytes : int
+        Longest hole that is read through by a batch's reads and by the pass over the union.
+    max_extent_bytes : int
+        Longest read.
+
+    Raises
+    ------
+    ConfigError
+        A size is negative or too small.
+    ShapeError
+        A batch is not a one-dimensional int64 array.
+    PlanError
+        A batch is not ascending, or names a row that the file does not have.
+    """
+    _require_sizes(num_rows, row_bytes, data_offset, gap_bytes, sweep_gap_bytes, max_extent_bytes)
+    # A bit a row: 12 MB for 100 million rows, however many of them are missing.
+    bitmap = np.zeros(-(-num_rows // _WORD_BITS), np.uint64)
+    direct, sweep = np.zeros(2, np.int64), np.zeros(2, np.int64)
+    rows = pack = num_batches = 0
+    for batch, missing in enumerate(misses):
+        ids = _checked(missing, batch)
+        bad = _count_batch(ids, num_rows, row_bytes, data_offset, gap_bytes, max_extent_bytes, bitmap, direct)
+        if bad >= 0:
+            raise PlanError(
+                f"missing row {ids[bad]} at position {bad} of batch {batch} is out of order or of range: rows must "
+                f"ascend from 0 to {num_rows - 1}; this is a bug of gloader, please report it"
+            )
+        rows += ids.shape[0]
+        pack += -(-ids.shape[0] * row_bytes // ALIGNMENT) * ALIGNMENT
+        num_batches += 1
+    unique = _count_union(bitmap, row_bytes, data_offset, sweep_gap_bytes, max_extent_bytes, sweep)
+    return MissCounts(
+        num_batches=num_batches,
+        rows=rows,
+        unique_rows=int(unique),
+        row_bytes=row_bytes,
+        direct_requests=int(direct[_REQUESTS]),
+        direct_bytes=int(direct[_BYTES]),
+        sweep_requests=int(sweep[_REQUESTS]),
+        sweep_bytes=int(sweep[_BYTES]),
+        pack_bytes=pack,
+    )
+
+
+def _require_sizes(
+    num_rows: int, row_bytes: int, data_offset: int, gap_bytes: int, sweep_gap_bytes: int, longest: int
+) -> None:
+    if num_rows < 0 or row_bytes < 1 or data_offset < 0 or gap_bytes < 0 or sweep_gap_bytes < 0:
+        raise ConfigError(
+            f"num_rows={num_rows}, data_offset={data_offset}, gap_bytes={gap_bytes} and "
+            f"sweep_gap_bytes={sweep_gap_bytes} must be >= 0, row_bytes={row_bytes} must be >= 1"
+        )
+    if longest < min_extent_bytes(row_bytes):
+        raise ConfigError(
+            f"max_extent_bytes={longest} cannot hold one row of {row_bytes} bytes: "
+            f"at least {min_extent_bytes(row_bytes)}"
+        )
+
+
+def _checked(missing: IdArray, batch: int) -> IdArray:
+    if missing.ndim != 1 or missing.dtype != np.int64:
+        raise ShapeError(
+            f"the missing rows of batch {batch} must be a one-dimensional int64 array, got {missing.dtype} of "
+            f"shape {missing.shape}"
+        )
+    # To numba a read-only or strided array is another type, to be compiled for again.
+    return np.require(missing, requirements=("C", "W"))
+
+
+@njit(cache=True, nogil=True)
+def _count_batch(
+    rows: IdArray,
+    num_rows: int,
+    row_bytes: int,
+    data_offset: int,
+    max_gap: int,
+    max_length: int,
+    bitmap: NDArray[np.uint64],
+    totals: IdArray,
+) -> int:
+    """Add a batch's reads to ``totals`` and its rows to ``bitmap``; return the position of a bad row, or -1."""
+    requests, num_bytes = 0, np.int64(0)
+    start, stop = NOWHERE, NOWHERE
+    previous = np.int64(-1)
+    for i in range(rows.shape[0]):
+        row = rows[i]
+        # Checked before the bit is set: a kernel that writes out of bounds damages memory without a word.
+        if row <= previous or row >= num_rows:
+            return i
+        previous = row
+        bitmap[row >> 6] |= np.uint64(1) << np.uint64(row & 63)
+        page, page_end = pages_of(data_offset + row * row_bytes, row_bytes)
+        if joins_read(start, stop, page, page_end, max_gap, max_length):
+            stop = max(stop, page_end)
+            continue
+        num_bytes += stop - start
+        start, stop = max(page, stop), page_end
+        requests += 1
+    totals[_REQUESTS] += requests
+    totals[_BYTES] += num_bytes + stop - start
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _count_union(
+    bitmap: NDArray[np.uint64],
+    row_bytes: int,
+    data_offset: int,
+    max_gap: int,
+    max_length: int,
+    totals: IdArray,
+) -> int:
+    """Write the reads of the rows in ``bitmap`` to ``totals``; return how many rows there are."""
+    unique, requests, num_bytes = 0, 0, np.int64(0)
+    start, stop = NOWHERE, NOWHERE
+    for word in range(bitmap.shape[0]):
+        left = bitmap[word]
+        while left != np.uint64(0):
+            # Without its lowest bit, and then that bit alone.
+            rest = left & (left - np.uint64(1))
+            row = word * _WORD_BITS + _BIT_OF[np.int64((left ^ rest) % _POWER_HASH)]
+            left = rest
+            unique += 1
+            page, page_end = pages_of(data_offset + row * row_bytes, row_bytes)
+            if joins_read(start, stop, page, page_end, max_gap, max_length):
+                stop = max(stop, page_end)
+                continue
+            num_bytes += stop - start
+            start, stop = max(page, stop), page_end
+            requests += 1
+    totals[_REQUESTS] = requests
+    totals[_BYTES] = num_bytes + stop - start
+    return unique
+
 
 # A pack writes to the disk and wears it, so it must be this much faster than what does not.
 PACK_GAIN: Final = 1.15

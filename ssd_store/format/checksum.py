@@ -8,7 +8,9 @@ word as eight or more (of any content), so that no two or three flipped bits can
 coincidence of 2**-64. The page's number goes into the start value, so that a page at the wrong place does not pass.
 docs/storage.md spells the definition out for other languages.
 
-Directories of format version 1 have another step, in `checksum_v1`; the record's version says which of the two holds.
+Format version 1 has another step, which is frozen: new files never use it. Its step moves bit 34 to bit 63, where the
+multiplication leaves it alone: flipped together with bit 63 of the lane's next word, it goes unseen. The version in the
+commit record chooses the step.
 """
 
 from __future__ import annotations
@@ -18,16 +20,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numba import njit
 
-from gloader.ssd_store.format.checksum_v1 import (
-    PRIME,
-    extend_digest_v1,
-    finish,
-    finish_digest_v1,
-    page_checksum_v1,
-)
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
 
 PAGE_BYTES: Final = 4096
 PAGE_WORDS: Final = PAGE_BYTES // 8
@@ -193,3 +188,61 @@ def digest_of(checksums: NDArray[np.uint64], version: int = FORMAT_VERSION) -> s
 def num_pages_of(num_bytes: int) -> int:
     """Return the number of pages that hold ``num_bytes``. Pure."""
     return -(-num_bytes // PAGE_BYTES)
+
+
+# Constants of uint64: an int beside a uint64 would make numba compute in floats.
+PRIME = np.uint64(0x9E3779B97F4A7C15)
+_MIX_A = np.uint64(0xFF51AFD7ED558CCD)
+_MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
+_R33 = np.uint64(33)
+
+
+@njit(cache=True, nogil=True)
+def _step_v1(lane: np.uint64, word: np.uint64) -> np.uint64:
+    mixed = lane ^ word
+    return ((mixed << _R29) | (mixed >> _R35)) * PRIME
+
+
+@njit(cache=True, nogil=True)
+def finish(value: np.uint64) -> np.uint64:
+    """Murmur's 64-bit finaliser: a bijection in which every bit reaches every bit; the same in every version."""
+    value = (value ^ (value >> _R33)) * _MIX_A
+    value = (value ^ (value >> _R33)) * _MIX_B
+    return value ^ (value >> _R33)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def page_checksum_v1(words: NDArray[np.uint64], first_word: int, page_index: int) -> np.uint64:
+    """Return the checksum of the page whose first word is ``words[first_word]``; see `page_checksum_at`."""
+    lane = finish(np.uint64(page_index) + _ONE)
+    at = np.uint64(first_word)
+    end = at + _PAGE_WORDS
+    a, b, c, d = lane, lane + _ONE, lane + np.uint64(2), lane + np.uint64(3)
+    e, f, g, h = lane + np.uint64(4), lane + np.uint64(5), lane + np.uint64(6), lane + np.uint64(7)
+    while at < end:
+        a = _step_v1(a, words[at])
+        b = _step_v1(b, words[at + _ONE])
+        c = _step_v1(c, words[at + np.uint64(2)])
+        d = _step_v1(d, words[at + np.uint64(3)])
+        e = _step_v1(e, words[at + np.uint64(4)])
+        f = _step_v1(f, words[at + np.uint64(5)])
+        g = _step_v1(g, words[at + np.uint64(6)])
+        h = _step_v1(h, words[at + np.uint64(7)])
+        at += _LANES
+    total = _step_v1(_step_v1(_step_v1(_step_v1(_step_v1(_step_v1(a, b), c), d), e), f), g)
+    return finish(_step_v1(total, h))
+
+
+@njit(cache=True, nogil=True)
+def extend_digest_v1(state: np.uint64, checksums: NDArray[np.uint64]) -> np.uint64:
+    """Fold page checksums, in page order, into the running digest ``state`` (0 at the start)."""
+    folded = np.uint64(state)
+    for i in range(checksums.shape[0]):
+        folded = _step_v1(folded, checksums[i])
+    return folded
+
+
+@njit(cache=True, nogil=True)
+def finish_digest_v1(state: np.uint64, num_pages: np.uint64) -> np.uint64:
+    """Return the digest of ``num_pages`` pages from its running ``state``."""
+    return finish(_step_v1(np.uint64(state), np.uint64(num_pages)))

@@ -1,6 +1,6 @@
 """The door of the format: its names and constants, and the opening of a committed directory of arrays.
 
-The bytes are described in docs/storage.md; the parts live in `npy_header`, `manifest` and `checksum`.
+The bytes are described in docs/storage.md; the parts live in `manifest` and `checksum`.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.ssd_store.format.array_names import NODES, RELATIONS
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 from gloader.ssd_store.format.manifest import (
+    DATA_OFFSET,
     DATASET_MANIFEST,
     KNOWN_FEATURES,
     MANIFEST_NAMES,
     MAX_MANIFEST_BYTES,
+    NODES,
+    RELATIONS,
     STORE_MANIFEST,
+    STORED_DTYPES,
     ArrayRecord,
     JsonValue,
     Manifest,
-    parse_manifest,
-    seal_manifest,
-)
-from gloader.ssd_store.format.npy_header import (
-    DATA_OFFSET,
-    STORED_DTYPES,
     data_bytes,
     file_bytes,
     npy_header,
+    parse_manifest,
+    seal_manifest,
     stored_dtype,
 )
-from gloader.ssd_store.os_io import REAL_OS, OsIO, read_full
-from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO, read_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -150,7 +148,7 @@ def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
 def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
     """Read the manifest of the folder ``root`` and check that every file it names is there, whole.
 
-    Sizes and headers are checked, contents are not: see `gloader.ssd_store.format.verify`.
+    Sizes and headers are checked, contents are not: see `gloader.ssd_store.format.verification`.
 
     Parameters
     ----------

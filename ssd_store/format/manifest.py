@@ -1,7 +1,11 @@
-"""The commit record of a directory of arrays: its fields, its bytes, and a parser that trusts none of them.
+"""The commit record of a directory of arrays: names, headers, row ranges, and a parser that trusts no byte.
 
-A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) are the same thing with another
-manifest name. docs/storage.md describes the bytes.
+A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ in the manifest's name only.
+docs/storage.md describes the bytes.
+
+Names of arrays become names of files, in the folder of a node type, a relation or a link table. Every array file
+begins with a ``.npy`` header padded to 4096 bytes. A partly stored matrix lists its stored rows: offsets, page
+checksums and digest are those of the full matrix, and the file has a hole in place of each missing page.
 """
 
 from __future__ import annotations
@@ -12,18 +16,212 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import numpy as np
+
+from gloader.core.ids import MAX_PARTS, RowRanges
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ChecksumError, FormatError, VersionError
-from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
-from gloader.ssd_store.format.npy_header import DATA_OFFSET, data_bytes, file_bytes
-from gloader.ssd_store.format.ranges import RANGES_FEATURE, parse_ranges, ranges_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from gloader.core.row_ranges import HeldRows, RowRanges
+    from gloader.core.ids import HeldRows
+
+
+# The folders of a dataset of several types: nodes/TYPE/ and relations/SOURCE__RELATION__DESTINATION/.
+NODES: Final = "nodes"
+RELATIONS: Final = "relations"
+LINKS: Final = "links"  # links/NAME/ of a link table, of a dataset of one type, too
+SEPARATOR: Final = "__"
+# File systems take 255 bytes; some are left to whoever copies a dataset under longer names.
+MAX_FOLDER_LENGTH: Final = 240
+
+ALLOWED: Final = "1 to 100 of the characters A-Z a-z 0-9 _ . -"
+# A name becomes a file's: no folder, no hidden file, no dot or dash at the end.
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_])?")
+_FOLDER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,238}[A-Za-z0-9_])")
+
+
+def is_plain_name(name: object) -> bool:
+    """Return whether ``name`` may name an array or its file: letters, digits, ``_ . -``, no folder. Pure."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and ".." not in name
+
+
+def is_type_name(name: object) -> bool:
+    """Return whether ``name`` may name a node type or a relation: a plain name without ``__``. Pure."""
+    return isinstance(name, str) and is_plain_name(name) and SEPARATOR not in name
+
+
+def is_array_name(name: object) -> bool:
+    """Return whether ``name`` is a plain name, or one in a folder of a type, a relation or a link table. Pure.
+
+    Spelled out, part by part: no other folder can be named, at no depth, and none outside.
+    """
+    if not isinstance(name, str):
+        return False
+    *folders, last = name.split("/", 3)
+    if not is_plain_name(last):
+        return False
+    match folders:
+        case []:
+            return True
+        case [kind, folder] if kind in (NODES, LINKS):
+            return is_type_name(folder)
+        case [kind, folder] if kind == RELATIONS:
+            is_spelled = _FOLDER.fullmatch(folder) is not None and ".." not in folder
+            return is_spelled and folder.count(SEPARATOR) >= 2
+    return False
+
+
+def is_in_folder(name: str) -> bool:
+    """Return whether the array ``name`` lies in a folder of its directory. Pure."""
+    return "/" in name
+
+
+def is_of_links(name: str) -> bool:
+    """Return whether the array ``name`` is one of a link table. Pure."""
+    return name.startswith(f"{LINKS}/")
+
+
+DATA_OFFSET: Final = 4096
+MAX_NDIM: Final = 4
+MAX_DATA_BYTES: Final = 2**62
+
+# Logical dtype -> how it is stored. bfloat16 has no numpy type, so its bits are stored as uint16.
+STORED_DTYPES: Final[dict[str, str]] = {
+    "bfloat16": "<u2",
+    "float16": "<f2",
+    "float32": "<f4",
+    "float64": "<f8",
+    "int8": "|i1",
+    "int16": "<i2",
+    "int32": "<i4",
+    "int64": "<i8",
+    "uint8": "|u1",
+    "uint16": "<u2",
+    "uint32": "<u4",
+    "uint64": "<u8",
+}
+_MAGIC = b"\x93NUMPY\x01\x00"
+_PREFIX_BYTES = len(_MAGIC) + 2
+
+
+def stored_dtype(logical: str) -> np.dtype[np.generic]:
+    """Return the numpy dtype in which elements of dtype ``logical`` lie on disk. Pure.
+
+    Raises
+    ------
+    FormatError
+        The dtype is not one that a store can hold.
+    """
+    try:
+        return np.dtype(STORED_DTYPES[logical])
+    except (KeyError, TypeError):
+        raise FormatError(
+            f"dtype {repr(logical)[:100]} cannot be stored; allowed: {', '.join(STORED_DTYPES)}"
+        ) from None
+
+
+def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
+    """Return the bytes of an array's elements, padding not included. Pure; exact for any size.
+
+    Raises
+    ------
+    FormatError
+        The dtype is unknown, a dimension is negative, or the size exceeds 2**62 bytes.
+    """
+    if len(shape) > MAX_NDIM:
+        raise FormatError(
+            f"shape {repr(shape)[:100]} has {len(shape)} dimensions; at most {MAX_NDIM} are allowed"
+        )
+    # Python ints: a product of huge lengths must not wrap before it is compared.
+    total = stored_dtype(dtype).itemsize
+    for length in shape:
+        if not 0 <= length <= MAX_DATA_BYTES:
+            raise FormatError(f"shape {shape} holds {length}; each length must lie in 0..2**62")
+        total *= length
+    if total > MAX_DATA_BYTES:
+        raise FormatError(f"an array of shape {shape} and dtype {dtype} needs {total} bytes, above 2**62")
+    return total
+
+
+def file_bytes(num_bytes: int) -> int:
+    """Return the size of the file that holds ``num_bytes`` of elements: header page and whole pages. Pure."""
+    return DATA_OFFSET + -(-num_bytes // DATA_OFFSET) * DATA_OFFSET
+
+
+def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    """Return the 4096 bytes before the data: the only header that an array of this type may have. Pure.
+
+    Raises
+    ------
+    FormatError
+        As `data_bytes`.
+    """
+    data_bytes(dtype, shape)  # checks both
+    # Written by hand: numpy's own header differs by version, and this one is compared byte by byte.
+    lengths = ", ".join(str(int(length)) for length in shape) + ("," if len(shape) == 1 else "")
+    text = f"{{'descr': '{STORED_DTYPES[dtype]}', 'fortran_order': False, 'shape': ({lengths}), }}"
+    padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"
+    return _MAGIC + len(padded).to_bytes(2, "little") + padded.encode("ascii")
+
+
+RANGES_FEATURE: Final = "row-ranges"  # a build that does not know it would take the holes for damage
+_KEYS: Final = frozenset({"part", "of", "bounds"})
+
+
+def ranges_to_json(ranges: RowRanges) -> dict[str, Any]:
+    """Return the ranges as they stand in a commit record. Pure."""
+    return {
+        "part": ranges.part,
+        "of": ranges.of,
+        "bounds": {name: list(bounds) for name, bounds in ranges.tables.items()},
+    }
+
+
+def parse_ranges(body: object, num_rows: Mapping[str, int], path: Path | str) -> RowRanges:
+    """Return the ranges of a commit record. Pure.
+
+    Parameters
+    ----------
+    body : what the record says, anything
+    num_rows : N of each array that may be here in part: a matrix with page checksums
+    path : of the record, for messages
+
+    Raises
+    ------
+    FormatError
+        They are malformed, or contradict the arrays.
+    """
+    where = f"{path}: 'ranges'"
+    if not isinstance(body, dict) or body.keys() != _KEYS:
+        raise FormatError(f"{where} must be an object of part, of and bounds, not {shown(body)}")
+    part, of = body["part"], body["of"]
+    if type(of) is not int or not 1 <= of <= MAX_PARTS:
+        raise FormatError(f"{where}: 'of' is {shown(of)}; it must be a whole number in 1..{MAX_PARTS}")
+    if type(part) is not int or not 0 <= part < of:
+        raise FormatError(f"{where}: 'part' is {shown(part)}; it must be a whole number in 0..{of - 1}")
+    bounds = body["bounds"]
+    if not isinstance(bounds, dict) or not bounds:
+        raise FormatError(f"{where}: 'bounds' must be an object with an entry for each matrix of features")
+    tables = {name: _bounds(name, found, of, num_rows, where) for name, found in bounds.items()}
+    return RowRanges(part=part, of=of, tables=tables)
+
+
+def _bounds(name: str, found: Any, of: int, num_rows: Mapping[str, int], where: str) -> tuple[int, ...]:
+    if name not in num_rows:
+        raise FormatError(f"{where}: {name[:100]!r} is no matrix with page checksums of this record")
+    count = num_rows[name]
+    is_list = isinstance(found, list) and all(type(row) is int for row in found)
+    if not is_list or len(found) != of + 1 or found != sorted(found) or (found[0], found[-1]) != (0, count):
+        raise FormatError(
+            f"{where}: the bounds of {name!r} are {shown(found)}; they must be {of + 1} rows that ascend from 0 to "
+            f"{count}"
+        )
+    return tuple(found)
+
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 

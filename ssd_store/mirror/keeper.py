@@ -1,4 +1,7 @@
-"""Which blocks stay on this disk: all of them, or what a budget has room for; none goes while somebody reads it."""
+"""The blocks that stay on the SSD: all of them, or as many as a budget allows.
+
+Blocks with the least expected use make room for others. A block stays while it is read.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.core.signals import uninterrupted
-from gloader.ssd_store.mirror.eviction import choose_victims
-from gloader.ssd_store.mirror.mirrored_file import EVICTED, HERE, MISSING
-from gloader.ssd_store.mirror.record import MIRROR_RECORD
+from gloader.ssd_store.mirror.mirrored_file import EVICTED, HERE, MIRROR_RECORD, MISSING
 from gloader.ssd_store.os_io import open_regular
 
 if TYPE_CHECKING:
@@ -27,6 +28,42 @@ if TYPE_CHECKING:
 
     from gloader.ssd_store.mirror.mirrored_file import MirroredFile
     from gloader.ssd_store.os_io import OsIO
+
+
+_FADE: Final = np.float32(0.75)  # what a use counts for when the file was swept once more
+# A newcomer must be used so much more than what it replaces: blocks that are used alike would else take turns, and in
+# a sweep over more than fits each would be evicted just before it is wanted again.
+_MARGIN: Final = np.float32(1.25)
+
+
+def count_uses(uses: NDArray[np.float32], wanted: NDArray[np.intp]) -> None:
+    """Take down one pass over a file, by which the blocks ``wanted`` were used and the others were not."""
+    uses *= _FADE
+    uses[wanted] += 1
+
+
+def choose_victims(
+    uses: NDArray[np.float32], lengths: NDArray[np.int64], *, needed_bytes: int, newcomer: float | None
+) -> NDArray[np.intp] | None:
+    """Return which of the blocks that may go have to, the least used first; None: rather leave the newcomer out.
+
+    Parameters
+    ----------
+    uses : (V,) of the blocks that may be evicted
+    lengths : (V,) their bytes
+    needed_bytes : how many must become free
+    newcomer : its uses; None: it must be kept, whatever has to go
+    """
+    order = np.argsort(uses, kind="stable")
+    freed = np.cumsum(lengths[order])
+    count = int(np.searchsorted(freed, needed_bytes)) + 1 if needed_bytes > 0 else 0
+    if count > order.size:
+        return order if newcomer is None else None
+    chosen = order[:count]
+    if newcomer is not None and (uses[chosen] * _MARGIN >= newcomer).any():
+        return None
+    return chosen
+
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 100

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.core.locks import SignalSafeCondition
+from gloader.core.signals import SignalSafeCondition
 from gloader.errors import (
     ChannelClosedError,
     ChecksumError,
@@ -21,12 +21,11 @@ from gloader.errors import (
     StoreReadError,
     StoreWriteError,
 )
-from gloader.ssd_store.mirror.block_fetch import BlockRequest
+from gloader.ssd_store.mirror.block_fetch import BlockRequest, WaitClock
 from gloader.ssd_store.mirror.keeper import Keeper
-from gloader.ssd_store.mirror.mirror_files import MirrorFiles, disk_errors
+from gloader.ssd_store.mirror.mirror_folder import MirrorFiles, disk_errors
 from gloader.ssd_store.mirror.mirrored_file import HERE, MISSING, WRITTEN, MirroredFile
-from gloader.ssd_store.mirror.objects import REQUEST_TIMEOUT_S
-from gloader.ssd_store.mirror.stats import WaitClock
+from gloader.ssd_store.mirror.object_store import REQUEST_TIMEOUT_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,10 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from gloader.ssd_store.mirror.block_fetch import Fetch
-    from gloader.ssd_store.mirror.fetch import Fetcher
-    from gloader.ssd_store.mirror.page_sums import FileCheck
-    from gloader.ssd_store.mirror.record import MirrorRecord
+    from gloader.ssd_store.mirror.block_fetch import Fetch, Fetcher
+    from gloader.ssd_store.mirror.mirrored_file import FileCheck, MirrorRecord
     from gloader.ssd_store.os_io import OsIO
 
 _AHEAD: Final = 2  # blocks that are asked for beside those in flight

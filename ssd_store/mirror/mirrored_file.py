@@ -1,30 +1,112 @@
-"""One file of a mirror: of full size from the start, filled block by block, with a byte for each that is here."""
+"""One file of a mirror: of full size from the start, filled block by block, with a mark for each stored block.
+
+`MirrorRecord` names the owner of a mirror's folder and the version of each object. `FileCheck` checks a file by the
+page checksums beside it, or by the digest of the whole file.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
+import json
 import logging
 import os
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from io import FileIO
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.malformed import MALFORMED
 from gloader.core.signals import uninterrupted
-from gloader.ssd_store.format.npy_header import DATA_OFFSET
+from gloader.errors import ChecksumError, FormatError
+from gloader.ssd_store.format.checksum import PAGE_BYTES, Digest, checksum_pages
+from gloader.ssd_store.format.manifest import DATA_OFFSET
+from gloader.ssd_store.mirror.object_store import ObjectFacts
 from gloader.ssd_store.os_io import is_unsupported, is_worth_repeating, open_regular, pwrite_full, read_full
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.mirror.objects import ObjectFacts
+    from gloader.ssd_store.format.manifest import ArrayRecord, Manifest
     from gloader.ssd_store.os_io import OsIO
+
+
+MIRROR_RECORD: Final = "mirror.json"
+FILES: Final = "files"  # the folder that is opened as a dataset
+MARKS: Final = "blocks"  # a file of marks for each of its files
+BLOCK_BYTES: Final = 8 * 2**20
+MAX_RECORD_BYTES: Final = 16 * 2**20
+_FORMAT: Final = "gloader-mirror"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MirrorRecord:
+    """What the folder of a mirror says of itself; without one nothing in it is believed, or removed."""
+
+    url: str  # as it may be shown: no credentials are in it
+    files: Mapping[str, ObjectFacts]  # by name, all files of arrays
+    block_bytes: int = BLOCK_BYTES
+
+    def to_bytes(self) -> bytes:
+        """Return the content of ``mirror.json``. Pure."""
+        body = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "url": self.url,
+            "block_bytes": self.block_bytes,
+            "files": {name: [facts.size, facts.etag] for name, facts in self.files.items()},
+        }
+        return (json.dumps(body, indent=1) + "\n").encode("ascii")
+
+    @classmethod
+    def parse(cls, data: bytes, path: Path) -> Self:
+        """Return the record that `to_bytes` wrote. Pure.
+
+        Raises
+        ------
+        FormatError
+            ``data`` is none, or of another version.
+        """
+        try:
+            body = json.loads(data)
+            if (body["format"], body["version"]) != (_FORMAT, _VERSION):
+                raise ValueError("another format or version")
+            files = {
+                str(name): ObjectFacts(size=size, etag=etag) for name, (size, etag) in body["files"].items()
+            }
+            record = cls(url=body["url"], files=files, block_bytes=body["block_bytes"])
+            _check(record)
+        except MALFORMED as error:
+            raise FormatError(
+                f"{path}: no owner record of a mirror that this build reads ({error}); give another --mirror-dir, or "
+                "remove the folder"
+            ) from error
+        return record
+
+
+def folder_name(url: str, record: bytes) -> str:
+    """Return the name of the folder for a mirror of the dataset at ``url`` with the commit record ``record``. Pure."""
+    return hashlib.sha256(url.encode() + b"\n" + record).hexdigest()[:32]
+
+
+def _check(record: MirrorRecord) -> None:
+    texts = [record.url, *(facts.etag for facts in record.files.values())]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError("a text is missing")
+    sizes = [record.block_bytes, *(facts.size for facts in record.files.values())]
+    if not all(type(size) is int and size > 0 and size % PAGE_BYTES == 0 for size in sizes):
+        raise ValueError("a size is not one of whole pages")
+
 
 # The marks. A block of a file that can only be checked as a whole is WRITTEN before it is HERE.
 MISSING, HERE, WRITTEN = range(3)
@@ -241,3 +323,83 @@ class MirroredFile:
 def _opened(path: Path, os_io: OsIO) -> FileIO:
     with uninterrupted():
         return FileIO(open_regular(path, os.O_RDWR | os.O_NOFOLLOW, os_io=os_io), "r+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileCheck:
+    """How one file of a dataset is checked."""
+
+    array: ArrayRecord
+    header: bytes
+    is_sums: bool  # whether the file holds page checksums, not elements
+
+    @property
+    def pages_name(self) -> str | None:
+        """The file of the checksums of its pages; None: it can only be checked as a whole, by the digest."""
+        return None if self.is_sums else self.array.pages_file
+
+    def require_header(self, data: NDArray[np.uint8], url: str) -> None:
+        """Check the first page of block 0; raises `ChecksumError`."""
+        if data[:DATA_OFFSET].tobytes() != self.header:
+            raise ChecksumError(
+                f"{url}: block 0: the header is not that of {self.array.dtype} of shape {self.array.shape}, as the "
+                "dataset's record says; the object is damaged or another one: upload the dataset again"
+            )
+
+    def require_pages(
+        self, file: MirroredFile, block: int, data: NDArray[np.uint8], sums: MirroredFile, url: str
+    ) -> None:
+        """Check the pages of a block against the checksums in the file ``sums``, which is here whole.
+
+        Raises
+        ------
+        ChecksumError
+            A page differs; names the block and the page.
+        OSError
+            The checksums cannot be read.
+        """
+        skipped = DATA_OFFSET if block == 0 else 0
+        pages = data[skipped:]
+        first = (file.start_of(block) + skipped - DATA_OFFSET) // PAGE_BYTES
+        expected, actual = np.empty((2, pages.size // PAGE_BYTES), np.uint64)
+        sums.read(expected.view(np.uint8).data, DATA_OFFSET + 8 * first)
+        checksum_pages(pages, first, actual, self.array.version)
+        wrong = np.flatnonzero(actual != expected)
+        if wrong.size:
+            page = first + int(wrong[0])
+            raise ChecksumError(
+                f"{url}: block {block}: page {page} at byte {DATA_OFFSET + page * PAGE_BYTES} does not match its "
+                "checksum: the object is damaged in the store or on its way; check the copy that it was uploaded from "
+                "with `gloader verify` and upload it again"
+            )
+
+    def is_sound(self, file: MirroredFile) -> bool:
+        """Return whether the whole file is as it was written; raises `OSError`."""
+        digest, left = Digest(self.array.version), self.array.num_pages
+        buffer = aligned_bytes(min(file.block_bytes, file.size - DATA_OFFSET))
+        sums = np.empty(buffer.size // PAGE_BYTES, np.uint64)
+        for start in range(DATA_OFFSET, file.size, max(buffer.size, 1)):
+            part = buffer[: file.size - start]
+            file.read(part.data, start)
+            if self.is_sums:
+                words = part.view(np.uint64)
+                count = min(left, words.size)
+                digest.update(words[:count])
+                if words[count:].any():  # what is behind the last one must be zero, and no digest covers it
+                    return False
+            else:
+                count = part.size // PAGE_BYTES
+                checksum_pages(part, digest.num_pages, sums[:count], self.array.version)
+                digest.update(sums[:count])
+            left -= count
+        return digest.hexdigest() == self.array.digest
+
+
+def checks_of(manifest: Manifest, headers: dict[str, tuple[bytes, int]]) -> dict[str, FileCheck]:
+    """Return how each file of arrays of ``manifest`` is checked, by name. Pure."""
+    checks: dict[str, FileCheck] = {}
+    for array in manifest.arrays.values():
+        for name in filter(None, (array.file, array.pages_file)):
+            is_sums = name == array.pages_file
+            checks[name] = FileCheck(array=array, header=headers[name][0], is_sums=is_sums)
+    return checks

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.errors import ConfigError, FormatError, NotAStoreError, StoreOpenError, StoreReadError
 from gloader.ssd_store.format.manifest import DATASET_MANIFEST, MAX_MANIFEST_BYTES, parse_manifest
-from gloader.ssd_store.mirror.fetch import Fetcher
-from gloader.ssd_store.mirror.limits import Limits
-from gloader.ssd_store.mirror.make import (
+from gloader.ssd_store.mirror.block_fetch import Fetcher
+from gloader.ssd_store.mirror.mirror import Mirror
+from gloader.ssd_store.mirror.mirror_folder import (
     facts_of,
     headers_of,
     is_folder,
@@ -19,26 +19,24 @@ from gloader.ssd_store.mirror.make import (
     read_record,
     remove_dead_draft,
 )
-from gloader.ssd_store.mirror.mirror import Mirror
 from gloader.ssd_store.mirror.mirror_io import MirrorIO
-from gloader.ssd_store.mirror.mirrored_file import HERE
-from gloader.ssd_store.mirror.obstore_client import open_objects
-from gloader.ssd_store.mirror.page_sums import checks_of
-from gloader.ssd_store.mirror.record import (
+from gloader.ssd_store.mirror.mirrored_file import (
     BLOCK_BYTES,
     FILES,
+    HERE,
     MARKS,
     MIRROR_RECORD,
     MirrorRecord,
+    checks_of,
     folder_name,
 )
-from gloader.ssd_store.os_io import REAL_OS, read_full
-from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.mirror.object_store import Limits, open_objects
+from gloader.ssd_store.os_io import REAL_OS, Descriptor, read_full
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.ssd_store.mirror.objects import ObjectStore
+    from gloader.ssd_store.mirror.object_store import ObjectStore
     from gloader.ssd_store.os_io import OsIO
 
 DEFAULT_REQUESTS: Final = 64

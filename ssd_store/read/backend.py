@@ -1,21 +1,34 @@
-"""The seam between planned reads and the device: io_uring, threads or plain calls, and the rule that chooses."""
+"""Backends that carry planned reads out: plain calls or threads; and the rule that chooses one.
+
+`PreadPool` reads in threads that each block in ``pread`` without the GIL. `uring` has the backend for io_uring.
+"""
 
 from __future__ import annotations
 
+import errno
 import logging
+import time
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
+import numba
 import numpy as np
+from numba import njit
 
+from gloader.core.signals import thread_errors
+from gloader.core.thread_times import helping
 from gloader.errors import ConfigError
+from gloader.ssd_store.machine_ops import call_pread, fetch_add64, store64
+from gloader.ssd_store.os_io import pread_address
+from gloader.ssd_store.read.row_kernels import ReadJob, verify_and_copy_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.config import IoMode
-    from gloader.ssd_store.read.verify_kernels import ReadJob
     from gloader.types import IdArray
+
 
 _LOG = logging.getLogger(__name__)
 _Executor = TypeVar("_Executor")
@@ -116,3 +129,129 @@ def choose_executor(
     except OSError as error:
         _LOG.info("threads are not available, making one request at a time: %s", error.strerror or error)
         return make("plain")
+
+
+CHUNK = 8  # extents that a thread takes at a time
+WORTH_A_THREAD = 16  # extents below which another thread costs more than it brings
+# Positions in a worker's report.
+FIRST, END, BAD_PAGE = range(3)
+# Positions in the state that the workers share, each an int64 that is only changed atomically.
+UPCOMING, STOP, ACTIVE = range(3)
+_LOOK_S = 0.0005  # between two looks at ``ACTIVE``, which a thread leaves within one read
+
+
+class PreadPool:
+    """A pool of ``depth`` reading threads. Owns them until `close`; they start when first needed.
+
+    Raises
+    ------
+    OSError
+        numba's compiler is switched off, so that threads would wait for the GIL.
+    """
+
+    name = "threads"
+
+    def __init__(self, depth: int) -> None:
+        if numba.config.DISABLE_JIT:
+            raise OSError(errno.ENOSYS, "reading threads need compiled kernels, and NUMBA_DISABLE_JIT is set")
+        self.depth = max(depth, 1)
+        self._pread = pread_address()
+        self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="gloader-pread")
+
+    def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
+        """Read extents from ``start`` on; all threads stop soon after one of them fails.
+
+        Parameters
+        ----------
+        fd : descriptor of the file
+        job : what to read, and where its rows go
+        start : number of the first extent to read
+        """
+        count = job.offset.shape[0]
+        slots = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
+        threads = max(1, min(slots, (count - start) // WORTH_A_THREAD))
+        shared = np.array([start, 0, 0], np.int64)
+        reports = np.empty((threads, 3), np.int64)
+        # Few reads are made by the caller itself: a thread takes longer to wake than some devices to answer.
+        if threads == 1:
+            _work(self._pread, fd, job, 0, shared, reports[0])
+        else:
+            self._run(fd, job, shared, reports)
+        unfinished = [np.arange(report[FIRST], report[END]) for report in reports]
+        return ReadProgress(
+            next=min(int(shared[UPCOMING]), count),
+            unfinished=np.concatenate(unfinished),
+            bad_page=int(reports[:, BAD_PAGE].max()),
+        )
+
+    def close(self) -> None:
+        """End and join the threads. Idempotent."""
+        self._pool.shutdown()
+
+    def _run(self, fd: int, job: ReadJob, shared: IdArray, reports: IdArray) -> None:
+        work = helping(_work)
+        futures: list[Future[None]] = []
+        try:
+            for slot, report in enumerate(reports):
+                with thread_errors():
+                    futures.append(self._pool.submit(work, self._pread, fd, job, slot, shared, report))
+            for future in futures:
+                future.result()
+        finally:
+            # On Ctrl-C the threads still write to the caller's array: tell them to stop, and wait. A task that was
+            # submitted when the signal came and is in no list begins later, if at all, and sees that it is to stop.
+            _stop(shared.ctypes.data)
+            wait(futures)
+            while shared[ACTIVE]:
+                time.sleep(_LOOK_S)
+
+
+@njit(cache=True, nogil=True)
+def _stop(state: int) -> None:
+    store64(state + 8 * STOP, 1)
+
+
+@njit(cache=True, nogil=True)
+def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report: IdArray) -> None:
+    """Read and deliver chunks of extents until none is left or somebody stops."""
+    # Counted while it may write to the caller's array: nobody returns from `read` before the count is zero.
+    state = np.int64(shared.ctypes.data)
+    fetch_add64(state + 8 * ACTIVE, 1)
+    _serve(pread, fd, job, slot, state, report)
+    fetch_add64(state + 8 * ACTIVE, -1)
+
+
+@njit(cache=True, nogil=True)
+def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdArray) -> None:
+    (
+        offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
+        slot_bytes, target,
+    ) = job  # fmt: skip
+    rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
+    count = offset.shape[0]
+    at = np.int64(slot) * slot_bytes
+    address = np.int64(bounce.ctypes.data) + at
+    report[FIRST] = 0
+    report[END] = 0
+    report[BAD_PAGE] = -1
+    while fetch_add64(state + 8 * STOP, 0) == 0:
+        # An atomic counter deals chunks out: a thread that the system holds up takes fewer of them.
+        chunk = fetch_add64(state + 8 * UPCOMING, CHUNK)
+        if chunk >= count:
+            return
+        end = min(chunk + CHUNK, count)
+        for extent in range(chunk, end):
+            wanted = length[extent]
+            if call_pread(pread, fd, address, wanted, offset[extent]) != wanted:
+                report[FIRST] = extent
+                report[END] = end
+                _stop(state)
+                return
+            page = verify_and_copy_fields(
+                extent, at, offset, length, row_begin, row_end, data_offset, checksums, format_version,
+                bounce, halves, words, rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
+            )  # fmt: skip
+            if page >= 0:
+                report[BAD_PAGE] = page
+                _stop(state)
+                return

@@ -1,33 +1,90 @@
-"""A lane: bounce memory and a backend of its own, through which extents of files are read."""
+"""A lane: bounce memory and a backend of its own, through which extents of files are read.
+
+`ReadSettings` says how requests are made, what is verified, and how much memory the reads take.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.errors import ChecksumError, StoreError
+from gloader.errors import ChecksumError, ConfigError, StoreError
 from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.os_io import REAL_OS, OsIO
-from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, choose_executor
+from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, PreadPool, choose_executor
+from gloader.ssd_store.read.device_file import DIRECT_MODES, Direct
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
-from gloader.ssd_store.read.preadpool import PreadPool
+from gloader.ssd_store.read.row_kernels import ReadJob, verify_and_copy
 from gloader.ssd_store.read.uring import Uring
-from gloader.ssd_store.read.verify_kernels import ReadJob, verify_and_copy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from gloader.config import IoMode
-    from gloader.ssd_store.read.copy_kernels import Target
+    from gloader.config import IoMode, Verify
     from gloader.ssd_store.read.device_file import DeviceFile
+    from gloader.ssd_store.read.row_kernels import Target
     from gloader.types import IdArray
+
+
+IO_MODES = ("auto", "uring", "threads", "buffered")
+VERIFY_MODES = ("read", "open", "off")
+DEFAULT_RING_BYTES = 8 * 2**20
+
+
+class ReadKeywords(TypedDict, total=False):
+    """The keywords of `FeatureStore.open` that make a `ReadSettings`."""
+
+    io: IoMode
+    verify: Verify
+    direct: Direct
+    queue_depth: int | None
+    gap_bytes: int | None
+    ring_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How a store is read; `FeatureStore.open` describes each field.
+
+    Raises
+    ------
+    ConfigError
+        A value is unknown or out of range.
+    """
+
+    io: IoMode = "auto"
+    verify: Verify = "read"
+    direct: Direct = "auto"
+    queue_depth: int | None = None
+    gap_bytes: int | None = None
+    ring_bytes: int = DEFAULT_RING_BYTES
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("verify", self.verify, VERIFY_MODES),
+            ("io", self.io, IO_MODES),
+            ("direct", self.direct, DIRECT_MODES),
+        ):
+            if value not in allowed:
+                raise ConfigError(f"{name}={value!r} is unknown; choose one of {', '.join(allowed)}")
+        if self.gap_bytes is not None and self.gap_bytes < 0:
+            raise ConfigError(f"gap_bytes={self.gap_bytes} must be at least 0")
+        if self.queue_depth is not None and self.queue_depth < 1:
+            raise ConfigError(f"queue_depth={self.queue_depth} must be at least 1")
+
+    @property
+    def file_mode(self) -> Direct:
+        """How the file is opened: ``io="buffered"`` goes through the page cache whatever ``direct`` says."""
+        return "off" if self.io == "buffered" else self.direct
+
 
 DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, for when we wait for a core
 DEFAULT_THREADS = 16  # reads in flight with threads

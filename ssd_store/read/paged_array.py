@@ -1,4 +1,7 @@
-"""An array that is read page by page: any elements, verified whenever they come from the disk."""
+"""Arrays read page by page: any elements, or all pages in file order, verified on every read from the SSD.
+
+`PagedArray` reads any elements, `PageReader` all pages in order. `KeptPages` keeps the pages last used in memory.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,144 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from numba import njit
 
-from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.aligned_memory import aligned_bytes, mapped_bytes
 from gloader.errors import ForkError, ShapeError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
-from gloader.ssd_store.format.array_reader import damaged_pages
+from gloader.ssd_store.format.array_reader import damaged_pages, load_page_checksums
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, stored_dtype
-from gloader.ssd_store.read.column import writable
-from gloader.ssd_store.read.copy_kernels import make_target
+from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, check_array_file, stored_dtype
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.read.columns import writable
+from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import plan_extents
-from gloader.ssd_store.read.list_kernels import copy_lists, next_pages
+from gloader.ssd_store.read.row_kernels import copy_lists, make_target, next_pages
+from gloader.types import ReadStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.read.device_file import DeviceFile
-    from gloader.ssd_store.read.kept_pages import KeptPages
+    from gloader.config import IoMode
     from gloader.ssd_store.read.lane import ReadLane
     from gloader.types import IdArray, LocalArray
+
+
+# Beside a slot of 4,096 bytes: the page that it holds, and whether it was used since the hand came by.
+_SLOT_BYTES = PAGE_BYTES + 4 + 1
+_PAGE_ENTRY_BYTES = 4  # where each page is kept
+_NOWHERE = -1
+
+
+class KeptPages:
+    """Copies of pages, evicted by CLOCK: a page that was used since the hand came by stays for another round.
+
+    Thread-safe. What it gives out are copies, so that no page is held while it is used, and any room will do.
+
+    Parameters
+    ----------
+    num_pages : pages that there are; they are numbered from 0
+    max_bytes : for the pages and what is noted of them; less than one page needs: none is kept
+    """
+
+    def __init__(self, num_pages: int, *, max_bytes: int) -> None:
+        room = max_bytes - _PAGE_ENTRY_BYTES * num_pages
+        self.num_slots = min(max(room, 0) // _SLOT_BYTES, num_pages)
+        self._lock = threading.Lock()
+        self._hand = 0
+        self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)
+        self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)
+        self._was_used = np.zeros(self.num_slots, dtype=np.uint8)
+        # Not touched: pages that never come take no memory.
+        self._memory = mapped_bytes(PAGE_BYTES * max(self.num_slots, 1), touch=False)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are held when every slot is taken."""
+        return _SLOT_BYTES * self.num_slots + _PAGE_ENTRY_BYTES * len(self._slot_of)
+
+    def copy(self, first_page: int, positions: IdArray, out: NDArray[Any], missing: LocalArray) -> int:
+        """Copy the elements at ``positions`` whose pages are kept; return how many are not.
+
+        Parameters
+        ----------
+        first_page : page of element 0; elements lie one behind the other from its start on
+        positions : (M,) elements of pages that there are
+        out : (M,) of the elements' dtype; those whose pages are kept are written
+        missing : (M,) receives the ranks in ``positions`` of the others, ascending
+        """
+        elements = self._memory.view(out.dtype).reshape(-1, PAGE_BYTES // out.itemsize)
+        # Copied under the lock, so that no slot gets another page meanwhile.
+        with self._lock:
+            count: int = _copy_kept(
+                first_page, positions, self._slot_of, elements, self._was_used, out, missing
+            )
+        return count
+
+    def keep(self, pages: IdArray, content: NDArray[np.uint8]) -> None:
+        """Keep ``pages`` (P,), whose verified bytes are ``content`` (P, 4096), in place of those that nobody used."""
+        if self.num_slots:
+            with self._lock:
+                self._hand = _keep(
+                    pages, content, self._slot_of, self._page_in, self._was_used,
+                    self._memory.reshape(-1, PAGE_BYTES), self._hand,
+                )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def _copy_kept(
+    first_page: int,
+    positions: IdArray,
+    slot_of: LocalArray,
+    elements: NDArray[Any],
+    was_used: NDArray[np.uint8],
+    out: NDArray[Any],
+    missing: LocalArray,
+) -> int:
+    per_page = elements.shape[1]
+    count = 0
+    for i in range(positions.shape[0]):
+        page = positions[i] // per_page
+        slot = slot_of[first_page + page]
+        if slot < 0:
+            missing[count] = i
+            count += 1
+        else:
+            was_used[slot] = 1
+            out[i] = elements[slot, positions[i] - page * per_page]
+    return count
+
+
+@njit(cache=True, nogil=True)
+def _keep(
+    pages: IdArray,
+    content: NDArray[np.uint8],
+    slot_of: LocalArray,
+    page_in: LocalArray,
+    was_used: NDArray[np.uint8],
+    memory: NDArray[np.uint8],
+    hand: int,
+) -> int:
+    for i in range(pages.shape[0]):
+        # Another thread may have read it, too.
+        if slot_of[pages[i]] >= 0:
+            continue
+        # Ends within two rounds: the first clears what it passes.
+        while was_used[hand]:
+            was_used[hand] = 0
+            hand = (hand + 1) % page_in.shape[0]
+        if page_in[hand] >= 0:
+            slot_of[page_in[hand]] = -1
+        for byte in range(memory.shape[1]):  # a row at once takes numba seconds to compile, and longer to run
+            memory[hand, byte] = content[i, byte]
+        page_in[hand] = pages[i]
+        slot_of[pages[i]] = hand
+        hand = (hand + 1) % page_in.shape[0]
+    return hand
+
 
 _MAX_EXTENT_BYTES: Final = 128 * 1024
 # Read, verified and copied at a time: enough requests for a deep queue, little memory beside the pages kept.
@@ -270,3 +390,103 @@ class _Tail:
 def _pages(count: int) -> NDArray[np.uint8]:
     """Return room for ``count`` pages, (count, 4096)."""
     return aligned_bytes(count * PAGE_BYTES).reshape(-1, PAGE_BYTES)
+
+
+MAX_EXTENT_BYTES: Final = 128 * 1024
+
+
+class PageReader:
+    """Reads pages of a one-dimensional array. Owns a descriptor until `close`. For one thread.
+
+    Parameters
+    ----------
+    root : the directory
+    record : what its commit record says of the array
+    rule : what every element of the array obeys
+    io : how requests are made
+    os_io : the system calls to make
+
+    Raises
+    ------
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        A file cannot be opened or read, is not as long as the record says, or its checksums are damaged.
+    """
+
+    def __init__(
+        self, root: Path, record: ArrayRecord, *, rule: Rule, io: IoMode = "auto", os_io: OsIO = REAL_OS
+    ) -> None:
+        path = root / record.file
+        check_array_file(path, record.dtype, record.shape, os_io=os_io)
+        self.dtype: np.dtype[Any] = stored_dtype(record.dtype)
+        self.num_pages = record.num_pages
+        self._record = record
+        self._rule = rule
+        self._checksums = writable(load_page_checksums(root, record, os_io=os_io))
+        self._file = DeviceFile(path, direct="off" if io == "buffered" else "auto", os_io=os_io)
+
+    @property
+    def per_page(self) -> int:
+        """Elements in a page."""
+        return PAGE_BYTES // self.dtype.itemsize
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether reads go around the page cache."""
+        return self._file.is_direct
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that are held."""
+        return self._checksums.nbytes
+
+    def read(
+        self, lane: ReadLane, pages: IdArray, content: NDArray[np.uint8], *, gap_bytes: int
+    ) -> ReadStats:
+        """Read ``pages`` into ``content``, verified; those in between are read over, and not looked at.
+
+        Parameters
+        ----------
+        lane : to read with
+        pages : (P,) int64, ascending, none twice
+        content : (P, 4096) uint8, C-contiguous
+        gap_bytes : longest hole between two pages that is read over
+
+        Raises
+        ------
+        Exception
+            An element breaks the rule of the array, though its bytes are as they were written; the rule's own error.
+        ChecksumError, StoreReadError, TruncatedStoreError
+            The bytes on disk are not those that were written, or cannot be read; names file and page.
+        """
+        extents = plan_extents(
+            pages,
+            row_bytes=PAGE_BYTES,
+            data_offset=DATA_OFFSET,
+            max_gap_bytes=gap_bytes,
+            max_extent_bytes=min(MAX_EXTENT_BYTES, lane.bounce_bytes),
+        )
+        requests, bad = lane.read(
+            self._file,
+            extents,
+            make_target(pages, _IN_ORDER, content, dtype=_BYTE),
+            data_offset=DATA_OFFSET,
+            checksums=self._checksums,
+            format_version=self._record.version,
+        )
+        if bad >= 0:
+            raise damaged_pages(self.path, self._record, np.array([bad]))
+        elements = content.view(self.dtype)
+        at = self._rule.first_wrong(elements.reshape(-1))
+        if at >= 0:
+            row, column = divmod(at, self.per_page)
+            raise self._rule.error(int(pages[row]) * self.per_page + column, elements[row, column])
+        return ReadStats(rows=len(pages), requests=requests, bytes_read=extents.num_bytes)
+
+    def close(self) -> None:
+        """Close the file. Idempotent."""
+        self._file.close()

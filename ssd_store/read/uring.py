@@ -25,7 +25,7 @@ from gloader.ssd_store.machine_ops import (
 )
 from gloader.ssd_store.os_io import errno_location_address, syscall_address
 from gloader.ssd_store.read.backend import ReadProgress
-from gloader.ssd_store.read.verify_kernels import ReadJob, verify_and_copy_fields
+from gloader.ssd_store.read.row_kernels import ReadJob, verify_and_copy_fields
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

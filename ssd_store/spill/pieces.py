@@ -16,11 +16,11 @@ import numpy as np
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import ChecksumError, SpillError, StoreOpenError, StoreReadError, TruncatedStoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages, num_pages_of
-from gloader.ssd_store.read.copy_kernels import make_target
+from gloader.ssd_store.os_io import spill_errors
 from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import plan_extents
-from gloader.ssd_store.spill.file import SpillFile
-from gloader.ssd_store.write.disk_errors import spill_errors
+from gloader.ssd_store.read.row_kernels import make_target
+from gloader.ssd_store.spill.folder import SpillFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,30 +1,89 @@
-"""The seam between a sweep and the device, and the driver that makes calls: in threads, or one by one.
+"""Drivers of a sweep, between its kernels and the device: calls one by one or in threads, and io_uring.
 
-Where a `SweepSource` brings the bytes, a driver reads nothing: it ends its step at each extent, for the caller to fill,
-and writes as ever.
+`UringDriver` keeps reads and writes in flight at once, in slices of a few milliseconds. Where a `SweepSource` brings
+the bytes, a driver reads nothing: its step ends at each extent, the caller fills the extent, and the driver writes as
+usual.
 """
 
 from __future__ import annotations
 
+import errno
+import os
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
+from numba import njit
 
-from gloader.core.processor_time import helping
-from gloader.core.thread_start import thread_errors
+from gloader.core.numba_ops import to_int
+from gloader.core.signals import thread_errors
+from gloader.core.thread_times import helping
+from gloader.errors import StoreReadError
 from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.machine_ops import load32, load64, load_acquire32, store_release32
+from gloader.ssd_store.read.uring import (
+    CQ_HEAD,
+    CQ_MASK,
+    CQ_TAIL,
+    CQE_BYTES,
+    CQES,
+    FIXED,
+    MASK32,
+    MAX_REFUSALS,
+    OP_READ,
+    OP_READ_FIXED,
+    OP_WRITE,
+    OP_WRITE_FIXED,
+    SQ_HEAD,
+    SQ_TAIL,
+    Uring,
+    enter,
+    submit,
+)
 from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep.kernels import (
+    AT,
+    BATCH,
+    DEALT,
+    DONE,
+    ERROR,
+    FAILED_READ,
+    FLAG,
+    FLUSHED,
+    HEAD,
+    LENGTH,
+    NO_PIECE,
+    NUM_FAILED,
+    NUM_FREE,
+    NUM_READY,
+    OFFSET,
+    PENDING,
+    PLANNED,
+    READS,
+    REFUSALS,
+    SIZE,
+    START,
+    STARVED,
+    SUBMITTED,
+    WRITES,
+    Sweep,
+    deal_out,
+    flush,
+    is_damaged,
+    plan_reads,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.read.device_file import DeviceFile
-    from gloader.ssd_store.spill.file import SpillFile
-    from gloader.ssd_store.sweep.kernels import Sweep
+    from gloader.ssd_store.spill.folder import SpillFile
     from gloader.types import IdArray
+
 
 # What a step ends with: it used up its budget; all is read and written; the extent at the head failed, or there is no
 # file to read it from, and is the caller's to fill; a written piece failed and is the caller's to repeat with care; a
@@ -231,3 +290,227 @@ def give_back(piece: int, sweep: Sweep) -> None:
 def _fail(piece: int, sweep: Sweep) -> None:
     sweep.failed[sweep.state[kernels.NUM_FAILED]] = piece
     sweep.state[kernels.NUM_FAILED] += 1
+
+
+READ_DEPTH: Final = 256
+MAX_WRITES: Final = 256  # in flight; with the reads they fill the ring
+_SMALL_BYTES: Final = 32 * 1024  # below this, completions are waited for by the dozen
+_UNSUBMITTED: Final = 16  # requests that may wait in our half of the ring while extents are dealt out
+_DRAIN: Final = -1  # as the bytes to deal out: begin nothing more, and wait for all that is in flight
+_NOWHERE: Final = np.empty(0, np.int64)
+
+
+class UringDriver:
+    """A ring for the reads and writes of sweeps. Owns it until `close`.
+
+    Parameters
+    ----------
+    memory : from which sweeps read and write, registered with the ring
+
+    Raises
+    ------
+    OSError
+        As `Uring`.
+    """
+
+    name = "uring"
+
+    def __init__(self, memory: NDArray[np.uint8]) -> None:
+        self._ring = Uring(READ_DEPTH + MAX_WRITES, memory)
+
+    def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int) -> int:
+        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+
+        Parameters
+        ----------
+        sweep : its state
+        files : to read from and write to
+        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+
+        Raises
+        ------
+        StoreReadError
+            The ring broke, or is closed.
+        """
+        if not self._ring.table.shape[0]:
+            raise StoreReadError(
+                errno.EBADF,
+                "the io_uring of this sweep is closed or broke; open the loader, or the store, again",
+            )
+        status = int(_step_or_drain(self._ring.table, sweep, files.fd, files.fds, files.starts, budget_bytes))
+        self._check(status, sweep)
+        return status
+
+    def settle(self, sweep: Sweep) -> None:
+        """Wait until nothing is in flight."""
+        if self._ring.table.shape[0] and sweep.state[READS] + sweep.state[WRITES] > 0:
+            # The kernel that began what is in flight, so that a Ctrl-C does not wait for the compiler first.
+            self._check(int(_step_or_drain(self._ring.table, sweep, -1, _NOWHERE, _NOWHERE, _DRAIN)), sweep)
+
+    def close(self) -> None:
+        """Release the ring. Idempotent."""
+        self._ring.close()
+
+    def _check(self, status: int, sweep: Sweep) -> None:
+        if status == BROKEN:
+            # Requests may still be in flight: nothing may use the ring or its memory again.
+            self.close()
+            code = int(sweep.state[ERROR])
+            raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray) -> int:
+    """Plan reads, and put them and the pieces that are ready into the ring; return its tail."""
+    extents, owners, state = sweep.extents, sweep.owners, sweep.state
+    depth = extents.shape[1]
+    read_code = OP_READ_FIXED if ring[FIXED] else OP_READ
+    write_code = OP_WRITE_FIXED if ring[FIXED] else OP_WRITE
+    read_base, write_base = np.int64(sweep.ring.ctypes.data), np.int64(sweep.pieces.ctypes.data)
+    # Reads first, up to the depth of the table: the device should not wait for us to look ahead.
+    tail = load_acquire32(ring[SQ_TAIL])
+    plan_reads(sweep)
+    while state[SUBMITTED] < state[PLANNED]:
+        slot = state[SUBMITTED] % depth
+        if source_fd < 0:  # there is no file: whoever called fills it
+            extents[FLAG, slot] = FAILED_READ
+            state[SUBMITTED] += 1
+            continue
+        offset, address = DATA_OFFSET + extents[START, slot], read_base + extents[AT, slot]
+        tail = submit(ring, tail, read_code, source_fd, offset, address, extents[LENGTH, slot], slot)
+        state[SUBMITTED] += 1
+        state[READS] += 1
+    while state[NUM_READY] > 0 and state[WRITES] < MAX_WRITES:
+        state[NUM_READY] -= 1
+        piece = sweep.ready[state[NUM_READY]]
+        batch = owners[BATCH, piece]
+        offset, address = starts[batch] + owners[OFFSET, piece], write_base + piece * sweep.piece_bytes
+        tail = submit(ring, tail, write_code, fds[batch], offset, address, owners[SIZE, piece], depth + piece)
+        state[WRITES] += 1
+    store_release32(ring[SQ_TAIL], tail)
+    return tail
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _reap(ring: IdArray, sweep: Sweep) -> bool:
+    """Take note of what completed; return whether anything did."""
+    extents, state = sweep.extents, sweep.state
+    depth = extents.shape[1]
+    # Read with acquire: the completions before ``last``, and the bytes that they announce, are there.
+    head = load_acquire32(ring[CQ_HEAD])
+    last = load_acquire32(ring[CQ_TAIL])
+    if head == last:
+        return False
+    while head != last:
+        entry = ring[CQES] + (head & ring[CQ_MASK]) * CQE_BYTES
+        tag = load64(entry)
+        result = load32(entry + 8)
+        if tag < depth:
+            extents[FLAG, tag] = DONE if result == extents[LENGTH, tag] else FAILED_READ
+            state[READS] -= 1
+        else:
+            piece = tag - depth
+            if result == sweep.owners[SIZE, piece]:
+                sweep.free[state[NUM_FREE]] = piece
+                state[NUM_FREE] += 1
+            else:
+                sweep.failed[state[NUM_FAILED]] = piece
+                state[NUM_FAILED] += 1
+            state[WRITES] -= 1
+        head = (head + 1) & MASK32
+    store_release32(ring[CQ_HEAD], head)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
+    """Hand requests over, wait for ``count`` of those in flight, and take note of all that completed.
+
+    A caller gives ``count`` as an `np.int64`: for a literal numba compiles another copy.
+    """
+    state = sweep.state
+    # Never for more than are in flight: the call would not return.
+    code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
+    if _reap(ring, sweep):
+        state[REFUSALS] = 0
+    elif code in (errno.EAGAIN, errno.EBUSY):
+        state[REFUSALS] += 1
+    elif code not in (0, errno.EINTR):
+        state[REFUSALS] = MAX_REFUSALS
+    if state[REFUSALS] >= MAX_REFUSALS:
+        state[ERROR] = code
+        return BROKEN
+    return INTERRUPTED if code == errno.EINTR else RUNNING
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _awaited(length: int, in_flight: int) -> int:
+    """Return how many completions to wait for at once, where extents are of about ``length`` bytes. Pure."""
+    # Small reads end in bursts: a system call for each would cost more than the read.
+    return max(1, in_flight // 4) if length < _SMALL_BYTES else 1
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
+    """Leave the extent at the head to the caller."""
+    # What brings its bytes may take long: the device is to begin with what there is to write.
+    if source_fd < 0 and _wait(ring, sweep, tail, np.int64(0)) == BROKEN:
+        return BROKEN
+    return READ_CARE
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _step(
+    ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
+) -> int:
+    """Read ahead, deal out, write behind; see `SweepDriver.step` for what is returned."""
+    extents, state = sweep.extents, sweep.state
+    depth = extents.shape[1]
+    dealt = np.int64(0)
+    while True:
+        tail = _submit_all(ring, sweep, source_fd, fds, starts)
+        if state[NUM_FAILED] > 0:
+            return WRITE_CARE
+        slot = state[HEAD] % depth
+        count = np.int64(1)  # of completions to wait for
+        missing = DEALT
+        if state[HEAD] == state[PLANNED]:
+            if state[FLUSHED] == 0:
+                flush(sweep)
+                continue
+            if state[NUM_READY] == 0 and state[WRITES] == 0:
+                return FINISHED
+        elif extents[FLAG, slot] == FAILED_READ:
+            return _leave(ring, sweep, tail, source_fd)
+        elif extents[FLAG, slot] == PENDING:
+            count = to_int(_awaited(extents[LENGTH, slot], state[READS]))
+        else:
+            if is_damaged(slot, sweep):
+                return DAMAGED
+            missing = deal_out(slot, sweep)
+            if missing == DEALT:
+                dealt += extents[LENGTH, slot]
+                if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
+                    continue
+            # There may be more to deal out: hand over what is new, and take what is done. Only a piece is waited for.
+            count = np.int64(missing == NO_PIECE)
+        status = _wait(ring, sweep, tail, count)
+        if status == BROKEN:
+            return BROKEN
+        if missing >= STARVED:
+            return missing
+        if status == INTERRUPTED or dealt >= budget_bytes:  # let Python run its signal handlers
+            return RUNNING
+
+
+@njit(cache=True, nogil=True)
+def _step_or_drain(
+    ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
+) -> int:
+    if budget_bytes != _DRAIN:
+        return _step(ring, sweep, source_fd, fds, starts, budget_bytes)
+    tail = load_acquire32(ring[SQ_TAIL])
+    while sweep.state[READS] + sweep.state[WRITES] > 0:
+        if _wait(ring, sweep, tail, np.int64(1)) == BROKEN:
+            return BROKEN
+    return RUNNING

@@ -1,4 +1,4 @@
-"""A column of feature rows, written into a new directory."""
+"""Columns of feature rows on their way to the SSD: float rows are cast to the dtypes of the format, then written."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from gloader.errors import ConfigError, ShapeError
-from gloader.ssd_store.write.cast import FEATURE_DTYPES, cast_rows, check_finite_rows, quantize_rows
+from gloader.errors import ConfigError, FeatureValueError, ShapeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +15,130 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.write.array_writer import ArrayWriter
+
+
+FEATURE_DTYPES: Final = ("float32", "float16", "bfloat16", "int8")
+INT8_MAX: Final = 127
+# Beyond these a finite value would become infinite.
+_LARGEST: Final = {
+    "float16": 65504.0,
+    "float32": float(np.finfo(np.float32).max),
+    "bfloat16": 3.3895313892515355e38,
+}
+
+
+def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
+    """Check that ``chunk`` (n, F), whose first row is number ``first_row`` of the store, holds no NaN and no infinity.
+
+    Raises
+    ------
+    FeatureValueError
+        It does; names the first such row.
+    """
+    is_bad = ~np.isfinite(chunk).all(axis=1)
+    if is_bad.any():
+        row = int(is_bad.argmax())
+        column = int((~np.isfinite(chunk[row])).argmax())
+        raise FeatureValueError(
+            f"row {first_row + row}, column {column} is {chunk[row, column]}; int8, and whoever passes "
+            "check_finite, takes finite values alone: clean the features, or store them in another dtype unchecked"
+        )
+
+
+def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
+    """Return ``chunk`` (n, F) of float16, float32 or float64 as stored in a float ``dtype``.
+
+    Rows of the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity
+    stay what they are.
+
+    Parameters
+    ----------
+    chunk : (n, F)
+    dtype : as stored: float32, float16 or bfloat16
+    first_row : number of its first row in the store, for messages
+
+    Returns
+    -------
+    (n, F) of the stored dtype, bfloat16 as uint16; ``chunk`` itself if it is that already
+
+    Raises
+    ------
+    ShapeError
+        The chunk is not of floats.
+    FeatureValueError
+        A finite value is too large for ``dtype``; names the row.
+    """
+    # Rows of the stored dtype pass unseen: whoever made them has rounded already.
+    if chunk.dtype == np.dtype(np.uint16 if dtype == "bfloat16" else dtype):
+        return chunk
+    _require_floats(chunk, dtype, first_row)
+    _require_range(chunk, dtype, first_row)
+    if dtype != "bfloat16":
+        return chunk.astype(dtype)
+    return round_bfloat16(chunk.astype(np.float32))
+
+
+def round_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return float32 ``values`` rounded to nearest even as bits of bfloat16; a NaN stays a (quiet) NaN."""
+    bits = values.view(np.uint32)
+    # Add half of the last kept bit, less one if that bit is even: ties go to even. The carry of a NaN could end in
+    # another number, so NaNs are cut off instead and made quiet.
+    rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
+    quiet = (bits >> np.uint32(16)) | np.uint32(0x0040)
+    return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
+
+
+def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return ``chunk`` (n, F) as int8 (n, F) and one float32 scale per row (n,): value = int8 * scale.
+
+    The scale is the row's largest magnitude over 127, 0 for a row of zeros.
+
+    Raises
+    ------
+    ShapeError
+        The chunk is not of floats.
+    FeatureValueError
+        A value is not finite, which int8 cannot hold; names the row.
+    """
+    _require_floats(chunk, "int8", first_row)
+    check_finite_rows(chunk, first_row)
+    _require_range(chunk, "float32", first_row)
+    # In float64: a quotient of float32 numbers can round to the other side of a half.
+    wide = chunk.astype(np.float64)
+    # Without another array of its size: a conversion has a budget.
+    largest = np.abs(np.maximum(wide.max(axis=1, initial=0.0), -wide.min(axis=1, initial=0.0)))
+    scale = (largest / INT8_MAX).astype(np.float32)
+    inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)
+    wide *= inverse[:, None]
+    np.rint(wide, out=wide)
+    np.clip(wide, -INT8_MAX, INT8_MAX, out=wide)
+    return wide.astype(np.int8), scale
+
+
+def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
+    if chunk.dtype not in (np.float16, np.float32, np.float64):
+        raise ShapeError(
+            f"row {first_row}: features stored as {dtype} must come as float16, float32 or float64, not "
+            f"{chunk.dtype}; convert them"
+        )
+
+
+def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
+    largest = _LARGEST[dtype]
+    # A float16 fits everything, and float32 fits itself: no pass over the rows.
+    if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
+        return
+    is_bad = np.isfinite(chunk) & (np.abs(chunk) > largest)
+    if is_bad.any():
+        row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+        wider = "; scale the features" + (
+            ", or store them as float32 or bfloat16" if dtype == "float16" else ""
+        )
+        raise FeatureValueError(
+            f"row {first_row + row}, column {column} is {chunk[row, column]:g}, beyond the largest {dtype} "
+            f"{largest:g}{wider}"
+        )
+
 
 SCALE_SUFFIX: Final = ".scale"
 INT8_FEATURE: Final = "int8-row-scale"

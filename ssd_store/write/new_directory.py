@@ -1,7 +1,7 @@
-"""A directory of arrays while it is created: all of it appears under its name, or nothing does.
+"""A directory of arrays while it is created: the complete directory gets its final name, or none does.
 
-`NewDirectory` writes into ``.<name>.staging`` beside the target, which one process at a time holds, and commits by
-one rename.
+`NewDirectory` writes into ``.<name>.staging`` beside the target, which one process at a time holds. A commit is one
+atomic rename, forced to the device; an overwritten directory can be restored until then.
 """
 
 from __future__ import annotations
@@ -13,38 +13,170 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from gloader.core.row_ranges import HeldRows, RowRanges, copy_bounds
+from gloader.core.ids import HeldRows, RowRanges, copy_bounds
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
-from gloader.ssd_store.format.array_names import ALLOWED, is_array_name, is_in_folder, is_of_links
 from gloader.ssd_store.format.manifest import (
+    ALLOWED,
     FOLDERS_FEATURE,
     LINKS_FEATURE,
     MANIFEST_NAMES,
+    RANGES_FEATURE,
     ArrayRecord,
     Manifest,
+    is_array_name,
+    is_in_folder,
+    is_of_links,
 )
-from gloader.ssd_store.format.ranges import RANGES_FEATURE
-from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath, close_quietly, make_folders, make_parents
+from gloader.ssd_store.os_io import (
+    REAL_OS,
+    OsIO,
+    StrPath,
+    close_quietly,
+    is_unsupported,
+    make_folders,
+    make_parents,
+    require_free_space,
+    write_errors,
+)
 from gloader.ssd_store.write.array_writer import ArrayWriter, disk_bytes
-from gloader.ssd_store.write.atomic_file import remove_empty, write_chunks_atomically
-from gloader.ssd_store.write.disk_errors import require_free_space, write_errors
+from gloader.ssd_store.write.atomic_file import (
+    LockedFolder,
+    lock_folder,
+    remove_empty,
+    remove_tree,
+    write_chunks_atomically,
+)
 from gloader.ssd_store.write.feature_column import (
     INT8_FEATURE,
     SCALE_SUFFIX,
     FeatureColumnWriter,
     check_feature_type,
 )
-from gloader.ssd_store.write.lock import LockedFolder, lock_folder, remove_tree
-from gloader.ssd_store.write.publish import exists_error, publish_new, publish_over, restore_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-    from gloader.core.row_ranges import RangePart
+    from gloader.core.ids import RangePart
+
 
 _LOG = logging.getLogger(__name__)
+_TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
+
+
+def exists_error(target: Path, reason: str = "it exists already") -> StoreExistsError:
+    """Return the error that says why ``target`` is not created. Pure."""
+    return StoreExistsError(
+        errno.EEXIST, f"cannot create: {reason}; pass overwrite=True or choose another path", str(target)
+    )
+
+
+def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Rename the folder ``new`` to ``target``, which must not exist; durable on return.
+
+    Parameters
+    ----------
+    new : the finished folder
+    target : its final name, in the same parent folder
+
+    Raises
+    ------
+    StoreExistsError
+        ``target`` appeared meanwhile.
+    OSError
+        The rename or its fsync failed; ``new`` has its old name again.
+    """
+    try:
+        os_io.rename_noreplace(new, target)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            raise exists_error(target) from error
+        raise
+    os_io.kill_point("publish.after_rename")
+    try:
+        os_io.fsync_dir(target.parent)
+    except BaseException:
+        # A name that may be gone after a power loss is no commit: it is taken back, and the error is told.
+        os_io.replace(target, new)
+        raise
+
+
+def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
+    """Give ``new`` the name ``target``, whose folder is replaced; durable on return.
+
+    One atomic exchange of names where the file system has it. Elsewhere two renames: a crash between them
+    leaves the old folder as ``.<name>.replaced``, which `restore_replaced` puts back.
+
+    Parameters
+    ----------
+    new : the finished folder
+    target : the folder to replace, in the same parent folder
+
+    Returns
+    -------
+    Where the replaced folder is now, for the caller to remove
+
+    Raises
+    ------
+    OSError
+        A rename or its fsync failed; both folders have their old names again.
+    """
+    try:
+        # At every moment one of the two folders has the name.
+        os_io.exchange(new, target)
+    except OSError as error:
+        if not is_unsupported(error):
+            raise
+        return _publish_in_two_steps(new, target, os_io)
+    os_io.kill_point("publish.after_exchange")
+    try:
+        os_io.fsync_dir(target.parent)
+    except BaseException:
+        os_io.exchange(new, target)
+        raise
+    return new
+
+
+def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
+    """Finish or undo a replacement in two steps that a crash cut in the middle."""
+    replaced = replaced_path(target)
+    try:
+        os_io.stat(replaced)
+    except FileNotFoundError:
+        return
+    # Without replacing: if both are there, the target is the newer one.
+    try:
+        os_io.rename_noreplace(replaced, target)
+        _LOG.warning("restored %s, whose replacement was cut by a crash", target)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        # The target is there: the second rename was done, or somebody made it anew. The old folder goes.
+        remove_tree(replaced, os_io=os_io)
+
+
+def replaced_path(target: Path) -> Path:
+    """Return where the old folder waits while it is replaced in two steps. Pure."""
+    return target.with_name(f".{target.name}.replaced")
+
+
+def _publish_in_two_steps(new: Path, target: Path, os_io: OsIO) -> Path:
+    replaced = replaced_path(target)
+    os_io.replace(target, replaced)
+    try:
+        os_io.kill_point("publish.between_renames")
+        os_io.replace(new, target)
+        try:
+            os_io.fsync_dir(target.parent)
+        except BaseException:
+            os_io.replace(target, new)
+            raise
+    except BaseException:
+        os_io.replace(replaced, target)
+        raise
+    return replaced
+
 
 _SUFFIX: Final = ".staging"  # on disk: a later build must find, and remove, what an earlier one left
 KILL_POINTS: Final = (

@@ -10,7 +10,7 @@ import pytest
 from gloader.errors import StallError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
-from gloader.pipeline.channel import Channel
+from gloader.pipeline.threads import Channel
 from gloader.ssd_store import FeatureStore
 from gloader.testing.faults import FaultyOS
 from gloader.types import BatchId

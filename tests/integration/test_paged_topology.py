@@ -138,7 +138,7 @@ def test_no_file_of_a_dataset_is_mapped_by_any_part_of_the_product() -> None:
         "distributed/shared_memory",
         "ssd_store/read/uring",
         "convert/sources/pyg",
-        "convert/readers/stored_array",
+        "convert/readers/npy_file",
         "convert/readers/torch_file",
     }
     rooms = [root, *(path.resolve() for path in root.iterdir() if path.is_symlink())]

@@ -19,7 +19,7 @@ from gloader.training.inference.layerwise_inference import LayerwiseInference
 _NUM_PROCESSES = 80  # about one of 16 has other roots where several threads make the first call
 _FIRST_ROOTS = """
 import torch
-from gloader.device.mkl_first_call import settle_vector_math
+from gloader.device.seam import settle_vector_math
 torch.set_num_threads(4)
 settle_vector_math()
 values = torch.rand(32, 128) + 0.1  # two threads' worth

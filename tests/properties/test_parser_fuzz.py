@@ -28,14 +28,14 @@ from parser_guard import MAX_SECONDS, within_limits
 from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
 
 from gloader.cli.recipe import load_recipe
-from gloader.convert.download.archive import extract_archive
-from gloader.convert.hetero_source import HeteroSource
+from gloader.convert.downloads import extract_archive
 from gloader.convert.options import SourceOptions
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import open_table
-from gloader.convert.readers.tables import TableEdges
+from gloader.convert.readers.table_streams import TableEdges
 from gloader.convert.registry import open_source, source_files
-from gloader.convert.sources.graph_yaml import read_graph_yaml
+from gloader.convert.source import HeteroSource
+from gloader.convert.sources.tables import read_graph_yaml
 from gloader.core.fanouts import parse_fanouts
 from gloader.core.flag_values import parse_share
 from gloader.core.loader_state import LoaderState
@@ -44,19 +44,19 @@ from gloader.dataset import Dataset
 from gloader.dataset.schema import checked_schema
 from gloader.errors import CheckpointError, GloaderError
 from gloader.lab.analyze.findings import findings_of
-from gloader.lab.report.sections import read_sections
+from gloader.lab.report.build_page import read_sections
 from gloader.ssd_store.cost import profile
 from gloader.ssd_store.format.manifest import (
     EDGE_COLUMNS_FEATURE,
     FOLDERS_FEATURE,
     LINKS_FEATURE,
+    RANGES_FEATURE,
     ArrayRecord,
     Manifest,
     parse_manifest,
     seal_manifest,
 )
-from gloader.ssd_store.format.ranges import RANGES_FEATURE
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill.claim import SpillOwner
 from gloader.training.checkpoint.save import load_checkpoint
 
 if TYPE_CHECKING:

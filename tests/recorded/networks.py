@@ -13,10 +13,9 @@ import gloader
 
 # The only modules here that are not public: a change of their place is a change of these lines.
 from gloader.training.checkpoint.save import Checkpoint
-from gloader.training.keywords import train_settings
 from gloader.training.open_model import open_model
-from gloader.training.predict import embed
-from gloader.training.predict_pairs import score_pairs
+from gloader.training.predict import embed, score_pairs
+from gloader.training.run_settings import train_settings
 from gloader.training.train import task_of
 
 from .worlds import words

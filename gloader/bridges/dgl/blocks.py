@@ -1,22 +1,167 @@
-"""The loader's batches as DGL's message flow graphs."""
+"""The loader's batches as DGL's message flow graphs, of one type or several; for links also graphs of pairs.
+
+Blocks are built without the search for the largest id that DGL's public constructor makes.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gloader.bridges.dgl.block import create_block, fill_edges, require_device
-from gloader.bridges.dgl.hetero_blocks import HeteroBlockBatch, to_hetero_blocks
-from gloader.bridges.loader_view import LoaderView, to_loader
+from gloader.bridges.loader_view import LoaderView, nodes_by_hop, to_link_loader, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.core.near_names import near_keywords
 from gloader.dataset import Dataset
+from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader
+from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from gloader.bridges.loader_view import AnyLoader
-    from gloader.types import HeteroReadyBatch, ReadyBatch
+    from gloader.loader import LinkLoader
+    from gloader.types import DeviceBlock, HeteroReadyBatch, LinkBatch, Relation
+
+
+with quiet_dgl("gloader.adapters.dgl needs") as dgl:
+    from dgl.graph_index import from_coo
+    from dgl.heterograph import DGLBlock
+    from dgl.heterograph_index import create_heterograph_from_relations, create_unitgraph_from_csr
+
+_FORMATS = ["coo", "csr", "csc"]
+
+
+def create_block(
+    hop: Mapping[Relation, DeviceBlock], num_src: Mapping[str, int], num_dst: Mapping[str, int]
+) -> Any:
+    """Return what ``dgl.create_block`` makes of the ``"csc"`` forms of ``hop``; arrays are shared.
+
+    The search for the largest id, in each relation, would be most of what an adapted batch costs.
+
+    Parameters
+    ----------
+    hop : of each relation, its edges
+    num_src, num_dst : nodes of each type
+    """
+    types = tuple(sorted(num_src))
+    relations = tuple(sorted(hop))
+    edges = [
+        create_unitgraph_from_csr(
+            2,
+            hop[relation].num_src,
+            hop[relation].num_dst,
+            hop[relation].indptr,
+            hop[relation].indices,
+            hop[relation].indices.new_empty(0),
+            _FORMATS,
+            True,
+        )
+        for relation in relations
+    ]
+    sizes = dgl.utils.toindex(
+        [*(num_src[name] for name in types), *(num_dst[name] for name in types)], "int64"
+    )
+    index = create_heterograph_from_relations(_meta_graph(types, relations), edges, sizes)
+    return DGLBlock(index, (list(types), list(types)), [name for _, name, _ in relations])
+
+
+def fill_edges(data: Any, hop: DeviceBlock, feature: str) -> None:
+    """Write what is known of the edges of ``hop`` into the edge data of its block; features as ``feature``."""
+    data[dgl.EID] = hop.edge_ids
+    if hop.edge_weight is not None:
+        data["weight"] = hop.edge_weight
+    if hop.edge_x is not None:
+        data[feature] = hop.edge_x
+
+
+@cache
+def _meta_graph(types: tuple[str, ...], relations: tuple[Relation, ...]) -> Any:
+    """Return the graph of types: sources first, then destinations."""
+    number = {name: position for position, name in enumerate(types)}
+    sources = [number[source] for source, _, _ in relations]
+    destinations = [len(types) + number[destination] for _, _, destination in relations]
+    return from_coo(2 * len(types), sources, destinations, True)
+
+
+def require_device(device: str | torch.device) -> None:
+    """Raise ConfigError where this DGL cannot hold graphs on ``device``; DGL's own error comes in the first batch."""
+    if torch.device(device).type == "cpu":
+        return
+    try:
+        dgl.graph(([0], [0])).to(device)
+    except (dgl.DGLError, RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+        raise ConfigError(
+            f"DGL {dgl.__version__} cannot use {device!s} ({reason}). The wheels of DGL on PyPI are for the CPU: use "
+            "device='cpu', install a CUDA build of DGL, or use gloader's own batches or gloader.adapters.pyg"
+        ) from error
+
+
+with quiet_dgl("gloader.adapters.dgl needs") as dgl:
+    pass
+
+HeteroBlockBatch: TypeAlias = "tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]"
+
+
+@near_keywords
+def to_hetero_blocks(
+    batch: HeteroReadyBatch,
+    *,
+    labelled: str,
+    feature: str = "feat",
+    label: str = "label",
+    edge_feature: str = "feat",
+) -> HeteroBlockBatch:
+    """Return the input nodes and the seeds of each type, and a typed DGL block per hop, without copying. Pure.
+
+    Every type and relation is there, perhaps empty; types and relations stand in DGL's order, that of their names.
+
+    Parameters
+    ----------
+    batch : a native batch; its arrays are shared
+    labelled : the type whose labels ``batch.y`` holds
+    feature, label : names of the node data of the first and the last block; types without features have none
+    edge_feature : name of the edge data of every block, of relations that have features
+
+    Raises
+    ------
+    ConfigError
+        The batch is on a device that this DGL cannot use.
+    """
+    nodes, blocks = unlabelled_hetero_blocks(batch, feature=feature, edge_feature=edge_feature)
+    # On the outermost block alone, as DGL's loader does.
+    blocks[-1].dstnodes[labelled].data[label] = batch.y
+    return nodes, {name: ids[: batch.num_seeds[name]] for name, ids in nodes.items()}, blocks
+
+
+def unlabelled_hetero_blocks(
+    batch: HeteroReadyBatch, *, feature: str, edge_feature: str
+) -> tuple[dict[str, torch.Tensor], list[Any]]:
+    """Return the input nodes of each type and a typed DGL block per hop; as of `to_hetero_blocks`."""
+    device = batch.y.device
+    require_device(device)
+    nodes = {name: torch.from_numpy(ids).to(device) for name, ids in batch.nodes.items()}
+    known = nodes_by_hop(batch.num_seeds, batch.blocks)
+    blocks = []
+    for depth, hop in enumerate(batch.blocks):
+        # The first block is next to the features, and holds the nodes that are known after the last hop.
+        after = len(batch.blocks) - depth
+        num_src = {name: counts[after] for name, counts in known.items()}
+        num_dst = {name: counts[after - 1] for name, counts in known.items()}
+        block = create_block(hop, num_src, num_dst)
+        for name, ids in nodes.items():
+            block.srcnodes[name].data[dgl.NID] = ids[: num_src[name]]
+            block.dstnodes[name].data[dgl.NID] = ids[: num_dst[name]]
+        for relation, edges in hop.items():
+            fill_edges(block.edges[relation].data, edges, edge_feature)
+        blocks.append(block)
+    for name, rows in batch.x.items():
+        if rows.shape[1]:
+            blocks[0].srcnodes[name].data[feature] = rows
+    return nodes, blocks
 
 
 with quiet_dgl("gloader.adapters.dgl needs") as dgl:
@@ -118,3 +263,132 @@ def unlabelled_blocks(
         blocks.append(block)
     blocks[0].srcdata[feature] = batch.x
     return nodes, blocks
+
+
+with quiet_dgl("gloader.adapters.dgl needs") as dgl:
+    pass
+
+# Input nodes, the graph of the positives, that of the negatives, blocks; without negatives three of them.
+_Make: TypeAlias = (
+    "Callable[[torch.Tensor], tuple[Any, Any]]"  # of pairs (n, 2) a graph, and the data of its edges
+)
+LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, list[Any]]"
+
+
+class LinkBlockLoader(LoaderView[Any]):
+    """Yields what a loader over ``dgl.dataloading.as_edge_prediction_sampler`` does; see `to_link_blocks`.
+
+    That is ``(input_nodes, pair_graph, neg_graph, blocks)``, or without negatives ``(input_nodes, pair_graph,
+    blocks)``.
+
+    Parameters
+    ----------
+    loader : a `gloader.LinkLoader`, or a `gloader.Dataset` to build one for
+    feature, label, edge_feature : names of node data, of the positives' own labels, and of edge data
+    settings : of the loader to build: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
+        `gloader.LinkLoader`
+
+    Raises
+    ------
+    ConfigError
+        This DGL cannot use the loader's device; or as `to_link_loader`.
+    """
+
+    def __init__(
+        self,
+        loader: LinkLoader | Dataset,
+        *,
+        feature: str = "feat",
+        label: str = "label",
+        edge_feature: str = "feat",
+        **settings: Any,
+    ) -> None:
+        require_device(settings.get("device", "cpu"))
+        native = to_link_loader(loader, settings)
+        relation, has_negatives = native.table.relation, native.negatives is not None
+
+        def convert(batch: LinkBatch) -> LinkBlockBatch:
+            return to_link_blocks(
+                batch,
+                relation=relation,
+                has_negatives=has_negatives,
+                feature=feature,
+                label=label,
+                edge_feature=edge_feature,
+            )
+
+        super().__init__(native, convert=convert, is_owner=isinstance(loader, Dataset))
+
+
+@near_keywords
+def to_link_blocks(
+    batch: LinkBatch,
+    *,
+    relation: Relation | None = None,
+    has_negatives: bool = True,
+    feature: str = "feat",
+    label: str = "label",
+    edge_feature: str = "feat",
+) -> LinkBlockBatch:
+    """Return the input nodes, the positives and the negatives as graphs over the seeds, and a DGL block per hop. Pure.
+
+    The nodes of both graphs are the seeds, in the order of the last block's destinations, so that what a model makes of
+    the blocks is data of their nodes; ``dgl.NID`` is set. Edges of ``pair_graph`` have their row of the link table as
+    ``dgl.EID``, their time as "time" where they have one, and their own labels where no negatives are drawn.
+
+    Parameters
+    ----------
+    batch : a native batch; its arrays are shared
+    relation : what the pairs are of, where the batch is of several types: edges of the others are none
+    has_negatives : leave the graph of the negatives out, as DGL does without a ``negative_sampler``
+    feature, label, edge_feature : names of node data, of the positives' own labels, and of edge data
+
+    Raises
+    ------
+    ConfigError
+        The batch is on a device that this DGL cannot use.
+    """
+    ready, count = batch.batch, batch.num_positives
+    if isinstance(ready, ReadyBatch):
+        nodes: Any
+        nodes, blocks = unlabelled_blocks(ready, feature=feature, edge_feature=edge_feature)
+        make = _plain_graphs(ready.num_seeds, nodes)
+    else:
+        nodes, blocks = unlabelled_hetero_blocks(ready, feature=feature, edge_feature=edge_feature)
+        make = _typed_graphs(ready, nodes, relation)
+    device = batch.labels.device
+    pair_graph, edges = make(batch.pairs[:count])
+    edges[dgl.EID] = torch.from_numpy(batch.edge_ids[:count]).to(device)
+    if batch.times is not None:
+        edges["time"] = torch.from_numpy(batch.times).to(device)
+    if not has_negatives:
+        edges[label] = batch.labels
+        return nodes, pair_graph, blocks
+    neg_graph, _ = make(batch.pairs[count:])
+    return nodes, pair_graph, neg_graph, blocks
+
+
+def _plain_graphs(num_seeds: int, nodes: torch.Tensor) -> _Make:
+    def make(pairs: torch.Tensor) -> tuple[Any, Any]:
+        graph = dgl.graph((pairs[:, 0], pairs[:, 1]), num_nodes=num_seeds)
+        graph.ndata[dgl.NID] = nodes[:num_seeds]
+        return graph, graph.edata
+
+    return make
+
+
+def _typed_graphs(
+    ready: HeteroReadyBatch, nodes: Mapping[str, torch.Tensor], relation: Relation | None
+) -> _Make:
+    if relation is None:
+        raise ConfigError("a batch of several types needs the relation= that its pairs are of")
+
+    def make(pairs: torch.Tensor) -> tuple[Any, Any]:
+        nothing = pairs.new_empty(0)
+        edges = dict.fromkeys(ready.blocks[0], (nothing, nothing))
+        graph = dgl.heterograph({**edges, relation: (pairs[:, 0], pairs[:, 1])}, dict(ready.num_seeds))
+        for name, ids in nodes.items():
+            graph.nodes[name].data[dgl.NID] = ids[: ready.num_seeds[name]]
+        return graph, graph.edges[relation].data
+
+    return make

@@ -1,31 +1,160 @@
-"""A dataset as the graph that DGL's loops take."""
+"""A dataset as the graph that DGL's loops take, with feature rows on the SSD in the place of tensors.
+
+Files of ``dgl.save_graphs`` are prepared once and then read from the dataset.
+"""
 
 from __future__ import annotations
 
+import logging
+import shlex
+import weakref
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn
 
 import numpy as np
 import torch
 
 from gloader.bridges.dgl_api.edge_list import EdgeList, degrees_of
-from gloader.bridges.dgl_api.frame import Frame, data_of, forgetting
-from gloader.bridges.dgl_api.missing import missing, missing_of_graph
-from gloader.bridges.dgl_api.names import FEATURE, LABEL, NODE, RELATION, WEIGHT
-from gloader.bridges.dgl_api.relations import relation_of
-from gloader.bridges.dgl_api.stored_rows import StoredRows
-from gloader.bridges.dgl_api.views import EdgesView, NodesView
+from gloader.bridges.dgl_api.frame import EdgesView, Frame, NodesView, data_of, forgetting
+from gloader.bridges.dgl_api.names import (
+    FEATURE,
+    LABEL,
+    NODE,
+    RELATION,
+    WEIGHT,
+    missing,
+    missing_of_graph,
+    relation_of,
+)
+from gloader.bridges.rows import CachedRows
+from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset, prepared_path
+from gloader.convert.readers.dgl_file import DglFile
+from gloader.core.near_names import missing_attribute, near_options
+from gloader.core.paths import file_slug
 from gloader.dataset import Dataset
+from gloader.errors import SourceError
 from gloader.models.adjacency import Adjacency
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Iterator, Mapping
     from contextlib import AbstractContextManager
 
     from gloader.bridges.dgl_api.frame import TypedColumns
-    from gloader.dataset.edge_table import EdgeTable
-    from gloader.dataset.node_table import NodeTable
+    from gloader.convert.readers.npy_file import StoredArray
+    from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
     from gloader.types import Relation
+
+
+_IN_BATCHES: Final = (
+    "the features stay on the SSD; index the rows that you need, or change those of a batch in the loop"
+)
+
+
+class StoredRows:
+    """A matrix of features on the SSD, as a tensor that is indexed by rows: those that are asked for are read.
+
+    The rows of a loader's last batch are there already, and are returned where its input nodes are the index.
+
+    Parameters
+    ----------
+    rows : of the dataset
+    """
+
+    def __init__(self, rows: FeatureRows) -> None:
+        self._source = _Source(rows)
+        self.device = torch.device("cpu")
+        self.shape = torch.Size((rows.num_rows, rows.feature_dim))
+        self.dtype = torch.float32
+        self.ndim = 2
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def size(self, dim: int | None = None) -> Any:
+        """Return the shape, or one number of it."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        """Return 2."""
+        return self.ndim
+
+    def numel(self) -> int:
+        """Return the number of values."""
+        return self.shape.numel()
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        """Return the rows of ``index``: ids, a slice, a mask or one id; float32, on the device.
+
+        Raises
+        ------
+        SeedError
+            An id is not a row.
+        ForkError
+            In a forked worker process.
+        StoreError
+            Reading failed.
+        """
+        found = self._source.ready_rows(index)
+        if found is None:
+            ids = torch.as_tensor(range(*index.indices(len(self))) if isinstance(index, slice) else index)
+            if ids.dtype == torch.bool:
+                ids = ids.nonzero().squeeze(1)
+            found = self._source.read(ids.reshape(-1)).view(*ids.shape, self.shape[1])
+        return found.to(self.device)
+
+    def to(self, device: Any = None, *_args: Any, **_how: Any) -> StoredRows:
+        """Return the same rows, which come to ``device`` when they are asked for."""
+        moved = copy(self)
+        if isinstance(device, (str, int, torch.device)):
+            moved.device = torch.empty(0, device=device).device
+        return moved
+
+    def cpu(self) -> StoredRows:
+        """Return the rows, which come to the CPU."""
+        return self.to("cpu")
+
+    def float(self) -> StoredRows:
+        """Return the rows as they are: float32."""
+        return self
+
+    def keep_ready(self, nodes: torch.Tensor, rows: torch.Tensor) -> None:
+        """Remember, as long as anybody has them, the ``rows`` of ``nodes``."""
+        self._source.ready = (nodes, weakref.ref(rows))
+
+    def __repr__(self) -> str:
+        return f"StoredRows({self.shape[0]:,} x {self.shape[1]}, on the SSD)"
+
+    def __getattr__(self, name: str) -> Never:
+        advice = {} if name.startswith("_") or not hasattr(torch.Tensor, name) else {name: _IN_BATCHES}
+        raise missing_attribute("a StoredRows", name, dir(self), advice)
+
+
+class _Source:
+    """Where rows come from: the same on every device."""
+
+    def __init__(self, rows: FeatureRows) -> None:
+        self._rows = rows
+        self.ready: tuple[torch.Tensor, weakref.ref[torch.Tensor]] | None = None
+
+    def ready_rows(self, index: Any) -> torch.Tensor | None:
+        """Return the rows of ``index``, if it is the nodes of the last batch."""
+        ready = self.ready  # read once: a loop in another thread may be a batch further
+        return ready[1]() if ready is not None and index is ready[0] else None
+
+    def read(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the rows of ``ids`` (n,)."""
+        return torch.from_numpy(self._store.gather(ids.cpu().numpy()))
+
+    @cached_property
+    def _store(self) -> CachedRows:
+        store = self._rows.open_features()
+        rows = CachedRows(store)
+        weakref.finalize(rows, store.close)
+        return rows
 
 
 _NAME: Final = "DGLGraph"
@@ -227,3 +356,100 @@ def _edge_frame(table: EdgeTable) -> Frame:
     if table.has_weights:
         columns[WEIGHT] = lambda: torch.from_numpy(table.load_graph(times=False).edge_weight.copy())  # type: ignore[union-attr]
     return Frame(table.num_edges, columns)
+
+
+_LOG = logging.getLogger(__name__)
+# Names that a dataset has others for, see `gloader.convert.sources.dgl`.
+_FEATURES: Final = ("features", "x")
+_WEIGHTS: Final = ("edge_weight", "w")
+_EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
+
+
+@near_options("load_graphs", PrepareOptions.__dataclass_fields__)
+def load_graphs(
+    filename: str | os.PathLike[str], idx_list: list[int] | None = None, **changes: Any
+) -> tuple[list[DGLGraph], dict[str, torch.Tensor]]:
+    """Return the graph of a file that ``dgl.save_graphs`` wrote, or of a dataset, and the labels of graphs beside it.
+
+    A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into the folder of gloader's datasets
+    (``$GLOADER_HOME``), and a warning says so. Features then lie on the SSD. Node data of other names is read from the
+    file when it is asked for; edge data of other names is not taken, since a dataset has edges in an order of its own.
+
+    Parameters
+    ----------
+    filename : a file of one graph, of one type or of several; or the folder of a dataset
+    idx_list : None or [0]
+    changes : of the edges, where a file is prepared: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
+        and others of `gloader.convert.options.PrepareOptions`
+
+    Raises
+    ------
+    DglFeatureError
+        Other graphs than the first are asked for.
+    SourceError
+        Nothing is there; says how it is made.
+    GloaderError
+        The file cannot be read or prepared.
+    """
+    if idx_list not in (None, [0]):
+        raise missing(
+            "load_graphs(idx_list=...) of other graphs than the first", "save one graph in each file"
+        )
+    path = Path(filename)
+    if not path.exists():
+        raise SourceError(_absent(path))
+    if path.is_dir():
+        return [DGLGraph(Dataset.open(path))], {}
+    # Graphs whose edges are predicted have no labels, and need none.
+    source, options = SourceOptions(needs_labels=False), PrepareOptions(**changes)
+    target = prepared_path(f"dgl:{path}", source, options)
+    if not (target / DATASET_MANIFEST).is_file():
+        _LOG.warning("%s: prepared into %s, once%s", path, target, _same_by_command(path, changes))
+    graph = DGLGraph(Dataset.open(ensure_dataset(f"dgl:{path}", source, options)))
+    file = DglFile.open(path)
+    _add_columns(graph, file)
+    return [graph], {name: torch.from_numpy(column.load()) for name, column in file.beside.items()}
+
+
+def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
+    """Return the words that name the command, where every change of the edges is a flag without a value. Pure."""
+    if any(value is not True for value in changes.values()):
+        return ""
+    flags = "".join(f" --{name.replace('_', '-')}" for name in changes)
+    source = shlex.quote(f"dgl:{path}")
+    return f"; the same by a command: gloader prepare {source} data/{file_slug(path.stem)}{flags}"
+
+
+def _absent(path: Path) -> str:
+    if path.suffix:
+        return f"{path} is not there; make it where DGL is: dgl.save_graphs({str(path)!r}, [g])"
+    return f"{path} is not there; make it once: gloader prepare dgl:FILE {path}, of a FILE of dgl.save_graphs"
+
+
+def _add_columns(graph: DGLGraph, file: DglFile) -> None:
+    """Give the data of ``graph`` what the file has, by the file's names."""
+    is_typed = not graph.is_homogeneous
+    for ntype, columns in zip(file.node_types, file.node_columns, strict=True):
+        nodes = graph.node_frame(ntype if is_typed else NODE)
+        for name, column in columns.items():
+            if name not in nodes:
+                is_feature = name in _FEATURES and FEATURE not in columns
+                nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
+    left = set()
+    for relation, columns in zip(file.edge_types, file.edge_columns, strict=True):
+        edges = graph.edge_frame(relation if is_typed else RELATION)
+        for name in _WEIGHTS:
+            if name in columns and WEIGHT in edges:
+                edges.add(name, partial(edges.__getitem__, WEIGHT))
+        left |= columns.keys() - _EDGES_IN_DATASET
+    if left:
+        _LOG.warning(
+            "%s: edge data %s not taken: a dataset has edges in an order of its own, that of g.edges(); write them to "
+            "g.edata in that order",
+            file.path,
+            ", ".join(map(repr, sorted(left))),
+        )
+
+
+def _loaded(column: StoredArray) -> torch.Tensor:
+    return torch.from_numpy(column.load())

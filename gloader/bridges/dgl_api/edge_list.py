@@ -1,21 +1,78 @@
-"""The edges of one relation of a block, and what passes along them."""
+"""The edges of one relation of a block, and the messages and sums that pass along them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from gloader.models.adjacency import Adjacency
-from gloader.models.aggregate import sum_neighbors
+from gloader.models.adjacency import Adjacency, sum_neighbors
 from gloader.models.attention import reduce_edges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gloader.types import DeviceBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A field of the data of sources, destinations or edges."""
+
+    end: str  # "u", "v" or "e"
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message for each edge, made of one field or of two."""
+
+    op: str  # "copy", "add", "sub", "mul", "div" or "dot"
+    operands: tuple[Operand, ...]
+    out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """What becomes of the messages at a destination."""
+
+    op: str  # "sum", "mean", "max" or "min"
+    msg: str
+    out: str
+
+
+def copy_u(u: str, out: str) -> Message:
+    """Return the message that is the field ``u`` of the source."""
+    return Message("copy", (Operand("u", u),), out)
+
+
+def copy_e(e: str, out: str) -> Message:
+    """Return the message that is the field ``e`` of the edge."""
+    return Message("copy", (Operand("e", e),), out)
+
+
+def reduction(op: str) -> Callable[[str, str], Reduction]:
+    """Return the function ``op`` of the messages ``msg`` into ``out``; 0 at a destination without in-edges."""
+
+    def made(msg: str, out: str) -> Reduction:
+        return Reduction(op, msg, out)
+
+    made.__name__ = op
+    return made
+
+
+def of_two(name: str) -> Callable[[str, str, str], Message]:
+    """Return the function ``name``, such as u_mul_e, of the message of two fields."""
+    left, op, right = name.split("_")
+
+    def made(lhs_field: str, rhs_field: str, out: str) -> Message:
+        return Message(op, (Operand(left, lhs_field), Operand(right, rhs_field)), out)
+
+    made.__name__ = name
+    return made
 
 
 _OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]]] = {

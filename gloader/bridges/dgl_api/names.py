@@ -1,8 +1,20 @@
-"""Names that DGL gives to the data of nodes and edges, and to the only type and relation of a graph."""
+"""Names of DGL: its data columns, its relations, and one error for every name that `gloader.compat.dgl` lacks."""
 
-from typing import Final
+from __future__ import annotations
 
-from gloader.types import Relation
+import sys
+from importlib.abc import MetaPathFinder
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from gloader.bridges.migrate.advice import FROM_DGL, GRAPH_ADVICE, advice_of
+from gloader.core.near_names import nearest
+from gloader.errors import ConfigError, DglFeatureError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from gloader.types import Relation
+
 
 NID: Final = "_ID"
 EID: Final = "_ID"
@@ -15,3 +27,104 @@ RELATION: Final[Relation] = (NODE, "_E", NODE)
 FEATURE: Final = "feat"
 LABEL: Final = "label"
 WEIGHT: Final = "weight"
+
+
+_K = TypeVar("_K")
+
+
+def only(names: Iterable[_K]) -> _K:
+    """Return the only one of ``names``.
+
+    Raises
+    ------
+    ConfigError
+        There are several.
+    """
+    found = list(names)
+    if len(found) != 1:
+        raise ConfigError(
+            f"there are {len(found)} types or relations: name one of {', '.join(map(repr, found))}"
+        )
+    return found[0]
+
+
+def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
+    """Return the relation that ``name`` means: a triple, or the name between two types; None is the only one.
+
+    Raises
+    ------
+    ConfigError
+        There is none of that name, or there are several.
+    """
+    known = list(relations)
+    if name is None:
+        return only(known)
+    found = [
+        each for each in known if name in (each, each[1]) or (isinstance(name, list) and tuple(name) == each)
+    ]
+    if len(found) != 1:
+        there = (
+            "is no relation"
+            if not found
+            else "is the name of several relations; give one of them as a triple"
+        )
+        raise ConfigError(f"{name!r} {there}: there are {', '.join(map(repr, known))}")
+    return found[0]
+
+
+_HERE: Final = "gloader.compat."
+
+
+def missing(name: str, advice: str | None = None) -> DglFeatureError:
+    """Return the error of ``name``, which is what DGL calls it. Pure.
+
+    Parameters
+    ----------
+    name : such as "dgl.sparse.spmatrix"
+    advice : what takes its place; None: as of `gloader.bridges.migrate.advice.advice_of`
+    """
+    return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)} (see {FROM_DGL})")
+
+
+def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Exception:
+    """Return the error of the attribute ``name`` of a graph or a block, which is called ``owner``. Pure.
+
+    Parameters
+    ----------
+    owner, name : of what is missing
+    there : the attributes that it has, of which one may be meant
+    """
+    # Python and torch ask for such names, and take another way where there are none.
+    if name.startswith("_"):
+        return AttributeError(name)
+    near = (
+        None
+        if name in GRAPH_ADVICE
+        else nearest(name, (known for known in there if known[0] != "_"), cutoff=0.8)
+    )
+    return missing(f"{owner}.{name}", f"did you mean {near!r}?" if near else GRAPH_ADVICE.get(name))
+
+
+def missing_from(module: str) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of what stands for DGL's ``module``."""
+
+    def getattr_of_module(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise missing(f"{module}.{name}")
+
+    return getattr_of_module
+
+
+class _Submodules(MetaPathFinder):
+    """Raises the error for ``from gloader.compat.dgl.data import ...``, where Python would say: no module."""
+
+    def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> None:  # noqa: ARG002 - the protocol's
+        if fullname.startswith(f"{_HERE}dgl."):
+            raise missing(fullname.removeprefix(_HERE))
+
+
+def answer_for_submodules() -> None:
+    """Have Python ask here for modules below `gloader.compat.dgl` that no folder holds."""
+    # Behind all others, who are asked first: nothing that is there is looked for here.
+    sys.meta_path.append(_Submodules())

@@ -1,6 +1,7 @@
-"""What of DGL's names `gloader.compat.dgl` has, as data, and for the other names what takes their place.
+"""Names of DGL that `gloader.compat.dgl` has, as data, and advice for the other names.
 
-Imports nothing of torch, so that `gloader migrate` reads a script where neither torch nor DGL could be imported.
+The module imports nothing of torch, so that `gloader migrate` reads a script where neither torch nor DGL can be
+imported.
 """
 
 from __future__ import annotations

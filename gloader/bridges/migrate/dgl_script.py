@@ -1,4 +1,4 @@
-"""What becomes of a script that was written for DGL."""
+"""The migration of a script that was written for DGL."""
 
 from __future__ import annotations
 
@@ -16,35 +16,34 @@ from gloader.bridges.migrate.advice import (
     canonical,
     is_here,
 )
-from gloader.bridges.migrate.calls import argument, literal
-from gloader.bridges.migrate.dgl_imports import COMPAT, OURS, change_import
-from gloader.bridges.migrate.dgl_loader import change_loading
-from gloader.bridges.migrate.dgl_names import (
+from gloader.bridges.migrate.dgl_calls import (
+    COMPAT,
     FLAGS,
     LIBRARY,
     LOADERS,
     MANY_GRAPHS,
     NAMES,
+    OURS,
     STORED,
+    change_import,
+    change_loading,
     kind_of_call,
+    leave_out_numbering,
 )
-from gloader.bridges.migrate.dgl_reverse_edges import leave_out_numbering
-from gloader.bridges.migrate.draft import Draft
-from gloader.bridges.migrate.findings import MISSING
-from gloader.bridges.migrate.graph_names import parameters_of
-from gloader.bridges.migrate.imports import grouped
-from gloader.bridges.migrate.loading import (
+from gloader.bridges.migrate.draft import MISSING, Draft, grouped
+from gloader.bridges.migrate.prepare_steps import (
     OGB_CLASSES,
     OGB_TYPED,
     OGB_UNFIT,
     folder_of,
     idx_split,
     of_type,
+    prepared_with,
     stem_of,
 )
-from gloader.bridges.migrate.prepare_steps import prepared_with
 from gloader.bridges.migrate.read_uses import read_uses
 from gloader.bridges.migrate.source_text import Edits
+from gloader.bridges.migrate.uses import argument, literal, parameters_of
 
 if TYPE_CHECKING:
     from gloader.bridges.migrate.uses import Held, Use

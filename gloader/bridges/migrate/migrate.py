@@ -1,4 +1,4 @@
-"""What becomes of a script: which of its calls map to what, which do not, and its changed lines as a diff.
+"""The migration of a script: calls that map, calls that do not, and the changed lines as a diff.
 
 The script is read, never executed, and nothing is written.
 """
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.bridges.migrate.dgl_script import draft_dgl
-from gloader.bridges.migrate.findings import MISSING
+from gloader.bridges.migrate.draft import MISSING
 from gloader.bridges.migrate.pyg_script import draft_pyg
 from gloader.bridges.migrate.source_text import parse_script, read_script, unified_diff
 from gloader.errors import ConfigError
@@ -18,7 +18,7 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.bridges.migrate.findings import Finding
+    from gloader.bridges.migrate.draft import Finding
     from gloader.bridges.migrate.prepare_steps import PrepareStep
 
 

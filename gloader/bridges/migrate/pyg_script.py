@@ -1,4 +1,4 @@
-"""What becomes of a script that was written for PyG."""
+"""The migration of a script that was written for PyG."""
 
 from __future__ import annotations
 
@@ -7,24 +7,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from gloader.bridges.migrate.advice import FROM_PYG
-from gloader.bridges.migrate.calls import literal
-from gloader.bridges.migrate.draft import Draft
-from gloader.bridges.migrate.graph_names import (
-    MOVES,
-    hands_on,
-    innermost,
-    is_bound,
-    is_changed,
-    is_stored,
-    parameters_of,
-    parts_of,
-    root_of,
-    sets_by_name,
-    sources_of,
-)
-from gloader.bridges.migrate.imports import change_from, grouped, is_needed, uses_of
-from gloader.bridges.migrate.library import Library
-from gloader.bridges.migrate.loading import (
+from gloader.bridges.migrate.draft import Draft, change_from, grouped, is_needed, uses_of
+from gloader.bridges.migrate.prepare_steps import (
     OGB_CLASSES,
     OGB_TYPED,
     OGB_UNFIT,
@@ -32,8 +16,7 @@ from gloader.bridges.migrate.loading import (
     idx_split,
     saved_graph,
 )
-from gloader.bridges.migrate.pyg_loader import change_loader, data_argument
-from gloader.bridges.migrate.pyg_names import (
+from gloader.bridges.migrate.pyg_calls import (
     BATCH_ADVICE,
     BATCH_NAMES,
     DATA_ADVICE,
@@ -46,14 +29,32 @@ from gloader.bridges.migrate.pyg_names import (
     SEVERAL_TYPES,
     STORE_NAMES,
     TO_DEVICE,
+    TRANSFORMS,
+    Transforms,
     advice_of_name,
+    change_loader,
+    data_argument,
+    without_split,
 )
-from gloader.bridges.migrate.pyg_transforms import TRANSFORMS, Transforms, without_split
 from gloader.bridges.migrate.read_uses import read_uses, statements_of
+from gloader.bridges.migrate.uses import (
+    MOVES,
+    Library,
+    hands_on,
+    innermost,
+    is_bound,
+    is_changed,
+    is_stored,
+    literal,
+    parameters_of,
+    parts_of,
+    root_of,
+    sets_by_name,
+    sources_of,
+)
 
 if TYPE_CHECKING:
-    from gloader.bridges.migrate.library import Kind
-    from gloader.bridges.migrate.uses import Held, Import, Use
+    from gloader.bridges.migrate.uses import Held, Import, Kind, Use
 
 
 _ADAPTER: Final = "gloader.adapters.pyg"

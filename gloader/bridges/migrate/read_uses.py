@@ -11,14 +11,12 @@ import ast
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from gloader.bridges.migrate.calls import are_written, items_of
-from gloader.bridges.migrate.uses import Held, Import, Place, Script, Use
+from gloader.bridges.migrate.uses import Held, Import, Place, Script, Use, are_written, items_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from gloader.bridges.migrate.calls import Arguments
-    from gloader.bridges.migrate.library import Kind, Library
+    from gloader.bridges.migrate.uses import Arguments, Kind, Library
 
 
 Items: TypeAlias = "Held | tuple[Items, ...] | None"

@@ -8,7 +8,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Final
 
-from gloader.core.printable import printable, printable_line
+from gloader.core.malformed import printable, printable_line
 from gloader.core.units import format_bytes
 from gloader.errors import ConfigError
 

@@ -1,18 +1,82 @@
-"""Where a script uses a library: its imports, the dotted names it asks for, and what it asks of values it was given."""
+"""Uses of a library in a script, as values: imports, dotted names, arguments of calls, names that hold graphs."""
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from gloader.bridges.migrate.calls import argument, items_of
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    import ast
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
-    from gloader.bridges.migrate.calls import Arguments
-    from gloader.bridges.migrate.library import Kind
+
+Kind: TypeAlias = str
+"""What a variable holds: "graph", "block", "blocks", "loader", "data", "batch", ...; "" is anything else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Library:
+    """What is known of the values of one library."""
+
+    kind_of_call: Callable[[str], Kind]  # of what a call of a dotted name returns
+    hands_on: Callable[[str], bool]  # whether a call of a dotted name returns its first argument, changed
+    methods: Mapping[tuple[Kind, str], Kind]  # of what a method returns
+    attributes: Mapping[tuple[Kind, str], Kind]
+    items: Mapping[Kind, Kind]  # of x[...]
+    several: Mapping[Kind, Kind]  # of a list of values of a kind
+    loops: Mapping[
+        tuple[Kind, int], tuple[Kind, ...]
+    ]  # of what a loop over it gives, by the number of targets
+    parameters: Mapping[str, Kind]  # of parameters, by the names that examples give them
+
+
+Arguments: TypeAlias = "ast.Call | ast.Dict"
+"""What arguments are written in: a call, of ``dict`` among them, or a mapping."""
+
+
+class Item(NamedTuple):
+    """An argument of a call, or an item of a mapping."""
+
+    name: object  # None without one
+    value: ast.expr
+    first: ast.expr | ast.keyword  # where its text begins
+
+    @property
+    def last(self) -> ast.expr | ast.keyword:
+        """Where its text ends: a keyword knows of brackets around its value."""
+        return self.first if isinstance(self.first, ast.keyword) else self.value
+
+
+def literal(node: ast.AST | None) -> object:
+    """Return the value of a constant, None of anything else. Pure."""
+    return node.value if isinstance(node, ast.Constant) else None
+
+
+def items_of(node: Arguments) -> list[Item]:
+    """Return what a call is given, or what a mapping holds. Pure."""
+    if isinstance(node, ast.Dict):
+        pairs = zip(node.keys, node.values, strict=True)
+        return [Item(literal(key), value, value if key is None else key) for key, value in pairs]
+    items = [Item(None, each, each) for each in node.args]
+    return items + [Item(each.arg, each.value, each) for each in node.keywords]
+
+
+def are_written(node: Arguments) -> bool:
+    """Return whether a call, or a mapping, says all names of what it holds. Pure."""
+    if isinstance(node, ast.Dict):
+        return all(isinstance(key, ast.Constant) for key in node.keys)
+    is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
+    return is_dict and all(isinstance(item.name, str) for item in items_of(node))
+
+
+def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
+    """Return an argument of a call, given by its position or by its name. Pure."""
+    if len(call.args) > position and not any(
+        isinstance(each, ast.Starred) for each in call.args[: position + 1]
+    ):
+        return call.args[position]
+    return next((each.value for each in call.keywords if each.arg == name), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,3 +143,138 @@ class Script:
 
     imports: tuple[Import, ...]  # of all libraries, in their order
     uses: tuple[Use, ...]
+
+
+MOVES: Final = ("to", "cuda", "cpu", "contiguous", "pin_memory", "share_memory_")
+"""Methods of a graph of PyG that return it, elsewhere."""
+
+
+def hands_on(use: Use) -> bool:
+    """Return whether a call gives the graph that it is given, moved or transformed."""
+    if use.held is None:
+        return False
+    kind, name = use.held.kind, use.name
+    return (kind == "transform" and name == "()") or (kind == "data" and name in MOVES)
+
+
+def sources_of(tree: ast.Module, names: AbstractSet[str], handed_on: Collection[int]) -> set[str]:
+    """Return the names of graphs that those of ``names`` are handed on from, by calls of ``handed_on``."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        bound = {each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+        if not bound & set(names) or not isinstance(node, ast.Assign):
+            continue
+        value: ast.AST = node.value
+        while isinstance(value, ast.Call) and id(value) in handed_on:
+            is_move = isinstance(value.func, ast.Attribute) and value.func.attr in MOVES
+            value = value.func.value if is_move and isinstance(value.func, ast.Attribute) else value.args[0]
+        if isinstance(value, ast.Name):
+            found.add(value.id)
+    return found | _sources_by_calls(tree, names)
+
+
+def _sources_by_calls(tree: ast.Module, names: AbstractSet[str]) -> set[str]:
+    """Return the names of graphs that functions of the script return, are given, and take, for those of ``names``."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[target], value=ast.Call(func=ast.Name(id=called))) if (
+                called in functions
+            ):
+                for each in ast.walk(functions[called]):
+                    if isinstance(each, ast.Return) and each.value is not None:
+                        found |= {given.id for bound, given in _pairs(target, each.value) if bound in names}
+            case ast.Call(
+                func=ast.Name(id=called) | ast.Attribute(attr=called), args=args, keywords=keywords
+            ) if called in functions:
+                taken = [each.arg for each in functions[called].args.args if each.arg != "self"]
+                given = [*zip(taken, args, strict=False), *((each.arg, each.value) for each in keywords)]
+                pairs = {(str(name), arg.id) for name, arg in given if isinstance(arg, ast.Name)}
+                found |= {name for pair in pairs if names & set(pair) for name in pair}
+    return found
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.Name]]:
+    """Return the names that ``target = value`` binds, with the names that they are bound to. Pure."""
+    both = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        both = list(zip(target.elts, value.elts, strict=False))
+    return [
+        (bound.id, given)
+        for bound, given in both
+        if isinstance(bound, ast.Name) and isinstance(given, ast.Name)
+    ]
+
+
+def parts_of(tree: ast.Module, names: Collection[str]) -> set[str]:
+    """Return the names of what is taken out of the graphs of ``names``, as ``paper = data["paper"]``. Pure."""
+    return {
+        target.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Subscript)
+        and root_of(node.value) in names
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def innermost(node: ast.AST) -> ast.AST:
+    """Return what a chain of calls of methods begins with."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if not isinstance(node.func.value, ast.Call):
+            return node
+        node = node.func.value
+    return node
+
+
+def is_stored(node: ast.AST, names: Collection[str]) -> bool:
+    """Return whether a part of one of ``names`` is set, or deleted, or it is handed to a call for that alone. Pure."""
+    match node:
+        case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
+            return root_of(node) in names
+        case ast.Expr(value=ast.Call(func=called, args=args)):
+            return any(isinstance(each, ast.Name) and each.id in names for each in args) or (
+                isinstance(called, ast.Attribute) and root_of(called) in names
+            )
+    return False
+
+
+def sets_by_name(node: ast.AST, names: Collection[str]) -> bool:
+    """Return whether a statement is ``setattr`` of one of ``names``. Pure."""
+    match node:
+        case ast.Expr(value=ast.Call(func=ast.Name(id="setattr"), args=[ast.Name(id=name), *_])):
+            return name in names
+    return False
+
+
+def is_changed(use: Use) -> bool:
+    """Return whether a part of what is asked for is set, as ``data.train_mask[ids] = True``. Pure."""
+    statement = use.place.statement
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(
+        isinstance(each, ast.Subscript) and any(node is use.node for node in ast.walk(each.value))
+        for each in targets
+    )
+
+
+def is_bound(node: ast.AST, name: str) -> bool:
+    """Return whether ``name`` is bound to something. Pure."""
+    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
+
+
+def root_of(node: ast.AST) -> str | None:
+    """Return the name that a value begins with; of several values, if they all do."""
+    if isinstance(node, ast.Tuple | ast.List):
+        names = {root_of(each) for each in node.elts}
+        return names.pop() if len(names) == 1 else None
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def parameters_of(tree: ast.Module) -> set[str]:
+    """Return the names of all parameters of functions. Pure."""
+    return {each.arg for each in ast.walk(tree) if isinstance(each, ast.arg)}

@@ -1,29 +1,143 @@
-"""The loader's batches as PyG's ``Data``: the edges of all hops over one list of nodes."""
+"""The loader's batches as PyG's ``Data`` and ``HeteroData``, for nodes and for links.
+
+PyG keeps the edges of all hops as one list of pairs over one list of nodes.
+"""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numba import njit
 
-from gloader.bridges.pyg.merged_edges import Hops, merge_edges
+from gloader.bridges.loader_view import nodes_by_hop
 from gloader.core.near_names import near_keywords
-from gloader.errors import MissingDependencyError
+from gloader.errors import ConfigError, MissingDependencyError
+from gloader.types import HeteroReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from gloader.types import ReadyBatch
+    from numpy.typing import NDArray
 
+    from gloader.types import DeviceBlock, LinkBatch, LocalArray, ReadyBatch, Relation
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
     try:
-        from torch_geometric.data import Data
+        from torch_geometric.data import Data, HeteroData
     except ImportError as error:
         raise MissingDependencyError.of_extra("gloader.adapters.pyg needs torch-geometric", "pyg") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hops:
+    """The hops of a relation, next to the seeds first, and what of each PyG would have drawn.
+
+    Destinations are a prefix in order of discovery, so that what a hop found new is a piece at its end.
+    """
+
+    blocks: Sequence[DeviceBlock]
+    firsts: Sequence[
+        int
+    ]  # of each hop: destinations that sampled in an earlier one; their edges are left out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedEdges:
+    """What PyG wants of a relation."""
+
+    edge_index: torch.Tensor  # (2, E) int64: sources and destinations, hop after hop
+    edge_ids: torch.Tensor  # (E,) int64, positions in the graph's ``indices``
+    counts: list[int]  # (L,) edges of each hop
+    edge_weight: torch.Tensor | None  # (E,) float32 where the sampler weighs its edges
+    edge_x: torch.Tensor | None  # (E, F_e) float32 where edges have features
+
+    def optional(self) -> dict[str, torch.Tensor]:
+        """Return what not every batch has, by PyG's names."""
+        named = {"edge_weight": self.edge_weight, "edge_attr": self.edge_x}
+        return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedEdges]:
+    """Return the edges of each relation; waits for ``device``, where they are, once."""
+    if device.type == "cpu":
+        return [_on_host(hops) for hops in relations]
+    # One copy from the device for all hops and relations: each would wait for the stream.
+    starts = [
+        block.indptr[first]
+        for hops in relations
+        for block, first in zip(hops.blocks, hops.firsts, strict=True)
+    ]
+    begins = iter(torch.stack(starts).tolist() if starts else [])
+    return [_on_device(hops, [next(begins) for _ in hops.blocks]) for hops in relations]
+
+
+def _on_host(hops: Hops) -> MergedEdges:
+    # numpy, not torch, whose copies wake a team of threads that the pipeline's own then compete with
+    offsets = [block.indptr.numpy() for block in hops.blocks]
+    starts = [int(indptr[first]) for indptr, first in zip(offsets, hops.firsts, strict=True)]
+    counts = [block.indices.shape[0] - start for block, start in zip(hops.blocks, starts, strict=True)]
+    pair = np.empty((2, sum(counts)), dtype=np.int64)
+    edge_ids = np.empty(sum(counts), dtype=np.int64)
+    done = 0
+    for block, indptr, first, start, count in zip(
+        hops.blocks, offsets, hops.firsts, starts, counts, strict=True
+    ):
+        if not count:  # most relations of a typed graph have none in most hops
+            continue
+        part = slice(done, done + count)
+        _fill(indptr, block.indices.numpy(), first, pair[0, part], pair[1, part])
+        edge_ids[part] = block.edge_ids.numpy()[start:]
+        done += count
+    return MergedEdges(
+        edge_index=torch.from_numpy(pair),
+        edge_ids=torch.from_numpy(edge_ids),
+        counts=counts,
+        edge_weight=_last_rows([block.edge_weight for block in hops.blocks], counts),
+        edge_x=_last_rows([block.edge_x for block in hops.blocks], counts),
+    )
+
+
+def _on_device(hops: Hops, starts: Sequence[int]) -> MergedEdges:
+    pairs = [block.edge_index[:, start:] for block, start in zip(hops.blocks, starts, strict=True)]
+    edge_ids = [block.edge_ids[start:] for block, start in zip(hops.blocks, starts, strict=True)]
+    counts = [pair.shape[1] for pair in pairs]
+    return MergedEdges(
+        edge_index=torch.cat(pairs, dim=1),
+        edge_ids=torch.cat(edge_ids),
+        counts=counts,
+        edge_weight=_last_rows([block.edge_weight for block in hops.blocks], counts),
+        edge_x=_last_rows([block.edge_x for block in hops.blocks], counts),
+    )
+
+
+def _last_rows(of_hops: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:
+    """Return the last ``counts[l]`` rows of each hop l: those of the edges that are taken; None: edges have none."""
+    pieces = [
+        rows[len(rows) - count :] for rows, count in zip(of_hops, counts, strict=True) if rows is not None
+    ]
+    return torch.cat(pieces) if pieces else None
+
+
+@njit(cache=True, nogil=True)
+def _fill(
+    indptr: LocalArray,
+    indices: LocalArray,
+    first: int,
+    sources: NDArray[np.int64],
+    destinations: NDArray[np.int64],
+) -> None:
+    """Write the edges of the destinations from ``first`` on, one pair of ids an edge."""
+    begin = indptr[first]
+    for node in range(first, indptr.shape[0] - 1):
+        for edge in range(indptr[node], indptr[node + 1]):
+            sources[edge - begin] = indices[edge]
+            destinations[edge - begin] = node
 
 
 @near_keywords
@@ -81,3 +195,186 @@ def nodes_and_edges(batch: ReadyBatch) -> dict[str, Any]:
 
 def _differences(counts: Sequence[int]) -> list[int]:
     return [after - before for before, after in pairwise(counts)]
+
+
+@near_keywords
+def to_hetero_data(
+    batch: HeteroReadyBatch, *, labelled: str, input_id: Mapping[str, torch.Tensor] | None = None
+) -> HeteroData:
+    """Return ``batch`` in PyG's layout, see `to_data`. Every type and relation is there, perhaps empty.
+
+    Parameters
+    ----------
+    batch : a native batch
+    labelled : the type whose labels ``batch.y`` holds
+    input_id : of each type with seeds, their positions in the loader's seeds
+
+    Returns
+    -------
+    HeteroData
+        what `typed_nodes_and_edges` says; of a type with seeds batch_size and input_id besides, and of the labelled one
+        y of the seeds alone; of each type batch (U_t,) int64, the seed that each node was found for, where seeds have
+        times.
+    """
+    data = typed_nodes_and_edges(batch)
+    for name, count in batch.num_seeds.items():
+        store = data[name]
+        if count or name == labelled:
+            store.batch_size = count
+            if input_id is not None and name in input_id:
+                store.input_id = input_id[name]
+        if batch.trees is not None:
+            store.batch = torch.from_numpy(batch.trees[name]).to(batch.y.device).long()
+    data[labelled].y = batch.y
+    return data
+
+
+def typed_nodes_and_edges(batch: HeteroReadyBatch) -> HeteroData:
+    """Return what a ``HeteroData`` has, whatever is predicted.
+
+    Returns
+    -------
+    HeteroData
+        of each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) of one with features; of each
+        relation edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L), edge_weight
+        (E_r,) where the sampler weighs its edges, and edge_attr (E_r, F_e) where they have features. ``x`` and ``n_id``
+        are shared with the batch.
+    """
+    data = HeteroData()
+    device = batch.y.device
+    known = nodes_by_hop(batch.num_seeds, batch.blocks)
+    for name, nodes in batch.nodes.items():
+        store = data[name]
+        if (x := batch.x[name]).shape[1]:
+            store.x = x
+        store.n_id = torch.from_numpy(nodes).to(device)
+        store.num_nodes = len(nodes)
+        store.num_sampled_nodes = [after - before for before, after in pairwise([0, *known[name]])]
+
+    hops = tuple(reversed(batch.blocks))
+    relations = list(hops[0])
+    chains = [
+        Hops(blocks=[hop[relation] for hop in hops], firsts=(0, *known[relation[2]][: len(hops) - 1]))
+        for relation in relations
+    ]
+    for relation, edges in zip(relations, merge_edges(chains, device), strict=True):
+        store = data[relation]
+        store.edge_index = edges.edge_index
+        store.e_id = edges.edge_ids
+        store.num_sampled_edges = edges.counts
+        for name, rows in edges.optional().items():
+            store[name] = rows
+    return data
+
+
+@near_keywords
+def to_link_data(
+    batch: LinkBatch, *, relation: Relation | None = None, triplets: bool = False
+) -> Data | HeteroData:
+    """Return ``batch`` in the layout of PyG's ``LinkNeighborLoader``. Pure.
+
+    Parameters
+    ----------
+    batch : a native batch
+    relation : what the pairs are of, where the batch is of several types
+    triplets : sources with their right and their wrong destinations, in place of pairs with labels
+
+    Returns
+    -------
+    Data or HeteroData
+        what `nodes_and_edges` and `typed_nodes_and_edges` say, input_id (B,) the positives' rows in the link table, and
+
+        - edge_label_index (2, P) int64 and edge_label (P,), positives first; where the edges have times
+          edge_label_time (P,) besides;
+        - of triplets src_index (B,), dst_pos_index (B,) and dst_neg_index (B,), or (B, k) of more than one negative;
+          where the edges have times seed_time (B,).
+
+        These count within ``n_id``. Where the edges have times, batch (U,) int64 says for which of the positives a node
+        was found. In a ``HeteroData`` all of these are where PyG has them: of the relation, or of its two types.
+
+    Raises
+    ------
+    ConfigError
+        Triplets are asked for, and the negatives are not equally many for the source of each positive.
+    """
+    device = batch.labels.device
+    named = _triplets(batch) if triplets else _labelled_pairs(batch)
+    input_id = torch.from_numpy(batch.edge_ids[: batch.num_positives]).to(device)
+    ready = batch.batch
+    if not isinstance(ready, HeteroReadyBatch):
+        data = Data(**nodes_and_edges(ready), input_id=input_id, **named)
+        if ready.trees is not None:
+            data.batch = _positive_of_seeds(batch)[torch.from_numpy(ready.trees).to(device).long()]
+        return data
+    if relation is None:
+        raise ConfigError("a batch of several types needs the relation= that its pairs are of")
+    typed = typed_nodes_and_edges(ready)
+    typed[relation].input_id = input_id
+    for name, values in named.items():
+        for place in _places(name, relation):
+            typed[place][name] = values
+    if ready.trees is not None:
+        first_destination = ready.num_seeds[relation[0]] if relation[0] != relation[2] else 0
+        positives = _positive_of_seeds(batch, first_destination)
+        for name, trees in ready.trees.items():
+            typed[name].batch = positives[torch.from_numpy(trees).to(device).long()]
+    return typed
+
+
+def _labelled_pairs(batch: LinkBatch) -> dict[str, torch.Tensor]:
+    found = {"edge_label_index": batch.pairs.t().contiguous(), "edge_label": batch.labels}
+    if batch.times is not None:
+        times = torch.from_numpy(batch.times).to(batch.labels.device)
+        found["edge_label_time"] = times[_positive_of_pairs(batch)]
+    return found
+
+
+def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
+    pairs, count = batch.pairs, batch.num_positives
+    right, wrong = pairs[:count], pairs[count:]
+    if len(wrong) == 0 or len(wrong) % count:
+        raise ConfigError(
+            f"{len(wrong)} negatives beside {count} edges are no triplets, which have as many for each edge: pass "
+            "gloader.Uniform(k), or leave out triplets"
+        )
+    found = {
+        "src_index": right[:, 0].contiguous(),
+        "dst_pos_index": right[:, 1].contiguous(),
+        "dst_neg_index": wrong[:, 1].reshape(count, -1).squeeze(-1),  # without a second axis for one, as PyG
+    }
+    if batch.times is not None:
+        found["seed_time"] = torch.from_numpy(batch.times).to(pairs.device)
+    return found
+
+
+def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
+    """Return (P,) the positive that each pair is, or is beside, in a batch whose edges have times."""
+    # There the sources of the positives are the first seeds. A negative has one of these, or its own, which stands
+    # beside each positive in turn.
+    return batch.pairs[:, 0] % batch.num_positives
+
+
+def _positive_of_seeds(batch: LinkBatch, first_destination: int = 0) -> torch.Tensor:
+    """Return (B,) the positive that each seed is an end of, or of a negative beside it.
+
+    Parameters
+    ----------
+    batch : whose edges have times
+    first_destination : seeds before those that destinations count from
+    """
+    trees = batch.pairs + batch.pairs.new_tensor([0, first_destination])
+    positives = trees.new_zeros(int(trees.max()) + 1)
+    positives[trees] = _positive_of_pairs(batch)[:, None].expand(-1, 2)
+    return positives
+
+
+def _places(name: str, relation: Relation) -> list[str | Relation]:
+    """Return where in a ``HeteroData`` PyG has what is called ``name``."""
+    source, _, destination = relation
+    by_name: dict[str, list[str | Relation]] = {
+        "src_index": [source],
+        "dst_pos_index": [destination],
+        "dst_neg_index": [destination],
+        "seed_time": [source, destination],
+    }
+    return by_name.get(name, [relation])

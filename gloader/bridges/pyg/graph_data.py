@@ -1,4 +1,4 @@
-"""What a dataset is to a loop that was written for PyG's ``Data``."""
+"""A dataset in the place of PyG's ``Data`` or ``HeteroData``, as far as a training loop reads them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gloader.core.near_names import missing_attribute, near_keywords
+from gloader.core.near_names import missing_attribute, missing_key, near_keywords, with_article
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing import Any, Never
 
     from gloader.dataset import Dataset
-    from gloader.types import IdArray
+    from gloader.dataset.tables import EdgeTable, NodeTable
+    from gloader.types import IdArray, Relation
 
 
 _OF_BATCHES = ("x", "edge_index", "edge_attr", "edge_weight", "y")
@@ -140,3 +141,209 @@ class GraphData:
     def __getattr__(self, name: str) -> Never:
         # Not a gloader error: hasattr() and copy.copy() ask by way of it.
         raise missing_attribute("a GraphData", name, dir(type(self)), _ELSEWHERE)
+
+
+_ROWS = "and dataset.node_tables[TYPE].open_features() reads any others"
+_EDGES = "and dataset.load_hetero_graph() has all of them"
+_TYPED_ELSEWHERE = {
+    "to": ON_DEVICE,
+    "cuda": ON_DEVICE,
+    "cpu": ON_DEVICE,
+    "x": f"the rows of a batch are batch[TYPE].x, {_ROWS}",
+    "x_dict": f"the rows of a batch are batch.x_dict, {_ROWS}",
+    "edge_index": f"the edges of a batch are batch[RELATION].edge_index, {_EDGES}",
+    "edge_index_dict": f"the edges of a batch are batch.edge_index_dict, {_EDGES}",
+}
+_OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")
+
+
+@near_keywords
+class HeteroGraphData:
+    """The numbers, labels and masks of a dataset of several types, by the names of ``torch_geometric.data.HeteroData``.
+
+    ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. What is small enough for
+    memory: nine bytes a labelled node for ``y`` and a mask, when first asked for. Neither features nor edges: those are
+    of batches.
+
+    Raises
+    ------
+    ConfigError
+        The dataset has one type alone.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if dataset.kind != "hetero":
+            raise ConfigError("this dataset has nodes of one type; use gloader.adapters.pyg.GraphData")
+        self.dataset = dataset
+        self._stores: dict[str | Relation, NodeData | EdgeData] = {}  # made once: they keep labels and masks
+
+    @property
+    def node_types(self) -> list[str]:
+        """The types of nodes."""
+        return list(self.dataset.node_types)
+
+    @property
+    def edge_types(self) -> list[Relation]:
+        """The relations."""
+        return list(self.dataset.relations)
+
+    def metadata(self) -> tuple[list[str], list[Relation]]:
+        """Return both, as ``torch_geometric.nn.to_hetero`` takes them."""
+        return self.node_types, self.edge_types
+
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return self.dataset.num_nodes
+
+    @property
+    def num_edges(self) -> int:
+        """Edges of all relations."""
+        return self.dataset.num_edges
+
+    @property
+    def num_node_features(self) -> dict[str, int]:
+        """F of each type; 0 without features."""
+        return {name: table.feature_dim for name, table in self.dataset.node_tables.items()}
+
+    @property
+    def num_features(self) -> dict[str, int]:
+        """F of each type; 0 without features."""
+        return self.num_node_features
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, which PyG asks its dataset for."""
+        return self.dataset.num_classes
+
+    def __repr__(self) -> str:
+        """Return what is there of each type and relation, as PyG prints its ``HeteroData``."""
+        held = [f"  {name}={self[name]!r}" for name in self.node_types]
+        held += [f"  ({', '.join(relation)})={self[relation]!r}" for relation in self.edge_types]
+        return f"HeteroGraphData(  # {self.dataset.location}\n" + ",\n".join(held) + "\n)"
+
+    def __getitem__(self, key: str | Relation) -> NodeData | EdgeData:
+        if key not in self._stores:
+            self._stores[key] = self._make_store(key)
+        return self._stores[key]
+
+    def _make_store(self, key: str | Relation) -> NodeData | EdgeData:
+        if isinstance(key, str) and key in self.dataset.node_types:
+            return NodeData(self.dataset, self.dataset.node_tables[key])
+        if isinstance(key, tuple) and key in self.dataset.relations:
+            return EdgeData(self.dataset.edge_tables[key])
+        # Not a gloader error: whoever indexes a mapping expects this one.
+        known = (*self.dataset.node_types, *self.dataset.relations)
+        raise missing_key(key, known, "neither a type nor a relation of this graph")
+
+    def __getattr__(self, name: str) -> Never:
+        raise _missing(self, name)
+
+
+class _Part:
+    """A type or a relation: what PyG's storages are asked for by name, and what batches have of the dataset."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the attribute of that name."""
+        try:
+            return getattr(self, name)
+        except AttributeError as error:
+            raise KeyError(str(error)) from None
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Set the attribute of that name."""
+        setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Keep ``value`` in memory, such as a mask of one's own; refuse what batches have of the dataset."""
+        require_own(self, name)
+        super().__setattr__(name, value)
+
+
+class NodeData(_Part):
+    """The nodes of one type."""
+
+    def __init__(self, dataset: Dataset, table: NodeTable) -> None:
+        self._dataset, self._table = dataset, table
+
+    def __repr__(self) -> str:
+        held = ", y, train_mask, val_mask, test_mask" if self._table.has_labels else ""
+        return f"NodeData(num_nodes={self.num_nodes}, num_features={self.num_features}{held})"
+
+    @property
+    def num_nodes(self) -> int:
+        """N of the type."""
+        return self._table.num_nodes
+
+    @property
+    def num_features(self) -> int:
+        """F of the type; 0 without features."""
+        return self._table.feature_dim
+
+    @property
+    def num_node_features(self) -> int:
+        """F of the type; 0 without features."""
+        return self._table.feature_dim
+
+    @cached_property
+    def y(self) -> torch.Tensor:
+        """(N,) int64 class of each node, -1 where unlabelled; of the labelled type alone."""
+        return torch.tensor(self._labelled("labels"))
+
+    @cached_property
+    def train_mask(self) -> torch.Tensor:
+        """(N,) bool: the training nodes; of the labelled type alone."""
+        return self._mask("train")
+
+    @cached_property
+    def val_mask(self) -> torch.Tensor:
+        """(N,) bool: the validation nodes; of the labelled type alone."""
+        return self._mask("valid")
+
+    @cached_property
+    def test_mask(self) -> torch.Tensor:
+        """(N,) bool: the test nodes; of the labelled type alone."""
+        return self._mask("test")
+
+    def _mask(self, split: str) -> torch.Tensor:
+        mask = torch.zeros(self.num_nodes, dtype=torch.bool)
+        mask[torch.tensor(self._labelled(split))] = True
+        return mask
+
+    def _labelled(self, name: str) -> IdArray:
+        if not self._table.has_labels:
+            # Leads to `__getattr__`, as any error of this kind in a property.
+            raise AttributeError(name)
+        found: IdArray = getattr(self._table, name)
+        return found
+
+    def __getattr__(self, name: str) -> Never:
+        if name in _OF_LABELLED:
+            raise AttributeError(
+                f"nodes of type {self._table.name!r} have no {name!r}: the labelled type is "
+                f"{self._dataset.labelled.name!r}"
+            )
+        raise _missing(self, name)
+
+
+class EdgeData(_Part):
+    """The edges of one relation."""
+
+    def __init__(self, table: EdgeTable) -> None:
+        self._table = table
+
+    def __repr__(self) -> str:
+        return f"EdgeData(num_edges={self.num_edges})"
+
+    @property
+    def num_edges(self) -> int:
+        """E of the relation."""
+        return self._table.num_edges
+
+    def __getattr__(self, name: str) -> Never:
+        raise _missing(self, name)
+
+
+def _missing(owner: object, name: str) -> AttributeError:
+    # Not a gloader error: hasattr() and copy.copy() ask by way of it.
+    return missing_attribute(with_article(type(owner).__name__), name, dir(type(owner)), _TYPED_ELSEWHERE)

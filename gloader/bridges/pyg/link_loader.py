@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 from torch.utils.data import Sampler
 
 from gloader.bridges.loader_view import LoaderView, at_most, to_link_loader
-from gloader.bridges.pyg.graph_data import GraphData
-from gloader.bridges.pyg.hetero_graph_data import HeteroGraphData
-from gloader.bridges.pyg.link_data import to_link_data
+from gloader.bridges.pyg.data import to_link_data
+from gloader.bridges.pyg.graph_data import GraphData, HeteroGraphData
 from gloader.bridges.pyg.node_loader import OF_WORKERS, refuse_workers
 from gloader.core.malformed import shown
 from gloader.core.negatives import Binary, Negatives, Table, Uniform, checked_negatives

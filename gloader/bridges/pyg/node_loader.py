@@ -1,20 +1,29 @@
-"""The loader, yielding PyG's ``Data``, or ``HeteroData`` where there are several types."""
+"""The loader of PyG's ``Data``, or of ``HeteroData`` for a dataset of several types.
+
+torch's samplers of positions become draws of seeds, addressed by (seed, epoch). A batch whose seeds repeat has one row
+for each draw, as PyG has.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, cast
 
 import numpy as np
 import torch
+from torch.utils.data import (
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from gloader.bridges.loader_view import LoaderView, at_most, to_loader
-from gloader.bridges.pyg.data import to_data
-from gloader.bridges.pyg.graph_data import GraphData
-from gloader.bridges.pyg.hetero_data import to_hetero_data
-from gloader.bridges.pyg.hetero_graph_data import HeteroGraphData
-from gloader.bridges.pyg.repeated_seeds import SeedRows, repeat_edges, repeat_nodes
-from gloader.bridges.pyg.seed_samplers import SeedOrder
+from gloader.bridges.pyg.data import to_data, to_hetero_data
+from gloader.bridges.pyg.graph_data import GraphData, HeteroGraphData
+from gloader.core.order import DrawnSeeds, Draws
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
 from gloader.loader import HeteroLoader
@@ -29,6 +38,163 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import FanoutsLike
     from gloader.loader import Loader
     from gloader.types import HeteroReadyBatch, IdArray, ReadyBatch
+
+
+@dataclass(frozen=True, slots=True)
+class SeedRows:
+    """The nodes of a type once more, with a copy of a seed for each time that it was drawn.
+
+    Copies stand first, in the order of the draws, and have the edges of their seed; all other nodes follow. Edges that
+    lead on from a seed are those of its first copy.
+    """
+
+    rows: torch.Tensor  # (B,) of each draw the seed, as a place among the U nodes of the type
+    nodes: torch.Tensor  # (B + U - S,) where each node comes from, S being the seeds that differ
+    places: torch.Tensor  # (U,) where each node went
+
+    @classmethod
+    def of(cls, drawn: IdArray, seeds: IdArray, num_nodes: int, device: torch.device) -> SeedRows | None:
+        """Return the rows of ``drawn`` (B,), which repeats some of ``seeds`` (S,); None where it repeats none."""
+        if len(drawn) == len(seeds):
+            return None
+        by_id = np.argsort(seeds)
+        found = by_id[np.searchsorted(seeds[by_id], drawn)]
+        places = np.arange(num_nodes) + len(drawn) - len(seeds)
+        _, firsts = np.unique(found, return_index=True)  # seeds are in the order of their first draw
+        places[: len(seeds)] = firsts
+        rows = torch.from_numpy(found).to(device)
+        rest = torch.arange(len(seeds), num_nodes, device=device)
+        return cls(rows=rows, nodes=torch.cat([rows, rest]), places=torch.from_numpy(places).to(device))
+
+
+def repeat_nodes(store: Any, seeds: SeedRows) -> None:
+    """Give ``store``, of a PyG batch, a row for each draw; ``num_nodes`` is set by the caller where it is stored."""
+    for name in ("x", "n_id"):
+        if name in store:
+            store[name] = store[name][seeds.nodes]
+    first, *others = store.num_sampled_nodes
+    store.num_sampled_nodes = [first + len(seeds.nodes) - len(seeds.places), *others]
+
+
+def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | None) -> None:
+    """Let the edges of ``store`` lead between the rows of the draws; those of a seed are there for each of its copies.
+
+    Parameters
+    ----------
+    store : the edges of a relation; those of the first hop come first, and are all that seeds have
+    source, destination : of the two types; None: no seed of it repeats
+    """
+    src, dst = store.edge_index
+    first, *others = store.num_sampled_edges
+    if destination is not None:
+        degrees = torch.bincount(dst[:first], minlength=len(destination.places))
+        starts = degrees.cumsum(0) - degrees
+        by_seed = torch.argsort(dst[:first], stable=True)
+        counts = degrees[destination.rows]
+        copies = torch.repeat_interleave(torch.arange(len(counts), device=dst.device), counts)
+        within = torch.arange(len(copies), device=dst.device) - (counts.cumsum(0) - counts)[copies]
+        taken = by_seed[starts[destination.rows][copies] + within]
+        kept = torch.cat([taken, torch.arange(first, len(dst), device=dst.device)])
+        src, dst = src[kept], torch.cat([copies, destination.places[dst[first:]]])
+        store.num_sampled_edges = [len(copies), *others]
+        for name in ("e_id", "edge_weight", "edge_attr"):
+            if name in store:
+                store[name] = store[name][kept]
+    if source is not None:
+        src = source.places[src]
+    store.edge_index = torch.stack([src, dst])
+
+
+_KNOWN = (WeightedRandomSampler, RandomSampler, SubsetRandomSampler, SequentialSampler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeedOrder:
+    """What an epoch takes of the seeds that a loader is given."""
+
+    shuffle: bool
+    draws: Draws | None = None  # None: each once
+
+    @classmethod
+    def take(cls, settings: dict[str, Any], num_seeds: int, *, shuffle: bool) -> Self:
+        """Take a sampler of torch out of ``settings``, where gloader's own ``sampler`` is a name.
+
+        Raises
+        ------
+        ConfigError
+            It is none whose draws are known, is for another number of seeds, or comes with another order beside it.
+        """
+        if settings.get("batch_sampler") is not None:
+            raise ConfigError("batch_sampler: give its sampler as sampler=, with batch_size= and drop_last=")
+        settings.pop("batch_sampler", None)
+        if not isinstance(sampler := settings.get("sampler"), Sampler):
+            return cls(shuffle=shuffle)
+        _require_known(sampler, shuffle=shuffle)
+        del settings["sampler"]
+        if isinstance(sampler, SubsetRandomSampler):
+            return cls(shuffle=True, draws=_subset(np.asarray(sampler.indices, np.int64), num_seeds))
+        if isinstance(sampler, WeightedRandomSampler):
+            weights = sampler.weights.numpy()
+            _require_as_many(sampler, len(weights), num_seeds)
+            draws = Draws(num_draws=sampler.num_samples, weights=weights, replace=sampler.replacement)
+            return cls(shuffle=True, draws=draws)
+        if isinstance(sampler, RandomSampler):
+            _require_as_many(sampler, len(sampler.data_source), num_seeds)
+            if not sampler.replacement and sampler.num_samples == num_seeds:
+                return cls(shuffle=True)
+            return cls(shuffle=True, draws=Draws(num_draws=sampler.num_samples, replace=sampler.replacement))
+        if isinstance(sampler, SequentialSampler):
+            _require_as_many(sampler, len(sampler), num_seeds)
+        return cls(shuffle=False)
+
+    def apply(self, ids: IdArray, name: str | None, *, has_times: bool) -> tuple[Any, int]:
+        """Return what a loader takes as seeds in place of ``ids`` (n,), and how many seeds an epoch has.
+
+        Parameters
+        ----------
+        ids : of the nodes
+        name : of their type, where there are several
+        has_times : whether each asks at a time: those may repeat as they are, each with neighbours of its own
+        """
+        nodes = ids if name is None else {name: ids}
+        if self.draws is not None:
+            return DrawnSeeds(nodes=nodes, draws=self.draws), self.draws.num_draws
+        ordered = np.sort(ids)
+        repeats = bool((ordered[1:] == ordered[:-1]).any())
+        return DrawnSeeds(nodes=nodes) if repeats and not has_times else nodes, len(ids)
+
+
+def _require_as_many(sampler: Sampler[Any], given: int, num_seeds: int) -> None:
+    if given != num_seeds:
+        raise ConfigError(
+            f"sampler={type(sampler).__name__} draws from {given} items, and there are {num_seeds} input_nodes"
+        )
+
+
+def _subset(positions: IdArray, num_seeds: int) -> Draws:
+    """Return draws of each of ``positions`` once, in an order of chance: all others have no weight."""
+    weights = np.bincount(positions[(positions >= 0) & (positions < num_seeds)], minlength=num_seeds)
+    if weights.sum() != len(positions) or weights.max(initial=0) > 1 or not len(positions):
+        raise ConfigError(
+            f"sampler=SubsetRandomSampler: its indices are positions in the {num_seeds} input_nodes, each once"
+        )
+    return Draws(num_draws=len(positions), weights=weights.astype(np.float64), replace=False)
+
+
+def _require_known(sampler: Sampler[Any], *, shuffle: bool) -> None:
+    name = type(sampler).__name__
+    if not any(isinstance(sampler, known) and type(sampler).__iter__ is known.__iter__ for known in _KNOWN):
+        known = ", ".join(known.__name__ for known in _KNOWN)
+        raise ConfigError(
+            f"sampler={name}: its order could not be resumed; {known} and ImbalancedSampler are taken, and a fixed "
+            "order is that of input_nodes. Among ranks a loader takes its part by itself"
+        )
+    if shuffle:
+        raise ConfigError(f"sampler={name} says the order of the seeds; leave out shuffle=True")
+    if getattr(sampler, "generator", None) is not None:
+        raise ConfigError(
+            f"sampler={name}(generator=...): draws follow from the loader's seed=; leave it out"
+        )
 
 
 Nodes: TypeAlias = "torch.Tensor | NDArray[Any]"

@@ -5,11 +5,9 @@ Blocks, layers and loaders have the names, the arguments and the parameters of D
 `DglFeatureError`, which says what takes its place (docs/from-dgl.md).
 """
 
-from gloader.bridges.dgl_api.dataset_graph import DGLGraph
-from gloader.bridges.dgl_api.missing import answer_for_submodules, missing_from
-from gloader.bridges.dgl_api.names import EID, ETYPE, NID, NTYPE
-from gloader.bridges.dgl_api.saved_graphs import load_graphs
-from gloader.bridges.dgl_api.seeding import seed
+from gloader.bridges.dgl_api.dataset_graph import DGLGraph, load_graphs
+from gloader.bridges.dgl_api.loader import seed
+from gloader.bridges.dgl_api.names import EID, ETYPE, NID, NTYPE, answer_for_submodules, missing_from
 from gloader.compat.dgl import dataloading, function, nn, ops, utils
 from gloader.errors import DglFeatureError
 from gloader.errors import GloaderError as DGLError

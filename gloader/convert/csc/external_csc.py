@@ -1,23 +1,23 @@
-"""A stream of edges turned into CSC within a memory budget: an external counting sort in two passes.
+"""Turn a stream of edges into CSC within a memory budget: an external counting sort in two passes.
 
 The first pass deals the edges out to ranges of destinations. The second sorts one range after another by
 counting: degrees, offsets, and a stable scatter of the sources. Neither pass holds more than the budget,
-whatever the number of edges.
+whatever the number of edges. `ScratchCsc` is the result in temporary files, read in pieces as often as needed.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, chunks_after_rules
-from gloader.convert.csc.edge_spill import EdgeColumns, EdgeSpill, record_dtype
-from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRange, SortedRanges
-from gloader.convert.csc.temporary_array import TemporaryArray
+from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRange, SortedRanges, cut_ranges
+from gloader.convert.csc.spill import EdgeColumns, EdgeSpill, TemporaryArray, record_dtype
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
+from gloader.convert.source import ChangedEdges, EdgeChunk
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
@@ -25,11 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
     from pathlib import Path
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeRules
-    from gloader.convert.source import EdgeChunk, EdgeStream
+    from gloader.convert.source import EdgeStream
+    from gloader.types import IdArray
+
 
 # Each bucket is a file that is opened and closed once per chunk: more of them would cost more than they help.
 _MAX_BUCKETS = 256
@@ -209,7 +212,7 @@ def build_csc(
     rules : what happens to the edges
     budget_bytes : memory that both passes stay within
     scratch : an existing folder for temporary files; they are gone when this returns or raises
-    numbers : receives the number of each edge in the source; None: nobody does
+    numbers : receives the number of each edge in the source, unless None
     progress : receives the steps "reading edges" and "sorting edges"
 
     Raises
@@ -353,7 +356,7 @@ def _move(array: TemporaryArray, num_elements: int, writer: ChunkWriter) -> None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Writers:
-    """Where the columns of the sorted edges go; None: there is no such column, or nobody wants it."""
+    """Writers of the columns of the sorted edges; None for a column that is absent or not asked for."""
 
     offsets: ChunkWriter
     indices: ChunkWriter
@@ -386,3 +389,130 @@ def _write_ranges(ranges: SortedRanges, writers: _Writers, *, total: int, progre
         taken += part.edges_taken
         progress.advance("sorting edges", taken, total, "edges")
     return written
+
+
+# Offsets read at a time: 2 MB.
+_BLOCK_NODES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CscPiece:
+    """The in-neighbours of consecutive nodes."""
+
+    first: int  # node
+    indptr: IdArray  # (n + 1,) bounds of the nodes' in-neighbours in ``indices``
+    indices: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnweightedEdges(ChangedEdges):
+    """An edge stream without its weights and times."""
+
+    @property
+    def has_weights(self) -> bool:
+        """Always false."""
+        return False
+
+    @property
+    def has_times(self) -> bool:
+        """Always false."""
+        return False
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for chunk in self.edges.chunks(max_edges):
+            yield EdgeChunk(src=chunk.src, dst=chunk.dst, weight=None)
+
+
+@dataclass(slots=True, kw_only=True)
+class ScratchCsc:
+    """The in-neighbours of every destination, in two files of ``folder``. Owns them until ``close()``; a `CscSink`."""
+
+    folder: Path
+    ends: EdgeEnds
+    _offsets: TemporaryArray = field(init=False)
+    _sources: TemporaryArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        dtype = np.dtype(np.int32 if self.ends.num_sources < 2**31 else np.int64)
+        self._offsets = TemporaryArray(path=self.folder / "scratch.indptr", dtype=np.dtype(np.int64))
+        self._sources = TemporaryArray(path=self.folder / "scratch.indices", dtype=dtype)
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the destinations."""
+        return self.ends.num_nodes
+
+    def fill(
+        self, edges: EdgeStream, *, rules: EdgeRules, budget_bytes: int, progress: PrepareProgress
+    ) -> int:
+        """Sort edges into the files; return how many are left by the rules. Raises as `build_csc`.
+
+        Parameters
+        ----------
+        edges : a stream without weights, read once
+        rules : what happens to the edges
+        budget_bytes : memory of the sort
+        progress : receives the steps of the sort
+        """
+        report = build_csc(
+            edges,
+            self,
+            ends=self.ends,
+            rules=rules,
+            budget_bytes=budget_bytes,
+            scratch=self.folder,
+            progress=progress,
+        )
+        return report.num_edges
+
+    def indptr(self) -> AbstractContextManager[TemporaryArray]:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        return nullcontext(self._offsets)
+
+    def indices(self, num_edges: int, dtype: str) -> AbstractContextManager[TemporaryArray]:  # noqa: ARG002 - as CscSink
+        """Return the writer of the (E,) sources."""
+        return nullcontext(self._sources)
+
+    def edge_weight(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
+        """Refuse: edges have no weights here."""
+        raise NotImplementedError(f"the {num_edges} weights of a topology on its way are not kept")
+
+    def edge_time(self, num_edges: int) -> AbstractContextManager[TemporaryArray]:
+        """Refuse: edges have no times here."""
+        raise NotImplementedError(f"the {num_edges} times of a topology on its way are not kept")
+
+    def pieces(self, max_edges: int) -> Iterator[CscPiece]:
+        """Yield all nodes in order with their in-neighbours; of a node that has more, the first ``max_edges``."""
+        # One offset more than nodes: the last one bounds the last node, and is the first of the next block.
+        for block in range(0, self.num_nodes, _BLOCK_NODES):
+            bounds = self._offsets.read(block, min(self.num_nodes, block + _BLOCK_NODES) + 1)
+            for start, stop in cut_ranges(np.diff(bounds), max_edges):
+                low = int(bounds[start])
+                high = min(int(bounds[stop]), low + max_edges)
+                yield CscPiece(
+                    first=block + start,
+                    indptr=np.minimum(bounds[start : stop + 1], high) - low,
+                    indices=self._sources.read(low, high),
+                )
+
+    def offsets(self, start: int, stop: int) -> IdArray:
+        """Return the (stop - start + 1,) offsets that bound the in-neighbours of nodes ``start`` ... ``stop - 1``."""
+        return self._offsets.read(start, stop + 1)
+
+    def sources(self, start: int, stop: int) -> NDArray[Any]:
+        """Return the in-neighbours at positions ``start`` ... ``stop - 1``."""
+        return self._sources.read(start, stop)
+
+    def close(self) -> None:
+        """Remove the files. Idempotent."""
+        self._offsets.remove()
+        self._sources.remove()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

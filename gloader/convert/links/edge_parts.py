@@ -1,17 +1,20 @@
-"""The edges of a source dealt out to parts: by a hash of their pairs, or by time."""
+"""Edge splits: the edges of a source are dealt out to parts by a hash of their pairs, or by time.
+
+The times at which the parts end are found by counting edges by time, pass after pass.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numba import njit
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk
-from gloader.convert.links.link_source import LinkChunk
-from gloader.convert.links.shares import PARTS
-from gloader.convert.links.split_kernels import deal_pairs
-from gloader.core.hashing import mix_int
+from gloader.convert.options import PARTS
+from gloader.convert.source import LinkChunk
+from gloader.core.hashing import GOLDEN, mix64, mix_int
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
@@ -19,10 +22,33 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.links.shares import EdgeShares
+    from gloader.convert.options import EdgeShares
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import EdgeChunk, EdgeStream
     from gloader.types import IdArray
+
+
+@njit(cache=True, nogil=True)
+def deal_pairs(
+    src: IdArray, dst: IdArray, is_ordered: bool, key: Any, first: Any, second: Any, parts: NDArray[np.uint8]
+) -> None:
+    """Write the part of each edge, 0, 1 or 2, by a hash of its pair.
+
+    Parameters
+    ----------
+    src, dst : (n,) ends
+    is_ordered : whether the ends are of different types; else (u, v) and (v, u) are one pair
+    key : uint64, of the split
+    first, second : uint64, the hashes at which parts 1 and 2 begin
+    parts : (n,) written
+    """
+    for i in range(src.shape[0]):
+        low, high = src[i], dst[i]
+        if not is_ordered and low > high:
+            low, high = high, low
+        drawn = mix64(mix64(key + np.uint64(low) * GOLDEN) + np.uint64(high))
+        parts[i] = np.uint8(0) if drawn < first else np.uint8(1) if drawn < second else np.uint8(2)
+
 
 _KEY = 0x6C696E6B73706C74  # so that a seed deals edges as it deals nothing else
 
@@ -146,7 +172,7 @@ class EdgeRows:
 def deal_edges(
     edges: EdgeStream, rule: PartRule, *, ends: EdgeEnds, max_edges: int, progress: PrepareProgress
 ) -> tuple[PartEdges, ...]:
-    """Return the edges of each part; they are read once to be counted, and again by whoever wants them.
+    """Return the edges of each part; they are read once to be counted, and again on demand.
 
     Parameters
     ----------
@@ -173,3 +199,90 @@ def deal_edges(
         PartEdges(edges=edges, rule=rule, part=part, num_edges=count)
         for part, count in enumerate(counts.tolist())
     )
+
+
+_BINS = 1 << 16  # 2 s a bin after a pass over edges of four years, 1 s after two
+
+
+@dataclass(slots=True)
+class _Cut:
+    """The time of the edge of one rank, known to lie in ``low``..``high``."""
+
+    rank: int  # among the edges in that range, in order of time, from 0
+    low: int
+    high: int
+    counts: IdArray = field(default_factory=lambda: np.zeros(_BINS, np.int64))
+
+    @property
+    def width(self) -> int:
+        """Seconds of a bin."""
+        return (self.high - self.low) // _BINS + 1
+
+    def count(self, times: IdArray | None) -> None:
+        """Count times by the bins of the range."""
+        if times is None:
+            return
+        inside = times[(times >= self.low) & (times <= self.high)]
+        self.counts += np.bincount((inside - self.low) // self.width, minlength=_BINS)
+
+    def narrow(self) -> None:
+        """Make the bin that has the rank the range."""
+        ends = np.cumsum(self.counts)
+        number = int(np.searchsorted(ends, self.rank, side="right"))
+        self.rank -= int(ends[number - 1]) if number else 0
+        width = self.width
+        self.low += number * width
+        self.high = min(self.high, self.low + width - 1)
+        self.counts[:] = 0
+
+
+def time_parts(
+    edges: EdgeStream,
+    shares: EdgeShares,
+    *,
+    ends: EdgeEnds,
+    max_edges: int,
+    progress: PrepareProgress,
+) -> TimeParts:
+    """Return the split of edges by time: the earliest share is train, the next valid. Edges of one time stay together.
+
+    Parameters
+    ----------
+    edges : with times; read three or four times, their times alone are looked at
+    shares : of train, valid and test
+    ends : the nodes that the edges join
+    max_edges : read at a time
+    progress : receives the step "ordering edges by time"
+
+    Raises
+    ------
+    SourceError
+        There are no edges, or they have no times.
+    GraphError
+        An id, a weight or a time is out of range.
+    """
+    if not edges.has_times:
+        raise SourceError(
+            f"{ends.where}: its edges have no times, by which --edge-split-by time orders them; say where they are "
+            "with --edge-time"
+        )
+    low, high, done = 2**62, -(2**62), 0
+    for chunk in edges.chunks(max_edges):
+        check_chunk(chunk, ends=ends, first=done)
+        done += chunk.src.shape[0]
+        if chunk.time is not None:
+            low, high = int(chunk.time.min(initial=low)), int(chunk.time.max(initial=high))
+        progress.advance("ordering edges by time", done, edges.num_edges, "edges")
+    if not done:
+        raise SourceError(f"{ends.where}: there are no edges to split")
+    train, valid, _ = shares
+    # The last edge of a part: the share is rounded up, so that the first part has at least one.
+    ranks = [min(done, max(1, round(share * done))) - 1 for share in (train, train + valid)]
+    cuts = [_Cut(rank, low, high) for rank in ranks]
+    while any(cut.low < cut.high for cut in cuts):
+        for chunk in edges.chunks(max_edges):
+            for cut in cuts:
+                cut.count(chunk.time)
+        for cut in cuts:
+            cut.narrow()
+    return TimeParts(train_end=cuts[0].low, valid_end=cuts[1].low)

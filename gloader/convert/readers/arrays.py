@@ -1,4 +1,7 @@
-"""Edge and feature streams over arrays that are in memory, or mapped into it."""
+"""Edge and feature streams over arrays that are in memory, or mapped into it.
+
+`EdgeArrays` are the weights, times and features of edges that a library keeps for a graph or relation, in its order.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ import numpy as np
 
 from gloader.convert.csc.csc_kernels import expand_rows
 from gloader.convert.readers.checked_rows import to_weights
-from gloader.convert.readers.file_edges import check_offsets
+from gloader.convert.readers.file_streams import check_offsets
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
+from gloader.convert.readers.timed_edges import ArrayTimes, TimedEdges
 from gloader.convert.source import ChangedEdges, EdgeChunk
 from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError, SourceError
@@ -20,7 +24,63 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairedRows:
+    """Each row twice: of edges whose reverse is streamed right behind them."""
+
+    rows: FeatureStream
+
+    @property
+    def num_rows(self) -> int:
+        """Twice as many."""
+        return 2 * self.rows.num_rows
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.rows.dim
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return self.rows.dtype
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``, but at least a pair."""
+        for chunk in self.rows.chunks(max(1, max_rows // 2)):
+            yield np.repeat(chunk, 2, axis=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PickedRows:
+    """The rows of an array by number."""
+
+    rows: NDArray[np.generic]  # (M, F)
+    numbers: NDArray[np.integer]  # (N,)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.numbers.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return int(self.rows.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return self.rows.dtype
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
+        for start in range(0, self.num_rows, max_rows):
+            yield self.rows[self.numbers[start : start + max_rows]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,3 +334,46 @@ class SparseRows:
 
 def _weight_part(weight: NDArray[np.generic] | None, part: slice, where: str) -> NDArray[np.float32] | None:
     return None if weight is None else to_weights(weight[part], first=part.start, where=where)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeArrays:
+    """The arrays of the edges of one kind."""
+
+    weight: NDArray[np.generic] | None  # (E,)
+    times: NDArray[np.generic] | None  # (E,)
+    features: NDArray[np.generic] | None  # (E, F_e)
+    where: str  # what holds them, for messages
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of times and features."""
+        return sum(array.nbytes for array in (self.times, self.features) if array is not None)
+
+    def timed(self, edges: EdgeStream, *, order: NDArray[np.integer] | None = None) -> EdgeStream:
+        """Return ``edges`` with their times, where there are any.
+
+        Parameters
+        ----------
+        edges : as they are streamed
+        order : the number of each in the arrays; None: they are in their order
+
+        Raises
+        ------
+        SourceError, ShapeError
+            As `TimedEdges.of`.
+        """
+        if self.times is None:
+            return edges
+        times = ArrayTimes(values=self.times, where=f"{self.where}: times", numbers=order)
+        return TimedEdges.of(edges, times)
+
+    def feature_rows(self, *, order: NDArray[np.integer] | None = None) -> FeatureStream | None:
+        """Return the features as a stream; None: there are none. ``order`` is as of `timed`."""
+        if self.features is None:
+            return None
+        return (
+            ArrayFeatures(rows=self.features)
+            if order is None
+            else PickedRows(rows=self.features, numbers=order)
+        )

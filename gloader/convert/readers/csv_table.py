@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.tables import Columns, Number, TableError
+    from gloader.convert.readers.table_streams import Columns, Number, TableError
 
 # As finely as numpy has them, so that none is rounded to a second unseen.
 _DATE, _UTC_DATE = pa.timestamp("ns"), pa.timestamp("ns", tz="UTC")

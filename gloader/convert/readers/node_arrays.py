@@ -119,10 +119,6 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
     return plain_array(values, np.int64)
 
 
-# The end of a sentence that misses labels.
-OR_EDGES = "or predict edges: --edge-split 80/10/10, in Python edge_split=(0.8, 0.1, 0.1)"
-
-
 def no_labels(num_nodes: int) -> IdArray:
     """Return the labels (N,) of nodes of which none has any: -1. Pure."""
     return np.full(num_nodes, -1, np.int64)

@@ -15,8 +15,7 @@ from gloader.convert.readers.column_names import (
     named_column,
     plain,
 )
-from gloader.convert.readers.tables import TableFeatures, is_feature, is_number
-from gloader.convert.readers.told import column_text
+from gloader.convert.readers.table_streams import TableFeatures, column_text, is_feature, is_number
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
 
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.tables import TableFile
-    from gloader.convert.readers.told import Told
+    from gloader.convert.readers.table_streams import TableFile, Told
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 

@@ -1,17 +1,178 @@
-"""Opening of tables: the suffix of a file's name decides the format, a folder holds part files."""
+"""Open tables: the suffix of a file's name decides the format.
+
+A table may be several files: a folder of part files as Spark writes it, or a pattern such as ``edges-*.csv``.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gloader.convert.readers.column_names import listed
 from gloader.convert.readers.csv_table import CsvTable
 from gloader.convert.readers.parquet_table import ParquetTable
-from gloader.convert.readers.part_files import PartedTable, part_files
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.readers.tables import TableFile
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from gloader.convert.readers.table_streams import Columns, Number, TableError, TableFile
+
+
+# Marks beside the parts, of the program that wrote them: ``_SUCCESS``, ``.part-00000.crc``.
+_NOT_PARTS = ("_", ".")
+_PATTERN = ("*", "?", "[")
+
+
+def part_files(path: Path) -> list[Path]:
+    """Return the files of a table: the file itself, those of a folder, or those that match a pattern, by name.
+
+    Numbers in names count as numbers.
+
+    Raises
+    ------
+    SourceError
+        There is none, or a folder holds folders, such as those of Hive's partitions.
+    """
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [each for each in path.iterdir() if not each.name.startswith(_NOT_PARTS)]
+        folder = next((each for each in found if not each.is_file()), None)
+        if folder is not None:
+            is_text = any(folder.rglob("*.csv"))
+            raise SourceError(
+                f"{path} holds {folder.name}, which is no file; a folder of a table has part files alone. Put the "
+                f"parts into one: import pyarrow.dataset as d; d.write_dataset(d.dataset({str(path)!r}, "
+                f"format={'csv' if is_text else 'parquet'!r}, partitioning='hive'), {path.name + '_flat'!r}, "
+                "format='parquet')"
+            )
+    else:
+        found = [each for each in path.parent.glob(path.name) if each.is_file()] if is_pattern(path) else []
+        if not found:
+            what = "matches no file" if is_pattern(path) else "is missing, or is not a file"
+            if any(map(is_pattern, path.parents)):
+                what = "is a pattern of folders; one of files has its marks in the last part, such as links-*.csv"
+            raise SourceError(f"{path} {what}")
+    if not found:
+        raise SourceError(f"{path} is a folder without files")
+    return sorted(found, key=_in_order)
+
+
+def _in_order(path: Path) -> list[str | int]:
+    """Return what names of files are compared by: part-2 comes before part-10. Pure."""
+    # Text and numbers take turns, so that each is compared with its kind.
+    return [int(each) if each.isdecimal() else each for each in re.split(r"([0-9]+)", path.name)]
+
+
+def is_pattern(path: Path) -> bool:
+    """Whether the last part of ``path`` is a pattern of names, such as ``edges-*.csv``. Pure."""
+    return any(mark in path.name for mark in _PATTERN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartedTable:
+    """A table in several files of the same columns, whose rows follow each other in the order of their names."""
+
+    path: Path  # folder or pattern
+    parts: tuple[TableFile, ...]  # at least one
+
+    @classmethod
+    def of(cls, path: Path, parts: Sequence[TableFile]) -> PartedTable:
+        """Check that the parts have the same columns; empty files are left out.
+
+        Raises
+        ------
+        SourceError
+            A part has other columns than the first, another kind of values in one, or an index that counts its rows;
+        names the part.
+        """
+        filled = [part for part in parts if part.names] or list(parts[:1])
+        first, kinds = filled[0], dict[str, tuple[str, str]]()
+        for part in filled:
+            if (part.names, part.has_names) != (first.names, first.has_names):
+                raise SourceError(
+                    f"{part.path} has {_columns(part)}; {first.path.name} has {_columns(first)}, and all files of a "
+                    "table have the same"
+                )
+            if part.row_ids is not None:
+                raise SourceError(
+                    f"{part.path} has a pandas index of {part.row_ids}; write it as a column named id, or without index"
+                )
+            for name in part.names:
+                kind = part.kind(name)
+                told, where = (
+                    (kind, "") if kind == "empty" else kinds.setdefault(name, (kind, part.path.name))
+                )
+                if told != kind and {told, kind} != {"integer", "number"}:
+                    raise SourceError(
+                        f"{part.path} holds {kind}s in column {name!r}, and {where} {told}s; a column is one kind in "
+                        "all files of a table"
+                    )
+        return cls(path=path, parts=tuple(filled))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names."""
+        return self.parts[0].names
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the names are the files'."""
+        return self.parts[0].has_names
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """The columns that number rows."""
+        return tuple(dict.fromkeys(name for part in self.parts for name in part.index))
+
+    @property
+    def row_ids(self) -> None:
+        """Never: `of` refuses them."""
+        return
+
+    @property
+    def counts_columns(self) -> bool:
+        """Whether the first row of a part is 0, 1, 2 and so on."""
+        return any(part.counts_columns for part in self.parts)
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows; None: unknown until they are read."""
+        counts = [part.num_rows for part in self.parts]
+        return None if None in counts else sum(count or 0 for count in counts)
+
+    def kind(self, column: str) -> str:
+        """Return what a column holds in the first part that tells; see `TableFile.kind`."""
+        kinds = [part.kind(column) for part in self.parts]
+        known = [kind for kind in kinds if kind != "empty"]
+        # Whole numbers in some parts and fractions in others are numbers.
+        return "number" if set(known) == {"integer", "number"} else next(iter(known), "empty")
+
+    def width(self, column: str) -> int:
+        """Return the numbers in each row of a column, in the first part that tells."""
+        return next((part.width(column) for part in self.parts if part.kind(column) != "empty"), 1)
+
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the memory that reading ``columns`` takes besides what it yields, of the largest part."""
+        names = tuple(columns)
+        return max(part.reading_bytes(names) for part in self.parts)
+
+    def count_rows(self) -> int:
+        """Return the number of rows, by reading them where no file says it."""
+        return sum(part.count_rows() for part in self.parts)
+
+    def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
+        """Yield the named ``columns`` of one part after another; see `TableFile.read`."""
+        for part in self.parts:
+            yield from part.read(columns, error=error)
+
+
+def _columns(table: TableFile) -> str:
+    return listed(table.names) if table.has_names else f"{len(table.names)} columns without names"
+
 
 CSV_SUFFIXES = frozenset({".csv", ".tsv", ".txt", ".tab"})
 PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.tables import Columns, Number, TableError
+    from gloader.convert.readers.table_streams import Columns, Number, TableError
 
 # Numbers in memory at a time: 2 MB of two int64 columns, and large enough for pyarrow's own speed.
 _BATCH_NUMBERS = 1 << 18

@@ -14,7 +14,7 @@ import numpy as np
 
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.source import Source, Splits
-from gloader.convert.sources.synthetic.draws import make_permutation, permute_range
+from gloader.convert.sources.synthetic.generators import make_permutation, permute_range
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:

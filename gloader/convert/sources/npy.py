@@ -22,11 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.readers.edge_times import FileTimes, TimedEdges
-from gloader.convert.readers.file_edges import CscEdges, PairEdges
-from gloader.convert.readers.file_features import CsrFeatures, NpyFeatures
+from gloader.convert.readers.file_streams import CscEdges, CsrFeatures, NpyFeatures, PairEdges
 from gloader.convert.readers.node_arrays import (
-    OR_EDGES,
     count_classes,
     no_labels,
     random_splits,
@@ -35,12 +32,12 @@ from gloader.convert.readers.node_arrays import (
     require_node_memory,
 )
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.convert.readers.timed_edges import FileTimes, TimedEdges
+from gloader.convert.source import OR_EDGES, EdgeStream, FeatureStream, Source, Splits
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.options import SourceOptions
-    from gloader.convert.readers.edge_names import EdgeNames
+    from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.types import IdArray
 
 _NOT_OF_EDGES = frozenset(

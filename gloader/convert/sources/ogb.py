@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.csv_table import read_column
-from gloader.convert.readers.file_edges import PairEdges
-from gloader.convert.readers.file_features import NpyFeatures
+from gloader.convert.readers.file_streams import NpyFeatures, PairEdges
 from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.tables import TableEdges, TableFeatures
+from gloader.convert.readers.table_streams import TableEdges, TableFeatures
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
-from gloader.convert.sources.ogb_edges import OgbEdgeFiles
-from gloader.convert.sources.ogb_hetero import RELATION_FILE, has_types, open_ogb_hetero
 from gloader.convert.sources.ogb_links import LINK_SETS, UNFIT_LINKS, OgbLinkInfo, open_ogb_links
-from gloader.convert.sources.ogb_raw import plausible, raw_table, read_count
+from gloader.convert.sources.ogb_text import (
+    RELATION_FILE,
+    OgbEdgeFiles,
+    has_types,
+    open_ogb_hetero,
+    plausible,
+    raw_table,
+    read_count,
+)
 from gloader.core.malformed import MALFORMED
 from gloader.errors import ShapeError, SourceError
 
@@ -31,8 +36,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.convert.hetero_source import AnySource
     from gloader.convert.options import SourceOptions
+    from gloader.convert.source import AnySource
 
 ROOT_VARIABLE = "GLOADER_OGB_ROOT"
 _MAX_META_CHARACTERS = 1 << 20  # of a description, which has some hundreds
@@ -169,7 +174,7 @@ def find_ogb_folder(name: str, root: Path) -> Path:
             f"{root} holds no folder {plain}, and OGB has no data set {name!r} that fits: {hint}known are "
             f"{', '.join(known)}"
         )
-    from gloader.convert.download.download import fetch_ogb
+    from gloader.convert.downloads import fetch_ogb
 
     return fetch_ogb(name, root)
 

@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.links.array_rows import ArrayRows
-from gloader.convert.links.link_source import LinkSource
+from gloader.convert.links.link_rows import ArrayRows
 from gloader.convert.readers.checked_rows import to_weights
 from gloader.convert.readers.csv_table import CsvTable
-from gloader.convert.readers.file_edges import with_inverse
+from gloader.convert.readers.file_streams import with_inverse
 from gloader.convert.readers.node_arrays import require_node_memory
-from gloader.convert.readers.tables import TableEdges, TableFeatures
-from gloader.convert.readers.torch_file import load_mapping, pickled_bytes
-from gloader.convert.readers.torch_tensors import dense_tensors, require_stored
-from gloader.convert.source import ChangedEdges, Source, Splits
-from gloader.convert.sources.ogb_edges import OgbEdgeFiles
-from gloader.convert.sources.ogb_raw import raw_table, read_count
+from gloader.convert.readers.table_streams import TableEdges, TableFeatures
+from gloader.convert.readers.torch_file import dense_tensors, load_mapping, pickled_bytes, require_stored
+from gloader.convert.source import ChangedEdges, LinkSource, Source, Splits
+from gloader.convert.sources.ogb_text import OgbEdgeFiles, raw_table, read_count
 from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
@@ -33,9 +30,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.links.link_source import LinkChunk
-    from gloader.convert.readers.edge_names import EdgeNames
-    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
+    from gloader.convert.options import EdgeNames
+    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, LinkChunk
     from gloader.types import IdArray
 
 # An array within a pickle, while it is read: the file, its text, its bytes, and the array.

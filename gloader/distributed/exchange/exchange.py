@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.core.ids import id_dtype
-from gloader.distributed.exchange.fetch import Fetch, plan_fetch
-from gloader.distributed.exchange.rates import corrected, measure_rates
-from gloader.distributed.exchange.rounds import plan_sizes
-from gloader.distributed.exchange.transport import gather
+from gloader.distributed.exchange.owner import plan_sizes
+from gloader.distributed.exchange.receiver import Fetch, plan_fetch
+from gloader.distributed.exchange.transport import corrected, gather, measure_rates
 from gloader.errors import ChannelClosedError, RankError, ShapeError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.sweep.arrivals import ArrivingRows
+from gloader.ssd_store.sweep.supply import ArrivingRows
 from gloader.ssd_store.sweep.wanted_rows import first_wrong, rows_digest
 
 if TYPE_CHECKING:
@@ -24,10 +23,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.distributed.exchange.rounds import RoundSizes
-    from gloader.distributed.exchange.serve import OwnedRows
+    from gloader.distributed.exchange.owner import OwnedRows, RoundSizes
     from gloader.distributed.exchange.transport import Transport
-    from gloader.ssd_store.cost.exchange import NetworkRates
+    from gloader.ssd_store.cost.exchange_cost import NetworkRates
 
 _VERSION: Final = 1  # of what hosts say to each other
 _RATES_S: Final = 0.2

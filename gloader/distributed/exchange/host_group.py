@@ -1,4 +1,7 @@
-"""The first ranks of the machines of a launch, as one gloo group whose waits end soon, whatever happens."""
+"""The first ranks of the machines of a launch, as one gloo group with bounded waits.
+
+`Launch` describes the machines: the rank that loads on each, the rows of each, and their connection.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import os
 import threading
 import time
 import weakref
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,16 +20,19 @@ import torch
 from torch import distributed
 from torch.distributed.distributed_c10d import AllToAllOptions, PrefixStore
 
-from gloader.distributed.exchange.notes import Patience, explain, has_come, is_here, note_of
-from gloader.distributed.exchange.store_notes import StoreNotes
+from gloader.distributed.exchange.notes import Patience, StoreNotes, explain, has_come, is_here, note_of
 from gloader.errors import ChannelClosedError, RankError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
     from torch.distributed.distributed_c10d import Store
+
+    from gloader.config import ExchangeMode
+    from gloader.core.ids import RowRanges
+
 
 _POLL_S: Final = 0.05
 _LOOK_S: Final = 1.0
@@ -273,3 +280,38 @@ def _close_all() -> None:
     # A group that ends with its process would wait there for what is under way.
     for group in list(_OPEN):
         group.leave()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The machines of a launch: who loads on each, and which rows each has."""
+
+    hosts: tuple[int, ...]  # the ranks that load, in the order of the rows that they own
+    names: tuple[str, ...]  # of their machines
+    rank: int  # of this process, one of the hosts
+    key: str  # of this loader, the same on all machines
+    mode: ExchangeMode
+    parts: tuple[RowRanges, ...]  # of the rows that each machine has; empty: each has all
+    timeout_s: float  # of silence; 0: for ever
+    verify: bool  # whether rows are compared with their checksums
+    groups: Iterator[int] = field(default_factory=itertools.count)  # all machines make as many, in one order
+
+    @property
+    def index(self) -> int:
+        """The number of this machine."""
+        return self.hosts.index(self.rank)
+
+    @property
+    def must_exchange(self) -> bool:
+        """Whether no machine reads alone."""
+        return bool(self.parts) or self.mode == "always"
+
+    def connect(self) -> HostGroup:
+        """Return a group of the hosts, which connects when it is first used: all of them make one now."""
+        return HostGroup(
+            self.hosts,
+            self.names,
+            rank=self.rank,
+            name=f"{self.key}-{next(self.groups)}",
+            timeout_s=self.timeout_s,
+        )

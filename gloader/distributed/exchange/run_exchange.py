@@ -1,34 +1,118 @@
-"""The exchanges of a loader: in each run, for each superbatch, one choice of all machines and the rows that follow."""
+"""The exchanges of a loader: for each superbatch of a run, one decision of all machines and the rows that follow.
+
+`LaunchMachines` gives the machines of a launch to a loader that opens. `ExchangedRows` fills caches then, from the
+machine that has the rows.
+"""
 
 from __future__ import annotations
 
 import math
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
+from gloader.core.ids import copy_bounds, host_bounds
 from gloader.core.units import format_bytes
 from gloader.distributed.exchange.exchange import Exchange, ExchangeStats
-from gloader.distributed.exchange.filling import ExchangedRows
-from gloader.errors import BudgetError, MachineLeftError, RankError
-from gloader.ssd_store.cost.exchange import OwnPart, choose_exchange, place_received
+from gloader.distributed.exchange.owner import OwnedRows
+from gloader.distributed.exchange.transport import gather
+from gloader.errors import BudgetError, ConfigError, MachineLeftError, RankError
+from gloader.ssd_store import load_misses
+from gloader.ssd_store.cost.exchange_cost import OwnPart, choose_exchange, place_received
 from gloader.ssd_store.cost.strategy import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
-    from gloader.distributed.exchange.launch import Launch
-    from gloader.distributed.exchange.serve import OwnedRows
-    from gloader.pipeline.other_machines import HeldByCache, Offer
+    from gloader.dataset.tables import FeatureRows
+    from gloader.distributed.exchange.host_group import Launch
+    from gloader.pipeline.other_ranks import HeldByCache, Offer
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
-    from gloader.ssd_store.cost.exchange import ExchangeChoice, ReceivedAs
-    from gloader.ssd_store.sweep.arrivals import ArrivingRows
-    from gloader.types import BatchId, FeatureSource, IdArray
+    from gloader.ssd_store.cost.exchange_cost import ExchangeChoice, ReceivedAs
+    from gloader.ssd_store.sweep.supply import ArrivingRows
+    from gloader.types import BatchId, FeatureSource, IdArray, ReadStats
+
+
+class ExchangedRows:
+    """All rows of a table, of which this machine has a range: a `FeatureSource` within a ``with`` block.
+
+    Each read is an exchange of all machines. Machines read as often as they like: at the end of the block one serves
+    the others until all of them are there.
+
+    Parameters
+    ----------
+    exchange : of the rows
+    table : their number
+    store : the range that is here
+    """
+
+    def __init__(self, exchange: Exchange, table: int, store: FeatureStore) -> None:
+        self._exchange = exchange
+        self._table = table
+        self._store = store
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self._store.num_rows
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self._store.dim
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of a stored element."""
+        return self._store.dtype
+
+    def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
+        """Read ``rows`` into ``out`` as `FeatureSource.read_into`; collective, errors as `Exchange.fetch`."""
+        wanted, position = np.unique(rows, return_inverse=True)
+        self._agree(is_reading=True)
+        with self._exchange.fetch(self._table, wanted, is_cancelled=_never) as arriving:
+            held = load_misses(self._store, [wanted], is_cancelled=_never, arriving=arriving)
+        try:
+            place = np.arange(len(rows)) if at is None else at
+            first = np.full(len(wanted), -1, np.int64)
+            first[position] = place
+            found = held.read_into(0, wanted, out, at=first)
+        finally:
+            held.close()
+        # Of rows that were asked for twice, one place was written.
+        again = first[position] != place
+        out[place[again]] = out[first[position][again]]
+        return found
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._exchange.close(error)
+            return
+        nothing = np.empty(0, np.int64)
+        while self._agree(is_reading=False):
+            with self._exchange.fetch(self._table, nothing, is_cancelled=_never) as arriving:
+                load_misses(self._store, [nothing], is_cancelled=_never, arriving=arriving).close()
+
+    def _agree(self, *, is_reading: bool) -> bool:
+        """Return whether any machine reads more."""
+        return bool(self._exchange.agree(np.array([is_reading], np.float64), is_cancelled=_never).any())
+
+
+def _never() -> bool:
+    return False
+
 
 _WHERE: Final = ("epoch", "batch", "superbatch")  # the same on all machines
 _NUMBERS: Final = 1 + len(
@@ -258,3 +342,89 @@ def _exchanged(offer: Offer, shared: ExchangeChoice, *, factor: float) -> Choice
         read_bytes=offer.counts.pack_bytes if strategy == "packed" else 0,
         is_exchanged=True,
     )
+
+
+# Of the memory budget, for rows on their way: enough for rounds that keep disk and network busy, little beside a cache.
+_MEMORY_SHARE: Final = 1 / 16
+_LEAST_BYTES, _MOST_BYTES = 8 * 2**20, 256 * 2**20
+
+
+class LaunchMachines:
+    """Opens a loader together with those of the other machines: an `OtherMachines`.
+
+    Parameters
+    ----------
+    launch : the machines
+    tables : the rows that are exchanged
+    """
+
+    def __init__(self, launch: Launch, tables: Sequence[FeatureRows]) -> None:
+        self._launch = launch
+        self._tables = tables
+        self._memory_bytes = 0
+
+    @property
+    def must_exchange(self) -> bool:
+        """Whether no machine reads alone."""
+        return self._launch.must_exchange
+
+    def memory_bytes(self, budget_bytes: int) -> int:
+        """Return the bytes of the budget that exchanges take."""
+        self._memory_bytes = int(min(max(_MEMORY_SHARE * budget_bytes, _LEAST_BYTES), _MOST_BYTES))
+        return self._memory_bytes
+
+    def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
+        """Return the batches of superbatches of as many steps as every machine has memory for; 0: no exchange.
+
+        Collective.
+
+        Parameters
+        ----------
+        plan : of this machine
+        num_ranks : of it, each of which has a batch in a step
+
+        Raises
+        ------
+        ConfigError
+            Rows have to be exchanged, and a machine does not read them from the SSD.
+        RankError
+            A machine is gone, or could not open its loader.
+        """
+        launch = self._launch
+        group = launch.connect()
+        error: BaseException | None = None
+        try:
+            steps = max(plan.superbatch.num_batches // num_ranks, 1)
+            own = np.array([plan.features == "ssd", steps], np.float64)
+            gathered = gather(group, own, is_cancelled=lambda: False)
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            group.close(error)
+        if gathered[:, 0].all():
+            return num_ranks * int(gathered[:, 1].min())
+        if launch.must_exchange:
+            held = sorted(name for name, reads in zip(launch.names, gathered[:, 0], strict=True) if not reads)
+            who = f"machine {held[0]} holds" if len(held) == 1 else f"machines {', '.join(held)} hold"
+            raise ConfigError(
+                f"{who} the features in memory, and rows are exchanged where all machines read them from the SSD: use "
+                "features='ssd', or exchange='never' where every machine has all rows"
+            )
+        return 0
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell the other machines that this one has no loader, whatever they do together next."""
+        self._launch.connect().close(error)
+
+    def exchange(self, stores: Sequence[FeatureStore]) -> Exchanges:
+        """Return what exchanges the rows of ``stores``, of each table."""
+        parts, count = self._launch.parts, len(self._launch.hosts)
+        tables = [
+            OwnedRows(
+                store=store,
+                bounds=host_bounds(parts, rows.name) if parts else copy_bounds(store.num_rows, count),
+            )
+            for rows, store in zip(self._tables, stores, strict=True)
+        ]
+        return Exchanges(self._launch, tables, memory_bytes=self._memory_bytes)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gloader.errors import LoaderClosedError, RankError
 from gloader.ssd_store import load_misses
-from gloader.ssd_store.read.row_request import check_request
+from gloader.ssd_store.read.columns import check_request
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store import FeatureStore, MissSource
-    from gloader.ssd_store.read.row_request import RowRequest
-    from gloader.ssd_store.sweep.arrivals import ArrivingRows
+    from gloader.ssd_store.read.columns import RowRequest
+    from gloader.ssd_store.sweep.supply import ArrivingRows
     from gloader.types import IdArray
 
 PIECE_BYTES: Final = 8 * 2**20  # of rows that are exchanged at a time

@@ -1,4 +1,7 @@
-"""The network interfaces of this machine, and which of them gloo takes by itself."""
+"""The network interfaces of this machine, and the settings by which gloo chooses among them.
+
+`settings_to_try` lists the settings that are worth a trial, and `advise` compares the trials. Both are pure.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
+
 
 INTERFACE_VARIABLE: Final = "GLOO_SOCKET_IFNAME"
 
@@ -155,3 +159,161 @@ def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
         if family == known:
             return ipaddress.ip_address(ctypes.string_at(pointer + start, size))
     return None
+
+
+CONNECTIONS: Final = (2, 4)  # between two machines, that are tried beside one
+MOST_TRIED: Final = 6  # networks
+# A line in everybody's scripts is worth more than noise: so much faster must another network be, or more connections.
+_GAIN: Final = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a machine of a launch says of itself."""
+
+    name: str
+    host: str  # machines of one host are rehearsed
+    interfaces: tuple[Interface, ...]
+    named: str  # what GLOO_SOCKET_IFNAME is; empty: nothing
+    resolved: str  # the address that the host's name resolves to
+
+    @classmethod
+    def from_json(cls, card: Mapping[str, Any]) -> Self:
+        """Return the card that `dataclasses.asdict` made JSON of. Pure."""
+        interfaces = tuple(
+            Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in card["interfaces"]
+        )
+        return cls(**{**card, "interfaces": interfaces})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What GLOO_SOCKET_IFNAME is on each machine."""
+
+    names: tuple[str, ...]  # of an interface of each machine; empty: as it is now, whatever that is
+    connections: int = 1
+
+    def value_on(self, machine: int) -> str:
+        """Return the value of the variable on ``machine``. Pure."""
+        return ",".join([self.names[machine]] * self.connections)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """A setting, and what was measured with it."""
+
+    setting: Setting
+    used: tuple[str, ...]  # the address that each machine's connections had; empty: there were none
+    bytes_per_s: float  # of the slowest machine, all sending at once; 0: they did not reach each other
+    latency_s: float
+    pairs: Mapping[tuple[int, int], tuple[float, float]]  # bytes/s and seconds by the numbers of two machines
+    error: str  # why they did not; empty: they did
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the machines reached each other."""
+        return not self.error
+
+
+def failed(setting: Setting, error: str) -> Trial:
+    """Return the trial of a setting with which the machines do not reach each other. Pure."""
+    return Trial(setting=setting, used=(), bytes_per_s=0.0, latency_s=0.0, pairs={}, error=error)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """What to do about the network."""
+
+    lines: tuple[str, ...]  # to run on each machine before torchrun; empty: nothing is to be done
+    reason: str
+    is_needed: bool  # without it machines do not reach each other
+    trial: Trial | None  # that shows what it brings; None: nothing does
+
+
+def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
+    """Return an interface of each machine for every network that all of them share, the fastest first. Pure.
+
+    A network is shared if its addresses have the same prefix everywhere, or if its interfaces have one name. Loopback
+    reaches the machines of one host alone.
+    """
+    is_one_host = len({card.host for card in cards}) == 1
+    found: dict[tuple[str, ...], float] = {}
+    usable = [
+        [interface for interface in card.interfaces if is_one_host or not interface.is_loopback]
+        for card in cards
+    ]
+    keys = [{key for interface in own for key in _networks(interface)} for own in usable]
+    for key in sorted(set.intersection(*keys)) if keys else ():
+        chosen = [next(interface for interface in own if key in _networks(interface)) for own in usable]
+        speed = min((interface.bits_per_s or 0.0 for interface in chosen), default=0.0)
+        found[tuple(interface.name for interface in chosen)] = speed
+    ranked = sorted(found, key=lambda names: (-found[names], names))
+    return [Setting(names=names) for names in ranked[:MOST_TRIED]]
+
+
+def _networks(interface: Interface) -> set[str]:
+    """Return what an interface may share with those of other machines. Pure."""
+    shared = {f"name {interface.name}"}
+    for text in interface.addresses:
+        address = ipaddress.ip_interface(text)
+        # Every interface has a link-local address: it says nothing of which network it is on.
+        if not address.is_link_local:
+            shared.add(f"network {address.network}")
+    return shared
+
+
+def advise(cards: Sequence[Card], now: Trial, others: Sequence[Trial]) -> Advice:
+    """Return what to export on which machine, where another setting is faster or this one does not work. Pure.
+
+    Parameters
+    ----------
+    cards : of the machines
+    now : the setting as it is
+    others : that were tried
+    """
+    best = now
+    for trial in others:
+        if trial.bytes_per_s > _GAIN * best.bytes_per_s:
+            best = trial
+    if best is now:
+        if now.is_connected:
+            return Advice(lines=(), reason="no other setting is faster", is_needed=False, trial=None)
+        return Advice(lines=(), reason=_no_way(cards), is_needed=True, trial=None)
+    values = [best.setting.value_on(machine) for machine in range(len(cards))]
+    lines = tuple(f"export {INTERFACE_VARIABLE}={value}" for value in values)
+    reason = now.error
+    if now.is_connected:
+        reason = f"{best.bytes_per_s / now.bytes_per_s:.1f} times as fast"
+    return Advice(lines=lines, reason=reason, is_needed=not now.is_connected, trial=best)
+
+
+def lost_as_it_is(cards: Sequence[Card]) -> str:
+    """Return why gloo cannot reach the other machines as it is; empty where nothing speaks against it. Pure."""
+    is_one_host = len({card.host for card in cards}) == 1
+    for card in cards:
+        known = {interface.name: interface for interface in card.interfaces}
+        for name in filter(None, card.named.split(",")):
+            if name not in known:
+                return f"{card.name} has no interface {name}, which {INTERFACE_VARIABLE} names"
+            if known[name].is_loopback and not is_one_host:
+                return f"{INTERFACE_VARIABLE} names {name} on {card.name}, which no other machine reaches"
+        if not card.named and not is_one_host and _is_loopback(card.resolved):
+            return (
+                f"the host name of {card.name} resolves to {card.resolved}, which no other machine reaches; gloo "
+                f"takes that address where {INTERFACE_VARIABLE} is not set"
+            )
+    return ""
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.split("%", maxsplit=1)[0]).is_loopback
+
+
+def _no_way(cards: Sequence[Card]) -> str:
+    names = sorted(
+        {interface.name for card in cards for interface in card.interfaces if not interface.is_loopback}
+    )
+    return (
+        f"no interface of the machines ({', '.join(names) or 'they have loopback alone'}) reaches all others: look at "
+        "firewalls, which have to allow every port between them, and at routes"
+    )

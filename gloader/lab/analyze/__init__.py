@@ -1,1 +1,1 @@
-"""What a recorded run spent its time on, and what it would take if something were different."""
+"""Analysis of a recorded run, and predictions of the run under changes."""

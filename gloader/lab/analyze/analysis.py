@@ -1,28 +1,236 @@
-"""The analysis of a recorded run: where an epoch goes, what it waits for, and what would help."""
+"""The analysis of a recorded run: the path of an epoch, its stalls, and the changes that would help.
+
+`verify_stalls` checks the replayed stalls by the differential runs of DS-Analyzer and Stash (J. Mohan et al.,
+"Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021): an epoch on batches that stay in memory, one with
+everything in memory, and one as it is. A stall is the difference between one of them and the one before it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from itertools import pairwise
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import cycle, islice, pairwise
+from statistics import median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gloader.cache.curve import belady_curve, next_use_counts
+from gloader.device import open_device
 from gloader.errors import BudgetError, ConfigError, ReplayError
-from gloader.lab.analyze.result import Analysis, CurvePoint, Prediction
+from gloader.lab.analyze.predictions import Analysis, CurvePoint, Prediction
+from gloader.lab.analyze.recorded_run import open_recorded_dataset, read_config
+from gloader.plan.available import available_memory_bytes
 from gloader.replay.calibrate import seconds_of
 from gloader.replay.changes import parse_changes
 from gloader.replay.floor import find_floor
-from gloader.replay.path import mean_parts
-from gloader.replay.stalls import find_stalls
+from gloader.replay.stalls import find_stalls, mean_parts
+from gloader.training.group import RankGroup
+from gloader.training.metrics import RunningMetrics
+from gloader.training.process import private_randomness, resolve_device
+from gloader.training.run_loader import RunLoader
+from gloader.training.run_settings import read_train_settings
+from gloader.training.train import task_of
+from gloader.training.train_step import new_step
+from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
+    import torch
+
+    from gloader.config import LoaderSettings, TrainSettings
+    from gloader.dataset import Dataset
     from gloader.lab.analyze.predict import Predictor
+    from gloader.pipeline.open.device_rows import DryRun
     from gloader.replay.changes import Changes
+    from gloader.replay.recording import RunHeader
+    from gloader.training.task import AnyLoader, Task
+    from gloader.types import AnyReadyBatch, Delivered, DeviceBlock
+
+
+MOST_BATCHES: Final = 200  # of a stretch that is timed; an epoch where it has fewer
+REPEATS: Final = 3  # stretches, behind one that is not counted
+# Batches that are taken again and again: some, as they differ in size, and no more memory than that.
+_MOST_KEPT: Final = 4
+_KEPT_BYTES: Final = 256 << 20
+_OF_FREE_MEMORY: Final = 0.8  # for the run that has everything there
+
+
+def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
+    """Train on batches that stay in memory, with everything in memory, and as recorded; return seconds of an epoch.
+
+    Each is the median of `REPEATS` stretches of at most `MOST_BATCHES` batches, in proportion to an epoch. The model is
+    a new one, and nothing is written.
+
+    Parameters
+    ----------
+    run : the folder of the run
+    header : of its recording
+
+    Returns
+    -------
+    ``compute_s``, ``warm_s``, ``cold_s``, and the stalls ``preparation`` (warm less compute) and ``fetch`` (cold less
+    warm). Without ``warm_s`` and stalls where the dataset does not fit in memory.
+
+    Raises
+    ------
+    ConfigError
+        There is no folder of a run with its settings, or it had several ranks.
+    ReplayError
+        Its dataset is not there, or it is another one by now.
+    """
+    if not run.is_dir():
+        raise ConfigError(
+            f"to verify, the run is trained again, and {run} is a trace alone; give the folder of the run"
+        )
+    settings = read_train_settings(run)
+    # Ranks that have a loader each record one of one rank.
+    parts = header.state["global_batch_size"] // settings.loader.sampling.batch_size
+    ranks = max(header.shape.num_ranks, parts)
+    if ranks > 1:
+        raise ConfigError(
+            f"the run had {ranks} ranks, and only runs of one rank can be verified; leave --verify out"
+        )
+    device = resolve_device(header.device)
+    with closing(open_recorded_dataset(header, read_config(run))) as dataset, private_randomness(device):
+        return _Runs(dataset, settings, header, device).measure()
+
+
+class _Runs:
+    """The three runs, by one network."""
+
+    def __init__(
+        self, dataset: Dataset, settings: TrainSettings, header: RunHeader, device: torch.device
+    ) -> None:
+        self._dataset = dataset
+        self._settings = settings
+        self._header = header
+        self._device = device
+        self._task = task_of(settings, dataset)
+        self._group = RankGroup.alone()
+        self._num_batches = min(header.num_batches, MOST_BATCHES)
+        self._step = new_step(self._task, settings, device, self._group, num_steps=header.num_batches)
+        self._metrics = RunningMetrics(device, objective=self._task.objective)
+
+    def measure(self) -> dict[str, float]:
+        """Return the seconds of an epoch of each, and the stalls."""
+        as_recorded = self._settings.loader
+        budget = self._header.budget_bytes
+        # What a device holds of the rows would leave no room for batches that are kept.
+        with self._open(as_recorded.changed(device_cache=0), loader_bytes=budget) as loader:
+            kept = keep_batches(loader)
+        found = {"compute_s": self._timed(cycle(kept))}
+        del kept
+        try:
+            in_memory = as_recorded.changed(
+                features="ram",
+                topology="ram",
+                cache=None,
+                superbatch=None,
+                memory_budget=int(_OF_FREE_MEMORY * available_memory_bytes()),
+            )
+            with self._open(in_memory) as loader:
+                found["warm_s"] = self._timed(_stream(loader))
+        except BudgetError:
+            pass  # the dataset is larger than the memory: nobody can say what it would take there
+        with self._open(as_recorded, loader_bytes=budget) as loader:
+            found["cold_s"] = self._timed(_stream(loader))
+        if "warm_s" in found:
+            found["preparation"] = found["warm_s"] - found["compute_s"]
+            found["fetch"] = found["cold_s"] - found["warm_s"]
+        return found
+
+    def _open(self, loader: LoaderSettings, *, loader_bytes: int | None = None) -> AnyLoader:
+        """Return a loader of these settings, with the memory that the run's had, or what is left of a budget."""
+        # One epoch more than is timed: the stages work ahead to the last batch, as between two epochs of a run.
+        epochs = -(-(1 + REPEATS) * self._num_batches // self._header.num_batches) + 1
+        opening = RunLoader(
+            dataset=self._dataset,
+            settings=replace(
+                self._settings, loader=loader, optim=replace(self._settings.optim, epochs=epochs)
+            ),
+            task=self._task,
+            group=self._group,
+            device=self._device,
+            is_traced=False,
+            factory=_Factory(task=self._task, loader_bytes=loader_bytes),
+        )
+        return opening.open()[1]
+
+    def _timed(self, batches: Iterator[Delivered]) -> float:
+        """Return the seconds of an epoch on ``batches``, of which each is one step."""
+        device = open_device(self._device)
+        seconds = []
+        for _ in range(1 + REPEATS):
+            began = time.perf_counter()
+            for batch in islice(batches, self._num_batches):
+                outputs, loss = self._step.take(batch, is_last=False)
+                self._metrics.add(batch, outputs, loss)
+            device.mark_computing().wait()
+            seconds.append(time.perf_counter() - began)
+        return median(seconds[1:]) * self._header.num_batches / self._num_batches
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Factory:
+    """Opens the loader of a task with a given part of the memory."""
+
+    task: Task
+    loader_bytes: int | None  # None: what the run gives it
+
+    def __call__(
+        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+    ) -> AnyLoader:
+        if self.loader_bytes is not None:
+            settings = settings.changed(memory_budget=self.loader_bytes)
+        return self.task.open_loader(dataset, settings, device_dry_run=device_dry_run)
+
+
+def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:
+    """Return the first few of ``batches``, whose features are their own: the loader's memory goes on without them."""
+    kept: list[Delivered] = []
+    held = 0
+    for batch in batches:
+        own = _with_own_features(batch)
+        kept.append(own)
+        held += sum(x.numel() * x.element_size() for x in _features(own))
+        if len(kept) == _MOST_KEPT or held >= _KEPT_BYTES:
+            break
+    return kept
+
+
+def _stream(loader: AnyLoader) -> Iterator[Delivered]:
+    """Yield the batches of epoch after epoch."""
+    while True:
+        yield from loader
+
+
+def _features(batch: Delivered) -> list[torch.Tensor]:
+    inner = batch.batch if isinstance(batch, LinkBatch) else batch
+    return [inner.x] if isinstance(inner, ReadyBatch) else list(inner.x.values())
+
+
+def _with_own_features(batch: Delivered) -> Delivered:
+    if isinstance(batch, LinkBatch):
+        return replace(batch, batch=_own(batch.batch))
+    return _own(batch)
+
+
+def _own(batch: AnyReadyBatch) -> AnyReadyBatch:
+    if isinstance(batch, HeteroReadyBatch):
+        blocks = tuple(
+            {relation: _own_block(block) for relation, block in hop.items()} for hop in batch.blocks
+        )
+        return replace(batch, x={name: x.clone() for name, x in batch.x.items()}, blocks=blocks)
+    return replace(batch, x=batch.x.clone(), blocks=tuple(map(_own_block, batch.blocks)))
+
+
+def _own_block(block: DeviceBlock) -> DeviceBlock:
+    return block if block.edge_x is None else replace(block, edge_x=block.edge_x.clone())
+
 
 # What is tried where nobody asks for anything: what can be bought, and what can be set.
 _IN_GENERAL: Final = (

@@ -1,4 +1,4 @@
-"""Does a dataset fit? What training on it would take, found by the plans of a run: nothing is trained."""
+"""The fit of a prepared dataset on a machine: the plans of a run are made, and nothing is trained."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 
 from gloader.lab.analyze.fit import Fit, Question
 from gloader.observe.peak_memory import first_bytes
-from gloader.pipeline.measured_load import measure_load
-from gloader.pipeline.planned_load import plan_load
+from gloader.pipeline.open.load_plan import measure_load, plan_load
 from gloader.plan.available import available_memory_bytes
 from gloader.training.group import RankGroup
 from gloader.training.run_inference import require_inference
@@ -25,9 +24,9 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
-    from gloader.pipeline.device_room import DryRun
-    from gloader.pipeline.measured_load import MeasuredLoad
-    from gloader.pipeline.seed_order import SeedPlan
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.open.load_plan import MeasuredLoad
+    from gloader.pipeline.seeds import SeedPlan
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
     from gloader.training.run_budget import RunBudget

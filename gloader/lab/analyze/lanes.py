@@ -1,18 +1,27 @@
-"""What every thread did, measured and replayed, in lanes of the same names: beside each other in pictures and files."""
+"""Lanes of work, one for each thread, measured and replayed under the same names.
+
+`write_replay` writes both into a file for https://ui.perfetto.dev, as two processes. The format:
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gloader.observe.epoch_stats import WORK_NAMES
+from gloader.observe.timeline import trace_chunks
 from gloader.replay.demands import measure, stage_of
 from gloader.replay.work import RESOURCES
+from gloader.ssd_store.os_io import REAL_OS, OsIO, write_errors
+from gloader.ssd_store.write.atomic_file import write_chunks_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
-    from gloader.lab.analyze.result import Prediction
+    from gloader.lab.analyze.predictions import Prediction
     from gloader.replay.recording import Recording
+
 
 _AROUND = 3  # batches whose course is shown
 # What a batch passes after it was sampled; work on a superbatch is of many batches, and lies further back.
@@ -161,3 +170,67 @@ def _superbatch_sizes(prediction: Prediction) -> Mapping[int, int]:
         sizes[first] = superbatch.num_batches
         first += superbatch.num_batches
     return sizes
+
+
+MEASURED: Final = 1  # process
+REPLAYED: Final = 2
+
+
+def write_replay(path: Path, recording: Recording, prediction: Prediction, *, os_io: OsIO = REAL_OS) -> None:
+    """Replace ``path`` by what was measured and what was replayed, or leave it as it was.
+
+    Parameters
+    ----------
+    path : the file, in a folder that exists
+    recording : of a run
+    prediction : the replay of the same, as it was or with changes
+    os_io : system calls
+
+    Raises
+    ------
+    StoreExistsError
+        There is something at ``path`` that is no regular file.
+    StoreWriteError
+        Writing failed; no temporary file is left.
+    """
+    with write_errors(path, "writing", os_io=os_io):
+        write_chunks_atomically(path, trace_chunks(replay_events(recording, prediction), {}), os_io=os_io)
+
+
+def replay_events(recording: Recording, prediction: Prediction) -> Iterator[dict[str, Any]]:
+    """Yield the events of both, each from its first moment; times in microseconds. Pure."""
+    measured, replayed = measured_slices(recording), replayed_slices(prediction)
+    lanes = sorted({one.lane for one in (*measured, *replayed)}, key=lane_order)
+    tracks = {lane: number for number, lane in enumerate(lanes, start=1)}
+    name = f"replayed: {prediction.change}" if prediction.change else "replayed"
+    yield from _process(MEASURED, "measured", measured, tracks)
+    yield from _process(REPLAYED, name, replayed, tracks)
+
+
+def _process(
+    number: int, name: str, slices: Sequence[Slice], tracks: dict[str, int]
+) -> Iterator[dict[str, Any]]:
+    """Yield the names of a process and its lanes, then what was done in them."""
+    yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
+    yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
+    for lane in sorted({one.lane for one in slices}, key=lane_order):
+        base = {"ph": "M", "pid": number, "tid": tracks[lane]}
+        yield {**base, "name": "thread_name", "args": {"name": lane}}
+        yield {**base, "name": "thread_sort_index", "args": {"sort_index": tracks[lane]}}
+    origin = min((one.started_s for one in slices), default=0.0)
+    for one in slices:
+        yield {
+            "ph": "X",
+            "name": one.stage,
+            "cat": "stage",
+            "pid": number,
+            "tid": tracks[one.lane],
+            "ts": 1e6 * (one.started_s - origin),
+            "dur": 1e6 * (one.ended_s - one.started_s),
+            "args": {
+                "epoch": one.epoch,
+                "batch": one.batch,
+                **({} if one.batches == 1 else {"batches": one.batches}),
+                **one.notes,
+            },
+        }

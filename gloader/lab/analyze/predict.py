@@ -1,4 +1,4 @@
-"""A recorded run, ready to be asked what it would take if something were different."""
+"""Predictions of a recorded run: `open_run` reads the run, and a `Predictor` replays it under changes."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Self
 
 from gloader.errors import ConfigError, GloaderError, ReplayError
+from gloader.lab.analyze.predictions import Prediction
 from gloader.lab.analyze.replan import Replanner
-from gloader.lab.analyze.result import Prediction
 from gloader.replay.calibrate import calibrate, doubt_of, seconds_of
-from gloader.replay.changes import NO_CHANGES
-from gloader.replay.costs import learn_costs
+from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine, changed_rates, changed_shape
 from gloader.replay.demands import measure, work_of
-from gloader.replay.planned_work import SampleCosts, planned_work, resized_work
+from gloader.replay.planned_work import SampleCosts, learn_costs, planned_work, resized_work
 from gloader.replay.recording import read_recording
 from gloader.replay.replay import replay
-from gloader.replay.what_if import changed_compute, changed_machine, changed_rates, changed_shape
 from gloader.replay.work import Machine, PipelineShape, Work
-from gloader.ssd_store.cost.calibration import Calibration
+from gloader.ssd_store.cost.io_rates import Calibration
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,8 +25,9 @@ if TYPE_CHECKING:
 
     from gloader.lab.analyze.replan import Replanned
     from gloader.replay.changes import Changes
-    from gloader.replay.costs import Costs
+    from gloader.replay.planned_work import Costs
     from gloader.replay.recording import Recording
+
 
 TRACE: Final = "trace.json"
 _OF_BATCHES: Final = frozenset({"fanout", "batch-size"})

@@ -1,47 +1,232 @@
-"""What the loader of a recorded run brought batches of, opened again: edges, files of rows, and the stream itself."""
+"""The load of a recorded run, opened again: edges, files of feature rows, and the sampled batches.
+
+`SampledStream` samples the recorded batches again and keeps their traces coded. `reordered_rows` gives the numbers of
+rows in a dataset that was prepared in another order.
+"""
 
 from __future__ import annotations
 
+import os
+import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import numpy as np
 
+from gloader.cache import Trace, access_counts, decode_ids
 from gloader.cache.trace import NO_ROWS
+from gloader.convert.csc.external_csc import CscPiece
+from gloader.convert.node_order import RowOrder, by_falling_degree, order_of_communities
+from gloader.convert.progress import NO_PROGRESS
 from gloader.core.loader_state import LoaderState
+from gloader.core.signals import run_together
 from gloader.dataset.topology import open_hetero_topology, open_topology
 from gloader.errors import BudgetError, ConfigError, ReplayError, StateError
-from gloader.lab.analyze.recorded_stream import (
+from gloader.lab.analyze.recorded_run import (
     is_typed_run,
     open_recorded_dataset,
     plan_recorded_seeds,
     read_config,
+    recorded_settings,
     require_all_rows,
     require_own_rows,
     require_same_stream,
     with_recorded_device,
 )
-from gloader.lab.analyze.replan_settings import recorded_settings
-from gloader.lab.analyze.row_numbers import reordered_rows
-from gloader.lab.analyze.sampled_stream import SampledStream
-from gloader.pipeline.measured_load import measure_load, sampler_for
-from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.table_files import KnownDisk
-from gloader.plan.available import default_budget_bytes
+from gloader.pipeline.open.disk import KnownDisk
+from gloader.pipeline.open.load_plan import measure_load, sampler_for
+from gloader.pipeline.sample import CodedRows, count_rows, trace_entry
+from gloader.pipeline.seeds import BatchStream
+from gloader.plan.available import available_memory_bytes, default_budget_bytes
+from gloader.samplers import CscGraph, HeteroGraph
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
-    from gloader.pipeline.measured_load import MeasuredLoad
-    from gloader.pipeline.seed_order import SeedPlan
-    from gloader.pipeline.table_files import TableFiles
+    from gloader.pipeline.open.disk import TableFiles
+    from gloader.pipeline.open.load_plan import MeasuredLoad
+    from gloader.pipeline.sample import TraceEntry
+    from gloader.pipeline.seeds import SeedPlan
     from gloader.replay.recording import RunHeader
-    from gloader.samplers import HeteroGraph, Topology
-    from gloader.ssd_store.cost.strategy import IoRates
-    from gloader.types import Fanouts, IdArray
+    from gloader.samplers import Topology
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.types import AnySampler, Fanouts, IdArray
+
+
+def reordered_rows(
+    dataset: Dataset, files: TableFiles, topology: Topology | HeteroGraph, name: str
+) -> IdArray | None:
+    """Return the new number (N,) of each row, as of `gloader prepare --order`; None where it stays as it is.
+
+    Nodes of equal degree keep the order that they have. Batches are sampled as before: that they are those of the same
+    nodes is what makes two orders comparable.
+
+    Parameters
+    ----------
+    dataset : whose nodes
+    files : their rows
+    topology : in memory, where the order is one by communities
+    name : of the order
+
+    Raises
+    ------
+    ConfigError
+        It cannot be found for this dataset.
+    """
+    if isinstance(topology, HeteroGraph) or len(files.tables) != 1 or files.tables[0].is_of_edges:
+        raise ConfigError(
+            f"order={name}: what another order does can be told of nodes of one type whose edges have no features"
+        )
+    if _order_of(dataset) == name:
+        return None
+    if name == "none":
+        return dataset.original_ids
+    if name == "degree":
+        degrees = access_counts(topology.sources.pieces(), topology.num_nodes)
+        return RowOrder.of(by_falling_degree(degrees)).new_ids
+    if not isinstance(topology, CscGraph):
+        raise ConfigError(
+            f"order={name}: the edges have to be in memory for that, and there is too little of it here"
+        )
+    graph = _HeldLists(graph=topology)
+    nodes = order_of_communities(graph, max_edges=max(topology.num_edges, 1), progress=NO_PROGRESS)
+    return RowOrder.of(nodes).new_ids
+
+
+def _order_of(dataset: Dataset) -> str:
+    """Return the order in which a dataset was prepared; what others wrote is in none."""
+    options = dataset.metadata.get("options")
+    return str(options.get("order", "none")) if isinstance(options, dict) else "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HeldLists:
+    """The in-neighbours of a graph in memory, as `order_of_communities` reads them."""
+
+    graph: CscGraph
+
+    @property
+    def num_nodes(self) -> int:
+        return self.graph.num_nodes
+
+    def pieces(self, max_edges: int) -> Iterator[CscPiece]:  # noqa: ARG002 - they are in memory already
+        yield CscPiece(first=0, indptr=self.graph.indptr, indices=self.graph.indices)
+
+
+MOST_BATCHES: Final = 4000  # that are sampled again: enough to see what a change does
+_SHARE_OF_MEMORY: Final = 4  # of what is free, traces take a quarter at most
+_PER_THREAD: Final = 16  # batches, between two looks at that
+
+
+class _Sampled(NamedTuple):
+    """What is kept of a batch."""
+
+    entry: TraceEntry
+    places: tuple[int, ...]  # rows of each table, repeats included
+    edges: int
+    seconds: float  # of processor time
+
+
+class SampledStream:
+    """Samples the batches of a stream from its first one on, as far as they are asked for, each once.
+
+    Takes about a byte of memory an access. Not thread-safe; samples in threads of its own.
+
+    Parameters
+    ----------
+    sampler : draws the neighbours; thread-safe
+    stream : names the batches, and has their seeds
+    types : the number of each table, see `table_rows`
+    """
+
+    def __init__(self, sampler: AnySampler, stream: BatchStream, types: Sequence[int]) -> None:
+        self.stream = stream
+        self._sampler = sampler
+        self._types = tuple(types)
+        self._sampled: list[_Sampled] = []
+        self._num_bytes = 0
+        self._is_full = False
+
+    def sample(self, num_batches: int) -> int:
+        """Sample the first batches; return how many there are: fewer where the stream ends, or memory does.
+
+        Raises
+        ------
+        StoreError
+            The edges cannot be read, or are damaged.
+        ThreadStartError
+            The system allows no more threads.
+        """
+        threads = len(os.sched_getaffinity(0))
+        wanted = min(num_batches, MOST_BATCHES)
+        most_bytes = available_memory_bytes() // _SHARE_OF_MEMORY + self._num_bytes
+        while len(self._sampled) < wanted and not self._is_full:
+            first = len(self._sampled)
+            past = min(first + threads * _PER_THREAD, wanted)
+            tasks = [
+                partial(self._sample, position)
+                for position in range(first, past)
+                if self.stream.has(position)
+            ]
+            found = run_together(tasks, threads=threads, name="gloader-replan")
+            self._sampled += found
+            self._num_bytes += sum(len(rows.code) for one in found for rows in one.entry)
+            self._is_full = len(tasks) < past - first or self._num_bytes > most_bytes
+        return min(wanted, len(self._sampled))
+
+    def entries(self, num_batches: int, new_ids: IdArray | None = None) -> list[TraceEntry]:
+        """Return the traces of the first batches.
+
+        Parameters
+        ----------
+        num_batches : of those that were sampled
+        new_ids : (N,) other numbers of the rows, of the only table; None: as they are
+        """
+        entries = [one.entry for one in self._sampled[:num_batches]]
+        return entries if new_ids is None else [_renumbered(entry, new_ids) for entry in entries]
+
+    def traces(self, num_batches: int) -> tuple[Trace, ...]:
+        """Return the traces of the first batches, of each table."""
+        traces = tuple(Trace() for _ in self._types)
+        for entry in self.entries(num_batches):
+            for trace, rows in zip(traces, entry, strict=True):
+                trace.append_code(rows.code, rows.count)
+        return traces
+
+    def places(self, num_batches: int) -> IdArray:
+        """Return (batches,) the rows of all tables that each batch has, repeats included."""
+        return np.array([sum(one.places) for one in self._sampled[:num_batches]], np.int64)
+
+    def edges(self, num_batches: int) -> IdArray:
+        """Return (batches,) the edges that each batch has."""
+        return np.array([one.edges for one in self._sampled[:num_batches]], np.int64)
+
+    @property
+    def sample_s(self) -> float:
+        """Processor seconds of sampling a batch; the median, as some had to compile or to read."""
+        return median([one.seconds for one in self._sampled]) if self._sampled else 0.0
+
+    def _sample(self, position: int) -> _Sampled:
+        began = time.thread_time()
+        batch = self._sampler.sample(self.stream.id_of(position), self.stream.seeds_at(position))
+        seconds = time.thread_time() - began
+        return _Sampled(
+            entry=trace_entry(batch, self._types),
+            places=tuple(count_rows(batch, number) for number in self._types),
+            edges=sum(block.num_edges for block in batch.all_blocks),
+            seconds=seconds,
+        )
+
+
+def _renumbered(entry: TraceEntry, new_ids: IdArray) -> TraceEntry:
+    (rows,) = entry
+    return (CodedRows.of(np.sort(new_ids[decode_ids(rows.code, rows.count)])),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +363,7 @@ class RecordedLoads:
         return plan_recorded_seeds(self._dataset, settings, self._header, is_typed=self._is_typed)
 
     def reordered_rows(self, order: str) -> IdArray | None:
-        """Return what `gloader.lab.analyze.row_numbers.reordered_rows` does."""
+        """Return what `gloader.lab.analyze.recorded_load.reordered_rows` does."""
         return reordered_rows(self._dataset, self.base.measured.files, self.topology, order)
 
     def close(self) -> None:

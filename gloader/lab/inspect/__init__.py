@@ -1,9 +1,14 @@
-"""What a run will read: the misses of a cache of any size, and the pages of edges, from the batches that it samples."""
+"""Reads of a run, known before it runs: misses of a cache of any size, and pages of edges."""
 
-from gloader.lab.inspect.access_trace import AccessTrace, sample_trace
-from gloader.lab.inspect.page_marks import PageMarks, mark_pages
-from gloader.lab.inspect.policy_misses import Inspection, inspect_trace
-from gloader.lab.inspect.topology_reads import GapBytes, ReadDemand, TopologyReads, inspect_topology
+from gloader.lab.inspect.policy_misses import AccessTrace, Inspection, inspect_trace, sample_trace
+from gloader.lab.inspect.topology_reads import (
+    GapBytes,
+    PageMarks,
+    ReadDemand,
+    TopologyReads,
+    inspect_topology,
+    mark_pages,
+)
 
 __all__ = [
     "AccessTrace",

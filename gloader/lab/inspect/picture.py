@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gloader.core.printable import printable_line
+from gloader.core.malformed import printable_line
 from gloader.core.units import format_bytes
 from gloader.errors import MissingDependencyError
 

@@ -1,21 +1,331 @@
-"""The file of a report page, built from runs and written as a whole."""
+"""A report page, built from folders of runs, files of figures and timelines, and written as one file."""
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
-from gloader.errors import ConfigError
-from gloader.lab.report.canvas import slug
-from gloader.lab.report.page import Section, render_page
-from gloader.lab.report.run_sections import beside
-from gloader.lab.report.sections import read_sections
+from gloader.core.malformed import MALFORMED, shown
+from gloader.core.units import format_bytes
+from gloader.errors import ConfigError, FormatError, GloaderError
+from gloader.lab.analyze.findings import Findings
+from gloader.lab.inspect.picture import save_picture
+from gloader.lab.inspect.policy_misses import Inspection
+from gloader.lab.report.analysis_page import analysis_sections
+from gloader.lab.report.comparison import Comparison, draw_comparison
+from gloader.lab.report.page import Section, TextTable, drawn, render_page, slug
+from gloader.lab.report.run_facts import circumstances_of, facts_of, table_of
+from gloader.lab.report.run_sections import beside, run_section
+from gloader.lab.report.timeline_picture import render_timeline
+from gloader.lab.report.training import Epoch, Training, read_settings, split_seconds
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target, write_atomically
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+
+METRICS: Final = "metrics.jsonl"
+CONFIG: Final = "config.yaml"
+_RESULT: Final = "result.json"
+MLP: Final = "mlp"  # of `--compare-mlp`
+PART: Final = "run-"  # and a number: the folder of one of several runs
+_ACCURACY = "acc"
+
+
+def read_training(folder: Path) -> Training:
+    """Read the figures of a run.
+
+    Raises
+    ------
+    FormatError
+        ``metrics.jsonl``, ``result.json`` or ``config.yaml`` is not what `gloader train` writes.
+    """
+    path = _config_of(folder)
+    try:
+        settings = read_settings(path)
+        seed = settings.seed
+        if path.parent != folder and seed:
+            seed = str(int(seed) + int(folder.name.removeprefix(PART)))
+        path = folder / METRICS
+        lines = _lines(path)
+        metric = _metric_of(lines)
+        epochs = tuple(_epoch(line, metric) for line in lines)
+        path = folder / _RESULT
+        result = json.loads(path.read_text()) if path.is_file() else {}
+        found = Training(
+            name=_run_name(folder.resolve()),
+            source=str(folder),
+            epochs=epochs,
+            metric=metric,
+            settings=settings.named,
+            seed=seed,
+            budget_bytes=result.get("memory_budget_bytes") or settings.budget_bytes,
+            result=dict(result),
+        )
+        # Whatever is not a figure in the last of them is found now, with its name.
+        facts_of(found), circumstances_of(found), table_of(found)
+    except MALFORMED as error:
+        raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
+    return found
+
+
+def _run_name(folder: Path) -> str:
+    """Return the name of a run; of a part of one, that of the whole before it."""
+    is_part = folder.name == MLP or folder.name.startswith(PART)
+    return f"{_run_name(folder.parent)}/{folder.name}" if is_part else folder.name
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    """Return the lines; the last may be torn where a run was killed while it wrote it."""
+    whole, _, torn = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
+    lines = [json.loads(line) for line in whole.splitlines()]
+    try:
+        return lines + ([json.loads(torn)] if torn else [])
+    except MALFORMED:
+        return lines
+
+
+def _config_of(folder: Path) -> Path:
+    """Return where the settings of a run are: one of several has those of all."""
+    is_part = folder.name.startswith(PART) and not (folder / CONFIG).is_file()
+    return (folder.parent if is_part else folder) / CONFIG
+
+
+def _metric_of(lines: list[dict[str, Any]]) -> str:
+    """Return what validation measured, by the name that the lines have for it."""
+    names = (name.removeprefix("valid_") for line in lines for name in line if name.startswith("valid_"))
+    return next(names, _ACCURACY)
+
+
+def _epoch(line: dict[str, Any], metric: str) -> Epoch:
+    seconds, evaluate_seconds = float(line["seconds"]), float(line["evaluate_seconds"])
+    stages = line.get("stage_seconds")
+    valid = line[f"valid_{metric}"]
+    return Epoch(
+        number=int(line["epoch"]) + 1,
+        seconds=seconds,
+        evaluate_seconds=evaluate_seconds,
+        loss=float(line["loss"]),
+        train_acc=float(line["train_acc"]),
+        valid=None if valid is None else float(valid),
+        rows=int(line["rows_gathered"]),
+        hit_rate=float(line["hit_rate"]),
+        bytes_read=int(line["bytes_read"]) + int(line.get("edge_bytes_read", 0)),
+        bytes_written=int(line["bytes_written"]) + int(line.get("edge_bytes_written", 0)),
+        bottleneck=str(line["bottleneck"]),
+        wait_s=None if stages is None else float(stages["wait"]),
+        parts=()
+        if stages is None
+        else split_seconds(seconds, evaluate_seconds, stages, str(line["bottleneck"])),
+        memory_bytes=tuple(int(most) for most in line.get("memory_bytes", ())),
+    )
+
+
+_TRACE, _INSPECTION, _COMPARISON = "trace.json", "inspect.json", "compare.json"
+_ANALYSIS = "analysis.json"
+_DATASET = "dataset.json"
+_MOST_NAMED = 8
+_FILES = (_TRACE, _ANALYSIS, _INSPECTION, _COMPARISON)
+_ACCEPTED = (
+    "the folder of a `gloader train` run, `inspect.json` of `gloader inspect --out`, "
+    "the trace of `gloader train --trace`, `analysis.json` of `gloader analyze`, "
+    "the JSON of experiments/bench/compare.py, or a folder with some of these"
+)
+
+
+def read_sections(path: Path) -> list[Section]:
+    """Return the sections of ``path``: of what a folder holds, or of one file.
+
+    Raises
+    ------
+    ConfigError
+        There is nothing at ``path``, or nothing that can be shown.
+    FormatError
+        A file is not what its writer writes.
+    MissingDependencyError
+        matplotlib is not installed.
+    """
+    try:
+        if path.is_dir():
+            sections = list(_folder_sections(path))
+        elif path.is_file():
+            sections = _file_sections(path)
+        else:
+            raise ConfigError(f"{path} does not exist; give {_ACCEPTED}")
+    except GloaderError:
+        raise
+    # Files of figures may be anybody's: what a table or a picture cannot show is a value that no run has.
+    except (RuntimeError, *MALFORMED) as error:
+        raise FormatError(f"{path} cannot be shown: {shown(error)}; give {_ACCEPTED}") from error
+    if not sections:
+        raise ConfigError(f"{path} {_why_not(path)}; give {_ACCEPTED}")
+    return sections
+
+
+def _why_not(folder: Path) -> str:
+    """Say what a folder is, of which nothing can be shown."""
+    if (folder / _DATASET).is_file():
+        return "is a dataset, which `gloader info` tells of"
+    runs = sorted(path.parent.name for path in folder.glob(f"*/{METRICS}"))
+    if runs:
+        some = " ".join(f"{folder}/{name}" for name in runs[:_MOST_NAMED])
+        return f"is no run but holds {len(runs)}: gloader report {some}"
+    return "holds nothing that can be shown"
+
+
+def _folder_sections(folder: Path) -> Iterator[Section]:
+    # Several runs of one command have a folder each, and so has the MLP that one is compared with.
+    runs = [
+        run
+        for home in (folder, folder / MLP)
+        for run in (home, *sorted(home.glob(f"{PART}*"), key=lambda path: (len(path.name), path.name)))
+        if (run / METRICS).is_file()
+    ]
+    # A run that was ended in its first epoch has its settings alone.
+    if not runs and (folder / CONFIG).is_file():
+        runs = [folder]
+    for run in runs:
+        yield run_section(read_training(run))
+    for name in _FILES:
+        if (folder / name).is_file():
+            yield from _file_sections(folder / name)
+
+
+def _file_sections(path: Path) -> list[Section]:
+    try:
+        values = json.loads(path.read_text())
+    except MALFORMED as error:
+        raise FormatError(f"{path} is not JSON: {shown(error)}; give {_ACCEPTED}") from error
+    if not isinstance(values, dict):
+        raise FormatError(f"{path} holds no JSON object; give {_ACCEPTED}")
+    # By content, not by name: a user may have renamed the file.
+    if values.get("benchmark") == "compare":
+        return _comparison_sections(path, values)
+    if "traceEvents" in values:
+        return [_trace_section(path, values)]
+    if "what_if" in values and "unexplained" in values:
+        found = Findings.from_json(values)
+        return list(analysis_sections(found, source=str(path), name=_name_of(path)).shown)
+    if "knee" in values and "policies" in values:
+        return [_inspection_section(path, values)]
+    raise ConfigError(f"{path} is none of what can be shown; give {_ACCEPTED}")
+
+
+def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
+    try:
+        parts = [(part, Comparison.from_json(part)) for part in values["comparisons"]]
+        facts = [
+            ("machine", _listed(values["machine"])),
+            ("versions", _listed(values["versions"])),
+            ("read-ahead, KB", _listed(values["read_ahead_kb"])),
+            ("command", str(values["command"])),
+        ]
+    except MALFORMED as error:
+        raise FormatError(f"{path} is no comparison: {shown(error)}") from error
+    return [
+        Section(
+            title=f"Comparison on {comparison.kind}",
+            source=str(path),
+            facts=(("workload", comparison.heading), *facts),
+            pictures=(
+                drawn(
+                    f"compare-{comparison.kind}",
+                    "Seconds of an epoch, and what it is made of. Medians; whiskers: least and most.",
+                    lambda out, comparison=comparison: draw_comparison(comparison, out),  # type: ignore[misc]
+                ),
+            ),
+            tables=(comparison.table(), _tried_table(part)),
+            notes=("\n".join(comparison.notes()),),
+        )
+        for part, comparison in parts
+    ]
+
+
+def _tried_table(part: dict[str, Any]) -> TextTable:
+    """Return the settings that were tried for each contender, and what became of them."""
+    rows = [
+        (
+            row["name"],
+            ", ".join(f"{name} {value}" for name, value in tried["settings"].items()) or "-",
+            "" if tried["later_epoch_s"] is None else f"{tried['later_epoch_s']:.2f}",
+            tried["outcome"],
+        )
+        for row in part["rows"]
+        for tried in row["tried"]
+    ]
+    return TextTable(
+        header=("contender", "settings of a run", "seconds of an epoch", "outcome"), rows=tuple(rows)
+    )
+
+
+def _trace_section(path: Path, values: dict[str, Any]) -> Section:
+    try:
+        epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
+    except MALFORMED as error:
+        raise FormatError(f"{path} is no trace of gloader: {shown(error)}") from error
+    epoch = min(1, max(epochs, default=0))  # the second is the first that shows the steady state
+    name = _name_of(path)
+    caption = f"Epoch {epoch + 1}: what each stage did while the others worked. Shades alternate between superbatches."
+    return Section(
+        title=f"Timeline: {name}",
+        source=f"{path}; https://ui.perfetto.dev shows all of it",
+        pictures=(drawn(f"{name}-timeline", caption, lambda out: render_timeline(path, out, epoch=epoch)),),
+    )
+
+
+def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
+    try:
+        found = Inspection(
+            num_nodes=values["num_nodes"],
+            row_bytes=values["row_bytes"],
+            num_accesses=values["accesses"],
+            num_distinct=values["distinct_rows"],
+            num_batches=values["batches"],
+            epoch_batches=values["epoch_batches"],
+            slots=tuple(values["slots"]),
+            misses={name: tuple(policy["misses"]) for name, policy in values["policies"].items()},
+            knee_slots=values["knee"]["slots"],
+        )
+        name = str(values["dataset"])
+    except MALFORMED as error:
+        raise FormatError(f"{path} is no inspection: {shown(error)}") from error
+    policies = [policy for policy in found.misses if policy != "none"]
+    columns = [found.ratios(policy) for policy in policies]
+    rows = [
+        (format_bytes(size), *(f"{ratio:.1%}" for ratio in ratios))
+        for size, *ratios in zip(found.memory_bytes(), *columns, strict=True)
+    ]
+    return Section(
+        title=f"Misses: {name}",
+        source=str(path),
+        facts=(
+            ("knee", format_bytes(found.knee_bytes)),
+            ("batches", f"{found.num_batches:,} of {found.epoch_batches:,}"),
+        ),
+        pictures=(
+            drawn(
+                f"{name}-misses",
+                "Rows read from the SSD in an epoch against the memory of the cache, for each policy.",
+                lambda out: save_picture(found, out, title=name),
+            ),
+        ),
+        tables=(TextTable(header=("cache", *policies), rows=tuple(rows)),),
+        notes=(
+            "static sets are in memory already: to load one reads as much as its memory, and is not counted",
+        ),
+    )
+
+
+def _name_of(path: Path) -> str:
+    """Return the folder of a file that is always named alike, or the file's own name."""
+    return path.resolve().parent.name if path.name in _FILES else path.stem
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in values.items())
 
 
 def make_report(
@@ -30,7 +340,7 @@ def make_report(
 
     Parameters
     ----------
-    runs : folders and files, see `gloader.lab.report.sections.read_sections`
+    runs : folders and files, see `gloader.lab.report.build_page.read_sections`
     out : the page; replaced as a whole, or left as it was
     png : folder for the pictures, as files of their own; None for none
     title : heading of the page; empty: the names of the runs

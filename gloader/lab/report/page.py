@@ -1,21 +1,68 @@
-"""One HTML file that holds everything it shows. Pure."""
+"""One HTML page of sections, tables and pictures that needs no other file.
+
+Pictures are drawn with matplotlib, which is optional. A `TextTable` is shown as HTML or as markdown.
+"""
 
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING, Final
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+import numpy as np
+
+from gloader.errors import MissingDependencyError
 from gloader.lab.report.svg import DARK, LIGHT, RULES
-from gloader.lab.report.text_table import as_html, unbroken
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from gloader.lab.report.svg import Chart
-    from gloader.lab.report.text_table import TextTable
     from gloader.lab.report.training import Training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextTable:
+    """A header and rows of the same length; the first column names the row, the others align right."""
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def columns(self, *places: int) -> TextTable:
+        """Return the table of some of its columns."""
+        header, *rows = (tuple(line[place] for place in places) for line in (self.header, *self.rows))
+        return TextTable(header=header, rows=tuple(rows))
+
+
+def as_markdown(table: TextTable) -> str:
+    """Return the table in Markdown."""
+    lines = [table.header, ("---", *["---:"] * (len(table.header) - 1)), *table.rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:[kMGT]?B|[KMG]iB|KB|ms|s|min|[kMG])\b)")
+
+
+def unbroken(text: str) -> str:
+    """Return ``text`` with no-break spaces between numbers and their units."""
+    return _UNIT.sub("\u00a0", text)
+
+
+def as_html(table: TextTable) -> str:
+    """Return the table as an HTML element; every text is escaped."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.header)
+    body = "\n".join(
+        f"<tr><th>{escape(name)}</th>"
+        + "".join(f"<td>{escape(unbroken(cell))}</td>" for cell in cells)
+        + "</tr>"
+        for name, *cells in table.rows
+    )
+    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
+
 
 _STYLE = f"""
 :root {{ color-scheme: light dark; --soft: #555; --edge: #ddd; --box: #f6f6f6; --shade: #0006; {LIGHT} }}
@@ -136,3 +183,52 @@ def _figure(picture: Picture) -> str:
     caption = escape(picture.caption)
     image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
     return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
+
+
+_DPI: Final = 150
+
+
+def new_figure(*, width: float, height: float) -> Any:
+    """Return a figure of so many inches.
+
+    Raises
+    ------
+    MissingDependencyError
+        matplotlib is not installed.
+    """
+    try:
+        # Not pyplot: it keeps every figure alive and looks for a display.
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def tidy(axes: Any, *, grid: str = "y") -> None:
+    """Take what is not needed from ``axes``, and let thin lines help to read values off."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis=grid, linewidth=0.4, alpha=0.5)
+    axes.set_axisbelow(True)
+
+
+def save_figure(figure: Any, path: Path | BinaryIO) -> None:
+    """Write ``figure`` as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure.set_dpi(_DPI)
+    # A report is drawn of any numbers, those of a diverged run among them, whose axes overflow.
+    with np.errstate(over="ignore"):
+        FigureCanvasAgg(figure).print_png(path)
+
+
+def drawn(name: str, caption: str, draw: Callable[[BinaryIO], None]) -> Picture:
+    """Return the picture that ``draw`` writes; errors as of ``draw``."""
+    # Never a file of its own: a page that is killed in the making leaves nothing.
+    png = BytesIO()
+    draw(png)
+    return Picture(name=slug(name), caption=caption, png=png.getvalue())
+
+
+def slug(name: str) -> str:
+    """Return ``name`` as that of a file. Pure."""
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)

@@ -1,18 +1,23 @@
-"""What a report says of a run in words and figures. Pure."""
+"""Tables of training runs: facts of one run, groups of runs that differ in their seed only, a row for each. Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+from itertools import takewhile
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.config import loader_defaults
 from gloader.core.flag_values import as_flags
 from gloader.core.units import format_bytes, format_seconds
-from gloader.lab.report.text_table import TextTable
+from gloader.lab.report.page import TextTable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from gloader.lab.report.training import Epoch, Training
+
 
 _HEADER: Final = (
     "epoch",
@@ -165,3 +170,168 @@ def _cells(epoch: Epoch) -> tuple[str, ...]:
         format_bytes(epoch.bytes_written),
         format_bytes(max(epoch.memory_bytes)) if epoch.memory_bytes else "",
     )
+
+
+_MOST_CHARACTERS: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGroup:
+    """Runs of the same settings, with different seeds; or one run."""
+
+    name: str
+    style: int  # of its lines
+    runs: tuple[Training, ...]
+
+
+def with_own_names(runs: Sequence[Training]) -> list[Training]:
+    """Return ``runs`` with names that tell them apart: as much of their paths as that takes."""
+    named = list(runs)
+    for parts in range(2, 5):
+        count = Counter(run.name for run in named)
+        named = [
+            run.named("/".join(run.source.rstrip("/").split("/")[-parts:])) if count[run.name] > 1 else run
+            for run in named
+        ]
+    count = Counter(run.name for run in named)
+    # The same run twice, for whatever reason.
+    return [run.named(f"{run.name} ({i + 1})") if count[run.name] > 1 else run for i, run in enumerate(named)]
+
+
+def grouped(runs: Sequence[Training]) -> list[RunGroup]:
+    """Return the groups of ``runs``, in the order of their first run; runs without settings stand alone."""
+    members: dict[object, list[Training]] = {}
+    for place, run in enumerate(runs):
+        known = {"metric": run.metric, **run.settings, **_surroundings(run)}
+        key = frozenset(known.items())
+        # Of one seed twice, the second is a repetition, whose figures are no other draw; and of a run without
+        # settings no seed is known.
+        seeds = {other.seed for other in members.get(key, [])}
+        members.setdefault((key, place) if run.seed in seeds else key, []).append(run)
+    return [
+        RunGroup(name=_group_name(group), style=style, runs=tuple(group))
+        for style, group in enumerate(members.values())
+    ]
+
+
+def differing_settings(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
+    """Return the settings of each group in which ``groups`` differ, and what was measured where that differs.
+
+    Of a run without ``config.yaml`` nothing is known, and it differs in nothing.
+    """
+    columns = [
+        {**group.runs[0].settings, "metric": group.runs[0].metric} if group.runs[0].settings else {}
+        for group in groups
+    ]
+    known = [column for column in columns if column]
+    names = [name for name in _all_names(known) if len({column.get(name) for column in known}) > 1]
+    return [{name: column[name] for name in names if name in column} for column in columns]
+
+
+def differences(groups: Sequence[RunGroup]) -> TextTable | None:
+    """Return a row for each setting, version and machine in which ``groups`` differ; None where they do in nothing.
+
+    What a run that is not finished ran on is not known, and differs in nothing.
+    """
+    told = differing_settings(groups)
+    ran_on = [_surroundings(group.runs[0]) for group in groups]
+    seeds = [{"seed": ", ".join(run.seed for run in group.runs)} for group in groups]
+    # Of a setting, to be without it is a difference too.
+    names = [(name, told) for name in _all_names(told)]
+    names += [
+        (name, columns)
+        for columns in (ran_on, seeds)
+        for name in _all_names(columns)
+        if len({column[name] for column in columns if column.get(name)}) > 1
+    ]
+    rows = tuple((name, *(shortened(column.get(name, "")) for column in columns)) for name, columns in names)
+    return TextTable(header=("", *(group.name for group in groups)), rows=rows) if rows else None
+
+
+def _all_names(columns: Sequence[Mapping[str, str]]) -> list[str]:
+    return list(dict.fromkeys(name for column in columns for name in column))
+
+
+def shortened(text: str) -> str:
+    """Return ``text`` as far as a cell has room for it."""
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def _group_name(runs: Sequence[Training]) -> str:
+    if len(runs) == 1:
+        return runs[0].name
+    letters = takewhile(lambda column: len(set(column)) == 1, zip(*(run.name for run in runs), strict=False))
+    common = "".join(column[0] for column in letters).rstrip("-_./ 0123456789")
+    return f"{common or runs[0].name + ', ...'} ({len(runs)} seeds)"
+
+
+def _surroundings(run: Training) -> dict[str, str]:
+    """Return the versions and the machine of a run, as far as they are known."""
+    versions = {f"version of {name}": str(text) for name, text in run.result.get("versions", {}).items()}
+    return {**versions, **{name: text for name, text in circumstances_of(run) if name == "machine"}}
+
+
+_COLUMNS: Final = (
+    "epochs", "median epoch", "waiting", "peak memory", "budget", "read", "written", "rows from memory"
+)  # fmt: skip
+_ELSEWHERE: Final = ("model", "epochs", "memory budget")
+_UNBROKEN: Final = "\u00a0"
+
+
+def overview(groups: Sequence[RunGroup]) -> TextTable:
+    """Return a row for each group: of one run its figures, of several their means and standard deviations."""
+    settings = differing_settings(groups)
+    rows = [
+        (group.name, _description(group, differing), *_figures(group.runs))
+        for group, differing in zip(groups, settings, strict=True)
+    ]
+    return TextTable(header=_header(groups), rows=tuple(rows))
+
+
+def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
+    """Return a row for each run of the groups of several seeds; None where there are none."""
+    several = [group for group in groups if len(group.runs) > 1]
+    rows = [
+        (run.name, f"seed{_UNBROKEN}{run.seed}", *_figures([run])) for group in several for run in group.runs
+    ]
+    return TextTable(header=_header(several), rows=tuple(rows)) if rows else None
+
+
+def _header(groups: Sequence[RunGroup]) -> tuple[str, ...]:
+    metrics = {group.runs[0].metric for group in groups}
+    # Of several metrics, what a run is says which.
+    words = f" {metric_words(*metrics)}" if len(metrics) == 1 else ""
+    return ("run", "what it is", f"test{words}", f"best validation{words}", *_COLUMNS)
+
+
+def _description(group: RunGroup, differing: Mapping[str, str]) -> str:
+    """Return the model, and the settings that have no column of their own."""
+    model = group.runs[0].settings.get("model", "")
+    told = [f"{name} {text}" for name, text in differing.items() if name not in _ELSEWHERE]
+    # A cell is as narrow as its longest setting, and breaks between them.
+    return shortened(", ".join(text.replace(" ", _UNBROKEN) for text in [model, *told] if text))
+
+
+def _figures(runs: Sequence[Training]) -> tuple[str, ...]:
+    return (
+        _mean((run.test for run in runs), "{:.4f}".format),
+        _mean((run.best for run in runs), "{:.4f}".format),
+        ", ".join(dict.fromkeys(map(epochs_of, runs))),
+        _mean((run.epoch_s for run in runs), format_seconds),
+        _mean((run.waiting for run in runs), "{:.0%}".format),
+        _mean((run.peak_bytes for run in runs), format_bytes),
+        _mean((run.budget_bytes for run in runs), format_bytes),
+        _mean((run.bytes_read for run in runs), format_bytes),
+        _mean((run.bytes_written for run in runs), format_bytes),
+        _mean((run.hit_rate for run in runs), "{:.1%}".format),
+    )
+
+
+def _mean(values: Iterable[float | None], written: Callable[[float], str]) -> str:
+    """Return "mean ± standard deviation" of what is known; what is the same of all stands alone."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    is_same = len(set(map(written, known))) == 1
+    spread = "" if is_same else f" ± {written(stdev(known))}"
+    return f"{written(fmean(known))}{spread}"

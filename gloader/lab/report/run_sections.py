@@ -1,22 +1,279 @@
-"""What a page says of training runs: one alone, or several beside each other. Pure."""
+"""Sections and charts of training runs: one run alone, or several together. Pure.
+
+A chart shows all runs of its section, over epochs or over seconds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.units import format_bytes
 from gloader.lab.report.page import Section
-from gloader.lab.report.run_charts import charts_of, epoch_parts
-from gloader.lab.report.run_facts import circumstances_of, facts_of, table_of, waits_of
-from gloader.lab.report.run_groups import differences, grouped, with_own_names
-from gloader.lab.report.run_overview import each_seed, overview
+from gloader.lab.report.run_facts import (
+    circumstances_of,
+    differences,
+    each_seed,
+    facts_of,
+    grouped,
+    metric_words,
+    overview,
+    table_of,
+    waits_of,
+    with_own_names,
+)
+from gloader.lab.report.svg import NUM_STYLES, Bar, Level, Series, draw_bars, draw_columns, draw_lines
+from gloader.lab.report.training import PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from gloader.lab.report.run_groups import RunGroup
-    from gloader.lab.report.training import Training
+    from gloader.lab.report.run_facts import RunGroup
+    from gloader.lab.report.svg import Chart
+    from gloader.lab.report.training import Epoch, Training
+
+
+_MOST_COLUMNS: Final = 40
+_MOST_PIECES: Final = 400  # of a line of memory
+_SHARED: Final = NUM_STYLES - 1
+_BAND: Final = "Bands: one standard deviation over seeds."
+
+
+def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
+    """Return the charts of what is known of the runs; one that no run has anything for is left out."""
+    runs = [run for group in groups for run in group.runs]
+    found = [
+        _curve("loss", "Training loss over epochs.", groups, lambda epoch: epoch.loss),
+        _curve(
+            "loss-seconds", "Training loss over seconds, evaluation included.", groups, lambda epoch: epoch.loss,
+            over_seconds=True,
+        ),
+        *(chart for metric in dict.fromkeys(run.metric for run in runs) for chart in _of_metric(metric, groups)),
+        _mean_parts(groups) if len(runs) > 1 else None,
+        _memory(groups),
+        _bytes(groups),
+        _from_memory(groups),
+    ]  # fmt: skip
+    return [chart for chart in found if chart is not None]
+
+
+def epoch_parts(run: Training) -> Chart | None:
+    """Return the seconds of each epoch of a run, by what they went to; None where it is not recorded."""
+    epochs = [epoch for epoch in run.epochs if epoch.parts]
+    if not epochs:
+        return None
+    every = -(-len(epochs) // _MOST_COLUMNS)
+    spans = [epochs[first : first + every] for first in range(0, len(epochs), every)]
+    bars = [Bar(label=str(span[0].number), parts=_mean_of_parts(span)) for span in spans]
+    caption = "Seconds of each epoch: the model's step, what the loop waited for, and the evaluation."
+    if every > 1:
+        caption = (
+            f"Seconds of an epoch, means of {every}: the model's step, what the loop waited for, evaluation."
+        )
+    return draw_columns(f"{run.name}-epochs", caption, PARTS, bars, x_label="epoch")
+
+
+def _of_metric(metric: str, groups: Sequence[RunGroup]) -> list[Chart | None]:
+    """Return the charts of the runs that measured ``metric``."""
+    own, words = [group for group in groups if group.runs[0].metric == metric], metric_words(metric)
+    trained = [
+        series
+        for group in own
+        for series in _lines(group, lambda epoch: epoch.train_acc, label="", is_dotted=True)
+    ]
+    is_same = metric == "acc"  # what training counts is not what ranks of links are
+    dotted = " Dotted: training." if is_same else ""
+    valid = f"Validation {words} over epochs.{dotted}"
+    return [
+        _curve(metric, valid, own, lambda epoch: epoch.valid, beside=trained if is_same else []),
+        _curve(
+            f"{metric}-seconds", f"Validation {words} over seconds, evaluation included.", own,
+            lambda epoch: epoch.valid, over_seconds=True,
+        ),
+    ]  # fmt: skip
+
+
+def _curve(
+    name: str,
+    caption: str,
+    groups: Sequence[RunGroup],
+    value: Callable[[Epoch], float | None],
+    *,
+    over_seconds: bool = False,
+    beside: Sequence[Series] = (),
+) -> Chart | None:
+    lines = [series for group in groups for series in _lines(group, value, over_seconds=over_seconds)]
+    spread = f" {_BAND}" if any(line.spread for line in lines) else ""
+    return draw_lines(
+        name,
+        caption + spread,
+        [*lines, *beside],
+        x_label="seconds" if over_seconds else "epoch",
+        is_whole_x=not over_seconds,
+        written="{:.4g}".format,
+    )
+
+
+def _lines(
+    group: RunGroup,
+    value: Callable[[Epoch], float | None],
+    *,
+    label: str | None = None,
+    over_seconds: bool = False,
+    is_dotted: bool = False,
+) -> list[Series]:
+    """Return the line of a group: of one run as it is, of several their mean over the epochs that all have."""
+    courses = [_course(run, value, over_seconds=over_seconds) for run in group.runs]
+    shared = [number for number in courses[0] if all(number in course for course in courses)]
+    points, spread = [], []
+    for number in shared:
+        across, up = zip(*(course[number] for course in courses), strict=True)
+        points.append((fmean(across), fmean(up)))
+        spread.append(stdev(up) if len(up) > 1 else 0.0)
+    return [
+        Series(
+            label=group.name if label is None else label,
+            style=group.style % NUM_STYLES,
+            points=points,
+            spread=spread if len(courses) > 1 and not is_dotted else (),
+            is_dotted=is_dotted,
+        )
+    ]
+
+
+def _course(
+    run: Training, value: Callable[[Epoch], float | None], *, over_seconds: bool
+) -> dict[int, tuple[float, float]]:
+    """Return where each epoch of a run is drawn, by its number."""
+    ends = accumulate(epoch.all_seconds for epoch in run.epochs)
+    found = {}
+    for epoch, end in zip(run.epochs, ends, strict=True):
+        if (up := value(epoch)) is not None:
+            found[epoch.number] = (end if over_seconds else float(epoch.number), up)
+    return found
+
+
+def _mean_parts(groups: Sequence[RunGroup]) -> Chart | None:
+    runs = [run for group in groups for run in group.runs]
+    known = [
+        (group.name, [epoch for run in group.runs for epoch in run.epochs if epoch.parts]) for group in groups
+    ]
+    bars = [Bar(label=name, parts=_mean_of_parts(epochs)) for name, epochs in known if epochs]
+    caption = (
+        "Mean seconds of an epoch: the model's step, what the loop waited for, and the evaluation, which the median "
+        "epoch of the table leaves out."
+    )
+    return draw_bars(
+        "seconds", caption + _unknown(runs, lambda epoch: bool(epoch.parts)), PARTS, bars, x_label="seconds"
+    )
+
+
+def _mean_of_parts(epochs: Sequence[Epoch]) -> list[float]:
+    return [fmean(values) for values in zip(*(epoch.parts for epoch in epochs), strict=True)]
+
+
+def _memory(groups: Sequence[RunGroup]) -> Chart | None:
+    """Return the memory of each run over its seconds; of runs that differ in their seed, of each."""
+    runs = [(group, run) for group in groups for run in group.runs]
+    lines: list[Series] = []
+    levels: dict[int, Level] = {}
+    beyond: dict[int, str] = {}  # budgets that are not drawn, and whose they are
+    for group, run in runs:
+        points = _memory_points(run)
+        if points:
+            style = group.style % NUM_STYLES
+            label = "" if any(line.label == group.name for line in lines) else group.name
+            lines.append(Series(label=label, style=style, points=points, has_marks=False))
+            most = max(up for _, up in points)
+            # A budget that is far above would press the lines to the ground.
+            if run.budget_bytes is not None and run.budget_bytes >= 4 * most:
+                beyond.setdefault(run.budget_bytes, group.name)
+            elif run.budget_bytes is not None:
+                # One that several have is nobody's own.
+                levels[run.budget_bytes] = Level(
+                    label=f"budget {format_bytes(run.budget_bytes)}",
+                    style=_SHARED if run.budget_bytes in levels else style,
+                    value=run.budget_bytes,
+                )
+    caption = "Memory over seconds, as the budget counts it: anonymous, above a bare import of torch."
+    if levels:
+        caption += " Dashed: the budget."
+    if beyond and len(runs) == 1:
+        caption += f" The budget, {format_bytes(min(beyond))}, is far above."
+    elif beyond:
+        some = ", ".join(f"{format_bytes(budget)} ({name})" for budget, name in sorted(beyond.items()))
+        caption += f" Far above, and not drawn: a budget of {some}."
+    return draw_lines(
+        "memory",
+        caption + _unknown([run for _, run in runs], lambda epoch: bool(epoch.memory_bytes)),
+        lines,
+        x_label="seconds",
+        levels=list(levels.values()),
+        from_zero=True,
+        written=format_bytes,
+    )
+
+
+def _memory_points(run: Training) -> list[tuple[float, float]]:
+    """Return the most memory in pieces of the run's time, each at its end."""
+    points, began = [], 0.0
+    per_epoch = max(1, _MOST_PIECES // max(len(run.epochs), 1))
+    for epoch in run.epochs:
+        count = len(epoch.memory_bytes)
+        every = -(-count // per_epoch) if count else 1
+        for first in range(0, count, every):
+            piece = epoch.memory_bytes[first : first + every]
+            points.append((began + epoch.all_seconds * (first + len(piece)) / count, float(max(piece))))
+        began += epoch.all_seconds
+    return points if any(up for _, up in points) else []
+
+
+def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
+    """Return what each epoch read, and wrote; None where nobody read anything."""
+    runs = [run for group in groups for run in group.runs]
+    if not any(run.bytes_read or run.bytes_written for run in runs):
+        return None
+    lines = [series for group in groups for series in _lines(group, lambda epoch: float(epoch.bytes_read))]
+    written = [
+        series
+        for group in groups
+        if any(run.bytes_written for run in group.runs)
+        for series in _lines(group, lambda epoch: float(epoch.bytes_written), label="", is_dotted=True)
+    ]
+    dotted = " Dotted: written to it, in sweeps." if written else ""
+    return draw_lines(
+        "bytes",
+        f"Bytes read from the SSD in each epoch.{dotted}",
+        [*lines, *written],
+        x_label="epoch",
+        from_zero=True,
+        is_whole_x=True,
+        written=format_bytes,
+    )
+
+
+def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
+    """Return the share of rows from memory; None where all are."""
+    if all(epoch.hit_rate == 1 for group in groups for run in group.runs for epoch in run.epochs):
+        return None
+    return draw_lines(
+        "rows",
+        "Share of the feature rows that came from memory.",
+        [series for group in groups for series in _lines(group, lambda epoch: epoch.hit_rate)],
+        x_label="epoch",
+        from_zero=True,
+        is_whole_x=True,
+        written="{:.0%}".format,
+    )
+
+
+def _unknown(runs: Sequence[Training], is_known: Callable[[Epoch], bool]) -> str:
+    """Return a sentence that names the runs that did not record something."""
+    names = [run.name for run in runs if run.epochs and not any(map(is_known, run.epochs))]
+    return f" Not recorded, by an earlier version: {', '.join(names)}." if names else ""
+
 
 _NOTHING: Final = "nothing: settings, versions and machine are the same"
 

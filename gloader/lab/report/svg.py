@@ -1,17 +1,89 @@
-"""Charts as SVG that a page holds as text: sharp in print, in the colours of the reader's screen, without a script."""
+"""Charts as SVG text in a page: lines, bars and columns. Pure.
+
+They are sharp in print, take the colours of the reader's screen, and need no script.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from gloader.core.printable import printable_line
+from gloader.core.malformed import printable_line
+from gloader.core.units import format_exact_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from gloader.lab.report.axis import Axis
+
+_STEPS: Final = (1.0, 2.0, 5.0, 10.0)
+_MARGIN: Final = 0.05
+# Damaged files and runs that diverged have such values: of larger ones differences overflow, and a smaller range has no
+# parts, for its step rounds to 0.
+_MOST: Final = 1e100
+_LEAST_RANGE: Final = 1e-100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """A range of values, laid over a range of pixels."""
+
+    low: float
+    high: float
+    start: float  # pixel of ``low``
+    end: float  # pixel of ``high``
+    ticks: tuple[float, ...]
+
+    def place(self, value: float) -> float:
+        """Return the pixel of ``value``."""
+        return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
+
+
+def can_be_drawn(value: float | None) -> bool:
+    """Return whether ``value`` has a place on an axis; that of a run that diverged has none."""
+    return value is not None and abs(value) < _MOST
+
+
+def fit_axis(
+    values: Iterable[float],
+    *,
+    start: float,
+    end: float,
+    from_zero: bool = False,
+    is_whole: bool = False,
+    most_ticks: int = 5,
+) -> Axis:
+    """Return the axis that holds ``values``, all of which `can_be_drawn`.
+
+    Parameters
+    ----------
+    values : that it holds; 0 to 1 where there are none
+    start, end : pixels of its ends
+    from_zero : it begins at 0
+    is_whole : between whole numbers there is nothing, as between epochs
+    most_ticks : that have room
+    """
+    found = list(values) or [0.0, 1.0]
+    low, high = min(found), max(found)
+    margin = 0.0 if is_whole else _MARGIN * (high - low)
+    low, high = (0.0 if from_zero else low - margin), high + margin
+    if high - low < _LEAST_RANGE:  # all are alike
+        around = max(abs(low), 1.0) * _MARGIN
+        low, high = (0.0 if from_zero else low - around), high + around
+    step = _step((high - low) / most_ticks)
+    if is_whole:
+        step = max(step, 1.0)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    ticks = tuple(number * step for number in range(first, min(last, first + 2 * most_ticks) + 1))
+    return Axis(low=low, high=high, start=start, end=end, ticks=ticks)
+
+
+def _step(least: float) -> float:
+    """Return the least of 1, 2, 5, 10, 20, ... that is not below ``least``."""
+    magnitude = 10.0 ** math.floor(math.log10(least))
+    return next(step * magnitude for step in _STEPS if step * magnitude >= least * (1 - 1e-9))
+
 
 # Of M. Okabe and K. Ito, "Color Universal Design", 2008, but for the last two, which their yellow and black were: on
 # a page that may be white or black, these show on neither. Those of dark screens are lighter.
@@ -158,3 +230,241 @@ def shortened(text: str) -> str:
 def safe(text: str) -> str:
     """Return ``text`` as the content of an element or an attribute."""
     return escape(printable_line(text))
+
+
+_BAR: Final = 16
+_LEAST_SHARE: Final = 0.003  # of the longest bar: one pixel or two
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """A bar of parts, one behind the other."""
+
+    label: str
+    parts: Sequence[float]
+
+
+def draw_bars(
+    name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
+) -> Chart | None:
+    """Return bars below each other, each of the same parts; None where they are empty.
+
+    Parameters
+    ----------
+    name, caption : of the chart
+    parts : names of the parts, and their styles; those too short to be seen in any bar are left out
+    bars : of one part each for every name
+    x_label : what their lengths are
+    """
+    shown = _shown(bars)
+    if not shown:
+        return None
+    legend, top = legend_of([(parts[i][0], _swatch_part(parts[i][1])) for i in shown])
+    bottom = top + len(bars) * (_BAR + LINE + 4) + 4
+    x = fit_axis(
+        [sum(bar.parts) for bar in bars], start=RIGHT, end=WIDTH - 5 * RIGHT, from_zero=True, most_ticks=6
+    )
+    body = [*axis_below(x, bottom, "{:g}".format, x_label)]
+    body += [straight("grid", x.place(tick), top, x.place(tick), bottom) for tick in x.ticks]
+    for place, bar in enumerate(bars):
+        above = top + place * (_BAR + LINE + 4) + LINE
+        # Above its bar: beside it, a long name would leave the bar no room on a narrow screen.
+        body.append(text_at(RIGHT, above - 5, shortened(bar.label)))
+        left = 0.0
+        for i in shown:
+            told = f"{bar.label}, {parts[i][0]}: {format_exact_seconds(bar.parts[i])}"
+            body.append(_part(x, left, bar.parts[i], above, parts[i][1], told))
+            left += bar.parts[i]
+        body.append(text_at(x.place(left) + 5, above + _BAR - 4, format_exact_seconds(sum(bar.parts))))
+    return chart_of(name, caption, [*legend, *body], height=bottom + BOTTOM)
+
+
+def draw_columns(
+    name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
+) -> Chart | None:
+    """Return columns beside each other; parameters as of `draw_bars`, of which this is the upright form."""
+    shown = _shown(bars)
+    if not shown:
+        return None
+    legend, top = legend_of([(parts[i][0], _swatch_part(parts[i][1])) for i in shown])
+    bottom = top + PLOT_HEIGHT
+    y = fit_axis([sum(bar.parts) for bar in bars], start=bottom, end=top + 6, from_zero=True)
+    step = (WIDTH - LEFT - RIGHT) / len(bars)
+    width = min(0.8 * step, 60.0)
+    every = -(-len(bars) // 12)
+    body = [*grid_lines(y, "{:g}".format), text_at((WIDTH + LEFT) / 2, bottom + 34, x_label, anchor="middle")]
+    for place, bar in enumerate(bars):
+        middle, below = LEFT + (place + 0.5) * step, 0.0
+        for i in shown:
+            height = y.place(below) - y.place(below + bar.parts[i])
+            told = f"{x_label} {bar.label}, {parts[i][0]}: {format_exact_seconds(bar.parts[i])}"
+            if height > 0:
+                body.append(
+                    f'<rect class="part f{parts[i][1]}" x="{middle - width / 2:.1f}" '
+                    f'y="{y.place(below + bar.parts[i]):.1f}" width="{width:.1f}" height="{height:.1f}">'
+                    f"<title>{safe(told)}</title></rect>"
+                )
+            below += bar.parts[i]
+        if place % every == 0:
+            body.append(text_at(middle, bottom + 16, bar.label, anchor="middle"))
+    return chart_of(name, caption, [*legend, *body], height=bottom + BOTTOM)
+
+
+def _shown(bars: Sequence[Bar]) -> list[int]:
+    """Return which parts are drawn: those that can be seen; none where a bar has no place on an axis."""
+    if not bars or not all(can_be_drawn(part) for bar in bars for part in bar.parts):
+        return []
+    least = _LEAST_SHARE * max(sum(bar.parts) for bar in bars)
+    return [i for i, parts in enumerate(zip(*(bar.parts for bar in bars), strict=True)) if max(parts) > least]
+
+
+def _part(x: Axis, left: float, length: float, top: float, style: int, told: str) -> str:
+    start, end = x.place(left), x.place(left + length)
+    if end <= start:
+        return ""
+    return (
+        f'<rect class="part f{style}" x="{start:.1f}" y="{top:.1f}" width="{end - start:.1f}" height="{_BAR}">'
+        f"<title>{safe(told)}</title></rect>"
+    )
+
+
+def _swatch_part(style: int) -> Callable[[float, float], str]:
+    return lambda x, y: f'<rect class="f{style}" x="{x + 10:.1f}" y="{y - 6:.1f}" width="14" height="12"/>'
+
+
+_MOST_MARKS: Final = 12
+_MOST_POINTS: Final = 400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """A line."""
+
+    label: str  # in the legend; empty: it is not there
+    style: int
+    points: Sequence[tuple[float, float]]
+    spread: Sequence[float] = ()  # to either side of each point
+    is_dotted: bool = False
+    has_marks: bool = True  # that say their values where the pointer rests on them; a dotted line has none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A dashed line across the chart."""
+
+    label: str
+    style: int
+    value: float
+
+
+def draw_lines(
+    name: str,
+    caption: str,
+    series: Sequence[Series],
+    *,
+    x_label: str,
+    levels: Sequence[Level] = (),
+    from_zero: bool = False,
+    is_whole_x: bool = False,
+    written: Callable[[float], str] = "{:g}".format,
+) -> Chart | None:
+    """Return lines over a common axis; None where none of them has a point to draw.
+
+    Parameters
+    ----------
+    name, caption : of the chart
+    series : the lines
+    x_label : what they are over
+    levels : lines across
+    from_zero : the vertical axis begins at 0
+    is_whole_x : the horizontal axis counts, as epochs are counted
+    written : a value on the vertical axis as text
+    """
+    drawn = [kept for each in series if (kept := _kept(each)).points]
+    if not drawn:
+        return None
+    labels = [(each.label, _swatch_line(each)) for each in drawn if each.label]
+    labels += [(each.label, _swatch_level(each)) for each in levels]
+    legend, top = legend_of(labels)
+    bottom = top + PLOT_HEIGHT
+    x = fit_axis(
+        [point[0] for each in drawn for point in each.points],
+        start=LEFT + 8,
+        end=WIDTH - RIGHT - 8,
+        from_zero=not is_whole_x,
+        is_whole=is_whole_x,
+        most_ticks=8,
+    )
+    edges = [value for each in drawn for _, low, high in _bounds(each) for value in (low, high)]
+    edges += [level.value for level in levels]
+    y = fit_axis(edges, start=bottom, end=top + 6, from_zero=from_zero)
+    body = [
+        *grid_lines(y, written),
+        *axis_below(x, bottom, "{:g}".format, x_label),
+        *(_level(each, y) for each in levels),
+        *(text for each in drawn for text in _line(each, x, y, written=written)),
+    ]
+    return chart_of(name, caption, [*legend, *body], height=bottom + BOTTOM)
+
+
+def _kept(series: Series) -> Series:
+    """Return what can be drawn of a line, and of a long one not more than there are pixels."""
+    spread = series.spread or [0.0] * len(series.points)
+    kept = [
+        (point, width)
+        for point, width in zip(series.points, spread, strict=True)
+        if all(map(can_be_drawn, (*point, width)))
+    ]
+    if len(kept) > _MOST_POINTS:
+        every = -(-len(kept) // _MOST_POINTS)
+        kept = [*kept[:-1:every], kept[-1]]
+    return Series(
+        label=series.label,
+        style=series.style,
+        points=[point for point, _ in kept],
+        spread=[width for _, width in kept] if series.spread else (),
+        is_dotted=series.is_dotted,
+        has_marks=series.has_marks,
+    )
+
+
+def _bounds(series: Series) -> list[tuple[float, float, float]]:
+    spread = series.spread or [0.0] * len(series.points)
+    return [(x, y - width, y + width) for (x, y), width in zip(series.points, spread, strict=True)]
+
+
+def _line(series: Series, x: Axis, y: Axis, *, written: Callable[[float], str]) -> list[str]:
+    places = [(x.place(across), y.place(up)) for across, up in series.points]
+    parts = []
+    if series.spread:
+        bounds = _bounds(series)
+        outline = [(x.place(across), y.place(high)) for across, _, high in bounds]
+        outline += [(x.place(across), y.place(low)) for across, low, _ in reversed(bounds)]
+        parts.append(f'<polygon class="band f{series.style}" points="{joined(outline)}"/>')
+    dots = " dots" if series.is_dotted else ""
+    parts.append(f'<polyline class="line s{series.style}{dots}" points="{joined(places)}"/>')
+    if series.has_marks and not series.is_dotted:
+        every = -(-len(places) // _MOST_MARKS)
+        for place, (across, up) in list(zip(places, series.points, strict=True))[::every]:
+            told = f"{series.label}, {across:.4g}: {written(up)}"
+            parts.append(mark(series.style, *place, title=f"<title>{safe(told)}</title>"))
+    return parts
+
+
+def _level(level: Level, y: Axis) -> str:
+    place = y.place(level.value)
+    return straight(f"level s{level.style}", LEFT, place, WIDTH - RIGHT, place)
+
+
+def _swatch_line(series: Series) -> Callable[[float, float], str]:
+    dots = " dots" if series.is_dotted else ""
+
+    def draw(x: float, y: float) -> str:
+        stroke = straight(f"line s{series.style}{dots}", x, y, x + 24, y)
+        return stroke if series.is_dotted or not series.has_marks else stroke + mark(series.style, x + 12, y)
+
+    return draw
+
+
+def _swatch_level(level: Level) -> Callable[[float, float], str]:
+    return lambda x, y: straight(f"level s{level.style}", x, y, x + 24, y)

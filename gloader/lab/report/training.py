@@ -1,4 +1,4 @@
-"""A run of `gloader train`, as the values that a report shows."""
+"""A run of `gloader train` as the values of a report: settings, epochs, and the seconds of an epoch by their cause."""
 
 from __future__ import annotations
 
@@ -7,8 +7,143 @@ from math import isnan
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
+from gloader.core.malformed import MALFORMED, read_yaml_mapping, shown
+from gloader.core.units import format_bytes
+from gloader.errors import FormatError
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+
+_SEED: Final = "loader seed"
+_BUDGET: Final = "loader memory_budget_bytes"
+# Which run it was, how many there were, and where the dataset was: no settings.
+_NO_SETTINGS: Final = ("run id", "runs", "dataset path", _SEED)
+_FINGERPRINT: Final = "dataset fingerprint"
+_FINGERPRINT_SHOWN: Final = 12  # characters that tell datasets of one name apart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What a run was told."""
+
+    named: Mapping[str, str]  # without the seed
+    seed: str  # empty: not known
+    budget_bytes: int | None
+
+
+def read_settings(path: Path) -> RunSettings:
+    """Read the settings of a run; nothing is known where there is no file.
+
+    Raises
+    ------
+    FormatError
+        It is no YAML, or a value is none that a run has.
+    """
+    content = (
+        read_yaml_mapping(
+            path, what="the settings of a run", holds="what gloader train wrote", error=FormatError
+        )
+        if path.is_file()
+        else {}
+    )
+    try:
+        return _settings_of(dict(_flat("", content)))
+    except MALFORMED as error:
+        raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
+
+
+def _settings_of(config: Mapping[str, Any]) -> RunSettings:
+    """Return the settings of a run; one of `MALFORMED` where a value is none that a run has."""
+    named: dict[str, str] = {}
+    for name, value in config.items():
+        short = _short_name(name)
+        if name not in _NO_SETTINGS:
+            named[name if short in named else short] = _text(name, value)
+    budget = config.get(_BUDGET)
+    return RunSettings(
+        named=named,
+        seed=str(config.get(_SEED, "")),
+        budget_bytes=None if budget is None else int(budget),
+    )
+
+
+def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the settings, "loader fanouts" for those within those."""
+    for name, value in content.items():
+        if isinstance(value, dict):
+            yield from _flat(f"{prefix}{name} ", value)
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _short_name(name: str) -> str:
+    """Return "memory budget" of "loader memory_budget_bytes", and "model" of "model name"."""
+    part, _, rest = name.partition(" ")
+    short = part if rest == "name" else rest or part
+    return short.removesuffix("_bytes").replace("_", " ")
+
+
+def _text(name: str, value: Any) -> str:
+    if name.endswith("_bytes") and isinstance(value, int):
+        return format_bytes(value)
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if name == _FINGERPRINT:
+        return str(value)[:_FINGERPRINT_SHOWN]
+    return "not set" if value is None else str(value)
+
+
+_COMPUTE: Final = "the model's step"
+_OTHER_WAIT: Final = "waiting for the loader"
+_REST: Final = "the rest of the loop"
+_EVALUATION: Final = "evaluation"
+# Words of a bottleneck's sentence (`gloader.observe.bottleneck`), and what the wait of its epoch is called. The wait is
+# measured as one: all of it goes to the cause that the epoch named.
+_CAUSES: Final = (
+    ("waits for the SSD", "waiting for the SSD"),
+    ("the object store", "waiting for the object store"),
+    ("the samplers", "waiting for samplers"),  # and what these wait for: passes over the edges
+    ("the CPU cores", "waiting for a core"),
+    ("kernels are compiled", "compiling kernels"),
+)
+# In the order in which they are drawn, with the styles of their colours.
+PARTS: Final[tuple[tuple[str, int], ...]] = (
+    (_COMPUTE, 0),
+    ("waiting for the SSD", 1),
+    ("waiting for the object store", 2),
+    ("waiting for samplers", 3),
+    ("waiting for a core", 6),
+    ("compiling kernels", 5),
+    (_OTHER_WAIT, 4),
+    (_REST, 7),
+    (_EVALUATION, 8),
+)
+
+
+def cause_of(sentence: str) -> str:
+    """Return what the wait of an epoch is called that said ``sentence`` of itself."""
+    said = sentence.partition(";")[0]  # what would help stands behind it
+    return next((cause for words, cause in _CAUSES if words in said), _OTHER_WAIT)
+
+
+def split_seconds(
+    seconds: float, evaluate_seconds: float, stage_seconds: Mapping[str, float], sentence: str
+) -> tuple[float, ...]:
+    """Return the seconds of an epoch and its evaluation in the order of `PARTS`.
+
+    Parameters
+    ----------
+    seconds, evaluate_seconds : of the training and of what came behind it
+    stage_seconds : of them "compute" and "wait" are the loop's own; the others run beside it
+    sentence : what the epoch said it waited for
+    """
+    compute, wait = stage_seconds["compute"], stage_seconds["wait"]
+    parts = {_COMPUTE: compute, cause_of(sentence): wait, _EVALUATION: evaluate_seconds}
+    parts[_REST] = max(seconds - compute - wait, 0.0)
+    return tuple(parts.get(name, 0.0) for name, _ in PARTS)
+
 
 _ERRORS: Final = ("rmse",)  # metrics of which less is better
 
@@ -29,7 +164,7 @@ class Epoch:
     bytes_written: int
     bottleneck: str
     wait_s: float | None  # that the loop waited for the loader; None: an earlier version did not record it
-    parts: tuple[float, ...]  # its seconds as of `gloader.lab.report.waits.PARTS`; empty: not recorded
+    parts: tuple[float, ...]  # its seconds as of `gloader.lab.report.training.PARTS`; empty: not recorded
     memory_bytes: tuple[int, ...]  # the most in equal parts of its time; empty: not recorded
 
     @property

@@ -1,27 +1,306 @@
-"""Checkpoints: the weights, what they belong to, and where training goes on; written and read."""
+"""Writing and reading of checkpoints: the weights, their settings, and the place where training goes on.
+
+Ranks of a run write a checkpoint together, each its part, with ``torch.distributed.checkpoint``.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
+import os
+import pickle
+import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from torch.distributed.checkpoint import metadata as torch_metadata
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from gloader.core.malformed import MALFORMED
-from gloader.errors import CheckpointError, ConfigError
-from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.core.signals import interruption_first
+from gloader.errors import CheckpointError, ConfigError, StoreWriteError
+from gloader.ssd_store.os_io import REAL_OS, OsIO, write_errors, write_full
 from gloader.ssd_store.write.atomic_file import write_atomically
-from gloader.training.checkpoint.digest import sealed, unsealed
-from gloader.training.checkpoint.find import find_checkpoint
+from gloader.training.checkpoint.files import (
+    MARK_NAME,
+    TORCH_RECORD_NAME,
+    find_checkpoint,
+    read_checked,
+    sealed,
+    unsealed,
+    write_sums,
+)
 from gloader.training.model_spec import AnyModelSpec, AnyNetwork, parse_spec, spec_content
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from gloader.training.group import RankGroup
+
+
+_DOCUMENT = "document"
+_BUFFER_BYTES = 1 << 20
+_TENSOR = "$tensor"
+_METADATA = torch_metadata.__name__
+_ALLOWED = {
+    *(
+        (_METADATA, name)
+        for name in (
+            "Metadata",
+            "MetadataIndex",
+            "StorageMeta",
+            "TensorProperties",
+            "TensorStorageMetadata",
+            "ChunkStorageMetadata",
+            "_MEM_FORMAT_ENCODING",
+        )
+    ),
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    ("pathlib", "PosixPath"),
+}
+
+
+def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os_io: OsIO = REAL_OS) -> None:
+    """Write ``content``, dicts and lists of tensors and JSON values, to a new ``folder``; collective.
+
+    Every rank gives the same tensors; what is no tensor is taken from the first. The bytes reach the device before
+    the record of their digests does.
+
+    Parameters
+    ----------
+    folder : must not exist yet
+    content : of this rank
+    group : the ranks that write together
+    run_id : of the run that may remove the folder
+
+    Raises
+    ------
+    StoreWriteError
+        A rank could not write its part; there is no checkpoint in the folder.
+    """
+    tensors: dict[str, torch.Tensor] = {}
+    own = _take_tensors(content, "", tensors)
+    # One document for all: what ranks measured, such as seconds, differs.
+    document = json.dumps(group.run_on_first(lambda: own)).encode()
+    tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
+    files = _NewFiles(os_io, needed_bytes=sum(tensor.nbytes for tensor in tensors.values()))
+    # What torch syncs it syncs past `os_io`; `_NewFiles` does it for every file.
+    writer = FileSystemWriter(folder, sync_files=False)
+    writer.fs = files
+    try:
+        group.run_on_first(lambda: files.begin(folder, run_id))
+        # torch takes Ctrl-C for a failure of this rank's part, and goes on to tell the others.
+        with group.lost_rank_errors(), interruption_first(), _is_quiet():
+            save(tensors, storage_writer=writer)
+    except CheckpointException as error:  # a BaseException
+        raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error
+    # Of what each rank wrote, taken while it was written: nothing is read again.
+    parts = group.gather(files.sums)
+    sums = {name: digest for part in parts for name, digest in part.items()}
+    group.run_on_first(lambda: _complete(folder, sums, os_io))
+
+
+def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
+    write_sums(folder, sums, os_io=os_io)
+    with write_errors(folder, "writing the checkpoint", os_io=os_io):
+        # The folder's own name: a power loss must not take it after the older checkpoint was deleted.
+        os_io.fsync_dir(folder.parent)
+
+
+def load_shards(folder: Path) -> Any:
+    """Return the content of ``folder``, on the CPU; not collective. Never executes code from the files.
+
+    torch keeps the record as a pickle, and reads entries that are no tensors with one: of the first only the classes
+    that it is made of are allowed, and the second are refused.
+
+    Raises
+    ------
+    CheckpointError
+        The folder holds no checkpoint, or a malformed or damaged one.
+    """
+    try:
+        reader = _Reader(folder, read_checked(folder))
+        found = reader.read_metadata().state_dict_metadata
+        # torch loads into tensors that exist; the record says their shapes.
+        tensors = {name: _empty(name, entry) for name, entry in found.items()}
+        with _is_quiet():
+            load(tensors, storage_reader=reader, no_dist=True)
+        document = json.loads(tensors.pop(_DOCUMENT).numpy().tobytes())
+        return _put_tensors(document, tensors)
+    except CheckpointError:
+        raise
+    # torch's own is a BaseException; a malformed file raises anything.
+    except (CheckpointException, Exception) as error:
+        raise CheckpointError(f"{folder} cannot be read as a checkpoint: {_first_failure(error)}") from error
+
+
+class _NewFiles(FileSystem):
+    """The files that torch writes, through `OsIO`: on the device when they are closed, their digests taken."""
+
+    def __init__(self, os_io: OsIO, *, needed_bytes: int) -> None:
+        self._os_io = os_io
+        self._needed_bytes = needed_bytes  # of the whole checkpoint
+        self.sums: dict[str, str] = {}
+
+    def begin(self, folder: Path, run_id: str) -> None:
+        """Make ``folder`` and mark it as that of a run."""
+        mark = f"{run_id}\n".encode()
+        with write_errors(folder, "making the folder", os_io=self._os_io):
+            self._os_io.mkdir(folder)
+            write_atomically(folder / MARK_NAME, mark, os_io=self._os_io)
+        self.sums[MARK_NAME] = hashlib.sha256(mark).hexdigest()
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:  # noqa: ARG002
+        """Yield a new file to write."""
+        # `rename` gives what is called .tmp here its name.
+        name = Path(path).name.removesuffix(".tmp")
+        with write_errors(Path(path), "writing", needed_bytes=self._needed_bytes, os_io=self._os_io):
+            fd = self._os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
+            file = _NewFile(fd, self._os_io)
+            try:
+                # torch writes a few bytes at a time.
+                stream = io.BufferedWriter(file, _BUFFER_BYTES)
+                yield stream
+                stream.close()
+                self._os_io.fsync(fd)
+            finally:
+                # First: what a failed write left in the buffer would go to whatever file has the number next.
+                file.close()
+                self._os_io.close(fd)
+        self.sums[name] = file.digest.hexdigest()
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        """Give a file its final name."""
+        self._os_io.replace(path, new_path)
+
+    def mkdir(self, path: str | os.PathLike[str]) -> None:
+        """Do nothing: the first rank made the folder."""
+
+
+class _NewFile(io.RawIOBase):
+    """A file that is only written to, from its beginning to its end. Does not own the descriptor."""
+
+    def __init__(self, fd: int, os_io: OsIO) -> None:
+        self.digest = hashlib.sha256()
+        self._fd = fd
+        self._os_io = os_io
+        self._num_bytes = 0
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
+    def write(self, data: Any) -> int:
+        """Append ``data``, all of it."""
+        view = memoryview(data).cast("B")
+        write_full(self._fd, view, os_io=self._os_io)
+        self.digest.update(view)
+        self._num_bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        """Return the bytes written."""
+        return self._num_bytes
+
+
+class _CheckedFiles(FileSystem):
+    """Files whose digests were compared, out of memory: what was checked is what is read."""
+
+    def __init__(self, contents: Mapping[str, bytes]) -> None:
+        self._contents = contents
+
+    @contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:  # noqa: ARG002
+        """Yield the file ``path``; KeyError where the record names another than those of the folder."""
+        yield io.BytesIO(self._contents[Path(path).name])
+
+
+class _Reader(FileSystemReader):
+    """Reads a checkpoint, its record without executing anything."""
+
+    def __init__(self, folder: Path, contents: Mapping[str, bytes]) -> None:
+        super().__init__(folder)
+        self._record = contents[TORCH_RECORD_NAME]
+        self.fs = _CheckedFiles(contents)
+
+    def read_metadata(self, *_: Any, **__: Any) -> torch_metadata.Metadata:
+        """Return the record."""
+        record = _RecordUnpickler(io.BytesIO(self._record)).load()
+        if not isinstance(record, torch_metadata.Metadata):
+            raise CheckpointError(f"its record is a {type(record).__name__}")
+        return record
+
+
+class _RecordUnpickler(pickle.Unpickler):
+    """Knows the classes of a record, and torch's dtypes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class of a record; CheckpointError for anything else."""
+        is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
+        if not is_dtype and (module, name) not in _ALLOWED:
+            raise CheckpointError(f"its record names {module}.{name}, which is no part of one")
+        return super().find_class(module, name)
+
+
+def _empty(name: str, entry: Any) -> torch.Tensor:
+    if not isinstance(entry, torch_metadata.TensorStorageMetadata):
+        raise CheckpointError(f"its entry {name!r} is no tensor")
+    return torch.empty(entry.size, dtype=entry.properties.dtype)
+
+
+def _take_tensors(content: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    """Return ``content`` with names for the tensors, which are put into ``tensors``."""
+    if isinstance(content, torch.Tensor):
+        tensors[path] = content.detach()
+        return {_TENSOR: path}
+    if isinstance(content, dict):
+        return {key: _take_tensors(value, f"{path}/{key}", tensors) for key, value in content.items()}
+    if isinstance(content, list | tuple):
+        return [_take_tensors(value, f"{path}/{i}", tensors) for i, value in enumerate(content)]
+    return content.item() if isinstance(content, np.generic) else content
+
+
+def _put_tensors(document: Any, tensors: dict[str, torch.Tensor]) -> Any:
+    if isinstance(document, dict):
+        if set(document) == {_TENSOR}:
+            return tensors[document[_TENSOR]]
+        return {key: _put_tensors(value, tensors) for key, value in document.items()}
+    if isinstance(document, list):
+        return [_put_tensors(value, tensors) for value in document]
+    return document
+
+
+def _first_failure(error: BaseException) -> str:
+    if isinstance(error, CheckpointException):
+        rank, (inner, _) = next(iter(error.failures.items()))
+        return f"rank {rank}: {_said(inner)}"
+    return _said(error)
+
+
+def _said(error: BaseException) -> str:
+    # The text of ours says the file and the bytes.
+    return str(error) if isinstance(error, StoreWriteError) else repr(error)
+
+
+@contextmanager
+def _is_quiet() -> Iterator[None]:
+    """Keep back torch's remarks about processes without a group and about its own deprecations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
 
 CHECKPOINT_VERSION = 3
 
@@ -89,8 +368,6 @@ def save_sharded_checkpoint(
     StoreWriteError
         A rank could not write its part.
     """
-    from gloader.training.checkpoint.sharded import save_shards  # its import takes 0.4 s
-
     # Named by its position: ranks need not agree on a name, and an older checkpoint stays until this one is complete.
     epoch, index = checkpoint.position
     folder = root / f"checkpoint-{epoch:05}-{index:07}"
@@ -113,8 +390,6 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """
     file = find_checkpoint(Path(path))
     if file.is_dir():
-        from gloader.training.checkpoint.sharded import load_shards
-
         return _parse(load_shards(file), file)
     try:
         # Read once: what was compared with the digest is what is believed.

@@ -15,19 +15,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gloader.device.mkl_first_call import settle_vector_math
+from gloader.device.seam import settle_vector_math
 from gloader.errors import ConfigError
 from gloader.models.conv import made_dim
 from gloader.observe.peak_memory import release_freed_memory
-from gloader.training.inference.activations import RamRows, SsdRows
-from gloader.training.inference.attempts import in_less_memory
-from gloader.training.inference.edge_pieces import EdgeFeatures, PieceLimits
-from gloader.training.inference.layer_plan import plan_inference, read_dim
-from gloader.training.inference.outputs import OutputRoom
-from gloader.training.inference.overlap import fetch_behind, num_ahead
-from gloader.training.inference.placement import Given, place_inference
-from gloader.training.inference.results import EmbeddedRows, iter_rows
-from gloader.training.inference.row_stream import DeviceRows, stream_rows
+from gloader.training.inference.edges import EdgeFeatures, PieceLimits
+from gloader.training.inference.placement import Given, OutputRoom, in_less_memory, place_inference
+from gloader.training.inference.plan import plan_inference, read_dim
+from gloader.training.inference.row_stream import DeviceRows, fetch_behind, num_ahead, stream_rows
+from gloader.training.inference.rows import EmbeddedRows, RamRows, SsdRows, iter_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,11 +36,10 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.models.conv import Conv, Table
     from gloader.samplers import Topology
-    from gloader.training.inference.activations import MadeRows
-    from gloader.training.inference.layer_plan import LayerPlan
-    from gloader.training.inference.outputs import LayerOutputs
-    from gloader.training.inference.placement import Placement
+    from gloader.training.inference.placement import LayerOutputs, Placement
+    from gloader.training.inference.plan import LayerPlan
     from gloader.training.inference.row_stream import AnyRows
+    from gloader.training.inference.rows import MadeRows
     from gloader.types import FeatureSource, IdArray
 
     Progress = Callable[[float], None]

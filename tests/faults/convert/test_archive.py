@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from gloader.convert.download.archive import ArchiveLimits, extract_archive
+from gloader.convert.downloads import ArchiveLimits, extract_archive
 from gloader.errors import SourceError, StoreExistsError, StoreWriteError, UnsafeArchiveError
 
 EVIL_NAMES = [

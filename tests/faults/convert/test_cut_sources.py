@@ -13,8 +13,8 @@ import torch
 from forking import in_child
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.readers import stored_array
-from gloader.convert.readers.stored_array import MappedFile, tell_where_cut
+from gloader.convert.readers import npy_file
+from gloader.convert.readers.npy_file import MappedFile, tell_where_cut
 from gloader.convert.readers.torch_file import load_mapping
 from gloader.convert.registry import open_source
 
@@ -54,7 +54,7 @@ def part_of_a_file(path: Path) -> Callable[[], object]:
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget what other tests had mapped and cut."""
-    monkeypatch.setattr(stored_array, "_mapped", {})
+    monkeypatch.setattr(npy_file, "_mapped", {})
 
 
 @pytest.mark.reliability("J2")

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from gloader.convert.download import download as module
-from gloader.convert.download.download import download, fetch_ogb
+from gloader.convert import downloads as module
+from gloader.convert.downloads import download, fetch_ogb
 from gloader.errors import DownloadError, MissingDependencyError, SourceError, UnsafeArchiveError
 
 BODY = bytes(range(256)) * 9000

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gloader.core.row_ranges import RangePart
+from gloader.core.ids import RangePart
 from gloader.dataset import Dataset
 from gloader.errors import StoreError
 from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import STORE_MANIFEST, find_manifest_name, load_manifest
-from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.format.verification import verify_directory
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.new_directory import NewDirectory
-from gloader.ssd_store.write.writer import FeatureWriter
 
 if TYPE_CHECKING:
     from pathlib import Path

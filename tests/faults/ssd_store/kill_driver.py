@@ -22,12 +22,12 @@ from pathlib import Path
 import numpy as np
 
 from gloader.errors import StoreError, StoreExistsError, StoreLockedError
+from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
-from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.format.verification import verify_directory
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
 from gloader.ssd_store.write.new_directory import KILL_POINTS
-from gloader.ssd_store.write.writer import FeatureWriter
 
 ROWS, DIM = 1000, 100  # 400 KB
 POINTS_OF_OVERWRITE = ("publish.after_exchange",)

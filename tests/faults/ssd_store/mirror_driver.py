@@ -20,7 +20,7 @@ import numpy as np
 
 from gloader.ssd_store.mirror import open_mirror, open_objects
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
-from gloader.testing.faulty_objects import FaultyObjects
+from gloader.testing.faults import FaultyObjects
 
 BLOCK = 16 * 1024
 REQUESTS = 4

@@ -16,7 +16,8 @@ import numpy as np
 
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
-from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills
+from gloader.ssd_store.spill.claim import remove_dead_spills
+from gloader.ssd_store.spill.folder import SpillFolder
 
 POINTS = ("pack.in_sweep", "pack.after_sweep", "")
 

@@ -27,13 +27,13 @@ import numpy as np
 
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.os_io import KILL_AT_VARIABLE
-from gloader.ssd_store.spill.claim import KILL_POINTS
-from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills
+from gloader.ssd_store.spill.claim import KILL_POINTS, remove_dead_spills
+from gloader.ssd_store.spill.folder import SpillFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from gloader.ssd_store.misses.packed_misses import PackedMisses
+    from gloader.ssd_store.miss_sources import PackedMisses
 
 POINTS = (*KILL_POINTS, "pack.in_sweep", "pack.after_sweep")
 BUDGET = 10**8

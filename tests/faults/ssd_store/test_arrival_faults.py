@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gloader.ssd_store.sweep.arrivals import ArrivalLayout, ArrivingRows
+    from gloader.ssd_store.sweep.supply import ArrivalLayout, ArrivingRows
 
 NUM_ROWS, DIM = 9000, 100
 FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.float32)

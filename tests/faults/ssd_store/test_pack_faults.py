@@ -28,8 +28,8 @@ from gloader.errors import (
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.read.uring import FD, probe_uring
-from gloader.ssd_store.regions.files import RegionFiles
 from gloader.ssd_store.spill.folder import SpillFolder
+from gloader.ssd_store.spill.regions import RegionFiles
 from gloader.testing.faults import Corruption, FaultyOS
 
 NUM_ROWS, DIM = 2000, 100
@@ -404,7 +404,7 @@ def test_whatever_ends_a_sweep_leaves_nothing(
                 raise KeyboardInterrupt
             return False
 
-        monkeypatch.setattr("gloader.ssd_store.sweep.sweep._STEP_BYTES", 4096)
+        monkeypatch.setattr("gloader.ssd_store.sweep.sweeper._STEP_BYTES", 4096)
         with Packer(store, spill) as packer:
             with pytest.raises(KeyboardInterrupt):
                 packer.pack(MISSES, superbatch=7, is_cancelled=interrupt)
@@ -442,7 +442,7 @@ def test_nothing_is_in_flight_after_a_sweep_that_was_cancelled(path: Path, tmp_p
         slow.num_calls = 0
         sparse = [np.arange(0, NUM_ROWS, 41)]
         with pytest.raises(ChannelClosedError), pytest.MonkeyPatch.context() as patch:
-            patch.setattr("gloader.ssd_store.sweep.sweep._STEP_BYTES", 4096)
+            patch.setattr("gloader.ssd_store.sweep.sweeper._STEP_BYTES", 4096)
             packer.pack(sparse, superbatch=7, is_cancelled=lambda: slow.num_calls > 0)
         assert slow.num_calls > 1
         assert slow.num_active == 0

@@ -233,7 +233,7 @@ READ_ALL = """
 import hashlib, json, sys
 import numpy as np
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.format.verification import verify_directory
 for _ in range(int(sys.argv[2])):
     with FeatureStore.open(sys.argv[1]) as store:
         out = np.empty((store.num_rows, store.dim), np.float32)

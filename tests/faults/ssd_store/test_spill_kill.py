@@ -16,7 +16,8 @@ import pytest
 
 import gloader
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills
+from gloader.ssd_store.spill.claim import remove_dead_spills
+from gloader.ssd_store.spill.folder import SpillFolder
 
 DRIVER = Path(__file__).with_name("spill_driver.py")
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from gloader.errors import SpillError
-from gloader.ssd_store.spill.file import SpillFile
-from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills
-from gloader.ssd_store.spill.owner import SpillOwner
-from gloader.ssd_store.write.disk_errors import spill_errors
+from gloader.ssd_store.os_io import spill_errors
+from gloader.ssd_store.spill.claim import SpillOwner, remove_dead_spills
+from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:

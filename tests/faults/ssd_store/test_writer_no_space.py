@@ -17,7 +17,7 @@ from gloader.errors import StoreWriteError
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.os_io import OsIO
-from gloader.ssd_store.write.writer import FeatureWriter
+from gloader.ssd_store.feature_store import FeatureWriter
 
 class Blind(OsIO):  # believes that there is room, so that the writes themselves run into the wall
     def statvfs(self, path):

@@ -17,11 +17,10 @@ from gloader.lab.report import build_page
 from gloader.lab.report.page import Picture, Section
 from gloader.observe.timeline import TimelineRecorder
 from gloader.ssd_store.cost import profile
-from gloader.ssd_store.cost.rates import DEFAULT_PROFILE
+from gloader.ssd_store.cost.device_rates import DEFAULT_PROFILE
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.testing.crash import SURVIVALS, CrashRecorder
-from gloader.training.checkpoint.digest import read_checked
-from gloader.training.checkpoint.find import newest_checkpoint
+from gloader.training.checkpoint.files import newest_checkpoint, read_checked
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint
 from gloader.training.group import RankGroup
 from gloader.training.model_spec import ModelSpec

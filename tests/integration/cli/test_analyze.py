@@ -13,8 +13,8 @@ import pytest
 
 from gloader.cli.main import main
 from gloader.errors import ConfigError
+from gloader.lab.analyze.analysis import verify_stalls
 from gloader.lab.analyze.findings import LEAST_GAIN
-from gloader.lab.analyze.verify import verify_stalls
 from gloader.plan.memory_plan import MemoryPlan
 from gloader.replay.changes import KNOBS
 from gloader.replay.recording import read_recording
@@ -57,8 +57,8 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Verify with few steps."""
-    monkeypatch.setattr("gloader.lab.analyze.verify.MOST_BATCHES", 4)
-    monkeypatch.setattr("gloader.lab.analyze.verify.REPEATS", 1)
+    monkeypatch.setattr("gloader.lab.analyze.analysis.MOST_BATCHES", 4)
+    monkeypatch.setattr("gloader.lab.analyze.analysis.REPEATS", 1)
 
 
 @pytest.fixture
@@ -254,7 +254,7 @@ def test_verify_measures_what_the_replay_says(
 def test_what_does_not_fit_in_memory_has_no_warm_run_and_the_others_have_what_was_recorded(
     recorded: Path, plans: list[MemoryPlan], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gloader.lab.analyze.verify.available_memory_bytes", lambda: 1 << 20)
+    monkeypatch.setattr("gloader.lab.analyze.analysis.available_memory_bytes", lambda: 1 << 20)
     header = read_recording(recorded / "trace.json").header
     # As where no budget was given: another part of the memory is free by now.
     then = replace(header, budget_bytes=header.budget_bytes - 10**6)

@@ -16,7 +16,7 @@ import yaml
 from gloader.cli.failure import EXIT_USAGE
 from gloader.cli.main import main
 from gloader.errors import ConfigError
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill.claim import SpillOwner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def searching(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the search try every knob, however near the floor it begins."""
-    monkeypatch.setattr("gloader.replay.search.search.__kwdefaults__", {"close": -1.0})
+    monkeypatch.setattr("gloader.lab.analyze.autotune.search.__kwdefaults__", {"close": -1.0})
 
 
 @pytest.mark.usefixtures("trusted", "searching")
@@ -130,7 +130,7 @@ def test_what_a_killed_run_recorded_goes_with_the_next(
         assert SpillOwner.read(folder / "owner.json") == SpillOwner.this_process()
         raise ConfigError("far enough")
 
-    monkeypatch.setattr("gloader.cli.tuned_run._record", recording)
+    monkeypatch.setattr("gloader.cli.autotune._record", recording)
     words = ["autotune", "--dataset", "builtin:digits", *SETTINGS, "--spill-dir", str(tmp_path)]
     assert main([*words, "--out", str(tmp_path / "recipe.yaml")]) == EXIT_USAGE
     assert "far enough" in capsys.readouterr().err

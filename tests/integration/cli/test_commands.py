@@ -16,11 +16,10 @@ import pytest
 import yaml
 from reliability_report import Namespace
 
-from gloader.cli import train
+from gloader.cli import screen, train
 from gloader.cli.main import main
-from gloader.cli.views import screen
-from gloader.cli.views.run import RunView
-from gloader.cli.views.screen import Screen
+from gloader.cli.run_view import RunView
+from gloader.cli.screen import Screen
 from gloader.errors import SourceError
 from gloader.training.metrics import EpochRecord
 

@@ -14,9 +14,9 @@ from link_tables import check_positions, edges_by_position, read_table, rows_of
 from typed_sources import CITES, WRITES, typed_graph
 
 from gloader.cli.main import main
-from gloader.convert.links import locate_plan, row_spill
-from gloader.convert.links.shares import edge_shares
-from gloader.convert.options import PrepareOptions, SourceOptions
+from gloader.convert.csc import spill
+from gloader.convert.links import locate
+from gloader.convert.options import PrepareOptions, SourceOptions, edge_shares
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.sources.npy import open_npy
 from gloader.dataset import Dataset
@@ -243,16 +243,16 @@ def test_tables_that_do_not_fit_into_memory_are_the_same(tmp_path, monkeypatch):
     np.save(tmp_path / "t.npy", rows)
     given = {"num_nodes": 3000, "edges": edges, "dim": 2}
     first = run(tmp_path, ("train", tmp_path / "t.npy"), **given).fingerprint
-    monkeypatch.setattr(locate_plan, "_PIECE_BYTES", 1 << 14)
-    monkeypatch.setattr(locate_plan, "_MIN_ROWS", 64)
-    plan_locate = locate_plan.plan_locate
+    monkeypatch.setattr(locate, "_PIECE_BYTES", 1 << 14)
+    monkeypatch.setattr(locate, "_MIN_ROWS", 64)
+    plan_locate = locate.plan_locate
     plans = []
 
     def tiny(num_nodes, *, budget_bytes, num_rows=None):
         plans.append(plan_locate(num_nodes, budget_bytes=1_000_000, num_rows=num_rows))
         return plans[-1]
 
-    monkeypatch.setattr("gloader.convert.links.write.plan_locate", tiny)
+    monkeypatch.setattr("gloader.convert.links.write_tables.plan_locate", tiny)
     made = run(tmp_path, ("train", tmp_path / "t.npy"), options={"overwrite": True}, **given)
     assert made.fingerprint == first
     assert plans[0].join_rows < 5_000  # the hub's rows came in pieces
@@ -264,16 +264,14 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
         raise StoreWriteError(28, f"writing {array.nbytes} bytes of temporary data to {path} failed: full")
 
     file = write_parquet(tmp_path / "t.parquet", **ROWS)
-    monkeypatch.setattr(row_spill, "append_bytes", full)
-    plan_locate = locate_plan.plan_locate
+    monkeypatch.setattr(spill, "append_bytes", full)
+    plan_locate = locate.plan_locate
 
     def spilling(*arguments, **keywords):
         plan = plan_locate(*arguments, **keywords)
-        return locate_plan.LocatePlan(
-            **{name: getattr(plan, name) for name in plan.__slots__} | {"held_bytes": 0}
-        )
+        return locate.LocatePlan(**{name: getattr(plan, name) for name in plan.__slots__} | {"held_bytes": 0})
 
-    monkeypatch.setattr("gloader.convert.links.write.plan_locate", spilling)
+    monkeypatch.setattr("gloader.convert.links.write_tables.plan_locate", spilling)
     with pytest.raises(StoreWriteError, match=r"temporary data to .*by-destination-00000.rows failed"):
         run(tmp_path, ("train", file))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in", "t.parquet"]

@@ -9,8 +9,7 @@ from convert_helpers import read_all
 from ogb_layout import LINK_SPLITS, SPLITS, write_mag240m, write_ogb, write_ogbl, write_ogbn_mag
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.sources.mag import open_papers
-from gloader.convert.sources.mag_hetero import open_mag240m
+from gloader.convert.sources.mag import open_mag240m, open_papers
 from gloader.convert.sources.ogb import open_ogb
 
 

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 from gloader.cli.main import main
+from gloader.convert import node_order
 from gloader.convert.options import PrepareOptions, SourceOptions
-from gloader.convert.order import ordered_rows
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.prepared_cache import prepared_path
 from gloader.convert.readers import parquet_table
@@ -356,7 +356,7 @@ def test_rows_are_moved_out_of_core_within_the_budget(folder, monkeypatch, order
     assert plan.memory_bytes <= budget
     dealt = []
     monkeypatch.setattr(
-        ordered_rows, "_deal_out", lambda *a, real=ordered_rows._deal_out: (dealt.append(len(a[0])), real(*a))
+        node_order, "_deal_out", lambda *a, real=node_order._deal_out: (dealt.append(len(a[0])), real(*a))
     )
     prepare(source, folder / "d", options)
     assert sum(dealt) == len(rows)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.cli.main import main
-from gloader.convert.links.relations import PairSample, reverses_by_pairs
+from gloader.convert.links.link_tables import PairSample, reverses_by_pairs
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
 from gloader.convert.readers.checked_rows import CheckedRows, ValueRange, is_rounded

@@ -9,10 +9,10 @@ from convert_helpers import ListEdges, expected_neighbors
 from typed_sources import CITES, IN, WRITES, expected_relation, neighbors, rows_of, typed_graph
 
 from gloader.convert.csc import external_csc
-from gloader.convert.hetero_source import MeanOf, NodeSource, RelationSource
 from gloader.convert.options import EdgeRules, PrepareOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.source import MeanOf, NodeSource, RelationSource
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, ConfigError, GloaderError, GraphError, ShapeError, SourceError
 
@@ -111,7 +111,7 @@ def test_edges_that_do_not_fit_are_spilled_and_are_the_same(tmp_path, monkeypatc
     for name, value in (("_MIN_CHUNK_EDGES", 7), ("PIECE_BYTES", 64), ("_BUCKET_NODES", 4)):
         monkeypatch.setattr(external_csc, name, value)
     monkeypatch.setattr("gloader.convert.csc.sorted_ranges.PIECE_BYTES", 64)
-    monkeypatch.setattr("gloader.convert.hetero_plan.WRITER_BYTES", 0)
+    monkeypatch.setattr("gloader.convert.prepare_plan.WRITER_BYTES", 0)
     options = PrepareOptions(memory_budget_bytes=2500)
     report = prepare(typed_graph().source(), tmp_path / "small", options)
     assert report.spilled_bytes > 0

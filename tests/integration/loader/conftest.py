@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gloader import Dataset, Loader
 from gloader.device import Device
-from gloader.testing.overwriting_ring import OverwritingRing
+from gloader.testing.rehearsed_device import OverwritingRing
 
 from .swept_edges import sweeping
 
@@ -78,9 +78,9 @@ def on_device(monkeypatch: pytest.MonkeyPatch) -> Callable[[Device], None]:
     """Return a function that puts another device in the CPU's place; buffers that come back are overwritten."""
 
     def put(device: Device) -> None:
-        monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
+        monkeypatch.setattr("gloader.pipeline.open.device_tier.open_device", lambda place: device)
         if device.is_asynchronous:
-            monkeypatch.setattr("gloader.pipeline.open_tiers.BufferRing", OverwritingRing)
+            monkeypatch.setattr("gloader.pipeline.open.tiers.BufferRing", OverwritingRing)
 
     return put
 

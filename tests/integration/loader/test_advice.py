@@ -13,10 +13,9 @@ from replay_recordings import recorded
 import gloader
 from gloader import Loader
 from gloader.errors import ConfigError
-from gloader.observe.recent_timeline import MOST_BATCHES, RecentTimeline
-from gloader.observe.timeline_events import Used
-from gloader.pipeline.advice import Advisor
-from gloader.pipeline.planned_load import plan_tiers
+from gloader.observe.timeline import MOST_BATCHES, RecentTimeline, Used
+from gloader.pipeline.advisor import Advisor
+from gloader.pipeline.open.load_plan import plan_tiers
 from gloader.replay.demands import measure
 from gloader.replay.recording import Recording
 from gloader.replay.replay import replay
@@ -150,7 +149,7 @@ def test_a_loader_advises_after_its_second_epoch_and_records_what_it_needs(
             pass
         assert isinstance(loader.advice(), str)
         state = {**loader.state_dict(), "next": [0, 0]}
-        header = gloader.pipeline.run_header.run_header(
+        header = gloader.pipeline.run.run_header(
             loader._held.tier,  # type: ignore[arg-type]
             loader._settings,
             replace(loader._state, next=BatchId(epoch=0, index=0)),

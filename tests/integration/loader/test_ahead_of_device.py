@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gloader.device import Device
-from gloader.pipeline.pace import BATCHES_AHEAD
+from gloader.pipeline.send import BATCHES_AHEAD
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import ReadyBatch
 

@@ -19,7 +19,7 @@ from .test_loader import _digest, _loader, _stream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gloader.pipeline.tiers import FeatureTier
+    from gloader.pipeline.open.tiers import FeatureTier
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> RehearsedDevice:
     if not has_triton():
         pytest.skip("nothing samples on a device: Triton is missing (pip install -e '.[gpu]')")
     device = RehearsedDevice()
-    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
+    monkeypatch.setattr("gloader.pipeline.open.device_tier.open_device", lambda place: device)
     return device
 
 

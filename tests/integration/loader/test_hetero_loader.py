@@ -10,8 +10,8 @@ import pytest
 import gloader
 from gloader import Dataset, Loader, collective
 from gloader.errors import ConfigError, SeedError
-from gloader.pipeline.table_files import _largest_file
-from gloader.pipeline.unreachable import _warn_once
+from gloader.pipeline.open.disk import _largest_file
+from gloader.pipeline.open.load_plan import _warn_once
 
 from .typed import EDGES, FANOUTS, NUM_NODES, WIDTHS, TypedGraph, contents, expected, open_loader, write_typed
 

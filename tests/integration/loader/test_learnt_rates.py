@@ -8,9 +8,10 @@ import pytest
 from forking import in_child
 
 import gloader
-from gloader.ssd_store.cost import learner as learner_module
-from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
-from gloader.ssd_store.cost.rates import rates_of
+from gloader.ssd_store.cost import device_rates as learner_module
+from gloader.ssd_store.cost.device_profile import DeviceProfile
+from gloader.ssd_store.cost.device_rates import rates_of
+from gloader.ssd_store.cost.profile import remember_profile, remembered_profile
 from gloader.ssd_store.cost.strategy import predict_seconds
 
 from .conftest import Written

@@ -73,7 +73,7 @@ def test_an_epoch_counts_the_reads_and_writes_that_the_disk_saw(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, cached_rows: int
 ) -> None:
     os_io = CountingOS()
-    monkeypatch.setattr("gloader.plan.spill_budget.SpillFolder", functools.partial(SpillFolder, os_io=os_io))
+    monkeypatch.setattr("gloader.plan.sweep_plan.SpillFolder", functools.partial(SpillFolder, os_io=os_io))
     with gloader.Loader(
         Dataset.open(path, os_io=os_io), fanouts=[10, 5], batch_size=250, memory_budget="200MB", threads=1,
         features="ssd", cache=cached_rows * 4 * DIM, superbatch=2, io_strategy=strategy, spill_dir=tmp_path, epochs=1,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gloader import Dataset, HeteroLoader
-from gloader.core import descriptors
+from gloader.core import machine
 from gloader.errors import StoreOpenError
 
 RELATIONS, NODES, EDGES = 14, 200, 3000
@@ -65,7 +65,7 @@ def test_a_run_opens_no_more_files_than_were_counted_at_its_door(
     dataset: Dataset, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    before = descriptors._num_open()
+    before = machine._num_open()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (before, hard))
     counted: list[int] = []
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: counted.append(limits[0]))
@@ -79,8 +79,8 @@ def test_a_run_opens_no_more_files_than_were_counted_at_its_door(
 def test_too_many_relations_for_the_limit_are_refused_before_a_file_is_opened(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = descriptors._num_open()
+    before = machine._num_open()
     monkeypatch.setattr(resource, "getrlimit", lambda _: (before + 40, before + 40))
     with pytest.raises(StoreOpenError, match=r"files may be open at a time, .* run `ulimit -n \d+` before"):
         most_open(dataset, **WAYS["packed"])
-    assert descriptors._num_open() == before
+    assert machine._num_open() == before

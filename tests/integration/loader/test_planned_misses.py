@@ -6,7 +6,7 @@ import numpy as np
 
 import gloader
 from gloader.cache import make_planner
-from gloader.ssd_store.cost.superbatch_size import ramp
+from gloader.ssd_store.cost.strategy import ramp
 
 from .conftest import NUM_NODES, Written
 from .streams import ROW, SAMPLING

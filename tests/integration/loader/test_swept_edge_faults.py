@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gloader
-from gloader.dataset.picked_passes import PickedPasses
+from gloader.dataset.edge_passes import PickedPasses
 from gloader.errors import (
     BudgetError,
     ChannelClosedError,
@@ -28,8 +28,7 @@ from gloader.errors import (
 )
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import StrPath
-from gloader.ssd_store.spill.file import SpillFile
-from gloader.ssd_store.spill.folder import SpillFolder
+from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
 from gloader.testing.faults import Corruption, FaultyOS
 from gloader.testing.resume import batch_digest as digest
 

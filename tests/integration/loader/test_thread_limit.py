@@ -15,15 +15,15 @@ import pytest
 import gloader
 from gloader.config import ModelConfig
 from gloader.core.order import EpochOrder
-from gloader.core.thread_start import thread_errors
+from gloader.core.signals import thread_errors
 from gloader.device.hot_rows import presampled_counts
 from gloader.errors import ThreadStartError
 from gloader.lab.inspect import sample_trace
 from gloader.models import build_model
 from gloader.samplers import NeighborSampler
 from gloader.ssd_store import RamFeatures
-from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.rows import FeatureRows
 
 if TYPE_CHECKING:
     from .conftest import Written

@@ -19,7 +19,7 @@ from gloader.dataset.mirrored import Mirrored, mirrors_dir
 from gloader.errors import StoreReadError
 from gloader.ssd_store.mirror import block_fetch
 from gloader.testing.range_server import RangeServer
-from gloader.testing.served_faults import Flip
+from gloader.testing.served_folder import Flip
 
 Json = dict[str, Any]
 SMALL = [

@@ -15,10 +15,10 @@ import pytest
 from gloader import Dataset, Loader
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import ChecksumError, ConfigError, StoreError
-from gloader.pipeline import superbatch_flow
+from gloader.pipeline import flow
 from gloader.testing.range_server import RangeServer
 from gloader.testing.resume import batch_digest
-from gloader.testing.served_faults import Faults, Flip
+from gloader.testing.served_folder import Faults, Flip
 from gloader.training.train import fit
 
 from .conftest import BLOCK_BYTES, DIM, make_small_blocks
@@ -81,7 +81,7 @@ def test_blocks_are_asked_for_once_each(serve: Serve, opened: Open, local: Datas
 def test_batches_come_with_the_blocks_that_the_first_one_brings(
     serve: Serve, opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(superbatch_flow, "_LATER", 1000)  # however long the others take to be sampled
+    monkeypatch.setattr(flow, "_LATER", 1000)  # however long the others take to be sampled
     url = serve().url + "/papers"
     sizes = []
     for _ in range(2):  # the second time nothing is missing

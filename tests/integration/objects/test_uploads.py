@@ -16,7 +16,7 @@ from gloader.cli.main import main
 from gloader.convert.upload import require_target, upload_dataset
 from gloader.errors import ConfigError, StoreExistsError, StoreReadError, StoreWriteError
 from gloader.testing.range_server import RangeServer
-from gloader.testing.served_faults import Faults
+from gloader.testing.served_folder import Faults
 
 Json = dict[str, Any]
 
@@ -116,15 +116,15 @@ def test_an_object_that_is_not_whole_is_no_dataset(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = small(tmp_path / "here")
-    from gloader.ssd_store.mirror import obstore_client
+    from gloader.ssd_store.mirror import object_store
 
-    put = obstore_client.ObstoreClient.put
+    put = object_store.ObstoreClient.put
 
     def truncated(client: Any, name: str, source: Any) -> None:
         pieces = source if isinstance(source, bytes) else b"".join(source)
         put(client, name, pieces[:-1])
 
-    monkeypatch.setattr(obstore_client.ObstoreClient, "put", truncated)
+    monkeypatch.setattr(object_store.ObstoreClient, "put", truncated)
     with pytest.raises(StoreWriteError, match=r"was uploaded with [\d,]+ bytes and has [\d,]+ bytes"):
         upload_dataset(dataset.root, f"file://{store}")
     assert "dataset.json" not in files(store)

@@ -29,13 +29,13 @@ from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import run_budget, train, trainer
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate
-from gloader.training.inference.activations import FeatureRows
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.rows import FeatureRows
 from gloader.training.model_spec import ModelSpec
-from gloader.training.own_device import resolve_device
 from gloader.training.predict import predict
+from gloader.training.process import resolve_device
 from gloader.training.reporter import SilentReporter
-from gloader.training.run_identity import decisive_settings, differing
+from gloader.training.run_folder import decisive_settings, differing
 from gloader.training.task import NodeTask
 from gloader.training.train import FitResult, RunFiles
 from gloader.training.train_step import TrainStep
@@ -257,7 +257,7 @@ def test_the_state_of_torchs_generator_neither_matters_nor_changes(communities) 
 def test_a_device_that_holds_all_rows_is_evaluated_from(communities, monkeypatch, cache) -> None:
     device = RehearsedDevice()
     expected = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(features="ssd")).summary
-    for place in ("pipeline.open_device_tier", "training.inference.placement"):
+    for place in ("pipeline.open.device_tier", "training.inference.placement"):
         monkeypatch.setattr(f"gloader.{place}.open_device", lambda place: device)
     true, reads = FeatureRows.read, []
     monkeypatch.setattr(FeatureRows, "read", lambda *rest: (reads.append(1), true(*rest))[1])

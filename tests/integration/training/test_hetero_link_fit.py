@@ -10,10 +10,8 @@ from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig,
 from gloader.errors import CheckpointError, ConfigError
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.link_judge import LinkJudge
-from gloader.training.link_metrics import LinkMetric, auc
-from gloader.training.predict import embed, predict
-from gloader.training.predict_pairs import score_pairs
+from gloader.training.link_judge import LinkJudge, LinkMetric, auc
+from gloader.training.predict import embed, predict, score_pairs
 from gloader.training.train import FitResult, RunFiles
 
 USERS, ITEMS, KINDS = 80, 60, 3

@@ -15,14 +15,13 @@ from gloader import Dataset
 from gloader.cli.main import main
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import CheckpointError, ConfigError, ShapeError, StateError
-from gloader.lab.report.read_training import read_training
+from gloader.lab.report.build_page import read_training
 from gloader.lab.report.run_facts import facts_of
 from gloader.loader import LinkLoader
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
-from gloader.training.link_judge import LinkJudge
-from gloader.training.link_metrics import LinkMetric, auc, hits, reciprocal_ranks
-from gloader.training.predict_pairs import score_pairs
+from gloader.training.link_judge import LinkJudge, LinkMetric, auc, hits, reciprocal_ranks
+from gloader.training.predict import score_pairs
 from gloader.training.train import FitResult, RunFiles
 
 N = 120
@@ -166,8 +165,8 @@ def test_embeddings_on_the_disk_give_the_same_figures(per_row, monkeypatch) -> N
         taken.append(args)
         return init(self, *args, budget_bytes=20_000, **rest)
 
-    from gloader.training.inference import layer_plan
-    from gloader.training.link_scores import PairScorer
+    from gloader.training.inference import plan as layer_plan
+    from gloader.training.link_judge import PairScorer
 
     init = PairScorer.__init__
     monkeypatch.setattr(PairScorer, "__init__", small)

@@ -21,7 +21,7 @@ from gloader.models import Schema
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.inference.outputs import OutputRoom
+from gloader.training.inference.placement import OutputRoom
 from gloader.training.model_spec import HeteroModelSpec, ModelSpec, schema_of
 from gloader.training.predict import embed, predict
 from gloader.training.train import RunFiles, fit

@@ -19,8 +19,8 @@ from gloader.config import (
 )
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
-from gloader.training.recorded_settings import read_train_settings
 from gloader.training.run_folder import RunFolder
+from gloader.training.run_settings import read_train_settings
 from gloader.training.train import RunFiles, fit
 
 

@@ -9,12 +9,11 @@ from convert_helpers import Column, ListEdges, MemorySink, expected_columns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.convert import edge_rows, edge_rows_plan
+from gloader.convert import edge_rows, node_order
 from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.edge_rows import FeaturedEdges, write_edges
 from gloader.convert.options import EdgeRules
-from gloader.convert.order import ordered_rows
 from gloader.convert.progress import NO_PROGRESS
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.errors import BudgetError, FeatureValueError, ShapeError, StoreWriteError
@@ -27,12 +26,12 @@ def tiny_buffers():
         patch.setattr(external_csc, "_BUCKET_NODES", 4)
         patch.setattr(external_csc, "PIECE_BYTES", 48)
         patch.setattr(sorted_ranges, "PIECE_BYTES", 48)
-        patch.setattr(ordered_rows, "_PIECE_BYTES", 64)
-        patch.setattr(edge_rows_plan, "_CHUNK_BYTES", 200)
-        patch.setattr(edge_rows_plan, "_DEAL_POSITIONS", 7)
+        patch.setattr(node_order, "_PIECE_BYTES", 64)
+        patch.setattr(edge_rows, "_CHUNK_BYTES", 200)
+        patch.setattr(edge_rows, "_DEAL_POSITIONS", 7)
         # A few rows, and the places of a few, take the whole budget of a sort.
-        patch.setattr(edge_rows_plan, "_ROW_SORT_BYTES", 300)
-        patch.setattr(edge_rows_plan, "PAIR_BYTES", 200)
+        patch.setattr(edge_rows, "_ROW_SORT_BYTES", 300)
+        patch.setattr(edge_rows, "PAIR_BYTES", 200)
         yield
 
 
@@ -128,9 +127,9 @@ def test_small_budgets_send_rows_and_places_through_files(tmp_path, monkeypatch)
         written.update(path.name for path in tmp_path.iterdir())
 
     monkeypatch.setattr(edge_rows.EdgeMoves, "deal_out", spying)
-    plain_collect = ordered_rows._collect
+    plain_collect = node_order._collect
     monkeypatch.setattr(
-        ordered_rows, "_collect", lambda path, *rest: written.add(path.name) or plain_collect(path, *rest)
+        node_order, "_collect", lambda path, *rest: written.add(path.name) or plain_collect(path, *rest)
     )
     edges = [(number % 7, number % 5) for number in range(400)]
     sink = FeatureSink()

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from linked import LinkArrays, link_arrays, write_linked
 
-from gloader.dataset.link_values import LinkLimits
+from gloader.dataset.link_record import LinkLimits
 from gloader.dataset.verify import verify_dataset
 
 # fsync is most of the time on a disk, and nothing to these tests.

@@ -13,12 +13,12 @@ from typed_sources import IN, WRITES, typed_graph
 
 import gloader.convert.edge_rows as edge_rows_module
 import gloader.convert.hetero_prepare as hetero_module
-import gloader.convert.order.ordered_rows as ordered_module
+import gloader.convert.node_order as ordered_module
 import gloader.convert.prepare as prepare_module
-from gloader.convert.hetero_source import MeanOf
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
-from gloader.core.row_ranges import RangePart
+from gloader.convert.source import MeanOf
+from gloader.core.ids import RangePart
 from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.ssd_store import FeatureStore

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.distributed.exchange.rounds import bucket_starts, plan_arrivals, plan_rounds, plan_sizes
+from gloader.distributed.exchange.owner import bucket_starts, plan_arrivals, plan_rounds, plan_sizes
 from gloader.errors import BudgetError
 
 PAGE = 4096

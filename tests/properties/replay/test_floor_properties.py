@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.replay.floor import floor_of, floor_of_mixture
-from gloader.replay.needs import needs_of, without_reads
+from gloader.replay.floor import floor_of, floor_of_mixture, needs_of, without_reads
 from gloader.replay.replay import replay
 from gloader.replay.work import (
     NOTHING,

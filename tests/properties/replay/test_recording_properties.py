@@ -13,9 +13,8 @@ from recorded_traces import SHORT, SLICE, trace
 from replay_recordings import recorded
 
 from gloader.errors import ReplayError
-from gloader.replay.costs import learn_costs
 from gloader.replay.demands import measure, work_of
-from gloader.replay.planned_work import SampleCosts
+from gloader.replay.planned_work import SampleCosts, learn_costs
 from gloader.replay.recording import HEADER_KEY, Recording, RunHeader, parse_recording
 from gloader.replay.replay import replay
 from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader import Binary, Uniform
-from gloader.bridges.given_pairs import draw_beside, edges_of_pairs
+from gloader.bridges.given_seeds import draw_beside, edges_of_pairs
 from gloader.errors import SeedError
 from gloader.samplers import CscGraph
 

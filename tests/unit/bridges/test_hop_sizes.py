@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gloader.bridges.hop_sizes import nodes_by_hop
+from gloader.bridges.loader_view import nodes_by_hop
 from gloader.types import Block
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gloader.adapters.pyg import to_hetero_data
-from gloader.bridges.hop_sizes import nodes_by_hop
-from gloader.bridges.pyg.merged_edges import Hops, merge_edges
+from gloader.bridges.loader_view import nodes_by_hop
+from gloader.bridges.pyg.data import Hops, merge_edges
 from tests.unit.bridges.hetero_batches import CITES, DIMS, NEVER, NUM_NODES, RELATIONS, WRITES, SmallGraph
 
 with warnings.catch_warnings():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.cache import rows_that_fit
-from gloader.cache.device_division import DeviceShelf, divide_device_bytes
+from gloader.cache.static import DeviceShelf, divide_device_bytes
 
 SHELVES = st.builds(
     DeviceShelf,

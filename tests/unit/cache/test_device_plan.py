@@ -15,7 +15,7 @@ from gloader.cache import (
     rows_that_fit,
     whole_device_cache,
 )
-from gloader.cache.device_plan import cache_bytes
+from gloader.cache.static import cache_bytes
 from gloader.errors import ConfigError, PlanError
 
 

@@ -19,8 +19,7 @@ from gloader.cache import (
     slot_bytes,
     table_bytes,
 )
-from gloader.cache.baseline_kernels import ONLINE_KERNELS
-from gloader.cache.baselines import PolicyName
+from gloader.cache.baselines import ONLINE_KERNELS, PolicyName
 from gloader.config import Policy
 from gloader.errors import ConfigError, PlanError
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gloader.cache import make_planner
-from gloader.cache.reuse import ReuseProfile, cache_outlook, measure_reuse
+from gloader.cache.curve import ReuseProfile, cache_outlook, measure_reuse
 
 N, S = 20_000, 8
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gloader.cache import SlotCache, plan_belady
-from gloader.core.processor_time import own_account
+from gloader.core.thread_times import own_account
 from gloader.errors import FeatureValueError, PlanError, ShapeError
 from gloader.ssd_store import RamFeatures
 from gloader.types import CacheStep, IdArray

@@ -13,9 +13,9 @@ import pytest
 from rich.console import Console
 
 from gloader.cli.main import main
+from gloader.cli.screen import Screen, facts, show_logs
 from gloader.cli.train import _default_out
-from gloader.cli.views.screen import Screen, facts, show_logs
-from gloader.core.printable import printable, printable_line
+from gloader.core.malformed import printable, printable_line
 from gloader.dataset import Dataset
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import SourceError

@@ -11,9 +11,9 @@ import pytest
 
 from gloader.cli import machine_check
 from gloader.cli.doctor import _table
-from gloader.cli.views.screen import Screen
-from gloader.ssd_store.cost.learnt import Known, Lesson
-from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile
+from gloader.cli.screen import Screen
+from gloader.ssd_store.cost.device_profile import DeviceProfile, Known, Lesson
+from gloader.ssd_store.cost.profile import remember_profile
 
 if TYPE_CHECKING:
     from pathlib import Path

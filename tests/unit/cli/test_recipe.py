@@ -11,7 +11,7 @@ import pytest
 from gloader.cli import main as cli
 from gloader.cli.failure import EXIT_USAGE
 from gloader.cli.recipe import load_recipe, nearest_key
-from gloader.cli.run_flags import RunFlags
+from gloader.cli.train import RunFlags
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig
 from gloader.core.fanouts import checked_fanouts
 from gloader.errors import ConfigError

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gloader.cli import screen as module
+from gloader.cli.conversion_view import convert_view, format_amount
 from gloader.cli.failure import report
 from gloader.cli.main import main
+from gloader.cli.run_view import RunView, print_result
+from gloader.cli.screen import Screen, facts, show_logs
 from gloader.cli.train import _print as end_of_run
-from gloader.cli.views import screen as module
-from gloader.cli.views.convert import convert_view, format_amount
-from gloader.cli.views.run import RunView, print_result
-from gloader.cli.views.screen import Screen, facts, show_logs
 from gloader.convert.registry import SOURCE_FORMS
 from gloader.errors import ConfigError
 from gloader.observe import compile_clock

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from gloader.convert.hetero_prepare import plan_typed_source
-from gloader.convert.hetero_source import HeteroSource, MeanOf, NodeSource, RelationSource
 from gloader.convert.options import PrepareOptions
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
-from gloader.convert.source import Splits
+from gloader.convert.source import HeteroSource, MeanOf, NodeSource, RelationSource, Splits
 
 MIB = 2**20
 WRITES = ("author", "writes", "paper")

@@ -17,7 +17,7 @@ from gloader.convert.prepared_cache import ensure_dataset, prepared_path
 from gloader.core.paths import home_dir
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, StoreWriteError
-from gloader.ssd_store.write.lock import LockedFolder
+from gloader.ssd_store.write.atomic_file import LockedFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -170,9 +170,7 @@ def test_a_source_edited_after_it_was_prepared_is_prepared_again(tmp_path: Path)
 def test_a_source_that_is_downloaded_on_its_first_use_is_prepared_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gloader.convert.download.download.fetch_ogb", lambda name, root: write_ogb(root, name)
-    )
+    monkeypatch.setattr("gloader.convert.downloads.fetch_ogb", lambda name, root: write_ogb(root, name))
     spec = f"ogb:ogbn-arxiv@{tmp_path}"
     assert ensure_dataset(spec, SOURCE, PREPARE) == ensure_dataset(spec, SOURCE, PREPARE)
 

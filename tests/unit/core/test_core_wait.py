@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from forking import in_child
 
-from gloader.core import core_wait
-from gloader.core.core_wait import core_wait_s
+from gloader.core import thread_times
+from gloader.core.thread_times import core_wait_s
 
 if TYPE_CHECKING:
     import pytest
@@ -22,20 +22,20 @@ def test_it_never_falls() -> None:
 
 
 def test_each_thread_has_its_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
-    found: list[core_wait._Schedule] = []
+    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
+    found: list[thread_times._Schedule] = []
     threads = [
-        threading.Thread(target=lambda: found.append(core_wait._own.schedule), name=f"t-{number}")
+        threading.Thread(target=lambda: found.append(thread_times._own.schedule), name=f"t-{number}")
         for number in range(2)
     ]
     for thread in threads:
         thread.start()
         thread.join()
-    assert len({id(one) for one in [*found, core_wait._own.schedule]}) == 3
+    assert len({id(one) for one in [*found, thread_times._own.schedule]}) == 3
 
 
 def test_an_account_goes_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
     thread = threading.Thread(target=core_wait_s, name="waits")
     thread.start()
@@ -44,23 +44,23 @@ def test_an_account_goes_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_where_nobody_counts_there_was_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_wait, "_PATH", "/proc/thread-self/no-such-file")
-    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    monkeypatch.setattr(thread_times, "_PATH", "/proc/thread-self/no-such-file")
+    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
     assert core_wait_s() == 0
 
 
 def test_what_is_no_account_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core_wait, "_PATH", "/proc/version")
-    monkeypatch.setattr(core_wait, "_own", core_wait._Own())
+    monkeypatch.setattr(thread_times, "_PATH", "/proc/version")
+    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
     assert core_wait_s() == 0
 
 
 def test_a_forked_child_begins_anew() -> None:
     core_wait_s()
-    ours = core_wait._own
+    ours = thread_times._own
 
     def check() -> None:
-        assert core_wait._own is not ours
+        assert thread_times._own is not ours
         assert core_wait_s() >= 0
 
     assert in_child(check) == 0

@@ -5,7 +5,7 @@ import resource
 
 import pytest
 
-from gloader.core.descriptors import SPARE, require_descriptors
+from gloader.core.machine import SPARE, require_descriptors
 from gloader.errors import StoreOpenError
 
 NUM_OPEN = 10

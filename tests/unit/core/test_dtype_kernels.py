@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gloader.core.dtype_kernels import (
+from gloader.core.value_kernels import (
     dequantize_int8,
     narrow_to_bfloat16,
     narrow_to_float16,

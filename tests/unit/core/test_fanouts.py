@@ -11,7 +11,7 @@ import gloader
 from gloader.config import LoaderSettings, SamplingSettings
 from gloader.core.fanouts import checked_fanouts, largest_fanout, plain_fanouts
 from gloader.errors import ConfigError
-from gloader.pipeline.seed_order import named_facts, stream_fingerprint
+from gloader.pipeline.seeds import named_facts, stream_fingerprint
 from gloader.samplers.arguments import resolve_fanouts
 from gloader.types import CollectiveFanouts, RelationFanouts
 

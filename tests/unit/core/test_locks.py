@@ -10,7 +10,7 @@ from types import FrameType
 
 import pytest
 
-from gloader.core.locks import SignalSafeCondition
+from gloader.core.signals import SignalSafeCondition
 
 
 def test_what_is_ready_needs_no_wait() -> None:

@@ -17,8 +17,8 @@ OWN_MESSAGES = {
 }
 # Parts of a reader whose only caller catches MALFORMED.
 INNER = {
-    ("gloader/lab/report/read_training.py", "_lines"),
-    ("gloader/observe/timeline_picture.py", "_slices_of"),
+    ("gloader/lab/report/build_page.py", "_lines"),
+    ("gloader/lab/report/timeline_picture.py", "_slices_of"),
     ("gloader/convert/sources/ogb.py", "_read_meta"),
 }
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gloader.core.object_price import ObjectPrice, format_cost
+from gloader.core.object_traffic import ObjectPrice, format_cost
 from gloader.errors import ConfigError
 
 

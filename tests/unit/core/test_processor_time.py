@@ -6,7 +6,7 @@ import time
 import pytest
 from processor_time import BURN_NS, burn, run_on_thread
 
-from gloader.core.processor_time import helping, own_account, thread_ns
+from gloader.core.thread_times import helping, own_account, thread_ns
 
 
 def test_what_helpers_use_counts_for_who_asked_them() -> None:

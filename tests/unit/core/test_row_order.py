@@ -5,8 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from gloader.core.order import EpochOrder, epoch_permutation
-from gloader.core.row_order import RowOrder, permuted_range
+from gloader.core.order import EpochOrder, RowOrder, epoch_permutation, permuted_range
 from gloader.errors import ConfigError, SeedError
 from gloader.types import BatchId
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gloader.core.row_ranges import (
+from gloader.core.ids import (
     HeldRows,
     RangePart,
     RowRanges,

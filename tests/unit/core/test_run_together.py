@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gloader.core.thread_start import run_together
+from gloader.core.signals import run_together
 
 
 def names() -> list[str]:

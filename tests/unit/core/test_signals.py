@@ -20,14 +20,14 @@ from gloader.core.signals import (
     forget_sigterm,
     interruption_first,
     is_signal_pending,
+    run_together,
     uninterrupted,
 )
-from gloader.core.thread_start import run_together
 from gloader.observe.instruments import Work
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import EpochIterator
 from gloader.pipeline.threads import Failures, Pipeline, StageThread
-from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.os_io import Descriptor
 from gloader.ssd_store.spill.folder import SpillFolder
 
 BOTH = pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

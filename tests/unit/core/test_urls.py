@@ -1,6 +1,6 @@
 import pytest
 
-from gloader.core.urls import is_squeezed_url, is_url, require_no_url, require_plain, shown_url
+from gloader.core.paths import is_squeezed_url, is_url, require_no_url, require_plain, shown_url
 from gloader.errors import ConfigError
 
 

@@ -11,8 +11,7 @@ import pytest
 from linked import BOUGHT, BUYS, NUM_EDGES, EdgeArrays, edge_arrays, write_linked, write_linked_types
 
 from gloader.dataset import Dataset
-from gloader.dataset.edge_times import TimeCheck
-from gloader.dataset.verify import verify_dataset
+from gloader.dataset.verify import TimeCheck, verify_dataset
 from gloader.errors import ChecksumError, FormatError, GraphError, VersionError
 from gloader.samplers.graph import describe_unsorted_time
 from gloader.ssd_store import FeatureStore

@@ -14,12 +14,12 @@ from gloader.dataset import Dataset
 from gloader.dataset.hetero_passes import HeteroHops, HeteroPasses
 from gloader.errors import BudgetError, ChannelClosedError, ChecksumError, SpillError
 from gloader.samplers import CscGraph, make_hetero_sampler
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.ssd_store.spill.folder import SpillFolder
-from gloader.testing.excluded_edges import edges_to_exclude
 from gloader.testing.hetero_sampler_suite import hetero_batch_bytes, make_hetero_graph
+from gloader.testing.sampler_suite import edges_to_exclude
 from gloader.types import BatchId, BatchSeeds
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gloader.core.processor_time import own_account
+from gloader.core.thread_times import own_account
 from gloader.dataset import Dataset
 from gloader.dataset.list_passes import ListPasses, SweptLists
 from gloader.errors import (
@@ -24,7 +24,7 @@ from gloader.errors import (
 )
 from gloader.samplers import CscGraph, make_sampler
 from gloader.samplers.list_rule import ListRule
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.spill.folder import SpillFolder

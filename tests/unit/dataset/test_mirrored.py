@@ -4,10 +4,9 @@ from dataclasses import asdict
 
 import pytest
 
-from gloader.core.object_price import ObjectPrice
-from gloader.core.object_traffic import ObjectTraffic
+from gloader.core.object_traffic import ObjectPrice, ObjectTraffic
 from gloader.dataset.mirrored import rates_with_store
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 
 DISK = IoRates(
     random_reads_per_s=100_000.0,

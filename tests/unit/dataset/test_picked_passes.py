@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gloader.dataset import Dataset, picked_passes
-from gloader.dataset.picked_passes import PickedPasses
+from gloader.dataset import Dataset, edge_passes
+from gloader.dataset.edge_passes import PickedPasses
 from gloader.errors import (
     BudgetError,
     ChannelClosedError,
@@ -26,7 +26,7 @@ from gloader.errors import (
 from gloader.samplers import NeighborSampler
 from gloader.samplers.neighbor import MergedBlockSampler
 from gloader.samplers.pick_rule import UniformPickRule
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.spill.folder import SpillFolder
@@ -37,7 +37,7 @@ from gloader.types import BatchId, BatchSeeds
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gloader.dataset.picked_passes import PickedHops
+    from gloader.dataset.edge_passes import PickedHops
     from gloader.samplers.sweeping import Frontier
     from gloader.types import AnySeeds
 
@@ -238,8 +238,8 @@ def test_a_flipped_bit_matters_in_a_wanted_page_alone(paths: dict[str, Path], tm
 def test_marking_ends_where_most_pages_are_wanted_and_damage_elsewhere_is_still_nobodys(
     paths: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(picked_passes, "_FULL_SHARE", 0.02)
-    monkeypatch.setattr(picked_passes, "_LOOKS", 1000)
+    monkeypatch.setattr(edge_passes, "_FULL_SHARE", 0.02)
+    monkeypatch.setattr(edge_passes, "_LOOKS", 1000)
     marked = []
     original = UniformPickRule.mark
     monkeypatch.setattr(

@@ -11,7 +11,7 @@ import pytest
 
 from gloader.cli.main import main
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.core.row_ranges import RowRanges
+from gloader.core.ids import RowRanges
 from gloader.dataset import Dataset
 from gloader.dataset.verify import verify_dataset
 from gloader.errors import (
@@ -26,8 +26,7 @@ from gloader.errors import (
 from gloader.ssd_store import FeatureStore, Packer
 from gloader.ssd_store.format.format import DATASET_MANIFEST, load_manifest
 from gloader.ssd_store.format.manifest import parse_manifest, seal_manifest
-from gloader.ssd_store.misses.direct import DirectMisses
-from gloader.ssd_store.misses.in_ram import load_misses
+from gloader.ssd_store.miss_sources import DirectMisses, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.faults import FaultyOS
 
@@ -304,7 +303,7 @@ def test_a_stand_alone_opening_knows_the_part(path: Path) -> None:
 def test_all_rows_are_refused_at_once_also_where_the_first_ones_are_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gloader.dataset.feature_rows._CHUNK_ROWS", 100)
+    monkeypatch.setattr("gloader.dataset.tables._CHUNK_ROWS", 100)
     root = write(tmp_path / "d", ranges="0/4").root
     system = FaultyOS(calls={"pread_into"})
     with Dataset.open(root, os_io=system).open_features():

@@ -18,7 +18,7 @@ from gloader.ssd_store.write.new_directory import NewDirectory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.dataset.hetero_writer import HeteroDatasetWriter
+    from gloader.dataset.writer import HeteroDatasetWriter
     from gloader.types import Relation
 
 WRITES = ("author", "writes", "paper")

@@ -29,8 +29,8 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.pipeline.open_ssd import static_rows
-from gloader.pipeline.table_files import TableFile
+from gloader.pipeline.open.disk import TableFile
+from gloader.pipeline.open.tiers import static_rows
 from gloader.samplers import CscGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO

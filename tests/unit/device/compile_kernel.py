@@ -10,7 +10,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import create_function_from_signature
 
-from gloader.device.row_gather import block_shape
+from gloader.device.row_table import block_shape
 from gloader.device.triton_kernels import _gather_kernel
 
 sys.path.append(str(Path(__file__).parents[2]))

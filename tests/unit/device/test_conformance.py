@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gloader.device.cpu import CpuDevice
+from gloader.device.seam import CpuDevice
 from gloader.testing.device_suite import DeviceSuite
 from gloader.testing.rehearsed_device import RehearsedDevice
 

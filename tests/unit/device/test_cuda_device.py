@@ -16,10 +16,8 @@ from forking import in_child
 from gloader.cache import whole_device_cache
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.device import RowFormat, StaticCache, cuda, open_device
-from gloader.device.cuda import CudaDevice, CudaHostMemory
-from gloader.device.host_memory import pieces, pin_in_place
-from gloader.device.row_gather import MOST_PROGRAMS, most_programs
-from gloader.device.row_table import RowParts, RowTable
+from gloader.device.cuda import CudaDevice, CudaHostMemory, pieces, pin_in_place
+from gloader.device.row_table import MOST_PROGRAMS, RowParts, RowTable, most_programs
 from gloader.device.seam import Device
 from gloader.distributed.shared_memory import create_segment, pin_segment
 from gloader.errors import ConfigError, StoreReadError

@@ -256,7 +256,7 @@ def test_the_host_waits_once_for_a_batch(
 ) -> None:
     from gloader.device.device_sampler import DeviceSampler
 
-    monkeypatch.setattr("gloader.device.topology.MOST_UNCOUNTED_EDGES", most)
+    monkeypatch.setattr("gloader.device.tier.MOST_UNCOUNTED_EDGES", most)
     device, graph = _Watched(), make_graph()
     layered = NeighborSampler(graph, fanouts)
     sampler = MergedBlockSampler(layered) if layout == "merged" else layered

@@ -7,7 +7,7 @@ import pytest
 import torch
 from forking import in_child
 
-from gloader.device.host_memory import pack, pack_offsets, pin_in_place, unpack
+from gloader.device.cuda import pack, pack_offsets, pin_in_place, unpack
 
 PAGE = 4096
 

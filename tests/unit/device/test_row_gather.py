@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from gloader.device.row_gather import fill_cached, gather_rows, has_triton
-from gloader.device.row_table import RowFormat, RowParts, RowTable, rows_as_tensor
+from gloader.device.row_table import (
+    RowFormat,
+    RowParts,
+    RowTable,
+    fill_cached,
+    gather_rows,
+    has_triton,
+    rows_as_tensor,
+)
 from gloader.errors import ShapeError
 
 NUM_NODES, NUM_CACHED, BATCH = 50, 20, 37

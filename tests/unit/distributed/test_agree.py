@@ -6,7 +6,7 @@ import pytest
 
 from gloader.distributed.agree import find_membership, is_gone, own_process, require_equal
 from gloader.errors import ConfigError, RankSettingsError
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill.claim import SpillOwner
 
 
 def test_without_a_process_group_a_loader_is_alone() -> None:

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.distributed.batch_layout import BatchShape, parse_shape, read_batch, write_batch
 from gloader.distributed.client_run import _with_own_ids
+from gloader.distributed.shared_memory import BatchShape, parse_shape, read_batch, write_batch
 from gloader.errors import RankError
 from gloader.pipeline.gather import HostBatch
 from gloader.types import BatchId, Block, Links, SampledBatch

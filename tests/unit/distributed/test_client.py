@@ -11,17 +11,19 @@ import pytest
 from numpy.typing import NDArray
 
 from gloader.distributed.agree import Team
-from gloader.distributed.batch_layout import BatchShape, write_batch
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.client_run import ClientRun
-from gloader.distributed.messages import (
+from gloader.distributed.shared_memory import BatchShape, create_segment, write_batch
+from gloader.distributed.wire import (
     Answer,
     Batch,
     Begin,
+    Connection,
     ErrorReport,
     Failed,
     Leave,
     Left,
+    Listener,
     Message,
     Ping,
     Pong,
@@ -30,12 +32,10 @@ from gloader.distributed.messages import (
     TryStep,
     Welcome,
 )
-from gloader.distributed.shared_memory import create_segment
-from gloader.distributed.wire import Connection, Listener
 from gloader.errors import ChannelClosedError, RankError
 from gloader.plan.memory_plan import MemoryPlan
 from gloader.plan.predict import StepSeconds
-from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+from gloader.ssd_store.cost.strategy import SuperbatchSize
 from gloader.types import BatchId, Block, SampledBatch
 
 HERE, NEXT = BatchId(epoch=0, index=0), BatchId(epoch=0, index=1)

@@ -17,12 +17,20 @@ from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.config import DeviceSettings
 from gloader.device import CpuDevice, DeviceTier, RowFormat
 from gloader.distributed.device_agreement import FollowerDevice, FollowerTable, PeerDevices
-from gloader.distributed.messages import Answer, Failed, HoldRows, Message, Pong, ReachFeatures
 from gloader.distributed.shared_memory import create_segment, pin_segment
-from gloader.distributed.wire import Connection, Received
+from gloader.distributed.wire import (
+    Answer,
+    Connection,
+    Failed,
+    HoldRows,
+    Message,
+    Pong,
+    ReachFeatures,
+    Received,
+)
 from gloader.errors import RankError
-from gloader.pipeline.open_device_tier import with_features
-from gloader.pipeline.other_devices import LoadedFeatures
+from gloader.pipeline.open.device_tier import with_features
+from gloader.pipeline.other_ranks import LoadedFeatures
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gloader.distributed.batch_layout import (
+from gloader.distributed.client_run import _with_own_ids
+from gloader.distributed.shared_memory import (
     AnyShape,
     BatchTypes,
     HeteroShape,
@@ -18,7 +19,6 @@ from gloader.distributed.batch_layout import (
     shape_of,
     write_batch,
 )
-from gloader.distributed.client_run import _with_own_ids
 from gloader.errors import RankError
 from gloader.types import BatchId, Block, HeteroBatch, Links, Relation
 

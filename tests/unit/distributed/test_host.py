@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gloader.core.locks import SignalSafeCondition
-from gloader.core.signals import uninterrupted
+from gloader.core.signals import SignalSafeCondition, uninterrupted
 from gloader.distributed.host import LoaderHost
 
 

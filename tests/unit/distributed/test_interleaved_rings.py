@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from gloader.core.order import EpochOrder
-from gloader.distributed.interleaved_rings import InterleavedRings
+from gloader.distributed.host import InterleavedRings
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.buffers import BufferRing, RowForm
-from gloader.pipeline.positions import BatchStream
+from gloader.pipeline.seeds import BatchStream
 from gloader.types import BatchId
 
 

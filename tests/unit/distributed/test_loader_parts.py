@@ -5,8 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from gloader.distributed import loader_parts
-from gloader.distributed.loader_parts import LoaderParts
+from gloader.distributed.open import LoaderParts
 
 
 def test_parts_that_are_closed_may_be_dropped_when_the_interpreter_is_taken_apart(
@@ -15,6 +14,6 @@ def test_parts_that_are_closed_may_be_dropped_when_the_interpreter_is_taken_apar
     closed = []
     parts = LoaderParts(cast("Any", SimpleNamespace(close=lambda: closed.append(True))))
     parts.close()
-    monkeypatch.setattr(loader_parts, "close_in_finalizer", None)
+    monkeypatch.setattr("gloader.distributed.open.close_in_finalizer", None)
     parts.__del__()
     assert closed == [True]

@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gloader.distributed import messages
-from gloader.distributed.batch_layout import BatchShape, BlockShape, HeteroShape
-from gloader.distributed.messages import Message, parse, to_json
-from gloader.distributed.seed_layout import LinkShape, SeedShape
+from gloader.distributed import wire
+from gloader.distributed.shared_memory import BatchShape, BlockShape, HeteroShape, LinkShape, SeedShape
+from gloader.distributed.wire import Message, parse, to_json
 from gloader.errors import RankError
 from gloader.plan.memory_plan import MemoryPlan
 from gloader.plan.predict import StepSeconds
 from gloader.plan.sweep_plan import SweepPlan
-from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+from gloader.ssd_store.cost.strategy import SuperbatchSize
 from gloader.types import BatchId
 
 SIZES = st.integers(0, 2**40)
@@ -98,7 +97,7 @@ BY_ANNOTATION = {
     "tuple[int, ...]": COUNTS,
     "tuple[RowDtype, ...]": st.lists(st.sampled_from(["float32", "float16", "uint16", "int8"])).map(tuple),
 }
-KINDS = list(messages._KINDS.items())
+KINDS = list(wire._KINDS.items())
 FEWER = settings(
     max_examples=max(1, settings().max_examples // 4)
 )  # each example tries every field of a kind
@@ -165,7 +164,7 @@ def test_a_field_that_nobody_knows_is_named(op: str, kind: type[Any], data: st.D
 
 @given(plan=PLANS)
 def test_what_is_wrong_inside_a_plan_is_named(plan: MemoryPlan) -> None:
-    whole = _sent(messages.Welcome(plan=plan, text=""))
+    whole = _sent(wire.Welcome(plan=plan, text=""))
     for field in dataclasses.fields(MemoryPlan):
         wrong, shown = ([], r"\[\]") if "None" in field.type else (None, "None")
         document = whole | {"plan": whole["plan"] | {field.name: wrong}}
@@ -192,16 +191,16 @@ def test_the_bytes_are_those_of_the_protocol() -> None:
         num_seeds=3,
         blocks=(BlockShape(num_src=5, num_dst=3, num_edges=9, is_weighted=False),),
     )
-    found = to_json(messages.Batch(run=4, segments=(6, 7), rows=(5,), shape=shape))
+    found = to_json(wire.Batch(run=4, segments=(6, 7), rows=(5,), shape=shape))
     assert json.dumps(found) == (
         '{"op": "batch", "run": 4, "segments": [6, 7], "rows": [5], "shape": [1, 2, 5, 3, [[5, 3, 9, false]]]}'
     )
     typed = HeteroShape(id=shape.id, num_nodes=(5, 0), num_seeds=(3, 0), hops=(shape.blocks, shape.blocks))
-    assert json.dumps(to_json(messages.TryStep(shape=typed))) == (
+    assert json.dumps(to_json(wire.TryStep(shape=typed))) == (
         '{"op": "try", "shape": [1, 2, [5, 0], [3, 0], [[[5, 3, 9, false]], [[5, 3, 9, false]]]]}'
     )
-    assert to_json(messages.Answer()) == {"op": "answer"}
-    assert to_json(messages.ErrorReport(text="t", notes=(), now=True)) == {
+    assert to_json(wire.Answer()) == {"op": "answer"}
+    assert to_json(wire.ErrorReport(text="t", notes=(), now=True)) == {
         "op": "error",
         "text": "t",
         "notes": (),

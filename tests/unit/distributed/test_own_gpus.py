@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import distributed
 
-from gloader.distributed import own_gpus
-from gloader.distributed.own_gpus import backend_of, collective_device, connect, gpu_of, require_own_gpus
+from gloader.distributed import agree
+from gloader.distributed.agree import backend_of, collective_device, connect, gpu_of, require_own_gpus
 from gloader.errors import RankSettingsError
 
 
@@ -76,7 +76,7 @@ def test_ranks_that_ask_for_one_gpu_share_it_where_their_backend_can(monkeypatch
 def test_devices_talk_where_a_backend_carries_them(monkeypatch: pytest.MonkeyPatch) -> None:
     _started_with("cpu:gloo", monkeypatch)
     sent: list[Any] = []
-    monkeypatch.setattr(own_gpus.distributed, "all_reduce", sent.append)
+    monkeypatch.setattr(agree.distributed, "all_reduce", sent.append)
     connect(torch.device("cuda"))
     assert sent == []
     connect(torch.device("cpu"))

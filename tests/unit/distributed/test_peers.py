@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from gloader.distributed.agree import Team
-from gloader.distributed.batch_layout import read_batch
-from gloader.distributed.messages import Batch, Hello, Message, Pong, Segment, Unmap
 from gloader.distributed.peers import Outbox, accept_all, report_of
-from gloader.distributed.shared_memory import take_segment
-from gloader.distributed.wire import Connection, Listener
+from gloader.distributed.shared_memory import read_batch, take_segment
+from gloader.distributed.wire import Batch, Connection, Hello, Listener, Message, Pong, Segment, Unmap
 from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from forking import in_child
 
-from gloader.distributed.messages import Bye, Failed, Hello, Leave, Pong, Release, Segment
 from gloader.distributed.shared_memory import create_segment, map_segment, seal_contents
-from gloader.distributed.wire import Connection, Listener
+from gloader.distributed.wire import Bye, Connection, Failed, Hello, Leave, Listener, Pong, Release, Segment
 from gloader.errors import RankError
 
 NOBODY = 65534

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from gloader.models.adjacency import Adjacency
-from gloader.models.aggregate import mean_neighbors, sum_neighbors
+from gloader.models.adjacency import Adjacency, mean_neighbors, sum_neighbors
 
 
 def _adjacency() -> Adjacency:

@@ -11,10 +11,9 @@ import torch
 
 from gloader.config import ModelConfig
 from gloader.models import GraphNetwork, build_model
-from gloader.models.adjacency import Adjacency
-from gloader.models.aggregate import mean_neighbors, sum_neighbors
+from gloader.models.adjacency import Adjacency, mean_neighbors, sum_neighbors
 from gloader.models.gat import GatConv
-from gloader.pipeline.transfer import to_device_block
+from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, make_sampler
 from gloader.samplers.make import SAMPLER_NAMES
 from gloader.types import BatchId, DeviceBlock

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gloader.models.adjacency import Adjacency
-from gloader.models.edge_messages import MESSAGE_COLUMNS, sum_messages
+from gloader.models.gine import MESSAGE_COLUMNS, sum_messages
 from gloader.training.step_memory import LiveBytes
 
 FE = 3

@@ -17,7 +17,7 @@ from gloader.models.gat import GatConv
 from gloader.models.gcn import GcnConv
 from gloader.models.gine import GineConv
 from gloader.models.sage import SageConv
-from gloader.pipeline.transfer import to_device_block
+from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, NeighborSampler, make_sampler
 from gloader.types import BatchId, DeviceBlock, SampledBatch
 

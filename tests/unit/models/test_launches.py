@@ -18,10 +18,10 @@ from gloader.device import has_triton
 from gloader.models import attention, build_model
 from gloader.models.adjacency import Adjacency
 from gloader.models.attention import attend
-from gloader.pipeline.transfer import to_device_block
+from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, make_sampler
-from gloader.training.optimizer import Adam
 from gloader.training.replica import logits_and_loss
+from gloader.training.train_step import Adam
 from gloader.types import BatchId, ReadyBatch
 
 # They give out memory or say how it is seen; everything else that is dispatched and is no view counts as a launch.

@@ -24,8 +24,8 @@ from gloader.observe.explain import (
 )
 from gloader.plan.sweep_plan import SweepPlan
 from gloader.plan.topology_home import TopologyChoice
-from gloader.ssd_store.cost.strategy import Choice, IoRates
-from gloader.ssd_store.cost.superbatch_size import SuperbatchSize
+from gloader.ssd_store.cost.io_rates import IoRates
+from gloader.ssd_store.cost.strategy import Choice, SuperbatchSize
 
 if TYPE_CHECKING:
     from gloader.plan.memory_plan import MemoryPlan

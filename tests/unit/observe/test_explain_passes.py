@@ -6,9 +6,9 @@ import pytest
 
 from gloader.dataset.edge_passes import PassReport
 from gloader.observe.epoch_stats import StatsRecorder
-from gloader.observe.explain_passes import MeasuredPass, edges_moved, explain_passes, pass_error
-from gloader.pipeline.feedback import RunFeedback
-from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.observe.explain import MeasuredPass, edges_moved, explain_passes, pass_error
+from gloader.pipeline.superbatch import RunFeedback
+from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import ReadStats
 
 
@@ -54,7 +54,7 @@ def test_the_epoch_says_what_passes_moved_and_keeps_the_features_apart() -> None
 def test_the_disk_s_time_for_edges_is_in_the_prediction_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from gloader.pipeline import feedback as module
+    from gloader.pipeline import superbatch as module
 
     feedback = RunFeedback(num_ranks=2)
     feedback.add_pass(_report("full", 12.0), num_batches=256, measured_s=25.6, cpu_s=1.0)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from processor_time import BURN_NS, burn, run_on_thread
 
-from gloader.core.processor_time import helping
+from gloader.core.thread_times import helping
 from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import StatsRecorder, WorkName
 from gloader.observe.instruments import Instruments

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.observe.memory_course import _FIRST_SLOT_S, _MAX_SLOTS, NUM_PARTS, MemoryCourse
+from gloader.observe.peak_memory import _FIRST_SLOT_S, _MAX_SLOTS, NUM_PARTS, MemoryCourse
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 3_000), st.integers(0, 10**12)),  # milliseconds since the last one, bytes

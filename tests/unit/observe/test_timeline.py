@@ -13,8 +13,7 @@ import pytest
 from replay_recordings import RATES
 
 from gloader.errors import ConfigError
-from gloader.observe.timeline import TimelineRecorder
-from gloader.observe.timeline_events import Used
+from gloader.observe.timeline import TimelineRecorder, Used
 from gloader.replay.recording import RecordedTable, RunHeader, read_recording
 from gloader.replay.work import PipelineShape
 from gloader.testing.faults import FaultyOS

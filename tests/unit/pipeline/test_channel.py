@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.channel import Channel
+from gloader.pipeline.threads import Channel
 
 
 def _in_thread(target: Callable[[], object]) -> tuple[threading.Thread, list[BaseException]]:

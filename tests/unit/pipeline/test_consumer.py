@@ -10,14 +10,12 @@ import pytest
 from gloader.device import CpuDevice, DeviceTier
 from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import EpochStats
-from gloader.pipeline.channel import Channel
 from gloader.pipeline.consumer import Consumer, EpochIterator
-from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.positions import LabelledSeeds, SeedLabels
-from gloader.pipeline.send import Send
-from gloader.pipeline.threads import Failures
-from gloader.pipeline.transfer import Transfer
+from gloader.pipeline.seeds import LabelledSeeds, SeedLabels
+from gloader.pipeline.send import Send, Transfer
+from gloader.pipeline.superbatch import RunFeedback
+from gloader.pipeline.threads import Channel, Failures
 from gloader.types import BatchId, SampledBatch
 
 from .items import DIM, FEATURES, ORDER, instruments, ring, stream

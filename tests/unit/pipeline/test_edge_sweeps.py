@@ -19,17 +19,12 @@ from gloader.core.order import EpochOrder
 from gloader.errors import ChannelClosedError, SpillError, StoreReadError
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
-from gloader.pipeline.channel import Channel
-from gloader.pipeline.edge_sweeps import EdgeSweeps
-from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.replay import ReplayBatch, ReplayTrace
-from gloader.pipeline.sample import BatchSource
-from gloader.pipeline.sampler_pool import SamplerPool
-from gloader.pipeline.superbatch import InspectJob
-from gloader.pipeline.superbatch_flow import SuperbatchCollector, SuperbatchWindow
-from gloader.pipeline.threads import Failures, StageThread
-from gloader.pipeline.wavefront import batches_swept
+from gloader.pipeline.edge_sweeps import EdgeSweeps, ReplayBatch, ReplayTrace, batches_swept
+from gloader.pipeline.flow import SuperbatchCollector, SuperbatchWindow
+from gloader.pipeline.sample import BatchSource, SamplerPool
+from gloader.pipeline.seeds import BatchStream
+from gloader.pipeline.superbatch import InspectJob, RunFeedback
+from gloader.pipeline.threads import Channel, Failures, StageThread
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId, SampledBatch
 

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.superbatch import StagedSuperbatch
+from gloader.pipeline.superbatch import RunFeedback, StagedSuperbatch
 from gloader.ssd_store.cost.strategy import MissCounts
 
 from .items import staged

@@ -5,11 +5,9 @@ import pytest
 
 from gloader.cache import DeviceShare, SlotCache
 from gloader.errors import PlanError
-from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.gather import GatherCached, GatherWhole
-from gloader.pipeline.read import ReadMisses
+from gloader.pipeline.gather import GatherCached, GatherWhole, ReadMisses
 from gloader.pipeline.sample import WholeBatch
-from gloader.pipeline.superbatch import BatchJob, FilledBatch
+from gloader.pipeline.superbatch import BatchJob, FilledBatch, RunFeedback
 from gloader.ssd_store import RamFeatures
 
 from .items import DIM, FEATURES, NODES, NUM_NODES, degrees, in_order, instruments, ring, sampled, staged

@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 from gloader.cache import SuperbatchPlanner, Trace, make_planner
-from gloader.pipeline.inspect import Inspect
+from gloader.pipeline.flow import Inspect
+from gloader.pipeline.open.tiers import SsdTable
 from gloader.pipeline.superbatch import InspectJob, MissLists, SampledSuperbatch
-from gloader.pipeline.tiers import SsdTable
 from gloader.types import BatchId
 
 from .items import NODES, NUM_NODES, instruments, seconds_of, trace

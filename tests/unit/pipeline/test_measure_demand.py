@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from gloader.pipeline.measure_demand import _batch_rows
-from gloader.pipeline.open_edges import _hop_nodes
+from gloader.pipeline.open.disk import _hop_nodes
+from gloader.pipeline.open.first_batches import _batch_rows
 from gloader.types import BatchId, Block, HeteroBatch
 
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from gloader.pipeline.miss_choice import RowsOnDisk
-from gloader.ssd_store.cost.strategy import Calibration, IoRates
+from gloader.pipeline.stage import RowsOnDisk
+from gloader.ssd_store.cost.io_rates import Calibration, IoRates
 
 # A request costs as much as four pages.
 RATES = IoRates(

@@ -19,10 +19,9 @@ from gloader.device import CpuDevice, has_triton, open_device
 from gloader.device.cuda import CudaMark
 from gloader.device.row_table import RowFormat
 from gloader.errors import ConfigError
-from gloader.pipeline import open_device_sampler as module
-from gloader.pipeline.device_rows import DeviceTable, Workload
-from gloader.pipeline.open_device_sampler import open_device_sampler
-from gloader.pipeline.open_device_tier import sampling_obstacle
+from gloader.pipeline.open import device_tier as module
+from gloader.pipeline.open.device_rows import DeviceTable, Workload
+from gloader.pipeline.open.device_tier import open_device_sampler, sampling_obstacle
 from gloader.samplers import CscGraph, make_sampler, make_temporal_sampler
 from gloader.types import BatchId, Links
 
@@ -134,11 +133,11 @@ def test_what_sampling_holds_grows_with_the_room_of_a_hop(
     gpu: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_room = _open("cuda", gpu)[0].num_bytes
-    monkeypatch.setattr("gloader.device.topology.MOST_UNCOUNTED_EDGES", 0)
+    monkeypatch.setattr("gloader.device.tier.MOST_UNCOUNTED_EDGES", 0)
     assert (
         _open("cuda", gpu)[0].num_bytes < with_room
     )  # of 16 edges from 8 seeds, and 48 from what they found
-    monkeypatch.setattr("gloader.device.topology.MOST_UNCOUNTED_EDGES", 16)
+    monkeypatch.setattr("gloader.device.tier.MOST_UNCOUNTED_EDGES", 16)
     assert _open("cuda", gpu)[0].num_bytes < with_room
 
 

@@ -18,14 +18,14 @@ from gloader.core.order import EpochOrder
 from gloader.device import CpuDevice, DeviceTier, RowFormat, open_device
 from gloader.distributed.device_agreement import PeerDevices
 from gloader.errors import ConfigError
-from gloader.pipeline.device_rows import DeviceTable, Workload
-from gloader.pipeline.open_device_tier import (
+from gloader.pipeline.open.device_rows import DeviceTable, Workload
+from gloader.pipeline.open.device_tier import (
     hold_rows,
     load_features,
     open_device_tiers,
     with_features,
 )
-from gloader.pipeline.other_devices import NoOtherDevices
+from gloader.pipeline.other_ranks import NoOtherDevices
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
@@ -82,7 +82,7 @@ def _open(
     monkeypatch: pytest.MonkeyPatch, device: Any, workload: Workload, *, dry_run: Any = None, **settings: Any
 ) -> Any:
     workload = dataclasses.replace(workload, dry_run=dry_run)
-    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda place: device)
+    monkeypatch.setattr("gloader.pipeline.open.device_tier.open_device", lambda place: device)
     others = settings.pop("others", None)
     (tier,) = open_device_tiers(DeviceSettings(**settings), workload, tables=[TABLE], others=others)
     tier.fill(RamFeatures(FEATURES))
@@ -157,7 +157,7 @@ def test_a_topology_there_counts_beside_rows_that_take_what_is_free(
         asked.append(named)
         return found, "sampling: there"
 
-    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device_sampler", find)
+    monkeypatch.setattr("gloader.pipeline.open.device_tier.open_device_sampler", find)
     tier = _open(monkeypatch, SmallDevice(free=60_000), workload)
     assert len(before.cache.plan.rows) - len(tier.cache.plan.rows) == 1280 // (4 * DIM)
     assert (tier.sampler, tier.topology) == (found.sampler, found.sampler.graph)
@@ -180,7 +180,7 @@ def test_a_rank_that_loads_for_others_samples_in_its_own_memory(
     monkeypatch: pytest.MonkeyPatch, workload: Workload
 ) -> None:
     monkeypatch.setattr(
-        "gloader.pipeline.open_device_tier.open_device", lambda place: SmallDevice(free=60_000)
+        "gloader.pipeline.open.device_tier.open_device", lambda place: SmallDevice(free=60_000)
     )
     with pytest.raises(ConfigError, match=r"one rank loads for all of this machine.*sharing='private'"):
         open_device_tiers(

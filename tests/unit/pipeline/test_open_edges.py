@@ -11,7 +11,7 @@ import pytest
 import gloader
 from gloader.config import Layout, LoaderSettings, TopologyHome
 from gloader.errors import BudgetError, ConfigError
-from gloader.pipeline.open_edges import choose_edge_home, open_spill_folder, plan_edges, sweep_demand
+from gloader.pipeline.open.disk import choose_edge_home, open_spill_folder, plan_edges, sweep_demand
 from gloader.plan.sweep_plan import SweepDemand
 from gloader.plan.topology_home import NO_FOLDER, choose_home
 from gloader.samplers import make_sampler, sweep_refusal, swept_words

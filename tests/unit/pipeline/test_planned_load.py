@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import BudgetError
-from gloader.pipeline import planned_load
-from gloader.pipeline.planned_load import LoadPlanner
+from gloader.pipeline.open import load_plan
+from gloader.pipeline.open.load_plan import LoadPlanner
 from gloader.plan.topology_home import choose_home
 
 
@@ -55,7 +55,7 @@ class _Run:
 
 
 def _home(run: _Run, budget: int, others: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
-    monkeypatch.setattr(planned_load, "plan_tiers", run.plan)
+    monkeypatch.setattr(load_plan, "plan_tiers", run.plan)
     with ExitStack() as stack:
         load, _ = LoadPlanner(run.measure, None).plan(stack, budget_bytes=budget, others=others)  # type: ignore[arg-type]
         assert run.num_open == 1

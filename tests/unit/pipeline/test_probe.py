@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gloader.core.order import EpochOrder
-from gloader.pipeline.probe import first_seeds
+from gloader.pipeline.open.first_batches import first_seeds
 from gloader.samplers import CscGraph, HeteroGraph
 from gloader.types import BatchId, RelationFanouts
 

@@ -7,10 +7,8 @@ import pytest
 
 from gloader.cache import SlotCache, Trace, make_planner
 from gloader.pipeline.buffers import BufferRing, RowForm
-from gloader.pipeline.feedback import RunFeedback
-from gloader.pipeline.gather import GatherCached
-from gloader.pipeline.read import ReadMisses
-from gloader.pipeline.superbatch import BatchJob, StagedSuperbatch
+from gloader.pipeline.gather import GatherCached, ReadMisses
+from gloader.pipeline.superbatch import BatchJob, RunFeedback, StagedSuperbatch
 from gloader.ssd_store import DirectMisses, RamFeatures
 
 from .items import FEATURES, NUM_NODES, in_order, instruments, ring, staged, trace

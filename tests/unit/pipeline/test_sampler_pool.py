@@ -13,9 +13,15 @@ from gloader.cache import decode_ids
 from gloader.core.order import EpochOrder
 from gloader.errors import ChannelClosedError
 from gloader.observe.instruments import Instruments
-from gloader.pipeline.positions import BatchStream
-from gloader.pipeline.sample import KeptBatches, OrderedBatch, SampleBatch, SampleOrdered, SampleTrace
-from gloader.pipeline.sampler_pool import SamplerPool
+from gloader.pipeline.sample import (
+    KeptBatches,
+    OrderedBatch,
+    SampleBatch,
+    SampleOrdered,
+    SamplerPool,
+    SampleTrace,
+)
+from gloader.pipeline.seeds import BatchStream
 from gloader.pipeline.threads import Failures
 from gloader.samplers import CscGraph
 from gloader.types import BatchId, IdArray, SampledBatch

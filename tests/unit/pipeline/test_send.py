@@ -10,15 +10,11 @@ import torch
 from gloader.device import CpuDevice, DeviceTier
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.buffers import BufferRing, RowForm
-from gloader.pipeline.channel import Channel
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.pace import BATCHES_AHEAD
-from gloader.pipeline.positions import LabelledSeeds, SeedLabels
-from gloader.pipeline.send import Send, SendFeed
-from gloader.pipeline.threads import Failures, Pipeline, stage_thread
-from gloader.pipeline.transfer import SentBatch, Transfer
-from gloader.testing.overwriting_ring import OverwritingRing
-from gloader.testing.rehearsed_device import RehearsedDevice
+from gloader.pipeline.seeds import LabelledSeeds, SeedLabels
+from gloader.pipeline.send import BATCHES_AHEAD, Send, SendFeed, SentBatch, Transfer
+from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread
+from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
 from gloader.types import BatchId, SampledBatch
 
 from .items import DIM, FEATURES, ORDER, instruments, seconds_of

@@ -12,12 +12,12 @@ from gloader.cache import CachePlan
 from gloader.errors import ChannelClosedError, SpillError
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
-from gloader.pipeline.feedback import RunFeedback
 from gloader.pipeline.stage import MissRetrieval, StageMisses
-from gloader.pipeline.superbatch import PlannedSuperbatch, StagedTable
-from gloader.ssd_store.cost.strategy import Calibration, Choice
-from gloader.ssd_store.misses.direct import DirectMisses, MissSource
-from gloader.ssd_store.sweep.sweep import SweepCost
+from gloader.pipeline.superbatch import PlannedSuperbatch, RunFeedback, StagedTable
+from gloader.ssd_store.cost.io_rates import Calibration
+from gloader.ssd_store.cost.strategy import Choice
+from gloader.ssd_store.miss_sources import DirectMisses, MissSource
+from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import BatchId, ReadStats
 
 from .items import NODES, instruments, plan, seconds_of, staged

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gloader.observe.epoch_stats import StatsRecorder
-from gloader.pipeline.step_times import StepTimes
+from gloader.pipeline.consumer import StepTimes
 from gloader.testing.rehearsed_device import RehearsedDevice
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.channel import Channel
-from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.sample import CodedRows, OrderedBatch, TraceEntry
-from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
-from gloader.pipeline.superbatch_flow import (
+from gloader.pipeline.flow import (
     BatchFeed,
     FirstBatchGate,
     SuperbatchCollector,
     SuperbatchWindow,
 )
+from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.sample import CodedRows, OrderedBatch, TraceEntry
+from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
+from gloader.pipeline.threads import Channel
 from gloader.types import BatchId
 
 from .items import DIM, closing, in_order, plan, sampled, staged, stream

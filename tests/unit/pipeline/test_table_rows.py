@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.pipeline.table_rows import count_rows, distinct_rows, is_of_edges, ordered_rows, rows_of
+from gloader.pipeline.sample import count_rows, distinct_rows, is_of_edges, ordered_rows, rows_of
 from gloader.types import BatchId, Block, HeteroBatch, SampledBatch
 
 FIRST = BatchId(epoch=0, index=0)

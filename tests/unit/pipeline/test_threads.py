@@ -7,8 +7,7 @@ import weakref
 import pytest
 
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.channel import Channel
-from gloader.pipeline.threads import Failures, Pipeline, StageThread, stage_thread, weak_method
+from gloader.pipeline.threads import Channel, Failures, Pipeline, StageThread, stage_thread, weak_method
 
 
 class _Item:

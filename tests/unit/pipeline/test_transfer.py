@@ -13,11 +13,10 @@ from gloader.cache import DeviceCachePlan, no_device_cache
 from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.open_device_tier import hold_rows
-from gloader.pipeline.transfer import ROOMIER, Transfer, roomy, transfer
+from gloader.pipeline.open.device_tier import hold_rows
+from gloader.pipeline.send import ROOMIER, Transfer, roomy, transfer
 from gloader.ssd_store import RamFeatures
-from gloader.testing.overwriting_ring import OverwritingRing
-from gloader.testing.rehearsed_device import RehearsedDevice
+from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
 from gloader.types import BatchId, Block, ReadyBatch, SampledBatch, SampledOnDevice
 
 DIM = 3

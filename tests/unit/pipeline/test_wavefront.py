@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from gloader.errors import ConfigError
-from gloader.pipeline.wavefront import EdgePass, batches_swept, edge_passes
+from gloader.pipeline.edge_sweeps import EdgePass, batches_swept, edge_passes
 
 
 def _passes(size: int, hops: int, count: int) -> list[EdgePass]:

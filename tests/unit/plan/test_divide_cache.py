@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.cache.reuse import CacheOutlook, ReuseProfile, cache_outlook
-from gloader.plan.divide_cache import CachedTable, divide_cache, share_out
+from gloader.cache.curve import CacheOutlook, ReuseProfile, cache_outlook
+from gloader.plan.memory_plan import CachedTable, divide_cache, share_out
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

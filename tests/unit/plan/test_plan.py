@@ -8,15 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gloader.cache.reuse import ReuseProfile
+from gloader.cache.curve import ReuseProfile
 from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError, ConfigError
-from gloader.plan.demand import Demand, TableDemand
+from gloader.plan.demand import Demand, TableDemand, table_planning_bytes, topology_share
 from gloader.plan.memory_plan import MemoryPlan, idle_part, plan_memory
-from gloader.plan.part_bytes import table_planning_bytes, topology_share
 from gloader.plan.predict import StepWork, TableWork
 from gloader.plan.too_small import advice, rounded_up
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 
 MB = 1 << 20
 RATES = IoRates(

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gloader.cache.reuse import ReuseProfile, cache_outlook
+from gloader.cache.curve import ReuseProfile, cache_outlook
 from gloader.errors import BudgetError
 from gloader.plan.memory_plan import MemoryPlan, plan_memory
 from gloader.plan.predict import StepShares, expected_reads, predict_step, spread_of
-from gloader.ssd_store.cost.superbatch_size import superbatch_sizes
-from gloader.ssd_store.misses.in_ram import in_ram_bytes
+from gloader.ssd_store.cost.strategy import superbatch_sizes
+from gloader.ssd_store.miss_sources import in_ram_bytes
 from gloader.ssd_store.read.extents import num_pages, plan_extents
 
 from .test_plan import MB, RATES, REUSE, ROWS, WORK, _demand, _work

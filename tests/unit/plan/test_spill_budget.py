@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from gloader.errors import ConfigError
-from gloader.plan import spill_budget
-from gloader.plan.spill_budget import open_spill
+from gloader.plan import sweep_plan
+from gloader.plan.sweep_plan import open_spill
 
 
 @pytest.fixture
@@ -22,29 +22,29 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     file = tmp_path / "mounts"
     file.write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(spill_budget, "_MOUNTS", file)
+    monkeypatch.setattr(sweep_plan, "_MOUNTS", file)
     return tmp_path
 
 
 def test_packs_take_a_share_of_a_disk_and_nothing_of_a_folder_in_memory(mounts: Path) -> None:
     for name in ("with blank", "twice", "other"):
         (mounts / name).mkdir()
-    budgets = [spill_budget._default_bytes(mounts / name, 10) for name in ("with blank", "twice", "other")]
+    budgets = [sweep_plan._default_bytes(mounts / name, 10) for name in ("with blank", "twice", "other")]
     assert budgets == [0, 40, 40]
 
 
 def test_where_the_mounts_cannot_be_read_the_disk_counts(mounts: Path) -> None:
     (mounts / "mounts").unlink()
-    assert spill_budget._default_bytes(mounts, 10) == 40
+    assert sweep_plan._default_bytes(mounts, 10) == 40
 
 
 def test_loaders_of_a_host_share_its_disk_and_each_has_what_is_asked_for(
     mounts: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spill_budget.shutil, "disk_usage", lambda _: SimpleNamespace(free=4800))
+    monkeypatch.setattr(sweep_plan.shutil, "disk_usage", lambda _: SimpleNamespace(free=4800))
     (mounts / "other").mkdir()
     for num_loaders, asked, budget in [(1, None, 1200), (3, None, 400), (3, 777, 777)]:
-        folder = spill_budget.open_spill(mounts / "other", asked, data_bytes=10**6, num_loaders=num_loaders)
+        folder = sweep_plan.open_spill(mounts / "other", asked, data_bytes=10**6, num_loaders=num_loaders)
         assert folder is not None
         with folder:
             assert folder.budget_bytes == budget

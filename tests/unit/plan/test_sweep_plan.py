@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gloader.errors import BudgetError
 from gloader.plan.memory_plan import plan_memory
 from gloader.plan.sweep_plan import SweepDemand, SweepPlan, plan_sweeps
-from gloader.ssd_store.regions.buffers import pass_memory_bytes, plan_pass_buffers
-from gloader.ssd_store.sweep.sweep import plan_buffers
+from gloader.ssd_store.sweep.passes import pass_memory_bytes, plan_pass_buffers
+from gloader.ssd_store.sweep.sweeper import plan_buffers
 
 from .test_plan import MB, RATES, WORK, _demand
 

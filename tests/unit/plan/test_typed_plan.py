@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gloader.cache import make_planner, slot_bytes
-from gloader.cache.reuse import ReuseProfile, cache_outlook
+from gloader.cache.curve import ReuseProfile, cache_outlook
 from gloader.errors import BudgetError
 from gloader.plan.demand import Demand, TableDemand
 from gloader.plan.memory_plan import plan_memory

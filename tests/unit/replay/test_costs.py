@@ -9,14 +9,27 @@ import pytest
 from replay_recordings import RATES, recorded
 
 from gloader.errors import ConfigError
-from gloader.replay.changes import parse_changes
-from gloader.replay.costs import Costs, learn_costs
-from gloader.replay.counts import BatchCounts, SuperbatchCounts
-from gloader.replay.planned_work import SampleCosts, planned_work, resized_work
+from gloader.replay.changes import (
+    changed_compute,
+    changed_machine,
+    changed_rates,
+    changed_shape,
+    parse_changes,
+)
+from gloader.replay.planned_work import Costs, SampleCosts, learn_costs, planned_work, resized_work
 from gloader.replay.recording import RecordedEvent, Recording
 from gloader.replay.replay import replay
-from gloader.replay.what_if import changed_compute, changed_machine, changed_rates, changed_shape
-from gloader.replay.work import NOTHING, BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+from gloader.replay.work import (
+    NOTHING,
+    BatchCounts,
+    BatchWork,
+    Demands,
+    Machine,
+    PipelineShape,
+    SuperbatchCounts,
+    SuperbatchWork,
+    Work,
+)
 from gloader.types import BatchId
 
 MACHINE, SHAPE = Machine(cores=2), PipelineShape(features="ssd", sampler_threads=2, ahead=4, num_buffers=3)

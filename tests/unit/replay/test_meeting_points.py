@@ -8,14 +8,14 @@ import pytest
 from replay_oracles import batches_of, lags
 
 from gloader.replay.engine import Clock, Job
-from gloader.replay.meeting_points import Channel, Pool, Ring, Steps
+from gloader.replay.replay import Channel, Pool, Ring, Steps
 from gloader.replay.work import Demands, Machine, PipelineShape, Work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gloader.replay.engine import Thread
-    from gloader.replay.meeting_points import Waits
+    from gloader.replay.replay import Waits
 
 RAM, SSD = PipelineShape(features="ram", num_buffers=2), PipelineShape(features="ssd", ahead=2)
 

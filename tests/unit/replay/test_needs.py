@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gloader.errors import ReplayError
-from gloader.replay.floor import find_floor, floor_of
-from gloader.replay.needs import needs_of, without_reads
+from gloader.replay.floor import find_floor, floor_of, needs_of, without_reads
 from gloader.replay.replay import replay
 from gloader.replay.work import (
     NOTHING,

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from replay_oracles import batches_of, superbatches_of
 
-from gloader.replay.path import CORES, lag_share, mean_parts, parts_of_epoch
 from gloader.replay.replay import replay
-from gloader.replay.stalls import find_stalls
+from gloader.replay.stalls import CORES, find_stalls, lag_share, mean_parts, parts_of_epoch
 from gloader.replay.work import Demands, Machine, PipelineShape, Work
 
 RAM = PipelineShape(features="ram", sampler_threads=1, ahead=3, num_buffers=3)

@@ -10,7 +10,7 @@ from replay_oracles import batches_of, ends, events_of, lags, starts, superbatch
 from gloader.errors import ReplayError
 from gloader.replay.replay import Replayed, replay
 from gloader.replay.work import NOTHING, BatchWork, Demands, Machine, PassWork, PipelineShape, Work
-from gloader.ssd_store.cost.superbatch_size import ramp
+from gloader.ssd_store.cost.strategy import ramp
 
 ANY = Machine(cores=1)  # of work that takes time alone
 RAM = PipelineShape(features="ram", sampler_threads=1, ahead=100, num_buffers=100)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gloader.replay.resource import Resource
+from gloader.replay.engine import Resource
 
 
 def test_nobody_is_due_where_nobody_is() -> None:

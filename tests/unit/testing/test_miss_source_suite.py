@@ -11,8 +11,7 @@ from unit.testing.broken import must_fail
 
 from gloader.errors import PlanError, ShapeError, StoreError
 from gloader.ssd_store import DirectMisses, FeatureStore
-from gloader.testing.feature_arrays import make_features
-from gloader.testing.miss_source_suite import DIM, NUM_ROWS, MissSourceSuite, make_misses
+from gloader.testing.source_suites import DIM, NUM_ROWS, MissSourceSuite, make_features, make_misses
 from gloader.types import ReadStats
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gloader.testing.range_server import RangeServer, range_server_process
-from gloader.testing.served_faults import FAULT_KINDS, Faults, Flip
+from gloader.testing.served_folder import FAULT_KINDS, Faults, Flip
 
 CONTENT = bytes(range(256)) * 1000
 

@@ -9,9 +9,7 @@ import torch
 
 from gloader.device import RowParts, RowTable
 from gloader.pipeline.buffers import RowForm
-from gloader.testing.late_streams import poison
-from gloader.testing.overwriting_ring import OverwritingRing
-from gloader.testing.rehearsed_device import RehearsedDevice
+from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice, poison
 
 ROWS = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -21,11 +21,11 @@ from numba.core.dispatcher import Dispatcher
 
 from gloader import Dataset
 from gloader.config import LinkConfig, LoaderSettings, Policy
-from gloader.distributed.exchange import arrive, fetch, rounds, serve
+from gloader.distributed.exchange import owner, receiver
 from gloader.observe import peak_memory
 from gloader.samplers import make
-from gloader.ssd_store.misses import in_ram
-from gloader.ssd_store.sweep import arrivals
+from gloader.ssd_store import miss_sources
+from gloader.ssd_store.sweep import supply
 from gloader.training import compile_processes, first_run
 from gloader.training.compile_processes import CompileJob
 
@@ -133,13 +133,13 @@ def test_a_rehearsal_of_several_machines_compiles_every_kernel_of_their_exchange
     loader = LoaderSettings.of(fanouts=[3, 2], batch_size=8, features="ram")
     alone = LoaderSettings.of(fanouts=[3, 2], batch_size=8, features="ram", exchange="never")
     with monkeypatch.context() as patch:
-        patch.setattr(first_run, "_is_compiled", lambda name: name != "gloader.distributed.exchange.serve")
+        patch.setattr(first_run, "_is_compiled", lambda name: name != "gloader.distributed.exchange.owner")
         first_run.compile_first(dataset, loader, says=str)
         first_run.compile_first(dataset, alone, says=str, has_machines=True)
         assert started == []
         first_run.compile_first(dataset, loader, says=str, has_machines=True)
     assert len(started) == 3
-    for module in (arrive, fetch, rounds, serve, arrivals, in_ram):
+    for module in (receiver, receiver, owner, owner, supply, miss_sources):
         kernels = [one for one in vars(module).values() if isinstance(one, Dispatcher)]
         kernels = [one for one in kernels if one.py_func.__module__ == module.__name__]
         assert kernels

@@ -6,7 +6,7 @@ import pytest
 
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, StepConfig, TrainSettings
 from gloader.errors import ConfigError
-from gloader.training.keywords import train_settings
+from gloader.training.run_settings import train_settings
 
 
 def test_no_keywords_are_the_defaults() -> None:

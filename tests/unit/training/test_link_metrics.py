@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import ConfigError
-from gloader.training.link_metrics import (
+from gloader.training.link_judge import (
     AucCount,
     LinkMetric,
     auc,

@@ -6,7 +6,7 @@ import torch
 
 from gloader.errors import DivergedError
 from gloader.models import build_decoder
-from gloader.training.link_scores import PairScorer
+from gloader.training.link_judge import PairScorer
 
 CPU = torch.device("cpu")
 WIDTH = 6

@@ -7,7 +7,7 @@ import torch
 
 from gloader.config import OptimConfig
 from gloader.errors import ConfigError
-from gloader.training.optimizer import Adam, build_optimizer, check_optim, learning_rate
+from gloader.training.train_step import Adam, build_optimizer, check_optim, learning_rate
 
 SHAPES = [(4, 3), (3,), (1, 2, 5)]
 
@@ -47,7 +47,7 @@ def test_a_gpu_updates_all_parameters_by_the_one_launch_of_torch(
     """The CPU has that kernel too. A parameter may have a sparse gradient in one step, and a dense one in the next."""
     fused = []
     launch = torch._fused_adam_ if not decoupled else torch._fused_adamw_
-    monkeypatch.setattr("gloader.training.optimizer._is_fused", lambda _: True)
+    monkeypatch.setattr("gloader.training.train_step._is_fused", lambda _: True)
     monkeypatch.setattr(torch, launch.__name__, lambda *a, **b: fused.append(len(a[0])) or launch(*a, **b))
     ours, theirs = _parameters(), _parameters()
     optimizer = Adam(ours, lr=0.1, weight_decay=0.1, decoupled=decoupled)
@@ -70,7 +70,7 @@ def test_learned_rows_are_updated_as_by_the_sparse_adam_of_torch(
     piece_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside a dense parameter, with a weight decay that is not theirs; rows that no step names stay as they are."""
-    monkeypatch.setattr("gloader.training.optimizer._PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr("gloader.training.train_step._PIECE_BYTES", piece_bytes)
     tables = [torch.nn.Parameter(torch.ones(6, 3)) for _ in range(2)]
     dense = _parameters()[0]
     ours = Adam([tables[0], dense], lr=0.1, weight_decay=0.1, decoupled=False)

@@ -5,10 +5,10 @@ from contextlib import nullcontext
 import pytest
 import torch
 
-from gloader.distributed import own_gpus
+from gloader.distributed import agree
 from gloader.errors import ConfigError, RankSettingsError
 from gloader.training.group import RankGroup
-from gloader.training.own_device import require_own_gpu, resolve_device
+from gloader.training.process import require_own_gpu, resolve_device
 
 
 def _seen(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +52,8 @@ def test_a_device_that_is_not_there_is_refused(
 def test_ranks_share_a_gpu_where_each_names_it(
     asked: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_gpus, "gpu_of", lambda place: f"uuid of {place}")
-    monkeypatch.setattr(own_gpus, "backend_of", lambda kind: "gloo")
+    monkeypatch.setattr(agree, "gpu_of", lambda place: f"uuid of {place}")
+    monkeypatch.setattr(agree, "backend_of", lambda kind: "gloo")
     group = RankGroup(rank=0, machines=["a", "a"])
     monkeypatch.setattr(group, "gather", lambda value: [value, value])
     with (

@@ -7,9 +7,8 @@ import pytest
 from gloader.errors import MissingDependencyError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.training.metrics import EpochRecord
-from gloader.training.reporter import BatchReport, RunStart, SilentReporter, TeeReporter
+from gloader.training.reporter import BatchReport, RunStart, SilentReporter, TeeReporter, TensorBoardReporter
 from gloader.training.result import RunResult
-from gloader.training.tensorboard import TensorBoardReporter
 
 START = RunStart(
     run=0,

@@ -11,12 +11,11 @@ import yaml
 
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError, StoreExistsError, StoreLockedError, StoreWriteError
-from gloader.ssd_store.spill.claim import SpillClaim
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill.claim import SpillClaim, SpillOwner
 from gloader.testing.faults import FaultyOS
 from gloader.training.checkpoint.save import Checkpoint, save_sharded_checkpoint
 from gloader.training.group import RankGroup
-from gloader.training.inference.outputs import SCRATCH_PREFIX
+from gloader.training.inference.placement import SCRATCH_PREFIX
 from gloader.training.model_spec import ModelSpec
 from gloader.training.run_folder import RunFolder
 

@@ -1,13 +1,13 @@
 """Loaders and samplers by the names of ``dgl.dataloading``."""
 
-from gloader.bridges.dgl_api.loader import DataLoader
-from gloader.bridges.dgl_api.missing import missing_from
-from gloader.bridges.dgl_api.samplers import (
+from gloader.bridges.dgl_api.loader import (
+    DataLoader,
     MultiLayerFullNeighborSampler,
     MultiLayerNeighborSampler,
     NeighborSampler,
     as_edge_prediction_sampler,
 )
+from gloader.bridges.dgl_api.names import missing_from
 from gloader.compat.dgl.dataloading import negative_sampler
 
 __all__ = [

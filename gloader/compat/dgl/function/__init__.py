@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gloader.bridges.dgl_api.builtin import copy_e as copy_e
-from gloader.bridges.dgl_api.builtin import copy_u as copy_u
-from gloader.bridges.dgl_api.builtin import of_two, reduction
-from gloader.bridges.dgl_api.missing import missing_from
+from gloader.bridges.dgl_api.edge_list import copy_e as copy_e
+from gloader.bridges.dgl_api.edge_list import copy_u as copy_u
+from gloader.bridges.dgl_api.edge_list import of_two, reduction
+from gloader.bridges.dgl_api.names import missing_from
 from gloader.bridges.migrate.advice import SURFACE
 
 sum, mean, max, min = map(reduction, ("sum", "mean", "max", "min"))  # noqa: A001 - as DGL calls them

@@ -1,7 +1,7 @@
 """What layers of DGL's users import from ``dgl.utils``."""
 
-from gloader.bridges.dgl_api.common import expand_as_pair
-from gloader.bridges.dgl_api.missing import missing_from
+from gloader.bridges.dgl_api.layers import expand_as_pair
+from gloader.bridges.dgl_api.names import missing_from
 
 __all__ = ["expand_as_pair"]
 

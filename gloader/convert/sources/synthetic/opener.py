@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.convert.source import Source, Splits
-from gloader.convert.sources.synthetic.community import community_classes, plan_community
-from gloader.convert.sources.synthetic.draws import make_key, make_permutation, permute_range
-from gloader.convert.sources.synthetic.features import SyntheticFeatures, class_centers, trait_centers
-from gloader.convert.sources.synthetic.rmat import node_traits, num_traits, plan_rmat, rmat_labels
+from gloader.convert.sources.synthetic.generators import (
+    SyntheticFeatures,
+    class_centers,
+    community_classes,
+    make_key,
+    make_permutation,
+    node_traits,
+    num_traits,
+    permute_range,
+    plan_community,
+    plan_rmat,
+    rmat_labels,
+    trait_centers,
+)
 from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, SyntheticSpec, parse_spec
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 import gloader
-from gloader.replay.counts import BatchCounts, SuperbatchCounts
 from gloader.replay.recording import Recording, read_recording
+from gloader.replay.work import BatchCounts, SuperbatchCounts
 
 NUM_NODES, DIM, NUM_TRAIN = 20_000, 64, 500
 ROW = 4 * DIM

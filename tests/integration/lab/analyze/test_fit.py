@@ -14,8 +14,7 @@ import gloader
 from gloader.cli.main import main
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import BudgetError
-from gloader.lab.analyze.fit import FitQuestion
-from gloader.lab.analyze.sized_graph import SizedGraph, _without
+from gloader.lab.analyze.fit import FitQuestion, SizedGraph, _without
 from gloader.training.train import fit
 
 SIZE = SizedGraph(num_nodes=60_000, num_edges=900_000, feature_dim=256, num_train=2_000, num_classes=8)

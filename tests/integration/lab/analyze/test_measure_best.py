@@ -8,12 +8,10 @@ import pytest
 import torch
 
 from gloader.errors import BudgetError
-from gloader.lab.analyze.autotune import Tuned
-from gloader.lab.analyze.short_run import Extent
-from gloader.lab.analyze.trial import measure_best
+from gloader.lab.analyze.autotune import Searched, Tried, Tuned
+from gloader.lab.analyze.trial import Extent, measure_best
 from gloader.replay.changes import NO_CHANGES, parse_changes
 from gloader.replay.floor import Floor
-from gloader.replay.search import Searched, Tried
 
 from .test_short_run import settings
 

@@ -13,13 +13,14 @@ from integration.loader.typed import FANOUTS, WIDTHS, write_typed
 
 import gloader
 from gloader.errors import BudgetError, ConfigError, ReplayError
-from gloader.lab.analyze import sampled_stream
+from gloader.lab.analyze import recorded_load
 from gloader.lab.analyze.replan import Replanned, Replanner
 from gloader.replay.changes import NO_CHANGES, parse_changes
 from gloader.replay.recording import Recording, RunHeader
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.cost.profile import MIN_GAP_BYTES, default_sweep_gap_bytes
-from gloader.ssd_store.cost.strategy import Calibration
+from gloader.ssd_store.cost.device_profile import MIN_GAP_BYTES
+from gloader.ssd_store.cost.io_rates import Calibration
+from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.testing.rehearsed_device import RehearsedDevice
 
@@ -263,7 +264,7 @@ def test_the_memory_plan_is_that_of_the_run(
     wide: gloader.Dataset, spill: Path, monkeypatch: pytest.MonkeyPatch, budget: str, features: Any
 ) -> None:
     # What sampling took is the one thing in a plan that is never the same twice.
-    monkeypatch.setattr("gloader.pipeline.probe.time.thread_time", lambda: 0.0)
+    monkeypatch.setattr("gloader.pipeline.open.first_batches.time.thread_time", lambda: 0.0)
     with open_loader(wide, spill, features=features, memory_budget=budget) as loader:
         loader.write_trace(spill.parent / "trace.json")
         header = _header(spill.parent / "trace.json")
@@ -280,7 +281,7 @@ def test_the_memory_plan_is_that_of_the_run(
 def test_the_memory_plan_of_rows_of_another_dtype_is_that_of_a_dataset_of_it(
     dataset: gloader.Dataset, spill: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
 ) -> None:
-    monkeypatch.setattr("gloader.pipeline.probe.time.thread_time", lambda: 0.0)
+    monkeypatch.setattr("gloader.pipeline.open.first_batches.time.thread_time", lambda: 0.0)
     other = write_dataset(spill.parent / dtype, dtype=dtype)
     with open_loader(dataset, spill, features="ssd", memory_budget="60MB") as loader:
         loader.write_trace(spill.parent / "trace.json")
@@ -351,7 +352,7 @@ def test_reads_go_over_the_holes_that_a_disk_of_other_rates_makes_worth_it(
         swept = replanner.counts(parse_changes("strategy=staged"), num_batches=NUM_BATCHES, rates=fast)
     assert plain.header.tables[0].sweep_gap_bytes == default_sweep_gap_bytes(dataset.root) > MIN_GAP_BYTES
     assert swept.tables[0].sweep_gap_bytes == MIN_GAP_BYTES
-    monkeypatch.setattr("gloader.pipeline.table_files._measured_rates", lambda *_: (fast, None))
+    monkeypatch.setattr("gloader.pipeline.open.disk._measured_rates", lambda *_: (fast, None))
     recording = _recorded(dataset, spill, **SSD, io_strategy="direct")
     assert batches(found.superbatches) == batches_of(recording)
     assert sum(batch.read_bytes for batch in batches_of(recording)) < sum(
@@ -396,7 +397,7 @@ def test_rows_that_the_memory_of_a_device_allowed_are_held_again(
     dataset: gloader.Dataset, spill: Path, monkeypatch: pytest.MonkeyPatch, features: str
 ) -> None:
     devices = [RehearsedDevice(num_bytes=size) for size in (8_000_000, 1 << 30)]
-    monkeypatch.setattr("gloader.pipeline.open_device_tier.open_device", lambda _: devices[0])
+    monkeypatch.setattr("gloader.pipeline.open.device_tier.open_device", lambda _: devices[0])
     recording = _recorded(dataset, spill, **(SSD | {"features": features}), io_strategy="direct")
     held = recording.header.tables[0].device_rows
     assert 0 < held < NUM_NODES
@@ -433,8 +434,8 @@ def test_ranks_that_share_a_loader_take_turns(dataset: gloader.Dataset, spill: P
 def test_of_very_many_batches_the_first_are_sampled(
     plain: Recording, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled_stream, "MOST_BATCHES", 7)
-    monkeypatch.setattr(sampled_stream, "_PER_THREAD", 1)
+    monkeypatch.setattr(recorded_load, "MOST_BATCHES", 7)
+    monkeypatch.setattr(recorded_load, "_PER_THREAD", 1)
     found = _replanned(plain)
     assert found.num_sampled == len(found.rows) == 7
     assert [one.num_batches for one in found.superbatches] == [1, 2, 4]
@@ -451,7 +452,7 @@ def test_nothing_is_read_of_the_features_and_no_folder_is_made(
 
     monkeypatch.setattr(FeatureStore, "read_into", refuse)
     monkeypatch.setattr(SpillFolder, "__init__", refuse)
-    monkeypatch.setattr("gloader.pipeline.table_files._measured_rates", refuse)
+    monkeypatch.setattr("gloader.pipeline.open.disk._measured_rates", refuse)
     assert batches(_replanned(recording).superbatches) == batches_of(recording)
     assert _replanned(recording, "dtype=int8,memory=2x,policy=belady").superbatches
 

@@ -9,7 +9,7 @@ from integration.loader.linked import write_linked
 import gloader
 from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig, TrainSettings
 from gloader.errors import ReplayError
-from gloader.lab.analyze.recorded_stream import read_config
+from gloader.lab.analyze.recorded_run import read_config
 from gloader.lab.analyze.replan import Replanned, Replanner
 from gloader.plan.memory_plan import idle_part
 from gloader.replay.changes import parse_changes
@@ -49,7 +49,7 @@ def test_a_training_run_planned_again_is_the_run(
     dataset: gloader.Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Seconds of sampling are never the same twice, and the memory plan depends on them.
-    monkeypatch.setattr("gloader.pipeline.probe.time.thread_time", lambda: 0.0)
+    monkeypatch.setattr("gloader.pipeline.open.first_batches.time.thread_time", lambda: 0.0)
     recording = _train(dataset, tmp_path / "run")
     found = _replanned(recording, tmp_path / "run", "strategy=direct")
     assert batches(found.superbatches) == batches_of(recording)

@@ -11,7 +11,7 @@ import torch
 import gloader
 from gloader.config import LoaderSettings, ModelConfig, TrainSettings
 from gloader.errors import BudgetError
-from gloader.lab.analyze.short_run import Extent, run_short, warm_up
+from gloader.lab.analyze.trial import Extent, run_short, warm_up
 from gloader.replay.demands import measure, work_of
 from gloader.replay.recording import read_recording
 

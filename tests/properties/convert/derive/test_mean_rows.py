@@ -9,21 +9,20 @@ from convert_helpers import ListEdges
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gloader.convert import derived
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.csc.scratch_csc import ScratchCsc
-from gloader.convert.derive import mean_rows
-from gloader.convert.derive.mean_plan import MeanPlan, plan_means
-from gloader.convert.derive.mean_rows import MeanRows
-from gloader.convert.derive.stored_rows import StoredColumn
+from gloader.convert.csc.external_csc import ScratchCsc
+from gloader.convert.derived import MeanPlan, MeanRows, plan_means
 from gloader.convert.options import EdgeRules
 from gloader.convert.progress import NO_PROGRESS
+from gloader.convert.stored_parts import StoredColumn
 from gloader.errors import BudgetError
 
 
 @pytest.fixture(scope="module", autouse=True)
 def small_holes():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mean_rows, "_GAP_BYTES", 24)  # two rows of three float32
+        patch.setattr(derived, "_GAP_BYTES", 24)  # two rows of three float32
         yield
 
 

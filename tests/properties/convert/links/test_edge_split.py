@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from link_tables import check_positions, edges_by_position, read_table, rows_of
 
-from gloader.convert.links.shares import PARTS, edge_shares
-from gloader.convert.options import EdgeRules, PrepareOptions
+from gloader.convert.options import PARTS, EdgeRules, PrepareOptions, edge_shares
 from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.source import Source, Splits

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.convert.links.link_source import LinkChunk
-from gloader.convert.links.locate import LocatedRows
-from gloader.convert.links.locate_plan import LocatePlan, plan_locate
-from gloader.convert.links.stored_csc import StoredCsc
+from gloader.convert.links.locate import LocatedRows, LocatePlan, plan_locate
+from gloader.convert.source import LinkChunk
+from gloader.convert.stored_parts import StoredCsc
 from gloader.errors import BudgetError
 
 TINY = LocatePlan(

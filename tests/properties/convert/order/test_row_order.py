@@ -10,10 +10,9 @@ from convert_helpers import ListEdges
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.convert import prepare_plan
-from gloader.convert.csc import external_csc, scratch_csc, sorted_ranges
+from gloader.convert import node_order, prepare_plan
+from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.options import PrepareOptions
-from gloader.convert.order import communities, ordered_rows
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.source import Source, Splits
@@ -28,9 +27,9 @@ def tiny_buffers():
         patch.setattr(external_csc, "PIECE_BYTES", 48)
         patch.setattr(sorted_ranges, "PIECE_BYTES", 48)
         patch.setattr(prepare_plan, "WRITER_BYTES", 0)
-        patch.setattr(ordered_rows, "_PIECE_BYTES", 64)
-        patch.setattr(scratch_csc, "_BLOCK_NODES", 5)
-        patch.setattr(communities, "_MAX_PIECE_EDGES", 128)
+        patch.setattr(node_order, "_PIECE_BYTES", 64)
+        patch.setattr(external_csc, "_BLOCK_NODES", 5)
+        patch.setattr(node_order, "_MAX_PIECE_EDGES", 128)
         patch.setattr(os, "fsync", lambda _: None)  # power does not fail here, and a disk takes its time
         yield
 

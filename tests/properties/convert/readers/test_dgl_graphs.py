@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from gloader.convert.options import SourceOptions
 from gloader.convert.readers.dgl_file import DglFile, Form
 from gloader.convert.registry import open_source
-from gloader.convert.sources.dgl import quiet_dgl
-from gloader.convert.sources.dgl_hetero import hetero_source
-from gloader.convert.sources.dgl_homogeneous import stored_arrays, stored_edges
+from gloader.convert.sources.dgl import hetero_source, quiet_dgl, stored_arrays, stored_edges
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("dgl")

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.convert.readers.tables import regroup
+from gloader.convert.readers.table_streams import regroup
 
 
 @given(lengths=st.lists(st.integers(0, 9)), max_rows=st.integers(1, 12))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.ssd_store.cost.learnt import (
+from gloader.ssd_store.cost.device_profile import (
     ACCESSES,
     MOST_RUNS,
     RATIO_LIMIT,
@@ -24,9 +24,8 @@ from gloader.ssd_store.cost.learnt import (
     to_json,
     weighted_median,
 )
-from gloader.ssd_store.cost.miss_counts import MissCounts
-from gloader.ssd_store.cost.read_times import ReadTimes
-from gloader.ssd_store.cost.strategy import STRATEGIES, IoRates, predict_seconds
+from gloader.ssd_store.cost.io_rates import STRATEGIES, IoRates, ReadTimes
+from gloader.ssd_store.cost.strategy import MissCounts, predict_seconds
 
 _SECONDS = st.one_of(st.floats(0, 1e9), st.sampled_from([math.nan, math.inf, -1.0, 1e-300]))
 _PARTS = st.dictionaries(st.sampled_from(ACCESSES), st.floats(0, 1e3), min_size=1)

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import BudgetError
-from gloader.ssd_store.cost.strategy import (
-    PACK_GAIN,
-    STRATEGIES,
-    Calibration,
-    IoRates,
-    MissCounts,
-    Strategy,
-    choose_strategy,
-    predict_seconds,
-)
+from gloader.ssd_store.cost.io_rates import STRATEGIES, Calibration, IoRates, Strategy
+from gloader.ssd_store.cost.strategy import PACK_GAIN, MissCounts, choose_strategy, predict_seconds
 
 _RATES = st.sampled_from([1e8, 1e9, 1e10])
 _FACTORS = st.floats(1 / 3, 3)

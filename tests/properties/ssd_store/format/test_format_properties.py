@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gloader.errors import ChecksumError, FormatError, VersionError
-from gloader.ssd_store.format.array_names import is_array_name, is_plain_name
+from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.format.format import (
     STORE_MANIFEST,
     ArrayRecord,
@@ -20,9 +20,9 @@ from gloader.ssd_store.format.format import (
     parse_manifest,
     seal_manifest,
 )
-from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.format.manifest import is_array_name, is_plain_name
+from gloader.ssd_store.format.verification import verify_directory
 from gloader.ssd_store.write.new_directory import NewDirectory
-from gloader.ssd_store.write.writer import FeatureWriter
 
 # fsync is most of the time on a disk, and nothing to these tests.
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # noqa: S108

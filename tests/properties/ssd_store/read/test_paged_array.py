@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from gloader.ssd_store.format.array_reader import load_page_checksums
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
 from gloader.ssd_store.read.device_file import DeviceFile
-from gloader.ssd_store.read.kept_pages import KeptPages
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.paged_array import PagedArray, Rule
+from gloader.ssd_store.read.paged_array import KeptPages, PagedArray, Rule
 from gloader.ssd_store.write.new_directory import NewDirectory
 
 if TYPE_CHECKING:

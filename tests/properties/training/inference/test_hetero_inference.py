@@ -20,11 +20,11 @@ from gloader.samplers.graph import HeldScan
 from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference import outputs
-from gloader.training.inference.activations import RamRows
-from gloader.training.inference.hetero_inference import HeteroInference
-from gloader.training.inference.hetero_plan import Extent, plan_types
-from gloader.training.inference.outputs import OutputRoom
+from gloader.training.inference import placement
+from gloader.training.inference.placement import OutputRoom
+from gloader.training.inference.plan import Extent, plan_types
+from gloader.training.inference.rows import RamRows
+from gloader.training.inference.typed_inference import HeteroInference
 from gloader.types import Relation
 
 H = 8
@@ -135,7 +135,7 @@ def test_equals_the_forward_of_the_whole_graph(name, seed, num_edges, budget, no
     expected = dense_logits(network, graph, x)[nodes].float()
     job = inference(graph, x, budget, device=None if free is None else Gpu(free=free))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "SsdRows", SlabRows)
+        patch.setattr(placement, "SsdRows", SlabRows)
         try:
             found = logits(job, network, np.array(nodes, dtype=np.int64))
         except BudgetError:

@@ -17,14 +17,13 @@ from gloader.errors import BudgetError, ConfigError
 from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
-from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill.claim import SpillClaim, SpillOwner, remove_dead_spills
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference import outputs
-from gloader.training.inference.activations import RamRows
-from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.inference import placement
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.inference.outputs import SCRATCH_PREFIX
+from gloader.training.inference.placement import SCRATCH_PREFIX
+from gloader.training.inference.plan import plan_inference
+from gloader.training.inference.rows import RamRows
 from gloader.types import DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
@@ -152,7 +151,7 @@ def test_equals_the_forward_of_the_whole_graph(
     name, seed, num_edges, hub_share, add_self_loops, budget, nodes, free
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outputs, "SsdRows", SlabRows)
+        patch.setattr(placement, "SsdRows", SlabRows)
         graph = _graph(seed, num_edges, hub_share)
         _check(
             name,

@@ -74,7 +74,7 @@ def test_the_page_is_there():
 
 
 def test_a_seed_is_that_of_loaders_built_later():
-    from gloader.bridges.dgl_api.seeding import current_seed
+    from gloader.bridges.dgl_api.loader import current_seed
 
     before = current_seed()
     dgl.seed(17)

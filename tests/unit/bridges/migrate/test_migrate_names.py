@@ -13,10 +13,9 @@ import gloader
 import gloader.errors
 from gloader.adapters import pyg
 from gloader.bridges.dgl_api.loader import _NEEDLESS
-from gloader.bridges.migrate import dgl_names, loading, prepare_steps, pyg_names
+from gloader.bridges.migrate import dgl_calls, prepare_steps, pyg_calls
 from gloader.bridges.migrate.advice import FROM_DGL, FROM_PYG
-from gloader.bridges.pyg.graph_data import GraphData
-from gloader.bridges.pyg.hetero_graph_data import EdgeData, HeteroGraphData, NodeData
+from gloader.bridges.pyg.graph_data import EdgeData, GraphData, HeteroGraphData, NodeData
 from gloader.cli.main import build_app
 from gloader.compat.dgl.dataloading import DataLoader, NeighborSampler, as_edge_prediction_sampler
 from gloader.convert.options import PrepareOptions
@@ -88,7 +87,7 @@ def test_every_name_of_gloader_is_there(name):
 def test_keywords_of_flags_are_options_of_conversions():
     made = prepare_steps.PrepareSteps()
     made.add("here", "import gloader; gloader.Dataset.from_pyg(data, 'out')")
-    for flag in dgl_names.FLAGS.values():
+    for flag in dgl_calls.FLAGS.values():
         if flag:
             made.flag(flag)
     made.flag("--add-reverse")
@@ -99,19 +98,19 @@ def test_keywords_of_flags_are_options_of_conversions():
 
 
 def test_data_sets_that_are_refused_are_those_of_prepare():
-    assert loading.OGB_UNFIT == {**ogb._UNFIT, **ogb_links.UNFIT_LINKS}
+    assert prepare_steps.OGB_UNFIT == {**ogb._UNFIT, **ogb_links.UNFIT_LINKS}
 
 
-@pytest.mark.parametrize("name", sorted(dgl_names.NEEDLESS))
+@pytest.mark.parametrize("name", sorted(dgl_calls.NEEDLESS))
 def test_arguments_that_are_not_needed_are_taken(name):
     of_samplers = inspect.signature(as_edge_prediction_sampler).parameters
     assert name in _NEEDLESS or name in of_samplers
     assert name not in inspect.signature(DataLoader).parameters
 
 
-@pytest.mark.parametrize("name", sorted(dgl_names.ALLOWED))
+@pytest.mark.parametrize("name", sorted(dgl_calls.ALLOWED))
 def test_values_that_are_allowed_are_taken_and_others_are_not(name):
-    allowed, advice = dgl_names.ALLOWED[name]
+    allowed, advice = dgl_calls.ALLOWED[name]
     sampler = NeighborSampler([2])
 
     def make(value):
@@ -126,17 +125,17 @@ def test_values_that_are_allowed_are_taken_and_others_are_not(name):
 
 
 def test_what_graphs_are_said_to_have_they_have():
-    assert set(pyg_names.LOADERS.values()) <= set(pyg.__all__)
+    assert set(pyg_calls.LOADERS.values()) <= set(pyg.__all__)
     for kind, names in (
-        (GraphData, pyg_names.DATA_NAMES - {"dataset"}),
-        (HeteroGraphData, pyg_names.HETERO_DATA_NAMES - {"dataset"}),
-        (gloader.Dataset, set(pyg_names.DATASET_NAMES.values())),
+        (GraphData, pyg_calls.DATA_NAMES - {"dataset"}),
+        (HeteroGraphData, pyg_calls.HETERO_DATA_NAMES - {"dataset"}),
+        (gloader.Dataset, set(pyg_calls.DATASET_NAMES.values())),
     ):
         assert names <= set(dir(kind)), kind
-    assert set(dir(NodeData)) | set(dir(EdgeData)) >= pyg_names.STORE_NAMES
+    assert set(dir(NodeData)) | set(dir(EdgeData)) >= pyg_calls.STORE_NAMES
 
 
-@pytest.mark.parametrize("name", sorted({**pyg_names.DROPPED, **pyg_names.REFUSED}))
+@pytest.mark.parametrize("name", sorted({**pyg_calls.DROPPED, **pyg_calls.REFUSED}))
 def test_arguments_that_go_are_those_of_pyg(name):
     loader = pytest.importorskip("torch_geometric.loader")
     import torch.utils.data

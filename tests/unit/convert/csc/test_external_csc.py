@@ -4,9 +4,9 @@ from convert_helpers import ListEdges, MemorySink, expected_neighbors
 
 from gloader.convert.csc import external_csc
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.csc.edge_spill import NO_COLUMNS, EdgeColumns, record_dtype
 from gloader.convert.csc.external_csc import build_csc, plan_csc
 from gloader.convert.csc.sorted_ranges import cut_ranges
+from gloader.convert.csc.spill import NO_COLUMNS, EdgeColumns, record_dtype
 from gloader.convert.options import EdgeRules
 from gloader.errors import BudgetError, GraphError, StoreWriteError
 
@@ -133,11 +133,11 @@ def test_indices_are_int64_only_beyond_int32():
 
 
 def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path, monkeypatch):
-    from gloader.convert.csc import edge_spill
+    from gloader.convert.csc import spill
 
     monkeypatch.setattr(external_csc, "_MIN_CHUNK_EDGES", 4)
     monkeypatch.setattr(external_csc, "PIECE_BYTES", 64)
-    monkeypatch.setattr(edge_spill.EdgeSpill, "_path", lambda _self, _bucket: tmp_path / "full")
+    monkeypatch.setattr(spill.EdgeSpill, "_path", lambda _self, _bucket: tmp_path / "full")
     (tmp_path / "full").symlink_to("/dev/full")
     with pytest.raises(StoreWriteError, match="No space left on device"):
         build([(0, 1)] * 500, 3, tmp_path, budget=1500)

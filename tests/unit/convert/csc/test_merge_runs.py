@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from convert_helpers import ListEdges, MemorySink, expected_columns
 
-from gloader.convert.csc import external_csc, merge_runs, sorted_ranges
+from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import EdgeNumbers, build_csc
-from gloader.convert.csc.merge_runs import TimeRuns
+from gloader.convert.csc.sorted_ranges import TimeRuns
 from gloader.convert.options import EdgeRules
 from gloader.errors import StoreWriteError
 
@@ -27,7 +27,7 @@ def drawn(count, *, seed, num_times=4, num_sources=5):
 @pytest.mark.parametrize("max_records", [1, 2, 7, 50, 1000])
 @pytest.mark.parametrize("max_runs", [2, 3, 64])
 def test_merged_runs_are_a_stable_sort_by_time_and_source(tmp_path, monkeypatch, max_records, max_runs):
-    monkeypatch.setattr(merge_runs, "_MAX_RUNS", max_runs)
+    monkeypatch.setattr(sorted_ranges, "_MAX_RUNS", max_runs)
     records = drawn(300, seed=max_records)
     runs = TimeRuns(tmp_path, RECORD, max_records=max_records)
     for start in range(0, 300, 37):

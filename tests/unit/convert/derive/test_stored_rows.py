@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gloader.convert.derive.stored_rows import StoredRows, stored_column
-from gloader.dataset.hetero_writer import HeteroDatasetWriter
+from gloader.convert.stored_parts import StoredRows, stored_column
+from gloader.dataset.writer import HeteroDatasetWriter
 from gloader.errors import SourceError
 
 WANTED = np.array([0, 2, 5])
@@ -40,6 +40,6 @@ def writer(tmp_path):
 
 
 def stored_column_of(path):
-    from gloader.convert.derive.stored_rows import StoredColumn
+    from gloader.convert.stored_parts import StoredColumn
 
     return StoredColumn(rows=path, scales=None, dtype="float32", num_rows=4, dim=3)

@@ -7,10 +7,10 @@ from typed_sources import typed_graph
 
 from gloader.convert.hetero_prepare import plan_typed_source
 from gloader.convert.links.edge_parts import EdgeRows
-from gloader.convert.links.link_source import LinkSource
-from gloader.convert.links.sizes import link_sizes
+from gloader.convert.links.write_tables import link_sizes
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
+from gloader.convert.source import LinkSource
 from gloader.convert.sources.npy import open_npy
 
 MB = 10**6

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.convert.links.table_rows import open_rows
+from gloader.convert.links.link_rows import open_rows
 from gloader.convert.readers import csv_table
 from gloader.errors import ShapeError, SourceError
 

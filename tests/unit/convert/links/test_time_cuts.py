@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.links.time_cuts import time_parts
+from gloader.convert.links.edge_parts import time_parts
 from gloader.convert.progress import NO_PROGRESS
 from gloader.convert.source import EdgeChunk
 

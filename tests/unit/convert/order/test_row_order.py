@@ -4,13 +4,19 @@ import numpy as np
 import pytest
 from convert_helpers import ListEdges
 
-from gloader.convert.csc import scratch_csc
+from gloader.convert import node_order
+from gloader.convert.csc import external_csc
+from gloader.convert.node_order import (
+    RenumberedEdges,
+    RowOrder,
+    adopt_sources,
+    community_order,
+    count_sources,
+    find_order,
+    move_nodes,
+    ordered_rows,
+)
 from gloader.convert.options import EdgeRules
-from gloader.convert.order import communities
-from gloader.convert.order.communities import adopt_sources, community_order, count_sources, move_nodes
-from gloader.convert.order.ordered_rows import ordered_rows
-from gloader.convert.order.renumber import RenumberedEdges
-from gloader.convert.order.row_order import RowOrder, find_order
 from gloader.convert.progress import NO_PROGRESS
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.source import Source, Splits
@@ -119,14 +125,14 @@ def test_order_does_not_depend_on_the_pieces(tmp_path, monkeypatch):
     random = np.random.default_rng(3)
     edges = [tuple(pair) for pair in random.integers(0, 60, (400, 2)).tolist()]
     whole = order_of(edges, 60, "community", tmp_path)
-    monkeypatch.setattr(scratch_csc, "_BLOCK_NODES", 7)
-    monkeypatch.setattr(communities, "_MAX_PIECE_EDGES", 16)  # no node has more in-edges
+    monkeypatch.setattr(external_csc, "_BLOCK_NODES", 7)
+    monkeypatch.setattr(node_order, "_MAX_PIECE_EDGES", 16)  # no node has more in-edges
     pieces = order_of(edges, 60, "community", tmp_path)
     assert np.array_equal(whole.original_ids, pieces.original_ids)
 
 
 def test_hubs_larger_than_a_piece_are_cut_short(tmp_path, monkeypatch):
-    monkeypatch.setattr(communities, "_MAX_PIECE_EDGES", 4)
+    monkeypatch.setattr(node_order, "_MAX_PIECE_EDGES", 4)
     edges = [(u, 0) for u in range(1, 10)] + [(0, 3), (3, 5)]
     order = community_order(
         source(edges, 10), rules=PLAIN, budget_bytes=1 << 23, scratch=tmp_path, progress=NO_PROGRESS

@@ -10,10 +10,10 @@ import pytest
 from dgl_files import DST, EDGE_FEAT, EDGE_TIME, FEAT, LABEL, PARTS, SRC, WEIGHT, E, N
 from parser_guard import within_limits
 
-from gloader.convert.hetero_source import HeteroSource
 from gloader.convert.options import SourceOptions
 from gloader.convert.readers.dgl_file import DglFile, Form
 from gloader.convert.registry import open_source
+from gloader.convert.source import HeteroSource
 from gloader.errors import BudgetError, GloaderError, SourceError
 
 UNTYPED = ("pairs", "by_source", "by_destination")

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gloader.convert.readers.edge_times import ArrayTimes, StreamedTimes, TimedEdges, to_seconds
 from gloader.convert.readers.open_table import open_table
-from gloader.convert.readers.tables import TableEdges
+from gloader.convert.readers.table_streams import TableEdges
+from gloader.convert.readers.timed_edges import ArrayTimes, StreamedTimes, TimedEdges, to_seconds
 from gloader.convert.source import EdgeChunk
 from gloader.errors import ShapeError, SourceError
 

@@ -7,7 +7,7 @@ from typed_sources import flat
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source, source_files
 from gloader.convert.source_check import check_hetero
-from gloader.convert.sources import igbh
+from gloader.convert.sources import igb
 from gloader.errors import ConfigError, SourceError
 
 COUNTS = {"paper": 20, "author": 12, "institute": 4, "fos": 6, "journal": 3, "conference": 5}
@@ -96,8 +96,8 @@ def test_labels_and_a_random_split_of_the_labelled_papers(tmp_path, suffix, clas
 
 def test_of_the_full_size_the_first_papers_alone_are_labelled(tmp_path, monkeypatch):
     write_igbh(tmp_path, is_large=True)
-    monkeypatch.setattr(igbh, "_FULL_PAPERS", 20)
-    monkeypatch.setattr(igbh, "_FULL_LABELLED", {19: 15, 2983: 10})
+    monkeypatch.setattr(igb, "_FULL_PAPERS", 20)
+    monkeypatch.setattr(igb, "_FULL_LABELLED", {19: 15, 2983: 10})
     source = opened(tmp_path)
     assert (source.labels[15:] == -1).all()
     assert (source.labels[:15] >= 0).all()

@@ -3,9 +3,9 @@ import pytest
 from ogb_layout import write_mag240m
 from typed_sources import flat
 
-from gloader.convert.hetero_source import MeanOf
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source, source_files
+from gloader.convert.source import MeanOf
 from gloader.convert.source_check import check_hetero
 from gloader.errors import ShapeError, SourceError
 

@@ -5,7 +5,7 @@ import pytest
 from convert_helpers import read_all
 from ogb_layout import write_csv, write_ogb
 
-from gloader.convert.download import download
+from gloader.convert import downloads
 from gloader.convert.options import SourceOptions
 from gloader.convert.prepare import check_source
 from gloader.convert.sources.ogb import open_ogb
@@ -52,7 +52,7 @@ def test_any_folder_with_a_description_works(tmp_path):
 
 
 def test_missing_data_set_is_downloaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(download, "fetch_ogb", lambda name, root: write_ogb(root, name))
+    monkeypatch.setattr(downloads, "fetch_ogb", lambda name, root: write_ogb(root, name))
     assert open_ogb("ogbn-arxiv", SourceOptions(root=tmp_path)).num_nodes == 60
 
 

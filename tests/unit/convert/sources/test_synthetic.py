@@ -8,9 +8,13 @@ import pytest
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
 from gloader.convert.sources.synthetic import parse_spec
-from gloader.convert.sources.synthetic.community import community_starts, degree_quantiles
-from gloader.convert.sources.synthetic.draws import make_permutation, permute_range
-from gloader.convert.sources.synthetic.rmat import num_traits
+from gloader.convert.sources.synthetic.generators import (
+    community_starts,
+    degree_quantiles,
+    make_permutation,
+    num_traits,
+    permute_range,
+)
 from gloader.errors import BudgetError
 
 COMMUNITY = "synthetic:community,nodes=3000,edges=40000,dim=24,classes=6,seed=3,homophily=0.7"

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.core.processor_time import own_account
-from gloader.distributed.exchange.ahead import Ahead
+from gloader.core.thread_times import own_account
 from gloader.distributed.exchange.exchange import Exchange
-from gloader.distributed.exchange.serve import OwnedRows, Owner
+from gloader.distributed.exchange.owner import OwnedRows, Owner
+from gloader.distributed.exchange.receiver import Ahead
 from gloader.distributed.exchange.transport import Transport
 from gloader.errors import (
     BudgetError,
@@ -29,9 +29,9 @@ from gloader.errors import (
     StoreError,
 )
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.cost.exchange import count_collectives
-from gloader.ssd_store.sweep.arrivals import ArrivingRows
-from gloader.testing.thread_hosts import ThreadHost, ThreadHosts
+from gloader.ssd_store.cost.exchange_cost import count_collectives
+from gloader.ssd_store.sweep.supply import ArrivingRows
+from gloader.testing.rehearsed_network import ThreadHost, ThreadHosts
 
 PAGE = 4096
 SMALL = 1_400_000  # bytes of memory with which rounds are short
@@ -527,7 +527,7 @@ def test_buffers_stay_within_the_memory_whatever_is_asked_for(
         taken[threading.get_ident()] = taken.get(threading.get_ident(), 0) + buffer.nbytes
         return buffer
 
-    for module in ("arrive", "fetch", "serve"):
+    for module in ("owner", "receiver"):
         monkeypatch.setattr(f"gloader.distributed.exchange.{module}.mapped_bytes", counted)
     cached = (lambda rows, _: np.zeros(len(rows), bool)) if has_cache else None
     owned = OwnedRows(store=store, bounds=np.array([*bounds, NUM_ROWS]), cached=cached)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from gloader.distributed.exchange.rates import measure_rates
+from gloader.distributed.exchange.transport import measure_rates
 
 
 class UnsteadyTransport:

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gloader.core.row_ranges import RangePart, copy_bounds
+from gloader.core.ids import RangePart, copy_bounds
 from gloader.distributed.exchange import serve_rows as module
 from gloader.distributed.exchange.exchange import Exchange
-from gloader.distributed.exchange.serve import OwnedRows
+from gloader.distributed.exchange.owner import OwnedRows
 from gloader.distributed.exchange.serve_rows import AllRows, RowReader, serve_rows
 from gloader.errors import ChannelClosedError, ChecksumError, LoaderClosedError, RankError, ShapeError
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.write.new_directory import NewDirectory
-from gloader.testing.thread_hosts import ThreadHosts
+from gloader.testing.rehearsed_network import ThreadHosts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -5,19 +5,19 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from gloader.cli.network_check import what_to_do
-from gloader.distributed.network.interfaces import Interface, interface_of
-from gloader.distributed.network.links import rounds
-from gloader.distributed.network.settings import (
+from gloader.cli.machine_check import what_to_do
+from gloader.distributed.network.interfaces import (
     Card,
+    Interface,
     Setting,
     Trial,
     advise,
     failed,
+    interface_of,
     lost_as_it_is,
     settings_to_try,
 )
-from gloader.distributed.network.survey import Survey
+from gloader.distributed.network.survey import Survey, rounds
 
 
 def _interface(name: str, *addresses: str, gigabits: float | None = None) -> Interface:

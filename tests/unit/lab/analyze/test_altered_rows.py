@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gloader.lab.analyze.altered_rows import Alteration
-from gloader.pipeline.miss_choice import RowsOnDisk
-from gloader.pipeline.table_files import TableFile
+from gloader.lab.analyze.replan_counts import Alteration
+from gloader.pipeline.open.disk import TableFile
+from gloader.pipeline.stage import RowsOnDisk
 from gloader.replay.recording import RecordedTable
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.cost.calibration import Calibration
-from gloader.ssd_store.cost.profile import DEFAULT_GAP_BYTES, MIN_GAP_BYTES, DeviceProfile
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.device_profile import MIN_GAP_BYTES, DeviceProfile
+from gloader.ssd_store.cost.io_rates import Calibration, IoRates
+from gloader.ssd_store.cost.profile import DEFAULT_GAP_BYTES
 
 SLOW: dict[str, Any] = {"random_reads_per_s": 5e3, "medium_reads_per_s": 4e3, "wide_reads_per_s": 3e3}
 FAST: dict[str, Any] = {"random_reads_per_s": 1e6, "medium_reads_per_s": 2.5e5, "wide_reads_per_s": 6e4}

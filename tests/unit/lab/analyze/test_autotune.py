@@ -10,12 +10,10 @@ from replayed_runs import SHAPE, header
 from tunable_run import BUDGET, TunableRun
 
 from gloader.errors import BudgetError, ReplayError
-from gloader.lab.analyze.autotune import Tuned, keywords_of, knobs_of, tune
-from gloader.replay.changes import parse_changes
+from gloader.lab.analyze.autotune import Searched, Tried, Tuned, keywords_of, knobs_of, tune
+from gloader.replay.changes import count_of, parse_changes
 from gloader.replay.floor import Floor
 from gloader.replay.recording import RecordedTable
-from gloader.replay.search import Searched, Tried
-from gloader.replay.what_if import count_of
 
 IN_MEMORY = replace(SHAPE, features="ram")
 LARGE = RecordedTable(name="features", num_rows=10**6, row_bytes=512, cache_rows=0)

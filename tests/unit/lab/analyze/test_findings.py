@@ -9,9 +9,16 @@ import pytest
 from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
 
 from gloader.errors import FormatError, ReplayError
-from gloader.lab.analyze.findings import Findings, bound_of, findings_of
-from gloader.lab.analyze.result import Analysis, Prediction
-from gloader.lab.analyze.words import lines_of, no_help_words, signed, what_if_words
+from gloader.lab.analyze.findings import (
+    Findings,
+    bound_of,
+    findings_of,
+    lines_of,
+    no_help_words,
+    signed,
+    what_if_words,
+)
+from gloader.lab.analyze.predictions import Analysis, Prediction
 
 FASTER = predicted("disk=2x", work=work_of_run(read_s=0.015), settings={"superbatch": 8})
 ALIKE = predicted("gpu=4x", work=work_of_run(compute_s=0.0025))

@@ -9,9 +9,8 @@ import pytest
 from replayed_runs import RATES, header
 
 from gloader.errors import ConfigError
-from gloader.lab.analyze.machine_types import DiskType, MachineType, read_machines
-from gloader.replay.changes import Ratio
-from gloader.replay.what_if import changed_rates
+from gloader.lab.analyze.machines import DiskType, MachineType, read_machines
+from gloader.replay.changes import Ratio, changed_rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

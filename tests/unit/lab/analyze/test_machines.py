@@ -12,8 +12,7 @@ from replayed_runs import header
 from tunable_run import BUDGET, LEAST, PACKS, PER_BATCH, ROW_BYTES, TunableRun
 
 from gloader.errors import ReplayError
-from gloader.lab.analyze.machine_types import MachineType
-from gloader.lab.analyze.machines import Offer, Offers, RunMemory, find_offers, stored_bytes
+from gloader.lab.analyze.machines import MachineType, Offer, Offers, RunMemory, find_offers, stored_bytes
 from gloader.replay.changes import parse_changes
 
 if TYPE_CHECKING:

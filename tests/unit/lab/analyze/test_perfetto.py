@@ -9,7 +9,7 @@ import pytest
 from replayed_runs import predicted, recording_of
 
 from gloader.errors import StoreExistsError
-from gloader.lab.analyze.perfetto import MEASURED, REPLAYED, replay_events, write_replay
+from gloader.lab.analyze.lanes import MEASURED, REPLAYED, replay_events, write_replay
 
 BASE = predicted()
 RECORDING = recording_of(BASE, slower=1.25)

@@ -15,11 +15,10 @@ from gloader.lab.analyze.replan_counts import (
     SuperbatchCounter,
     superbatch_jobs,
 )
-from gloader.pipeline.miss_choice import RowsOnDisk
-from gloader.pipeline.positions import BatchStream
 from gloader.pipeline.sample import CodedRows
-from gloader.ssd_store.cost.calibration import Calibration
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.pipeline.seeds import BatchStream
+from gloader.pipeline.stage import RowsOnDisk
+from gloader.ssd_store.cost.io_rates import Calibration, IoRates
 from gloader.types import BatchId, IdArray
 
 NUM_ROWS, PAGE = 64, 4096

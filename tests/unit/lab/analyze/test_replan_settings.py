@@ -9,7 +9,7 @@ from replayed_runs import SHAPE, header
 
 from gloader.config import LoaderSettings
 from gloader.errors import ConfigError, ReplayError
-from gloader.lab.analyze.replan_settings import changed_keywords, recorded_settings
+from gloader.lab.analyze.recorded_run import changed_keywords, recorded_settings
 from gloader.replay.changes import parse_changes
 from gloader.replay.recording import RecordedTable, RunHeader
 

@@ -7,8 +7,7 @@ from tunable_run import TunableRun
 
 from gloader.config import TrainSettings
 from gloader.lab.analyze.autotune import tune
-from gloader.lab.analyze.short_run import Extent
-from gloader.lab.analyze.trial import Autotuned, Trial
+from gloader.lab.analyze.trial import Autotuned, Extent, Trial
 
 
 def trial(change: str, predicted_s: float, *measured_s: float) -> Trial:

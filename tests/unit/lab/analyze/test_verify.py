@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from typed_batches import full_batch, random_edges, small_schema
 
-from gloader.lab.analyze.verify import keep_batches
+from gloader.lab.analyze.analysis import keep_batches
 from gloader.types import BatchId, Delivered, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch
 
 
@@ -84,5 +84,5 @@ def test_no_more_is_kept_than_is_needed() -> None:
 
 
 def test_one_large_batch_is_enough(monkeypatch) -> None:
-    monkeypatch.setattr("gloader.lab.analyze.verify._KEPT_BYTES", 48)
+    monkeypatch.setattr("gloader.lab.analyze.analysis._KEPT_BYTES", 48)
     assert len(keep_batches([replace(_plain(0), x=torch.ones(3, 4)), _plain(1)])) == 1

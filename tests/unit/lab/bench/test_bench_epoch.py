@@ -10,7 +10,7 @@ import pytest
 
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
-from gloader.lab.bench.epoch import bench_epoch
+from gloader.lab.bench.features import bench_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from gloader.errors import ConfigError
-from gloader.lab.bench import gather
-from gloader.lab.bench.gather import bench_gather
+from gloader.lab.bench import features
+from gloader.lab.bench.features import bench_gather
 
 
 def test_the_result_is_json_with_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gather, "_BYTES_PER_ROUND", 1)
+    monkeypatch.setattr(features, "_BYTES_PER_ROUND", 1)
     threads = torch.get_num_threads()
     report = json.loads(json.dumps(bench_gather(dims=(3, 16), rows=50, table_bytes=1 << 12, repeats=3)))
     assert [result["row_bytes"] for result in report["results"]] == [12, 64]
@@ -29,7 +29,7 @@ def test_the_result_is_json_with_every_run(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_rounds_take_turns() -> None:
     calls: list[str] = []
     contenders = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
-    seconds = gather._in_turns(contenders, 2, num_calls=2)
+    seconds = features._in_turns(contenders, 2, num_calls=2)
     assert "".join(calls) == "ab" + "bbaa" + "aabb"
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
 

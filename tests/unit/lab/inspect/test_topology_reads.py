@@ -18,7 +18,7 @@ from gloader.lab.bench.graphs import synthetic_graph
 from gloader.lab.inspect import GapBytes, ReadDemand, TopologyReads, inspect_topology, mark_pages
 from gloader.plan.topology_home import choose_home
 from gloader.samplers import CscGraph, NeighborSampler
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 from gloader.types import BatchId
 
 if TYPE_CHECKING:

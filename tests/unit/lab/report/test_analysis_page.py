@@ -13,11 +13,10 @@ from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
 from gloader.cli.main import main
 from gloader.errors import FormatError
 from gloader.lab.analyze.findings import Findings, findings_of
-from gloader.lab.analyze.result import Prediction
-from gloader.lab.report.analysis_page import analysis_sections
-from gloader.lab.report.analysis_pictures import best_points
+from gloader.lab.analyze.predictions import Prediction
+from gloader.lab.report.analysis_page import analysis_sections, best_points
+from gloader.lab.report.build_page import read_sections
 from gloader.lab.report.page import Section, render_page
-from gloader.lab.report.sections import read_sections
 
 FASTER = predicted("order=$a_{b$", work=work_of_run(read_s=0.015))  # no formula, whatever it looks like
 SMALLER = predicted("cache=0.5x", work=work_of_run(read_s=0.045))

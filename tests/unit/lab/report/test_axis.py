@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gloader.lab.report.axis import can_be_drawn, fit_axis
+from gloader.lab.report.svg import can_be_drawn, fit_axis
 
 VALUES = st.lists(st.floats(-1e90, 1e90, allow_nan=False), min_size=1, max_size=5)
 

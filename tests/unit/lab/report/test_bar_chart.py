@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 from training_runs import drawn, texts, told
 
-from gloader.lab.report.bar_chart import Bar, draw_bars, draw_columns
-from gloader.lab.report.svg import Chart
+from gloader.lab.report.svg import Bar, Chart, draw_bars, draw_columns
 
 PARTS = [("compute", 0), ("wait", 1), ("rest", 2)]
 BARS = [Bar(label="a", parts=(1.0, 3.0, 0.0)), Bar(label="b", parts=(2.0, 0.0, 0.0001))]

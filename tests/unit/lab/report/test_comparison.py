@@ -6,9 +6,8 @@ import pytest
 from comparison_json import MEASURED, comparison, row, spread
 
 from gloader.errors import FormatError
-from gloader.lab.report.comparison import Comparison
-from gloader.lab.report.pictures import draw_comparison
-from gloader.lab.report.text_table import TextTable, as_html, as_markdown
+from gloader.lab.report.comparison import Comparison, draw_comparison
+from gloader.lab.report.page import TextTable, as_html, as_markdown
 
 
 def test_the_table_has_medians_spread_and_outcome() -> None:

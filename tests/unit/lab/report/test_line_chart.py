@@ -4,8 +4,7 @@ import math
 
 from training_runs import drawn, lines, texts, told
 
-from gloader.lab.report.line_chart import Level, Series, draw_lines
-from gloader.lab.report.svg import Chart
+from gloader.lab.report.svg import Chart, Level, Series, draw_lines
 
 
 def _draw(*series: Series, **options: object) -> Chart:

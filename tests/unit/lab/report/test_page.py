@@ -3,9 +3,8 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from gloader.lab.report.build_page import name_pictures
-from gloader.lab.report.page import Picture, Section, render_page
+from gloader.lab.report.page import Picture, Section, TextTable, render_page
 from gloader.lab.report.svg import chart_of, text_at
-from gloader.lab.report.text_table import TextTable
 
 PNG = b"\x89PNG not really"
 

@@ -12,8 +12,8 @@ import pytest
 
 from gloader.errors import FormatError
 from gloader.lab.report import make_report
-from gloader.lab.report.read_training import read_training
-from gloader.lab.report.run_settings import read_settings
+from gloader.lab.report.build_page import read_training
+from gloader.lab.report.training import read_settings
 
 EPOCH = {
     "epoch": 0, "loss": 1.5, "train_acc": 0.5, "valid_acc": 0.25, "lr": 0.1, "seconds": 2.0, "evaluate_seconds": 1.0,

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 from training_runs import drawn, epoch, lines, run, texts, told
 
-from gloader.lab.report.run_charts import charts_of, epoch_parts
-from gloader.lab.report.run_groups import grouped
+from gloader.lab.report.run_facts import grouped
+from gloader.lab.report.run_sections import charts_of, epoch_parts
 from gloader.lab.report.svg import Chart
 from gloader.lab.report.training import Training
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from training_runs import run
 
-from gloader.lab.report.run_groups import RunGroup, differences, differing_settings, grouped, with_own_names
+from gloader.lab.report.run_facts import RunGroup, differences, differing_settings, grouped, with_own_names
 from gloader.lab.report.training import Training
 
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 from training_runs import epoch, run
 
-from gloader.lab.report.run_groups import grouped
-from gloader.lab.report.run_overview import each_seed, overview
+from gloader.lab.report.run_facts import each_seed, grouped, overview
 
 NO_BREAK = "\u00a0"
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gloader.errors import FormatError
-from gloader.lab.report.run_settings import read_settings
+from gloader.lab.report.training import read_settings
 
 
 def _write(folder: Path, text: str) -> Path:

@@ -9,7 +9,7 @@ from comparison_json import MEASURED, comparison
 
 from gloader.errors import ConfigError, FormatError
 from gloader.lab.report import make_report
-from gloader.lab.report.sections import read_sections
+from gloader.lab.report.build_page import read_sections
 
 EPOCH = {
     "epoch": 0, "loss": 1.5, "train_acc": 0.5, "valid_acc": None, "lr": 0.1, "seconds": 2.0, "evaluate_seconds": 1.0,

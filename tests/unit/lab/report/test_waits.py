@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from gloader.lab.report.waits import _CAUSES, PARTS, cause_of, split_seconds
+from gloader.lab.report.training import _CAUSES, PARTS, cause_of, split_seconds
 from gloader.observe import bottleneck
 
 NAMES = [name for name, _ in PARTS]

@@ -7,8 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from gloader.lab.report.svg import Chart
-from gloader.lab.report.training import Epoch, Training
-from gloader.lab.report.waits import split_seconds
+from gloader.lab.report.training import Epoch, Training, split_seconds
 
 _SETTINGS = {"dataset": "d", "model": "graphsage", "epochs": "2", "fanouts": "5,5", "cache": "10 MB"}
 _VERSIONS = {"gloader": "1.0", "torch": "2.0"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gloader.ssd_store.cost.device_clock import DeviceClock
+from gloader.ssd_store.cost.device_rates import DeviceClock
 
 
 class Time:

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import BudgetError, ConfigError
-from gloader.ssd_store.cost.calibration import Calibration
-from gloader.ssd_store.cost.exchange import (
+from gloader.ssd_store.cost.exchange_cost import (
     SHARED_GAIN,
     NetworkRates,
     OwnPart,
@@ -19,13 +18,8 @@ from gloader.ssd_store.cost.exchange import (
     place_received,
     predict_exchange,
 )
-from gloader.ssd_store.cost.strategy import (
-    IoRates,
-    MissCounts,
-    choose_strategy,
-    count_misses,
-    predict_seconds,
-)
+from gloader.ssd_store.cost.io_rates import Calibration, IoRates
+from gloader.ssd_store.cost.strategy import MissCounts, choose_strategy, count_misses, predict_seconds
 
 MB, GB = 10**6, 10**9
 DISK = IoRates(

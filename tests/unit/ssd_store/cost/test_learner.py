@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 from forking import in_child
 
-from gloader.ssd_store.cost import rates as rates_module
-from gloader.ssd_store.cost.learner import RateLearner, observed
-from gloader.ssd_store.cost.miss_counts import MissCounts
-from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
-from gloader.ssd_store.cost.rates import FoundRates, find_rates, rates_of
-from gloader.ssd_store.cost.strategy import IoRates, Strategy, predict_seconds
+from gloader.ssd_store.cost import device_rates as rates_module
+from gloader.ssd_store.cost.device_profile import DeviceProfile
+from gloader.ssd_store.cost.device_rates import FoundRates, RateLearner, find_rates, observed, rates_of
+from gloader.ssd_store.cost.io_rates import IoRates, Strategy
+from gloader.ssd_store.cost.profile import remember_profile, remembered_profile
+from gloader.ssd_store.cost.strategy import MissCounts, predict_seconds
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def test_of_two_devices_each_learns_its_own(
     def remember(folder: Path, profile: DeviceProfile, **_: object) -> None:
         told[folder.name] = set(profile.learnt.lessons[0].known)
 
-    monkeypatch.setattr("gloader.ssd_store.cost.learner.remember_profile", remember)
+    monkeypatch.setattr("gloader.ssd_store.cost.device_rates.remember_profile", remember)
     taught(begun, Disk(begun.probed), "packed")
     assert told == {"data": {"in_order", "dealt"}, "spill": {"write", "pack_read"}}
 

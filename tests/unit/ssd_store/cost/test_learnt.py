@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gloader.ssd_store.cost.learnt import (
+from gloader.ssd_store.cost.device_profile import (
     ACCESSES,
     MOST_RUNS,
     RATIO_LIMIT,
@@ -21,7 +21,7 @@ from gloader.ssd_store.cost.learnt import (
     to_json,
     weighted_median,
 )
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import IoRates
 
 DAY_S = 86_400.0
 PROBED = IoRates(

@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 
 from gloader.core.aligned_memory import mapped_bytes
-from gloader.ssd_store.cost.probe import bare_extents, measure_depth
-from gloader.ssd_store.cost.probe_loads import ReadLoad, WriteLoad, shares_together, steady_rate
+from gloader.ssd_store.cost.device_probe import (
+    ReadLoad,
+    WriteLoad,
+    bare_extents,
+    measure_depth,
+    shares_together,
+    steady_rate,
+)
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -179,6 +185,6 @@ def test_a_queue_is_as_deep_as_the_device_needs(
     rates: dict[int, float], depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "gloader.ssd_store.cost.probe.measure_random_reads", lambda *_, depth, **__: rates[depth]
+        "gloader.ssd_store.cost.device_probe.measure_random_reads", lambda *_, depth, **__: rates[depth]
     )
     assert measure_depth(-1, 2**20, None, seconds=0.1) == (rates[depth], depth)

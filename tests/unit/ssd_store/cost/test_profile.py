@@ -14,11 +14,10 @@ import pytest
 
 from gloader.errors import StoreOpenError
 from gloader.ssd_store import FeatureStore
-from gloader.ssd_store.cost import device_probe, probe
+from gloader.ssd_store.cost import device_probe
 from gloader.ssd_store.cost import profile as module
-from gloader.ssd_store.cost.learnt import Known, Lesson
+from gloader.ssd_store.cost.device_profile import DeviceProfile, Known, Lesson
 from gloader.ssd_store.cost.profile import (
-    DeviceProfile,
     io_capabilities,
     probe_device,
     refresh_profile,
@@ -121,7 +120,7 @@ def test_probing_measures_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = probe_device(folder)
     assert min(found.random_reads_per_s, found.read_bytes_per_s, found.write_bytes_per_s) > 0
     assert found.is_complete
-    assert found.queue_depth in probe.DEPTHS
+    assert found.queue_depth in device_probe.DEPTHS
     assert 0 < found.latency_s < 1
     assert min(found.mixed_reads, found.mixed_writes) > 0
     assert found.is_scratch
@@ -174,7 +173,7 @@ def test_a_link_at_the_name_of_the_temporary_file_is_not_followed(
 ) -> None:
     theirs = tmp_path / "theirs"
     theirs.write_text("precious")
-    monkeypatch.setattr(probe.secrets, "token_hex", lambda _: "guessed")
+    monkeypatch.setattr(device_probe.secrets, "token_hex", lambda _: "guessed")
     (tmp_path / f".gloader-probe-{os.getpid()}-guessed").symlink_to(theirs)
     with pytest.raises(StoreOpenError, match="cannot make a temporary file"):
         io_capabilities(tmp_path, os_io=FaultyOS(refuse_flags=refused))

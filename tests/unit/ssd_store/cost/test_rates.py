@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from gloader.ssd_store.cost import device_probe, probe
-from gloader.ssd_store.cost import rates as module
-from gloader.ssd_store.cost.profile import DeviceProfile, remember_profile, remembered_profile
-from gloader.ssd_store.cost.rates import DEFAULT_PROFILE, rates_of
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost import device_probe
+from gloader.ssd_store.cost import device_rates as module
+from gloader.ssd_store.cost.device_profile import DeviceProfile
+from gloader.ssd_store.cost.device_rates import DEFAULT_PROFILE, rates_of
+from gloader.ssd_store.cost.io_rates import IoRates
+from gloader.ssd_store.cost.profile import remember_profile, remembered_profile
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ def test_without_io_uring_threads_measure(
     def refuse(*_: object) -> None:
         raise OSError(errno.EPERM, "io_uring is not allowed")
 
-    monkeypatch.setattr("gloader.ssd_store.cost.probe_loads.Uring", refuse)
+    monkeypatch.setattr("gloader.ssd_store.cost.device_probe.Uring", refuse)
     assert rates_of(features, spill).random_reads_per_s > 0
     assert remembered_profile(features.parent) is not None
 
@@ -266,15 +267,15 @@ def test_a_file_with_holes_is_read_where_its_bytes_are(
         file.write(np.random.default_rng(1).bytes(past - start))
         file.truncate(4 * FILE_BYTES)
     seen: list[IdArray] = []
-    load = probe.ReadLoad
+    load = device_probe.ReadLoad
 
-    def watched(fd: int, extents: Extents, *how: Any, **named: Any) -> probe.ReadLoad:
+    def watched(fd: int, extents: Extents, *how: Any, **named: Any) -> device_probe.ReadLoad:
         seen.append(extents.offset)
         assert (extents.offset >= start).all()
         assert (extents.offset + extents.length <= past).all()
         return load(fd, extents, *how, **named)
 
-    monkeypatch.setattr(probe, "ReadLoad", watched)
+    monkeypatch.setattr(device_probe, "ReadLoad", watched)
     assert rates_of(features, span=(start, past)).read_bytes_per_s > 0
     assert len(seen) >= 4
     assert max(int(offset.max()) for offset in seen) > past - FILE_BYTES // 2  # up to the end of what is here

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gloader.ssd_store.cost.calibration import Calibration
-from gloader.ssd_store.cost.read_times import ReadTimes
-from gloader.ssd_store.cost.strategy import IoRates
+from gloader.ssd_store.cost.io_rates import Calibration, IoRates, ReadTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,20 +9,18 @@ import numpy as np
 import pytest
 
 from gloader.errors import BudgetError, ConfigError
+from gloader.ssd_store.cost.io_rates import Calibration, IoRates, learn_factor
 from gloader.ssd_store.cost.strategy import (
     HIDDEN_SHARE,
     PACK_GAIN,
-    Calibration,
     Choice,
-    IoRates,
     MissCounts,
     choose_strategy,
     count_misses,
-    learn_factor,
     predict_seconds,
 )
-from gloader.ssd_store.misses.in_ram import in_ram_bytes
-from gloader.ssd_store.regions.layout import pack_bytes
+from gloader.ssd_store.miss_sources import in_ram_bytes
+from gloader.ssd_store.spill.regions import pack_bytes
 
 # The disk of the study: 86,000 random reads/s, 1.05 GB/s read, 1.8 GB/s written; it limits either, not their sum.
 DISK = IoRates(

@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 
 from gloader.errors import ConfigError
-from gloader.ssd_store.cost.superbatch_size import ramp, superbatch_sizes
+from gloader.ssd_store.cost.strategy import ramp, superbatch_sizes
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import version_1
 
+from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.format.checksum import (
     PAGE_BYTES,
     Digest,
@@ -17,7 +18,6 @@ from gloader.ssd_store.format.checksum import (
     num_pages_of,
     page_checksum_at,
 )
-from gloader.ssd_store.write.writer import FeatureWriter
 
 M64 = 2**64 - 1
 PRIME = 0x9E3779B97F4A7C15

@@ -9,8 +9,8 @@ import pytest
 from version_1 import as_version_1
 
 from gloader.errors import ChecksumError, ShapeError, TruncatedStoreError
-from gloader.ssd_store.format import elements
-from gloader.ssd_store.format.elements import load_elements
+from gloader.ssd_store.format import array_reader
+from gloader.ssd_store.format.array_reader import load_elements
 from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
@@ -115,6 +115,6 @@ def test_what_is_no_position_is_refused(
 
 
 def test_runs_cover_the_pages_and_read_through_small_gaps() -> None:
-    assert elements._runs(np.array([3, 3, 4, 68])) == [(3, 69)]
-    assert elements._runs(np.array([3, 68])) == [(3, 4), (68, 69)]
-    assert elements._runs(np.arange(0, 2100, 10)) == [(0, 1024), (1024, 2048), (2048, 2091)]
+    assert array_reader._runs(np.array([3, 3, 4, 68])) == [(3, 69)]
+    assert array_reader._runs(np.array([3, 68])) == [(3, 4), (68, 69)]
+    assert array_reader._runs(np.arange(0, 2100, 10)) == [(0, 1024), (1024, 2048), (2048, 2091)]

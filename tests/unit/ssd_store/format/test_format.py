@@ -18,6 +18,7 @@ from gloader.errors import (
     TruncatedStoreError,
     VersionError,
 )
+from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
@@ -34,7 +35,6 @@ from gloader.ssd_store.format.format import (
     parse_manifest,
     seal_manifest,
 )
-from gloader.ssd_store.write.writer import FeatureWriter
 from gloader.testing.faults import FaultyOS
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from gloader.errors import IncompleteStoreError, NotAStoreError, StoreOpenError, VersionError
 from gloader.ssd_store.format.format import DATA_OFFSET, STORE_MANIFEST, load_manifest, seal_manifest
-from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.format.verification import verify_directory
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 

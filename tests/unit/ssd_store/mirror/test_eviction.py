@@ -13,9 +13,9 @@ from mirrored import BLOCK, FEATURES, fetched, open_mirrored, read_range, settle
 
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import StoreOpenError
-from gloader.ssd_store.format.npy_header import DATA_OFFSET
-from gloader.ssd_store.mirror import mirror_files
-from gloader.ssd_store.mirror.eviction import choose_victims, count_uses
+from gloader.ssd_store.format.manifest import DATA_OFFSET
+from gloader.ssd_store.mirror import mirror_folder
+from gloader.ssd_store.mirror.keeper import choose_victims, count_uses
 from gloader.ssd_store.mirror.mirrored_file import EVICTED, HERE
 from gloader.ssd_store.os_io import OsIO
 
@@ -61,7 +61,7 @@ def test_a_newcomer_may_need_all_that_may_go():
 @pytest.fixture(name="budget")
 def _budget(monkeypatch, remote):
     """Room for what must be here, and for five blocks."""
-    monkeypatch.setattr(mirror_files, "WINDOW_BLOCKS", 2)
+    monkeypatch.setattr(mirror_folder, "WINDOW_BLOCKS", 2)
     always = sum(len(content) for name, content in remote.files.items() if name.endswith(".pages"))
     return always + 5 * BLOCK
 

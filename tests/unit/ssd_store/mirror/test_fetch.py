@@ -7,13 +7,12 @@ from collections import Counter
 
 import pytest
 
-from gloader.core.processor_time import own_account
+from gloader.core.thread_times import own_account
 from gloader.errors import ChannelClosedError, ChecksumError, StoreError, StoreReadError
 from gloader.ssd_store.mirror import Limits
-from gloader.ssd_store.mirror.block_fetch import BlockRequest, pause_s
-from gloader.ssd_store.mirror.fetch import Fetcher
-from gloader.ssd_store.mirror.obstore_client import open_objects
-from gloader.testing.faulty_objects import FaultyObjects
+from gloader.ssd_store.mirror.block_fetch import BlockRequest, Fetcher, pause_s
+from gloader.ssd_store.mirror.object_store import open_objects
+from gloader.testing.faults import FaultyObjects
 
 CONTENT = bytes(range(251)) * 40
 LENGTH = 100

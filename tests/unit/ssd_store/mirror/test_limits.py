@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from gloader.errors import ConfigError
-from gloader.ssd_store.mirror.limits import Limits, TokenBucket
+from gloader.ssd_store.mirror.object_store import Limits, TokenBucket
 
 
 @pytest.mark.parametrize(

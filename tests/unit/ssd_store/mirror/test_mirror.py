@@ -29,9 +29,9 @@ from gloader.errors import (
     StoreWriteError,
     TruncatedStoreError,
 )
-from gloader.ssd_store.mirror import mirror, mirror_files
+from gloader.ssd_store.mirror import mirror, mirror_folder
 from gloader.ssd_store.os_io import OsIO
-from gloader.testing.faulty_objects import FaultyObjects
+from gloader.testing.faults import FaultyObjects
 
 
 def arrays(dataset):
@@ -107,7 +107,7 @@ def test_the_same_bytes_come_from_a_store_that_fails(remote, mirror_dir, monkeyp
         seen.add(asked)
         return kind if number % 4 == 0 and is_first else None
 
-    monkeypatch.setattr(mirror_files, "WINDOW_BLOCKS", 2)
+    monkeypatch.setattr(mirror_folder, "WINDOW_BLOCKS", 2)
     root, os_io, _ = open_mirrored(remote, mirror_dir, fault=fault, budget_bytes=budget, requests=1)
     require_equal(remote, root, os_io)
     assert os_io.stats().retries > 0

@@ -11,9 +11,9 @@ from mirrored import BLOCK, FEATURES, fetched, open_mirrored, read_range, settle
 
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.errors import ChannelClosedError, StoreReadError
-from gloader.ssd_store.format.npy_header import DATA_OFFSET
+from gloader.ssd_store.format.manifest import DATA_OFFSET
+from gloader.ssd_store.mirror.mirror_io import wanted_blocks
 from gloader.ssd_store.mirror.mirrored_file import MirroredFile
-from gloader.ssd_store.mirror.source import wanted_blocks
 
 
 @pytest.fixture(name="opened")

@@ -1,6 +1,6 @@
 import pytest
 
-from gloader.ssd_store.mirror.stats import WaitClock
+from gloader.ssd_store.mirror.block_fetch import WaitClock
 
 
 def test_waits_at_the_same_time_count_once() -> None:

@@ -1,6 +1,6 @@
 """How many requests are in flight."""
 
-from gloader.ssd_store.mirror.window import Window
+from gloader.ssd_store.mirror.block_fetch import Window
 
 
 def test_a_window_opens_by_one_for_each_round_and_never_beyond_the_most():

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gloader.ssd_store.read.descriptor import Descriptor
+from gloader.ssd_store.os_io import Descriptor
 from gloader.ssd_store.read.device_file import DeviceFile
 
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from gloader.core.processor_time import own_account
+from gloader.core.thread_times import own_account
 from gloader.errors import StoreError
 from gloader.ssd_store.format.checksum import checksum_pages
-from gloader.ssd_store.read.copy_kernels import make_target
 from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import ALIGNMENT, plan_extents
 from gloader.ssd_store.read.lane import ReadLane, slot_distance
+from gloader.ssd_store.read.row_kernels import make_target
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import fields
 import pytest
 
 from gloader.errors import ConfigError
-from gloader.ssd_store.read.read_settings import ReadKeywords, ReadSettings
+from gloader.ssd_store.read.lane import ReadKeywords, ReadSettings
 
 
 def test_every_setting_is_a_keyword_and_every_keyword_a_setting() -> None:

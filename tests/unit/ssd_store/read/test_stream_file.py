@@ -15,10 +15,10 @@ import pytest
 
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.errors import SourceError
-from gloader.ssd_store.format.npy_header import npy_header
-from gloader.ssd_store.read import stream_file
-from gloader.ssd_store.read.stream_file import StreamFile
-from gloader.ssd_store.write.page_file import BUFFER_BYTES, PageFile
+from gloader.ssd_store.format.manifest import npy_header
+from gloader.ssd_store.read import device_file
+from gloader.ssd_store.read.device_file import StreamFile
+from gloader.ssd_store.write.array_writer import BUFFER_BYTES, PageFile
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ SIZE = 5 * BLOCK + 777
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_file, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(device_file, "BLOCK_BYTES", BLOCK)
 
 
 def cached_pages(path: Path) -> int:

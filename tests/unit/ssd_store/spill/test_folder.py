@@ -31,11 +31,16 @@ from gloader.errors import (
 )
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.spill import claim as claim_module
-from gloader.ssd_store.spill import owner as owner_module
-from gloader.ssd_store.spill.claim import UNCLAIMED_GRACE_S, SpillClaim, scratch_folder
-from gloader.ssd_store.spill.file import SpillFile
-from gloader.ssd_store.spill.folder import SpillFolder, remove_dead_spills, spill_parent
-from gloader.ssd_store.spill.owner import SpillOwner
+from gloader.ssd_store.spill import claim as owner_module
+from gloader.ssd_store.spill.claim import (
+    UNCLAIMED_GRACE_S,
+    SpillClaim,
+    SpillOwner,
+    remove_dead_spills,
+    scratch_folder,
+    spill_parent,
+)
+from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
 
 MB = 10**6
 CONTENT = b"row of x" * 1000

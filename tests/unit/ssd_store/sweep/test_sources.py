@@ -15,16 +15,14 @@ from gloader.errors import ChannelClosedError, ChecksumError, RankError, StoreEr
 from gloader.ssd_store import DirectMisses, FeatureStore, Packer, load_misses
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import DATA_OFFSET
-from gloader.ssd_store.format.verify import verify_directory
-from gloader.ssd_store.read.read_settings import ReadSettings
-from gloader.ssd_store.read.stored_rows import stored_array
-from gloader.ssd_store.regions.layout import plan_regions
-from gloader.ssd_store.regions.shared import SharedBuffers
-from gloader.ssd_store.regions.store import RegionStore
+from gloader.ssd_store.format.verification import verify_directory
+from gloader.ssd_store.read.columns import stored_array
+from gloader.ssd_store.read.lane import ReadSettings
 from gloader.ssd_store.spill.folder import SpillFolder
+from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_regions
 from gloader.ssd_store.sweep.kernels import WHOLE_FILE
-from gloader.ssd_store.sweep.portions import WantedPositions
-from gloader.ssd_store.sweep.sweep import Sweeper
+from gloader.ssd_store.sweep.supply import WantedPositions
+from gloader.ssd_store.sweep.sweeper import Sweeper
 from gloader.ssd_store.sweep.wanted_rows import collect_union, empty_bits
 from gloader.ssd_store.write.new_directory import NewDirectory
 

@@ -15,12 +15,12 @@ from gloader.errors import (
     StoreLockedError,
     StoreWriteError,
 )
+from gloader.ssd_store.feature_store import FeatureWriter
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
-from gloader.ssd_store.format.verify import verify_directory
+from gloader.ssd_store.format.verification import verify_directory
+from gloader.ssd_store.write.array_writer import BUFFER_BYTES
 from gloader.ssd_store.write.new_directory import NewDirectory
-from gloader.ssd_store.write.page_file import BUFFER_BYTES
-from gloader.ssd_store.write.writer import FeatureWriter
 from gloader.testing.faults import FaultyOS
 
 

@@ -12,7 +12,7 @@ import torch
 
 from gloader.config import ModelConfig
 from gloader.errors import CheckpointError
-from gloader.training.checkpoint.digest import sealed, unsealed
+from gloader.training.checkpoint.files import sealed, unsealed
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
 from gloader.training.model_spec import ModelSpec
 

@@ -18,15 +18,16 @@ from gloader.config import ModelConfig
 from gloader.errors import CheckpointError, StoreWriteError
 from gloader.ssd_store.os_io import REAL_OS
 from gloader.testing.faults import FaultyOS
-from gloader.training.checkpoint.digest import write_sums
-from gloader.training.checkpoint.find import find_checkpoint, newest_checkpoint
+from gloader.training.checkpoint.files import find_checkpoint, newest_checkpoint, write_sums
 from gloader.training.checkpoint.save import (
     Checkpoint,
+    _NewFiles,
     load_checkpoint,
+    load_shards,
     save_checkpoint,
     save_sharded_checkpoint,
+    save_shards,
 )
-from gloader.training.checkpoint.sharded import _NewFiles, load_shards, save_shards
 from gloader.training.group import RankGroup
 from gloader.training.model_spec import ModelSpec
 from gloader.training.run_folder import RunFolder

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import pytest
 
 from gloader.errors import BudgetError
-from gloader.training.inference.hetero_plan import (
+from gloader.training.inference.plan import (
     Extent,
+    LayerPlan,
     device_bytes_of_types,
     plan_types,
     plan_types_on_device,
 )
-from gloader.training.inference.layer_plan import LayerPlan
 from gloader.types import Relation
 
 F, H, STEP = 40, 64, 16

@@ -5,7 +5,7 @@ import pytest
 from gloader.config import ModelConfig
 from gloader.errors import BudgetError
 from gloader.models import build_model
-from gloader.training.inference.layer_plan import plan_inference, plan_on_device, reasonable_device_bytes
+from gloader.training.inference.plan import plan_inference, plan_on_device, reasonable_device_bytes
 
 N, F, H, C = 10_000, 50, 64, 7
 

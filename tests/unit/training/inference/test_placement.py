@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gloader.cache import DeviceCachePlan
 from gloader.config import ModelConfig
 from gloader.device import CpuDevice, Device, DeviceTier, RowFormat, StaticCache, reach_features
-from gloader.device.topology import upload_topology
+from gloader.device.tier import upload_topology
 from gloader.models import build_model
 from gloader.models.sage import SageConv
 from gloader.samplers import CscGraph
@@ -21,7 +21,7 @@ from gloader.samplers.graph import HeldScan
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
-from gloader.training.inference.device_edges import DeviceEdges
+from gloader.training.inference.edges import DeviceEdges
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 
 N, F, H, C = 300, 7, 8, 3

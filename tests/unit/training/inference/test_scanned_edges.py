@@ -21,7 +21,7 @@ from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.faults import FaultyOS
-from gloader.training.inference.edge_pieces import HostEdges, PieceLimits
+from gloader.training.inference.edges import HostEdges, PieceLimits
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.inference.placement import Given, place_inference
 

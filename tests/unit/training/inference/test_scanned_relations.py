@@ -17,8 +17,8 @@ from gloader.samplers.hetero_graph import HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.testing.faults import FaultyOS
-from gloader.training.inference.hetero_inference import HeteroInference
-from gloader.training.inference.hetero_plan import plan_types
+from gloader.training.inference.plan import plan_types
+from gloader.training.inference.typed_inference import HeteroInference
 
 SIZES = {"paper": 900, "author": 1200, "institute": 40, "field": 30}
 EDGES = {

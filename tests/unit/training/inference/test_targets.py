@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gloader.training.inference.targets import Targets
+from gloader.training.inference.rows import Targets
 
 CPU = torch.device("cpu")
 

@@ -1,6 +1,6 @@
 """Negatives beside the edges that are predicted."""
 
-from gloader.bridges.dgl_api.missing import missing_from
+from gloader.bridges.dgl_api.names import missing_from
 from gloader.core.negatives import Uniform
 
 __all__ = ["Uniform"]

@@ -1,7 +1,7 @@
 """The softmax over in-edges, by the names of ``dgl.nn.functional``."""
 
-from gloader.bridges.dgl_api.missing import missing_from
-from gloader.bridges.dgl_api.softmax import edge_softmax
+from gloader.bridges.dgl_api.layers import edge_softmax
+from gloader.bridges.dgl_api.names import missing_from
 
 __all__ = ["edge_softmax"]
 

@@ -1,12 +1,8 @@
 """The name under which DGL's scripts import layers, too."""
 
-from gloader.bridges.dgl_api.gat_conv import GATConv, GATv2Conv
-from gloader.bridges.dgl_api.graph_conv import GraphConv
-from gloader.bridges.dgl_api.hetero_graph_conv import HeteroGraphConv
-from gloader.bridges.dgl_api.missing import missing_from
-from gloader.bridges.dgl_api.rel_graph_conv import RelGraphConv
-from gloader.bridges.dgl_api.sage_conv import SAGEConv
-from gloader.bridges.dgl_api.softmax import edge_softmax
+from gloader.bridges.dgl_api.layers import GATConv, GATv2Conv, GraphConv, SAGEConv, edge_softmax
+from gloader.bridges.dgl_api.names import missing_from
+from gloader.bridges.dgl_api.relation_layers import HeteroGraphConv, RelGraphConv
 
 __all__ = ["GATConv", "GATv2Conv", "GraphConv", "HeteroGraphConv", "RelGraphConv", "SAGEConv", "edge_softmax"]
 

@@ -1,0 +1,256 @@
+"""A cache plan: the action of the host cache for every access of a superbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+from numba import njit
+
+from gloader.cache.actions import ADMIT, ON_DEVICE, batch_step, select_misses
+from gloader.cache.trace import lengths_of
+from gloader.errors import PlanError
+from gloader.types import CacheStep, IdArray
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.cache.actions import Actions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CachePlan:
+    """What the host cache does for each batch of a superbatch. Holds a reference to the trace, no copy.
+
+    `step` expands the plan of a batch into a `CacheStep`; ``actions`` holds it at 4 bytes an access. When a batch
+    executes, its nodes are known again: `without_trace` is then enough, with `batch_actions` and `batch_step`.
+    """
+
+    capacity: int  # C
+    accesses: Sequence[NDArray[np.integer]]  # S arrays of unique ids, the trace; none once it was dropped
+    offsets: IdArray  # (S + 1,) where each batch starts in `actions`
+    actions: Actions  # (A,) see the module's codes
+    hits: IdArray  # (S,)
+    misses: IdArray  # (S,)
+    admissions: IdArray  # (S,)
+    resident_after: IdArray  # (C,) the row that each slot holds in the end, -1 where empty
+
+    @property
+    def num_hits(self) -> int:
+        """Accesses served from the cache."""
+        return int(self.hits.sum())
+
+    @property
+    def num_misses(self) -> int:
+        """Rows to be read."""
+        return int(self.misses.sum())
+
+    @property
+    def steps(self) -> Steps:
+        """The steps of all batches; each is expanded when it is asked for."""
+        return Steps(self)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the plan beside the trace."""
+        counts = (self.hits, self.misses, self.admissions)
+        return sum(a.nbytes for a in (self.offsets, self.actions, self.resident_after, *counts))
+
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return len(self.offsets) - 1
+
+    @property
+    def has_trace(self) -> bool:
+        """Whether the plan still knows the nodes of its batches."""
+        return len(self.accesses) == self.num_batches
+
+    def without_trace(self) -> CachePlan:
+        """Return the plan without the nodes of its batches; the actions are shared. Pure."""
+        return replace(self, accesses=())
+
+    def batch_actions(self, batch: int) -> Actions:
+        """Return the actions (U,) of one batch, a view."""
+        return self.actions[self.offsets[batch] : self.offsets[batch + 1]]
+
+    def step(self, batch: int, order: NDArray[np.integer] | None = None) -> CacheStep:
+        """Return the step of ``batch``; see `batch_step` for ``order``.
+
+        Raises
+        ------
+        PlanError
+            The trace was dropped, or ``order`` does not fit.
+        """
+        return batch_step(self.batch_actions(batch), self._nodes(batch), order)
+
+    def miss_rows(self, batch: int) -> IdArray:
+        """Return the rows (M,) that ``batch`` reads, in the order of its trace: ascending if that is sorted.
+
+        Raises
+        ------
+        PlanError
+            The trace was dropped.
+        """
+        rows = np.empty(int(self.misses[batch]), dtype=np.int64)
+        if select_misses(self._nodes(batch), self.batch_actions(batch), rows) != len(rows):
+            raise PlanError(f"batch {batch}: the plan counts {len(rows)} misses, its actions are others")
+        return rows
+
+    def _nodes(self, batch: int) -> NDArray[np.integer]:
+        if not self.has_trace:
+            raise PlanError(
+                "this plan was made without_trace(); expand batch_actions(b) with batch_step and the batch's nodes"
+            )
+        return np.ascontiguousarray(self.accesses[batch])
+
+    def validate(self, resident: IdArray, accesses: Sequence[NDArray[np.integer]] | None = None) -> None:
+        """Replay the plan on slot contents alone and check every promise it makes. O(A + C).
+
+        Parameters
+        ----------
+        resident : (<= C,) the row in each slot before the first batch, -1 where empty
+        accesses : the trace to check against; None: the plan's own
+
+        Raises
+        ------
+        PlanError
+            A hit's slot holds another row, a slot is out of range or written twice in one step, the counts
+            are wrong, or the content left behind is not ``resident_after``.
+        """
+        trace = self.accesses if accesses is None else accesses
+        lengths = lengths_of(trace).tolist()
+        if lengths != np.diff(self.offsets).tolist() or self.offsets[-1] != len(self.actions):
+            raise PlanError(
+                f"the plan has {len(self.offsets) - 1} batches and {len(self.actions)} actions; the trace has "
+                f"{len(lengths)} batches and {sum(lengths)} accesses"
+            )
+        content = initial_content(resident, self.capacity)
+        # The step that wrote each slot last: a slot written twice in one step shows, and nothing is cleared.
+        written = np.full(self.capacity, -1, dtype=np.int64)
+        counts = np.zeros(3, dtype=np.int64)
+        for batch, nodes in enumerate(trace):
+            counts[:] = 0
+            actions = self.batch_actions(batch)
+            position = _replay(np.ascontiguousarray(nodes), actions, batch, content, written, counts)
+            if position >= 0:
+                raise PlanError(self._contradiction(batch, position, int(nodes[position]), content))
+            claimed = (self.hits[batch], self.misses[batch], self.admissions[batch])
+            if tuple(counts) != claimed:
+                raise PlanError(
+                    f"batch {batch}: the plan counts {tuple(map(int, claimed))} hits, misses and admissions, its "
+                    f"actions are {tuple(counts.tolist())}"
+                )
+        self._check_end(content)
+
+    def _contradiction(self, batch: int, position: int, node: int, content: IdArray) -> str:
+        action = int(self.batch_actions(batch)[position])
+        where = f"batch {batch}, position {position}, node {node}"
+        slot = action if action >= 0 else ADMIT - action
+        if slot >= self.capacity:
+            return f"{where}: slot {slot} does not exist, the capacity is {self.capacity}"
+        if action >= 0:
+            return f"{where}: a hit in slot {slot}, which holds row {int(content[slot])}"
+        return f"{where}: enters slot {slot}, which another row enters in the same step"
+
+    def _check_end(self, content: IdArray) -> None:
+        # Only of slots that the next plan counts on: rows of no further use may be left in the others.
+        kept = self.resident_after >= 0
+        wrong = np.flatnonzero(kept & (content != self.resident_after))
+        if len(wrong):
+            slot = int(wrong[0])
+            raise PlanError(
+                f"in the end slot {slot} holds row {int(content[slot])}; the plan says "
+                f"{int(self.resident_after[slot])}"
+            )
+
+
+class Steps(Sequence[CacheStep]):
+    """The steps of a plan, each expanded when it is asked for."""
+
+    def __init__(self, plan: CachePlan) -> None:
+        self._plan = plan
+
+    def __len__(self) -> int:
+        """Return S."""
+        return self._plan.num_batches
+
+    @overload
+    def __getitem__(self, batch: int) -> CacheStep: ...
+
+    @overload
+    def __getitem__(self, batch: slice) -> Sequence[CacheStep]: ...
+
+    def __getitem__(self, batch: int | slice) -> CacheStep | Sequence[CacheStep]:
+        """Return the step of ``batch``."""
+        if isinstance(batch, slice):
+            return [self[b] for b in range(*batch.indices(len(self)))]
+        if not -len(self) <= batch < len(self):
+            raise IndexError(f"batch {batch} is not one of the plan's {len(self)}")
+        batch %= len(self)
+        return self._plan.step(batch)
+
+    def __iter__(self) -> Iterator[CacheStep]:
+        """Yield the steps in order."""
+        return (self[batch] for batch in range(len(self)))
+
+
+def initial_content(resident: IdArray, capacity: int) -> IdArray:
+    """Return ``resident`` (<= C,) as a new (C,) array, -1 where a slot is empty. Pure.
+
+    Raises
+    ------
+    PlanError
+        There are more rows than slots, or an entry is below -1.
+    """
+    given = np.asarray(resident)
+    if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+        raise PlanError(
+            f"resident has shape {given.shape} and dtype {given.dtype}; pass one row id per slot, -1 where empty"
+        )
+    if len(given) > capacity:
+        raise PlanError(
+            f"resident names {len(given)} slots; the capacity is {capacity}. Pass at most one row per slot"
+        )
+    if given.size and given.min() < -1:
+        raise PlanError(f"resident holds {int(given.min())}; an entry is a row id or -1 for an empty slot")
+    content = np.full(capacity, -1, dtype=np.int64)
+    content[: len(given)] = given
+    return content
+
+
+@njit(cache=True, nogil=True)
+def _replay(
+    nodes: NDArray[np.integer],
+    actions: Actions,
+    batch: int,
+    content: IdArray,
+    written: IdArray,
+    counts: IdArray,
+) -> int:
+    """Apply one step to ``content``; return the first position that contradicts it, or -1."""
+    # Hits first, as the executor copies them out before any row comes in: an admission may take a hit's slot.
+    capacity = content.shape[0]
+    for position in range(actions.shape[0]):
+        slot = np.int64(actions[position])
+        if slot >= 0:
+            if slot >= capacity or content[slot] != nodes[position]:
+                return position
+            counts[0] += 1
+    for position in range(actions.shape[0]):
+        action = np.int64(actions[position])
+        if action >= 0 or action == ON_DEVICE:
+            continue
+        counts[1] += 1
+        if action <= ADMIT:
+            slot = ADMIT - action
+            if slot >= capacity or written[slot] == batch:
+                return position
+            written[slot] = batch
+            content[slot] = nodes[position]
+            counts[2] += 1
+    return -1

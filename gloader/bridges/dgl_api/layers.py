@@ -1,0 +1,569 @@
+"""Layers of DGL over one relation: GCN, GraphSAGE, graph attention in both versions, and the softmax over in-edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import torch
+from torch import nn
+
+from gloader.bridges.dgl_api.names import missing
+from gloader.core.near_names import near_keywords
+from gloader.errors import ConfigError, GraphError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gloader.bridges.dgl_api.block import Block
+    from gloader.bridges.dgl_api.edge_list import EdgeList
+
+
+Features: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
+
+
+def expand_as_pair(input_: Any, g: Block | None = None) -> tuple[Any, Any]:
+    """Return what belongs to sources and to destinations: a pair as it is, one thing twice.
+
+    Of a tensor, or a mapping of tensors, the destinations of the block ``g`` have the first rows. Pure.
+
+    Parameters
+    ----------
+    input_ : a pair, or widths, rows or a mapping of rows by type
+    g : a block; None, or a graph: both sides have the same rows
+    """
+    if isinstance(input_, tuple):
+        return input_
+    if g is None or not g.is_block:
+        return input_, input_
+    if isinstance(input_, Mapping):
+        return input_, {name: rows[: g.num_dst_nodes(name)] for name, rows in input_.items()}
+    return input_, input_[: g.num_dst_nodes()]
+
+
+def require_in_edges(block: Block) -> None:
+    """Refuse destinations without in-edges, of which a layer would make nothing but a bias.
+
+    Raises
+    ------
+    GraphError
+        There are some.
+    """
+    num_bare = int((block.in_degrees() == 0).sum())
+    if num_bare:
+        raise GraphError(
+            f"{num_bare} of {block.num_dst_nodes()} destinations have no in-edges: prepare the dataset with "
+            "--self-loops, or build the layer with allow_zero_in_degree=True, which gives them the bias alone"
+        )
+
+
+@near_keywords
+def edge_softmax(
+    graph: Block, logits: torch.Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
+) -> torch.Tensor:
+    """Return the softmax of ``logits`` (E, ...) over the in-edges of each destination.
+
+    Parameters
+    ----------
+    graph : a block of one relation
+    logits : of each edge
+    eids, norm_by : "__ALL__" and "dst"
+
+    Raises
+    ------
+    DglFeatureError
+        Some of the edges, or a softmax over out-edges, are asked for.
+    """
+    if not isinstance(eids, str) or norm_by != "dst":
+        raise missing("edge_softmax(eids=..., norm_by=...)", "it is over all in-edges of each destination")
+    return graph.edge_list().softmax(logits)
+
+
+_NORMS: Final = ("none", "both", "right", "left")
+
+
+@near_keywords
+class GraphConv(nn.Module):
+    """``W^T sum(x_neighbours) + b``, normalised by degrees of the block (Kipf and Welling, 2017); parameters of DGL's.
+
+    Parameters
+    ----------
+    in_feats, out_feats : widths of the rows and of the result
+    norm : divide by the square roots of both degrees, "both"; by the in-degree, "right"; by the source's out-degree,
+        "left"; or by "none"
+    weight, bias : have some
+    activation : function of the result
+    allow_zero_in_degree : take destinations without in-edges
+
+    Raises
+    ------
+    ConfigError
+        ``norm`` is unknown.
+    """
+
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        in_feats: int,
+        out_feats: int,
+        norm: str = "both",
+        weight: bool = True,
+        bias: bool = True,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        allow_zero_in_degree: bool = False,
+    ) -> None:
+        super().__init__()
+        if norm not in _NORMS:
+            raise ConfigError(f"norm={norm!r}: choose one of {', '.join(_NORMS)}")
+        self._in_feats = in_feats
+        self._out_feats = out_feats
+        self._norm = norm
+        self._allow_zero_in_degree = allow_zero_in_degree
+        self.register_parameter("weight", nn.Parameter(torch.empty(in_feats, out_feats)) if weight else None)
+        self.register_parameter("bias", nn.Parameter(torch.empty(out_feats)) if bias else None)
+        self.reset_parameters()
+        self._activation = activation
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew (Glorot and Bengio, 2010); the bias is 0."""
+        if self.weight is not None:
+            nn.init.xavier_uniform_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def set_allow_zero_in_degree(self, set_value: bool) -> None:
+        """Take destinations without in-edges, or refuse them."""
+        self._allow_zero_in_degree = set_value
+
+    def forward(
+        self,
+        graph: Block,
+        feat: Features,
+        weight: torch.Tensor | None = None,
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Return (D, out_feats).
+
+        Parameters
+        ----------
+        graph : a block of one relation
+        feat : (U, in_feats), or that and the rows of the destinations
+        weight : (in_feats, out_feats) of a layer without its own
+        edge_weight : (E,) of each message; None: 1
+
+        Raises
+        ------
+        GraphError
+            Destinations have no in-edges.
+        ConfigError
+            The layer has a weight, and is given another.
+        """
+        if not self._allow_zero_in_degree:
+            require_in_edges(graph)
+        if weight is not None and self.weight is not None:
+            raise ConfigError(
+                "the layer has a weight of its own; build it with weight=False to give it another"
+            )
+        weight = self.weight if weight is None else weight
+        edges = graph.edge_list()
+        rows, _ = expand_as_pair(feat, graph)
+        if self._norm in ("left", "both"):
+            rows = rows * self._factor(edges.out_degrees, rows)
+        # Linear: the weights come first where that makes rows shorter.
+        is_first = self._in_feats > self._out_feats
+        if weight is not None and is_first:
+            rows = rows @ weight
+        if edge_weight is not None:
+            edge_weight = edge_weight.flatten()
+        result = edges.weighted_sum(rows, edge_weight)
+        if weight is not None and not is_first:
+            result = result @ weight
+        if self._norm in ("right", "both"):
+            result = result * self._factor(edges.in_degrees, result)
+        if self.bias is not None:
+            result = result + self.bias
+        return result if self._activation is None else self._activation(result)
+
+    def _factor(self, degrees: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return what each of ``rows`` is multiplied by, for the degrees of their nodes."""
+        found = degrees.to(rows).clamp(min=1).pow(-0.5 if self._norm == "both" else -1.0)
+        return found.view(-1, *(1,) * (rows.dim() - 1))
+
+
+_AGGREGATORS: Final = ("mean", "gcn", "pool", "lstm")
+
+
+@near_keywords
+class SAGEConv(nn.Module):
+    """``W_self x + W_neigh aggregate(x_neighbours)`` (Hamilton et al., 2017); parameters as of DGL's.
+
+    Parameters
+    ----------
+    in_feats : width of the rows, or of those of sources and destinations
+    out_feats : width of the result
+    aggregator_type : "mean", "gcn" (the node itself is one more neighbour), "pool" or "lstm"
+    feat_drop : share of the values that dropout takes
+    bias : add one
+    norm, activation : functions of the result, the activation first
+
+    Raises
+    ------
+    ConfigError
+        The aggregator is unknown.
+    """
+
+    bias: nn.Parameter | None  # of "gcn" alone
+
+    def __init__(
+        self,
+        in_feats: int | tuple[int, int],
+        out_feats: int,
+        aggregator_type: str,
+        feat_drop: float = 0.0,
+        bias: bool = True,
+        norm: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        super().__init__()
+        if aggregator_type not in _AGGREGATORS:
+            raise ConfigError(f"aggregator_type={aggregator_type!r}: choose one of {', '.join(_AGGREGATORS)}")
+        self._src_feats, dst_feats = expand_as_pair(in_feats)
+        self._out_feats = out_feats
+        self._aggregator = aggregator_type
+        self.norm = norm
+        self.feat_drop = nn.Dropout(feat_drop)
+        self.activation = activation
+        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        if aggregator_type == "pool":
+            self.fc_pool = nn.Linear(self._src_feats, self._src_feats)
+        if aggregator_type == "lstm":
+            self.lstm = nn.LSTM(self._src_feats, self._src_feats, batch_first=True)
+        self.fc_neigh = nn.Linear(self._src_feats, out_feats, bias=False)
+        if aggregator_type != "gcn":
+            self.fc_self = nn.Linear(dst_feats, out_feats, bias=bias)
+        else:
+            self.register_parameter("bias", nn.Parameter(torch.zeros(out_feats)) if bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew (Glorot and Bengio, 2010)."""
+        gain = nn.init.calculate_gain("relu")
+        if self._aggregator == "pool":
+            nn.init.xavier_uniform_(self.fc_pool.weight, gain=gain)
+        if self._aggregator == "lstm":
+            self.lstm.reset_parameters()
+        if self._aggregator != "gcn":
+            nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
+        nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
+
+    def forward(self, graph: Block, feat: Features, edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+        """Return (D, out_feats).
+
+        Parameters
+        ----------
+        graph : a block of one relation
+        feat : (U, in_feats), or that and (D, in_feats) of the destinations
+        edge_weight : (E,) of each message; None: 1
+        """
+        if isinstance(feat, tuple):
+            src, dst = self.feat_drop(feat[0]), self.feat_drop(feat[1])
+        else:
+            src, dst = expand_as_pair(self.feat_drop(feat), graph)
+        edges = graph.edge_list()
+        if self._aggregator == "gcn":
+            result = self._gcn(edges, src, dst, edge_weight)
+        else:
+            result = self.fc_self(dst) + self._neighbors(edges, src, edge_weight)
+        if self.activation is not None:
+            result = self.activation(result)
+        return result if self.norm is None else self.norm(result)
+
+    def _gcn(
+        self, edges: EdgeList, src: torch.Tensor, dst: torch.Tensor, weight: torch.Tensor | None
+    ) -> torch.Tensor:
+        # Linear: the weights come first where that makes rows shorter.
+        is_first = self._src_feats > self._out_feats
+        if is_first:
+            src, dst = self.fc_neigh(src), self.fc_neigh(dst)
+        result = (edges.weighted_sum(src, weight) + dst) / (edges.in_degrees.to(dst) + 1).unsqueeze(1)
+        if not is_first:
+            result = self.fc_neigh(result)
+        return result if self.bias is None else result + self.bias
+
+    def _neighbors(self, edges: EdgeList, src: torch.Tensor, weight: torch.Tensor | None) -> torch.Tensor:
+        """Return W_neigh of the neighbours of each destination, (D, out_feats)."""
+        found: torch.Tensor
+        if self._aggregator == "mean":
+            if self._src_feats > self._out_feats:
+                found = edges.mean_of(edges.weighted_sum(self.fc_neigh(src), weight))
+            else:
+                found = self.fc_neigh(edges.mean_of(edges.weighted_sum(src, weight)))
+            return found
+        rows = torch.relu(self.fc_pool(src)) if self._aggregator == "pool" else src
+        messages = rows.index_select(0, edges.src)
+        if weight is not None:
+            messages = messages * weight.view(-1, 1)
+        found = self.fc_neigh(
+            edges.reduce(messages, "max") if self._aggregator == "pool" else self._last(edges, messages)
+        )
+        return found
+
+    def _last(self, edges: EdgeList, messages: torch.Tensor) -> torch.Tensor:
+        """Return the last state of the LSTM over the messages of each destination; 0 of none."""
+        result = messages.new_zeros(edges.num_dst, messages.shape[1])
+        if not edges.num_edges:
+            return result
+        lists, reached = edges.in_neighbor_lists(messages)
+        lengths = edges.in_degrees[reached].cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(lists, lengths, batch_first=True, enforce_sorted=False)
+        _, (state, _) = self.lstm(packed)
+        return result.index_copy(0, reached, state[0])
+
+
+class _Attention(nn.Module):
+    """What both have: heads, dropout and what is added to the sums."""
+
+    def __init__(
+        self,
+        out_feats: int,
+        num_heads: int,
+        *,
+        feat_drop: float,
+        attn_drop: float,
+        negative_slope: float,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None,
+        allow_zero_in_degree: bool,
+    ) -> None:
+        super().__init__()
+        self._num_heads = num_heads
+        self._out_feats = out_feats
+        self._allow_zero_in_degree = allow_zero_in_degree
+        self.feat_drop = nn.Dropout(feat_drop)
+        self.attn_drop = nn.Dropout(attn_drop)
+        self.leaky_relu = nn.LeakyReLU(negative_slope)
+        self.activation = activation
+
+    def set_allow_zero_in_degree(self, set_value: bool) -> None:
+        """Take destinations without in-edges, or refuse them."""
+        self._allow_zero_in_degree = set_value
+
+    def _by_head(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.view(len(rows), self._num_heads, self._out_feats)
+
+    def _dropped(self, feat: Features, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows of sources and destinations after dropout, once where they are the same."""
+        if not self._allow_zero_in_degree:
+            require_in_edges(block)
+        if isinstance(feat, tuple):
+            return self.feat_drop(feat[0]), self.feat_drop(feat[1])
+        return expand_as_pair(self.feat_drop(feat), block)
+
+    def _residual(self, in_feats: int, *, bias: bool) -> nn.Module:
+        """Return what is done to the destination's row before it is added."""
+        out_feats = self._num_heads * self._out_feats
+        return nn.Identity() if in_feats == out_feats else nn.Linear(in_feats, out_feats, bias=bias)
+
+    def _result(self, total: torch.Tensor, weights: torch.Tensor, *, get_attention: bool) -> Any:
+        result = total if self.activation is None else self.activation(total)
+        return (result, weights) if get_attention else result
+
+
+@near_keywords
+class GATConv(_Attention):
+    """Attention over the neighbours (Velickovic et al., 2018); parameters as of DGL's.
+
+    Parameters
+    ----------
+    in_feats : width of the rows, or of those of sources and destinations
+    out_feats : width of the result of a head
+    num_heads : heads
+    feat_drop, attn_drop : shares of the rows' values and of the attention that dropout takes
+    negative_slope : of the leaky ReLU
+    residual : add the destination's own row
+    activation : function of the result
+    allow_zero_in_degree : take destinations without in-edges
+    bias : add one
+    """
+
+    bias: nn.Parameter | None
+    res_fc: nn.Module | None
+
+    def __init__(  # noqa: PLR0913 - as of DGL
+        self,
+        in_feats: int | tuple[int, int],
+        out_feats: int,
+        num_heads: int,
+        feat_drop: float = 0.0,
+        attn_drop: float = 0.0,
+        negative_slope: float = 0.2,
+        residual: bool = False,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        allow_zero_in_degree: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(
+            out_feats,
+            num_heads,
+            feat_drop=feat_drop,
+            attn_drop=attn_drop,
+            negative_slope=negative_slope,
+            activation=activation,
+            allow_zero_in_degree=allow_zero_in_degree,
+        )
+        src_feats, dst_feats = expand_as_pair(in_feats)
+        width = out_feats * num_heads
+        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        if isinstance(in_feats, tuple):
+            self.fc_src = nn.Linear(src_feats, width, bias=False)
+            self.fc_dst = nn.Linear(dst_feats, width, bias=False)
+        else:
+            self.fc = nn.Linear(src_feats, width, bias=False)
+        self.attn_l = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.attn_r = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.register_module("res_fc", self._residual(dst_feats, bias=bias) if residual else None)
+        has_bias = bias and not isinstance(self.res_fc, nn.Linear)
+        self.register_parameter("bias", nn.Parameter(torch.empty(width)) if has_bias else None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew (Glorot and Bengio, 2010); biases are 0."""
+        gain = nn.init.calculate_gain("relu")
+        for layer in (self.fc_src, self.fc_dst) if hasattr(self, "fc_src") else (self.fc,):
+            nn.init.xavier_normal_(layer.weight, gain=gain)
+        nn.init.xavier_normal_(self.attn_l, gain=gain)
+        nn.init.xavier_normal_(self.attn_r, gain=gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        if isinstance(self.res_fc, nn.Linear):
+            nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
+            if self.res_fc.bias is not None:
+                nn.init.zeros_(self.res_fc.bias)
+
+    def forward(
+        self,
+        graph: Block,
+        feat: Features,
+        edge_weight: torch.Tensor | None = None,
+        get_attention: bool = False,
+    ) -> Any:
+        """Return (D, num_heads, out_feats), with ``get_attention`` also the attention (E, num_heads, 1).
+
+        Parameters
+        ----------
+        graph : a block of one relation
+        feat : (U, in_feats), or that and (D, in_feats) of the destinations
+        edge_weight : (E,) what the attention of each edge is multiplied by; None: 1
+        get_attention : return it
+
+        Raises
+        ------
+        GraphError
+            Destinations have no in-edges.
+        """
+        src, dst = self._dropped(feat, graph)
+        if hasattr(self, "fc_src"):
+            src_rows, dst_rows = self._by_head(self.fc_src(src)), self._by_head(self.fc_dst(dst))
+        else:
+            src_rows = self._by_head(self.fc(src))
+            # The rows of the destinations are among those of the sources, unless they were given apart.
+            is_apart = isinstance(feat, tuple)
+            dst_rows = self._by_head(self.fc(dst)) if is_apart else src_rows[: len(dst)]
+        edges = graph.edge_list()
+        scores = (src_rows * self.attn_l).sum(-1, keepdim=True).index_select(0, edges.src)
+        scores = scores + (dst_rows * self.attn_r).sum(-1, keepdim=True).index_select(0, edges.dst)
+        weights = self.attn_drop(edges.softmax(self.leaky_relu(scores)))
+        if edge_weight is not None:
+            weights = weights * edge_weight.view(-1, 1, 1)
+        total = edges.weighted_sum(src_rows, weights)
+        if self.res_fc is not None:
+            total = total + self._by_head(self.res_fc(dst))
+        if self.bias is not None:
+            total = total + self.bias.view(1, self._num_heads, self._out_feats)
+        return self._result(total, weights, get_attention=get_attention)
+
+
+@near_keywords
+class GATv2Conv(_Attention):
+    """Attention whose scores are a network of both rows (Brody et al., 2022); parameters as of DGL's.
+
+    Parameters
+    ----------
+    bias : of the projections
+    share_weights : sources and destinations have one projection
+    others : as of `GATConv`
+    """
+
+    res_fc: nn.Module | None
+
+    def __init__(  # noqa: PLR0913 - as of DGL
+        self,
+        in_feats: int | tuple[int, int],
+        out_feats: int,
+        num_heads: int,
+        feat_drop: float = 0.0,
+        attn_drop: float = 0.0,
+        negative_slope: float = 0.2,
+        residual: bool = False,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        allow_zero_in_degree: bool = False,
+        bias: bool = True,
+        share_weights: bool = False,
+    ) -> None:
+        super().__init__(
+            out_feats,
+            num_heads,
+            feat_drop=feat_drop,
+            attn_drop=attn_drop,
+            negative_slope=negative_slope,
+            activation=activation,
+            allow_zero_in_degree=allow_zero_in_degree,
+        )
+        src_feats, dst_feats = expand_as_pair(in_feats)
+        width = out_feats * num_heads
+        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        self.fc_src = nn.Linear(src_feats, width, bias=bias)
+        is_shared = share_weights and not isinstance(in_feats, tuple)
+        self.fc_dst = self.fc_src if is_shared else nn.Linear(dst_feats, width, bias=bias)
+        self.attn = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.register_module("res_fc", self._residual(dst_feats, bias=bias) if residual else None)
+        self.share_weights = share_weights
+        self.bias = bias
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew (Glorot and Bengio, 2010); biases are 0."""
+        gain = nn.init.calculate_gain("relu")
+        for layer in (self.fc_src,) if self.share_weights else (self.fc_src, self.fc_dst):
+            nn.init.xavier_normal_(layer.weight, gain=gain)
+            if self.bias:
+                nn.init.zeros_(layer.bias)
+        nn.init.xavier_normal_(self.attn, gain=gain)
+        if isinstance(self.res_fc, nn.Linear):
+            nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
+            if self.bias:
+                nn.init.zeros_(self.res_fc.bias)
+
+    def forward(self, graph: Block, feat: Features, get_attention: bool = False) -> Any:
+        """Return (D, num_heads, out_feats), with ``get_attention`` also the attention (E, num_heads, 1).
+
+        Parameters
+        ----------
+        graph, feat, get_attention : as of `GATConv.forward`
+
+        Raises
+        ------
+        GraphError
+            Destinations have no in-edges.
+        """
+        src, dst = self._dropped(feat, graph)
+        src_rows, dst_rows = self._by_head(self.fc_src(src)), self._by_head(self.fc_dst(dst))
+        edges = graph.edge_list()
+        rows = src_rows.index_select(0, edges.src) + dst_rows.index_select(0, edges.dst)
+        scores = (self.leaky_relu(rows) * self.attn).sum(-1, keepdim=True)
+        weights = self.attn_drop(edges.softmax(scores))
+        total = edges.weighted_sum(src_rows, weights)
+        if self.res_fc is not None:
+            total = total + self._by_head(self.res_fc(dst))
+        return self._result(total, weights, get_attention=get_attention)

@@ -1,0 +1,250 @@
+"""Layers of DGL over several relations: RGCN over edges with types, and one layer for each relation."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from gloader.bridges.dgl_api.layers import expand_as_pair
+from gloader.core.near_names import near_keywords
+from gloader.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gloader.bridges.dgl_api.block import Block
+    from gloader.types import Relation
+
+
+_REGULARIZERS: Final = (None, "basis", "bdd")
+
+
+@near_keywords
+class RelGraphConv(nn.Module):
+    """``sum(W_type x_neighbours) + b + W_loop x`` (Schlichtkrull et al., 2018); parameters as of DGL's.
+
+    Parameters
+    ----------
+    in_feat, out_feat : widths of the rows and of the result
+    num_rels : types of edges
+    regularizer : weights of the types are "basis" combinations, of diagonal blocks "bdd", or None
+    num_bases : of these; None: ``num_rels``
+    bias, self_loop, layer_norm : have one
+    activation : function of the result
+    dropout : share of the result that it takes
+
+    Raises
+    ------
+    ConfigError
+        The regularizer is unknown, or blocks do not divide the widths.
+    """
+
+    h_bias: nn.Parameter | None
+    loop_weight: nn.Parameter | None
+    layer_norm_weight: nn.Module | None
+
+    def __init__(  # noqa: PLR0913 - as of DGL
+        self,
+        in_feat: int,
+        out_feat: int,
+        num_rels: int,
+        regularizer: str | None = None,
+        num_bases: int | None = None,
+        bias: bool = True,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        self_loop: bool = True,
+        dropout: float = 0.0,
+        layer_norm: bool = False,
+    ) -> None:
+        super().__init__()
+        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        self.linear_r = TypedLinear(in_feat, out_feat, num_rels, regularizer, num_bases or num_rels)
+        self.activation = activation
+        self.register_parameter("h_bias", nn.Parameter(torch.zeros(out_feat)) if bias else None)
+        self.register_module("layer_norm_weight", nn.LayerNorm(out_feat) if layer_norm else None)
+        self.register_parameter(
+            "loop_weight", nn.Parameter(torch.empty(in_feat, out_feat)) if self_loop else None
+        )
+        if self.loop_weight is not None:
+            nn.init.xavier_uniform_(self.loop_weight, gain=nn.init.calculate_gain("relu"))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        g: Block,
+        feat: torch.Tensor,
+        etypes: torch.Tensor,
+        norm: torch.Tensor | None = None,
+        *,
+        presorted: bool = False,  # noqa: ARG002 - edges are sorted here in either case
+    ) -> torch.Tensor:
+        """Return (D, out_feat).
+
+        Parameters
+        ----------
+        g : a block of one relation
+        feat : (U, in_feat)
+        etypes : (E,) int64 type of each edge
+        norm : (E, 1) of each message; None: 1
+        presorted : taken and not looked at
+        """
+        edges = g.edge_list()
+        messages = self.linear_r(feat.index_select(0, edges.src), etypes)
+        total = edges.reduce(messages if norm is None else messages * norm.view(-1, 1), "sum")
+        if self.layer_norm_weight is not None:
+            total = self.layer_norm_weight(total)
+        if self.h_bias is not None:
+            total = total + self.h_bias
+        if self.loop_weight is not None:
+            total = total + feat[: g.num_dst_nodes()] @ self.loop_weight
+        if self.activation is not None:
+            total = self.activation(total)
+        result: torch.Tensor = self.dropout(total)
+        return result
+
+
+class TypedLinear(nn.Module):
+    """``W_type x`` for rows that have types.
+
+    Parameters
+    ----------
+    in_size, out_size : widths
+    num_types : types
+    regularizer, num_bases : as of `RelGraphConv`
+    """
+
+    coeff: nn.Parameter | None
+
+    def __init__(
+        self, in_size: int, out_size: int, num_types: int, regularizer: str | None, num_bases: int
+    ) -> None:
+        super().__init__()
+        if regularizer not in _REGULARIZERS:
+            raise ConfigError(
+                f"regularizer={regularizer!r}: choose one of {', '.join(map(repr, _REGULARIZERS))}"
+            )
+        if regularizer == "bdd" and (in_size % num_bases or out_size % num_bases):
+            raise ConfigError(f"{num_bases} blocks do not divide the widths {in_size} and {out_size}")
+        self._is_blocks = regularizer == "bdd"
+        self._num_types = num_types
+        width_in, width_out = (
+            (in_size // num_bases, out_size // num_bases) if self._is_blocks else (in_size, out_size)
+        )
+        self._shape = (width_in, width_out)
+        bound = 1 / math.sqrt(width_in)
+        if self._is_blocks:
+            self.W = nn.Parameter(torch.empty(num_types, num_bases * width_in * width_out))
+        else:
+            self.W = nn.Parameter(
+                torch.empty(num_bases if regularizer == "basis" else num_types, in_size, out_size)
+            )
+        self.register_parameter(
+            "coeff", nn.Parameter(torch.empty(num_types, num_bases)) if regularizer == "basis" else None
+        )
+        nn.init.uniform_(self.W, -bound, bound)
+        if self.coeff is not None:
+            nn.init.xavier_uniform_(self.coeff, gain=nn.init.calculate_gain("relu"))
+
+    def forward(self, x: torch.Tensor, x_type: torch.Tensor) -> torch.Tensor:
+        """Return (n, out_size) of the rows ``x`` (n, in_size) whose types are ``x_type`` (n,)."""
+        # Type by type, a matrix product each: a weight for each row would be the largest tensor of all.
+        order = torch.argsort(x_type, stable=True)
+        counts = torch.bincount(x_type, minlength=self._num_types).tolist()
+        parts = torch.split(x.index_select(0, order), counts)
+        weights = self.W if self.coeff is None else (self.coeff @ self.W.flatten(1)).view(-1, *self._shape)
+        results = [self._product(part, weight) for part, weight in zip(parts, weights, strict=True)]
+        return torch.cat(results).index_select(0, torch.argsort(order))
+
+    def _product(self, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        if not self._is_blocks:
+            return rows @ weight
+        blocks = weight.view(-1, *self._shape)
+        found = torch.einsum("nbi,bio->nbo", rows.view(len(rows), len(blocks), self._shape[0]), blocks)
+        return found.flatten(1)
+
+
+_AGGREGATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+    "sum": lambda found: found.sum(dim=0),
+    "mean": lambda found: found.mean(dim=0),
+    "max": lambda found: found.amax(dim=0),
+    "min": lambda found: found.amin(dim=0),
+    "stack": lambda found: found.transpose(0, 1),
+}
+
+
+@near_keywords
+class HeteroGraphConv(nn.Module):
+    """A layer for each relation; what several of them make of a type is added up, or as ``aggregate`` says.
+
+    Parameters
+    ----------
+    mods : layers by relation, a triple or its name
+    aggregate : "sum", "mean", "max", "min" or "stack"; or a function of a list of results and their type
+
+    Raises
+    ------
+    ConfigError
+        ``aggregate`` is unknown.
+    """
+
+    def __init__(
+        self, mods: Mapping[Any, nn.Module], aggregate: str | Callable[[list[Any], str], Any] = "sum"
+    ) -> None:
+        super().__init__()
+        self.mods = nn.ModuleDict({str(name): layer for name, layer in mods.items()})
+        for layer in self.mods.values():
+            allow = getattr(layer, "set_allow_zero_in_degree", None)
+            if callable(allow):
+                allow(True)  # a node that one relation does not reach is reached by others
+        if isinstance(aggregate, str) and aggregate not in _AGGREGATES:
+            raise ConfigError(f"aggregate={aggregate!r}: choose one of {', '.join(_AGGREGATES)}")
+        self.agg_fn = aggregate
+
+    def forward(
+        self,
+        g: Block,
+        inputs: Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]],
+        mod_args: Mapping[str, tuple[Any, ...]] | None = None,
+        mod_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> dict[str, Any]:
+        """Return the results by destination type; none of a type that no relation leads to from ``inputs``.
+
+        Parameters
+        ----------
+        g : a typed block
+        inputs : rows (U_t, F_t) of each type, or these of sources and those of destinations
+        mod_args, mod_kwargs : further arguments of layers, by the names of relations
+
+        Raises
+        ------
+        ConfigError
+            A relation has no layer.
+        """
+        sources, destinations = expand_as_pair(inputs, g)
+        found: dict[str, list[Any]] = {}
+        for relation in g.canonical_etypes:
+            source, name, destination = relation
+            if source not in sources or destination not in destinations:
+                continue
+            result = self._layer(relation)(
+                g[relation],
+                (sources[source], destinations[destination]),
+                *(mod_args or {}).get(name, ()),
+                **(mod_kwargs or {}).get(name, {}),
+            )
+            found.setdefault(destination, []).append(result)
+        return {name: self._aggregate(results, name) for name, results in found.items()}
+
+    def _layer(self, relation: Relation) -> nn.Module:
+        for name in (str(relation), relation[1]):
+            if name in self.mods:
+                return self.mods[name]
+        raise ConfigError(f"{relation} has no layer; there are some for {', '.join(self.mods)}")
+
+    def _aggregate(self, results: list[Any], ntype: str) -> Any:
+        if not isinstance(self.agg_fn, str):
+            return self.agg_fn(results, ntype)
+        return _AGGREGATES[self.agg_fn](torch.stack(results))

@@ -1,0 +1,171 @@
+"""Seeds that a loop of another library gives: nodes of several types, numbered through, and pairs with negatives.
+
+The pairs need no link table: `GivenPairs` draws the negatives and finds the edges between the ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from gloader.core.ids import as_ids, outside
+from gloader.errors import ConfigError, SeedError
+from gloader.samplers import HeteroGraph
+from gloader.samplers.arguments import checked_seed
+from gloader.samplers.link_draws import NegativeDraws
+from gloader.samplers.link_exclusion import LinkExclusion
+from gloader.samplers.link_seeds import NEGATIVES_LAYER
+from gloader.samplers.rng import layer_key
+from gloader.types import NO_EDGE, LinkRows
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from gloader.config import Exclude
+    from gloader.core.negatives import Negatives
+    from gloader.samplers import Topology
+    from gloader.types import IdArray, Relation
+
+
+def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdArray:
+    """Return the nodes (n,) of all types, in the graph's order of types: where their type begins, plus their id. Pure.
+
+    Raises
+    ------
+    SeedError
+        A type is unknown, or ids are no integers or none of nodes of their type.
+    """
+    if unknown := [name for name in nodes if name not in graph.num_nodes]:
+        raise SeedError(
+            f"nodes are of the type {unknown[0]!r}; this graph has {', '.join(map(repr, graph.node_types))}"
+        )
+    found = [np.empty(0, dtype=np.int64)]
+    for (name, num_nodes), start in zip(graph.num_nodes.items(), graph.type_starts, strict=False):
+        ids = as_ids(nodes.get(name, found[0]), noun=f"nodes of type {name!r}", error=SeedError)
+        # Ids beyond their type would be nodes of the next one.
+        if len(bad := outside(ids, num_nodes)):
+            raise SeedError(
+                f"{len(bad)} nodes of type {name!r} are not in 0..{num_nodes - 1}, among them {bad[:5].tolist()}"
+            )
+        found.append(ids + start)
+    return np.concatenate(found)
+
+
+GivenPairs: TypeAlias = (
+    "Mapping[Relation | None, NDArray[Any]]"  # (B, 2) of each relation; None: of the only one
+)
+
+_ONLY = ("node", "to", "node")
+
+
+def digest_of(ids: NDArray[Any]) -> int:
+    """Return a number for ``ids`` that fits an int64. Pure."""
+    digest = hashlib.blake2b(np.ascontiguousarray(ids, np.int64).tobytes(), digest_size=7).digest()
+    return int.from_bytes(digest, "little")
+
+
+def draw_beside(
+    graph: Topology | HeteroGraph,
+    pairs: NDArray[Any],
+    relation: Relation | None,
+    *,
+    negatives: Negatives,
+    seed: int,
+    epoch: int,
+) -> tuple[IdArray, IdArray]:
+    """Return the pairs (P, 2) with their negatives behind them, and which of them (P,) each is, or is beside. Pure.
+
+    The random key is a digest of the pairs, and ``epoch``.
+
+    Raises
+    ------
+    SeedError
+        An end is no node of the graph, or it has no such relation.
+    ConfigError
+        There are too many, or a strict negative does not exist.
+    """
+    topology = _topology(graph, relation)
+    found = _rows(topology, pairs, relation)
+    draws = NegativeDraws(negatives=negatives, graph=topology, relation=relation or _ONLY)
+    key = layer_key(checked_seed(seed), epoch, digest_of(pairs), NEGATIVES_LAYER)
+    ends = draws.pairs(key, np.arange(len(pairs)), found)
+    columns = ends.sources[ends.source_places], ends.destinations[ends.destination_places]
+    return np.stack(columns, axis=1), ends.owners.astype(np.int64)
+
+
+def edges_of_pairs(
+    graph: Topology | HeteroGraph,
+    pairs: GivenPairs,
+    *,
+    exclude: Exclude,
+    reverse: Mapping[Relation, Relation],
+) -> tuple[IdArray, ...]:
+    """Return the positions of each relation's edges between the ends of ``pairs``; () where there are none. Pure.
+
+    Parameters
+    ----------
+    graph : whose lists are looked through
+    pairs : by relation
+    exclude : "self", or "reverse" for the edges that lead back besides
+    reverse : of each relation the one that leads back; in a graph of one type itself
+
+    Raises
+    ------
+    SeedError
+        An end is no node of the graph, or it has no such relation.
+    ConfigError
+        ``reverse`` does not say what leads back.
+    """
+    relations: list[Relation | None] = list(graph.relations) if isinstance(graph, HeteroGraph) else [None]
+    topologies = tuple(graph.relations.values()) if isinstance(graph, HeteroGraph) else (graph,)
+    parts: list[list[IdArray]] = [[] for _ in topologies]
+    for relation, of_relation in pairs.items():
+        found = _rows(_topology(graph, relation), of_relation, relation)
+        back = relation if relation is None else reverse.get(relation)
+        if exclude == "reverse" and relation is not None and back not in relations:
+            raise ConfigError(
+                f"exclude='reverse': say by reverse= which relation leads back of {':'.join(relation)}, or pass "
+                "exclude='self'"
+            )
+        exclusion = LinkExclusion.of_table(
+            topologies,
+            (relations.index(relation), relations.index(back) if exclude == "reverse" else None),
+            relation=relation or _ONLY,
+            exclude=exclude,
+            duplicates=True,
+        )
+        for part, positions in zip(parts, exclusion.of(found), strict=False):
+            part.append(positions)
+    if not any(map(len, (one for part in parts for one in part))):
+        return ()
+    none = np.empty(0, dtype=np.int64)
+    return tuple(np.unique(np.concatenate([none, *part])) for part in parts)
+
+
+def _topology(graph: Topology | HeteroGraph, relation: Relation | None) -> Topology:
+    if not isinstance(graph, HeteroGraph):
+        return graph
+    if relation is None or relation not in graph.relations:
+        given = "no relation" if relation is None else ":".join(relation)
+        allowed = ", ".join(map(":".join, graph.relations))
+        raise SeedError(f"pairs are of {given}; this graph has {allowed}")
+    return graph.relations[relation]
+
+
+def _rows(graph: Topology, pairs: NDArray[Any], relation: Relation | None) -> LinkRows:
+    """Return ``pairs`` as rows of a link table, of which it is not known where they are in the graph."""
+    ends = []
+    for end, (name, limit) in enumerate((("sources", graph.num_sources), ("destinations", graph.num_nodes))):
+        ids = as_ids(np.ascontiguousarray(pairs[:, end]), noun=f"{name} of pairs", error=SeedError)
+        if len(bad := outside(ids, limit)):
+            where = "" if relation is None else f" of {':'.join(relation)}"
+            raise SeedError(
+                f"{len(bad)} {name} of pairs{where} are not in 0..{limit - 1}, among them {bad[:5].tolist()}"
+            )
+        ends.append(ids)
+    nowhere = np.full(len(pairs), NO_EDGE, dtype=np.int64)
+    return LinkRows(sources=ends[0], destinations=ends[1], positions=nowhere, reverses=nowhere)

@@ -1,0 +1,338 @@
+"""The imports and calls of a DGL script, and their forms in `gloader.compat.dgl`.
+
+Tables name the calls that return graphs, and the arguments that change. The helper of DGL's examples that numbers
+reverse edges is left out, because a dataset knows the reverse of an edge.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import TYPE_CHECKING, Final
+
+from gloader.bridges.migrate.advice import (
+    ADVICE,
+    BLOCK_NAMES,
+    GRAPH_NAMES,
+    SURFACE,
+    advice_of,
+    canonical,
+    is_here,
+)
+from gloader.bridges.migrate.draft import change_from, is_needed, uses_of
+from gloader.bridges.migrate.prepare_steps import OGB_CLASSES, table_of
+from gloader.bridges.migrate.uses import Library, items_of, literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.bridges.migrate.draft import Draft
+    from gloader.bridges.migrate.uses import Import, Kind, Use
+
+
+LOADERS: Final = frozenset({"dgl.dataloading.DataLoader", "dgl.dataloading.NodeDataLoader"})
+"""Loaders of mini-batches; the second is what DGL called the first, with the same arguments."""
+SAMPLERS: Final = frozenset(
+    f"dgl.dataloading.{name}"
+    for name in ("NeighborSampler", "MultiLayerNeighborSampler", "MultiLayerFullNeighborSampler")
+)
+EDGE_SAMPLER: Final = "dgl.dataloading.as_edge_prediction_sampler"
+MANY_GRAPHS: Final = frozenset(
+    {"BA2MotifDataset", "FakeNewsDataset", "GINDataset", "GraphClassificationDataset", "LegacyTUDataset"}
+    | {"MiniGCDataset", "PATTERNDataset", "CLUSTERDataset", "PPIDataset", "QM7bDataset", "QM9Dataset"}
+    | {"QM9EdgeDataset", "SBMMixtureDataset", "SSTDataset", "TUDataset", "TreeGridDataset", "ZINCDataset"}
+)
+"""Data sets of `dgl.data` that are no single graph."""
+FLAGS: Final = {
+    "add_self_loop": "--self-loops",
+    "to_bidirected": "--symmetrize",
+    "add_reverse_edges": "--symmetrize",
+    "to_simple": "--deduplicate",
+    "remove_self_loop": "",
+}
+"""Changes to a whole graph, and what of `gloader prepare` takes their place; "" comes with --self-loops."""
+STORED: Final = frozenset({"feat", "label", "train_mask", "val_mask", "test_mask", "weight", "edge_time"})
+"""Data of a graph that a dataset keeps."""
+NEEDLESS: Final = {
+    "num_workers": "threads sample and read ahead, in place of worker processes",
+    "persistent_workers": "threads sample and read ahead, in place of worker processes",
+    "prefetch_factor": "the loader plans how far ahead it reads",
+    "use_uva": "the graph is not pinned: features come from the SSD by way of a cache",
+    "ddp_seed": "dgl.seed(n) is the seed of all ranks",
+    "use_prefetch_thread": "batches are always read ahead",
+    "use_alternate_streams": "copies to the device are always beside the computation",
+    "pin_prefetcher": "batches are sent by way of pinned memory where that is possible",
+    "gpu_cache": "device_cache= holds hot rows on the device (docs/gpu.md)",
+    "reverse_eids": "a dataset knows which edges lead back",
+    "reverse_etypes": "a dataset knows which edges lead back",
+}
+"""Arguments of loaders and samplers that `gloader.compat.dgl` takes and does not look at."""
+REFUSED: Final = {
+    "sampler": "give indices the nodes, and shuffle=, that an epoch is to have",
+    "batch_sampler": "give indices the nodes, batch_size= and shuffle=",
+    "collate_fn": "batches are made by the loader: change them in the loop",
+    "generator": "dgl.seed(n) is the key of order and sampling",
+    "timeout": "stall_timeout_s= is how long a stage may stand still",
+    "multiprocessing_context": "threads sample and read ahead: leave it out",
+}
+"""Arguments of torch's loader that it does not take, and what to do instead."""
+ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
+    "edge_dir": (("in",), "neighbours are those of in-edges: reverse the edges before the export"),
+    "replace": ((False,), "neighbours are drawn without replacement"),
+    "mask": ((None,), "leave the edges out before the export"),
+    "prob": ((None, "weight"), 'a dataset calls the weights of its edges "weight"'),
+    "exclude": (
+        (None, "self", "reverse_id", "reverse_types"),
+        "exclude is None, 'self', 'reverse_id' or 'reverse_types'",
+    ),
+}
+"""The values of other arguments that it takes, and what to do instead of others."""
+
+_BUILDERS = ("graph", "heterograph", "bipartite", "from_networkx", "from_scipy", "rand_graph", "knn_graph")
+_KINDS: Final[dict[str, Kind]] = {
+    **{f"dgl.{name}": "built" for name in _BUILDERS},
+    **{f"dgl.{name}": "graph" for name in ("DGLGraph", "node_subgraph", "edge_subgraph", "to_homogeneous")},
+    **dict.fromkeys(LOADERS, "loader"),
+    **dict.fromkeys(SAMPLERS, "sampler"),
+    EDGE_SAMPLER: "edge sampler",
+    "dgl.load_graphs": "loaded",
+}
+
+
+def kind_of_call(name: str) -> Kind:
+    """Return the kind of what a call of ``name`` returns. Pure."""
+    if name in OGB_CLASSES:
+        return "dataset"
+    found = canonical(name)
+    last = found.rpartition(".")[2]
+    if found.startswith("dgl.data.") and last.endswith("Dataset") and last not in MANY_GRAPHS:
+        return "dataset"
+    return _KINDS.get(found, "graph" if found.startswith("dgl.") and last in FLAGS else "")
+
+
+_GRAPHS = ("graph", "built", "block", "graph or block")
+_SAME_AFTER = ("to", "int", "long", "cpu", "local_var", "formats", *FLAGS)
+_WHOLE = ("graph", "built")
+LIBRARY: Final = Library(
+    kind_of_call=kind_of_call,
+    hands_on=lambda name: name.startswith("dgl.") and name.rpartition(".")[2] in FLAGS,
+    methods={(kind, name): kind for kind in _GRAPHS for name in _SAME_AFTER},
+    attributes={
+        **{(kind, data): f"frame of {kind}" for kind in _WHOLE for data in ("ndata", "edata")},
+        **{(kind, space): f"spaces of {kind}" for kind in _WHOLE for space in ("nodes", "edges")},
+        **{(f"space of {kind}", "data"): f"frame of {kind}" for kind in _WHOLE},
+    },
+    items={
+        **{f"spaces of {kind}": f"space of {kind}" for kind in _WHOLE},
+        "dataset": "graph",
+        "blocks": "block",
+        "graphs": "graph",
+        "loaded": "graphs",
+        "graph": "graph",
+    },
+    several={"block": "blocks", "graph": "graphs"},
+    loops={
+        ("loader", 1): ("",),
+        ("loader", 3): ("", "", "blocks"),
+        ("loader", 4): ("", "block", "block", "blocks"),
+        ("blocks", 1): ("block",),
+        ("blocks", 0): ("block",),
+        ("graphs", 0): ("graph",),
+        ("loaded", 2): ("graphs", ""),
+        ("graph", 2): ("graph", ""),
+    },
+    parameters={
+        **dict.fromkeys(("g", "graph", "hg"), "graph or block"),
+        **dict.fromkeys(("block", "mfg", "pos_graph", "neg_graph", "pair_graph", "positive_graph"), "block"),
+        **dict.fromkeys(("blocks", "mfgs"), "blocks"),
+    },
+)
+"""What variables of a script of DGL hold."""
+NAMES: Final = {
+    "graph": GRAPH_NAMES,
+    "built": GRAPH_NAMES,
+    "block": BLOCK_NAMES,
+    "graph or block": GRAPH_NAMES | BLOCK_NAMES,
+}
+"""What such values have, by their kind."""
+
+
+OURS: Final = "gloader.compat."
+COMPAT: Final = "import gloader.compat.dgl as dgl"
+
+
+def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) -> None:
+    """Change an import statement, given by its names, and judge those that nothing uses.
+
+    Parameters
+    ----------
+    draft : of the script
+    group : the names of the statement
+    has_loader : whether the script has a loader: it is then meant to run without DGL
+    """
+    statement = group[0].statement
+    if isinstance(statement, ast.ImportFrom):
+        if group[0].dotted.startswith(("dgl.", "ogb.")):
+            for one in group:
+                _judge(draft, one, has_loader=has_loader)
+            change_from(draft, group, module_of=_module_of, renamed={"NodeDataLoader": "DataLoader"})
+        return
+    for one in group:
+        if not f"{one.dotted}.".startswith("dgl."):
+            continue
+        alias, name, is_alone = one.alias, canonical(one.dotted), len(group) == 1
+        if alias.asname is None:  # `import dgl.nn` is for the name dgl
+            if not (
+                is_alone and _is_twice(draft, one) and draft.edits.delete_statement(statement, one.place.body)
+            ):
+                draft.edits.replace_node(alias, COMPAT.removeprefix("import "))
+        elif name in SURFACE:
+            draft.edits.replace_node(alias, f"{OURS}{name} as {alias.asname}")
+        else:
+            _judge(draft, one, has_loader=has_loader)
+            if is_alone and not is_needed(draft, one):
+                draft.edits.delete_statement(statement, one.place.body)
+
+
+def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
+    """Note what becomes of a name that is imported, and not used by itself."""
+    name = canonical(one.dotted)
+    if uses_of(draft, one) or not name.startswith("dgl.") or name in SURFACE:
+        return
+    if is_here(name) or name in LOADERS:
+        draft.find(one.statement, one.dotted, "maps", OURS + name.rpartition(".")[0])
+    elif one.alias.name == "*":
+        if not is_here(name.removesuffix(".*")):
+            draft.find(one.statement, one.dotted, "missing", advice_of(name))
+    elif has_loader:
+        draft.replaced.add(id(one.alias))
+        draft.find(one.statement, one.dotted, "changes", "it is not used: its import goes")
+    else:
+        draft.find(one.statement, one.dotted, "missing", advice_of(name))
+
+
+def _is_twice(draft: Draft, one: Import) -> bool:
+    """Return whether another statement of the same block brings the name dgl before."""
+    plain = (
+        each
+        for each in draft.script.imports
+        if isinstance(each.statement, ast.Import) and each.alias.asname is None
+        and each.place.body is one.place.body and re.match(r"dgl(\.|$)", each.dotted)
+    )  # fmt: skip
+    return next(plain) is not one
+
+
+def _module_of(one: Import) -> str | None:
+    name = canonical(one.dotted)
+    if name.endswith(".*"):
+        return OURS + name.removesuffix(".*") if is_here(name.removesuffix(".*")) else None
+    return OURS + name.rpartition(".")[0] if is_here(name) or name in LOADERS else None
+
+
+_LABELS: Final = (
+    "without negatives the link table needs labels: prepare it with --edge-table (docs/links.md), or give "
+    "negative_sampler=negative_sampler.Uniform(1)"
+)
+
+
+def change_loading(draft: Draft, use: Use) -> None:
+    """Judge the arguments of a loader or a sampler, and name a link table where the seeds are ids of edges."""
+    name, statement = canonical(use.name), use.place.statement
+    if name in SAMPLERS and isinstance(statement, ast.ClassDef) and use.node in statement.bases:
+        draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
+    if name not in LOADERS | SAMPLERS | {EDGE_SAMPLER}:
+        return
+    draft.note_unknown(use)
+    if use.call is None:
+        return
+    given = [(item.name, item.value) for node in (use.call, *use.spread) for item in items_of(node)]
+    for said, value in given:
+        if said in NEEDLESS:
+            draft.find(use.node, f"{said}=", "ignored", NEEDLESS[said])
+        elif said in REFUSED and name in LOADERS:
+            draft.find(value, f"{said}=", "missing", REFUSED[said])
+        elif said in ALLOWED:
+            _check(draft, said, value)
+    if name in LOADERS:
+        _change_seeds(draft, use)
+    if name == EDGE_SAMPLER and use.is_written and use.written(4, "negative_sampler") is None:
+        draft.find(use.node, use.name, "missing", _LABELS)
+
+
+def _check(draft: Draft, name: str, value: ast.expr) -> None:
+    allowed, advice = ALLOWED[name]
+    if not isinstance(value, ast.Constant):
+        if name == "mask":
+            draft.find(value, f"{name}=", "perhaps missing", advice)
+    elif value.value not in allowed:
+        draft.find(value, f"{name}=", "missing", advice)
+
+
+def _change_seeds(draft: Draft, use: Use) -> None:
+    sampler = use.argument(2, "graph_sampler")
+    edges = use.written(1, "indices") or use.written(1, "eids")
+    if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
+        return
+    statement = use.place.statement
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    table = table_of([draft.edits.of(each) for each in (edges, *targets)])
+    can_go = draft.edits.replace_node(edges, f'"{table}"')
+    found = f'the link table "{table}" (tables are train, valid and test)'
+    draft.note(edges, "ids of edges", found, can_go=can_go)
+    draft.steps.split_edges(edges.keys[0] if isinstance(edges, ast.Dict) and len(edges.keys) == 1 else None)
+
+
+def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
+    """Take functions out that return ``to_simple(add_reverse_edges(g), writeback_mapping=True)`` and the numbers.
+
+    Returns
+    -------
+    tuple
+        The names that their results were bound to, and the identities of the nodes of their text.
+    """
+    made: set[str] = set()
+    left: set[int] = set()
+    for use in draft.script.uses:
+        function = _function_around(draft, use) if _numbers_reverse_edges(draft, use) else None
+        calls = [] if function is None else _calls(draft, function)
+        if function is None or not calls or not draft.edits.delete_statement(function, draft.tree.body):
+            continue
+        for statement, graph in calls:
+            draft.edits.replace_node(statement.value, f"({draft.edits.of(graph)}, None)")
+            bound = (each for target in statement.targets for each in ast.walk(target))
+            made |= {each.id for each in bound if isinstance(each, ast.Name)}
+        left |= {id(each) for each in ast.walk(function)}
+        draft.steps.flag("--symmetrize")
+        becomes = "prepare the dataset with --symmetrize, which knows the edges that lead back"
+        draft.find(use.node, function.name, "changes", becomes)
+    draft.replaced |= left
+    return made, left
+
+
+def _numbers_reverse_edges(draft: Draft, use: Use) -> bool:
+    call = use.call
+    if call is None or canonical(use.name) != "dgl.to_simple" or not call.args:
+        return False
+    inner = next((each for each in draft.script.uses if each.call is call.args[0]), None)
+    has_numbers = "writeback_mapping" in {each.arg for each in call.keywords}
+    return has_numbers and inner is not None and canonical(inner.name) == "dgl.add_reverse_edges"
+
+
+def _function_around(draft: Draft, use: Use) -> ast.FunctionDef | None:
+    for each in draft.tree.body:
+        if isinstance(each, ast.FunctionDef) and any(node is use.node for node in ast.walk(each)):
+            return each
+    return None
+
+
+def _calls(draft: Draft, function: ast.FunctionDef) -> list[tuple[ast.Assign, ast.expr]]:
+    """Return the assignments of its results, with the graphs it is given; none where it is used in another way."""
+    said = [node for node in ast.walk(draft.tree) if isinstance(node, ast.Name) and node.id == function.name]
+    found = []
+    for node in ast.walk(draft.tree):
+        match node:
+            case ast.Assign(value=ast.Call(func=ast.Name(id=name), args=[graph], keywords=[])) if (
+                name == function.name
+            ):
+                found.append((node, graph))
+    return found if len(found) == len(said) else []

@@ -1,0 +1,434 @@
+"""The names, loader calls and transforms of a PyG script, and their forms in gloader."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, Final
+
+from gloader.bridges.migrate.prepare_steps import EDGE_SPLIT, OGB_CLASSES, prepared_with, table_of
+from gloader.bridges.migrate.uses import argument, items_of, literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from gloader.bridges.migrate.draft import Draft
+    from gloader.bridges.migrate.uses import Item, Use
+
+
+LOADERS: Final = {
+    "torch_geometric.loader.NeighborLoader": "NeighborLoader",
+    "torch_geometric.loader.LinkNeighborLoader": "LinkNeighborLoader",
+    "torch_geometric.loader.neighbor_loader.NeighborLoader": "NeighborLoader",
+    "torch_geometric.loader.link_neighbor_loader.LinkNeighborLoader": "LinkNeighborLoader",
+}
+"""PyG's loaders, and their names in `gloader.adapters.pyg`."""
+
+_MANY = "many small graphs fit in memory: keep PyG's DataLoader for them"
+_OWN = (
+    "PyG's own loader runs over an SSD, by gloader.adapters.pyg.RowStore and TopologyStore (docs/from-pyg.md)"
+)
+_PARTS = (
+    "NeighborLoader, whose seeds are nodes with their neighbours; `gloader prepare --order community` lays rows out "
+    "by cluster"
+)
+
+MISSING_NAMES: Final[dict[str, str]] = {
+    "torch_geometric.data.ClusterData": _PARTS,
+    "torch_geometric.data.ClusterLoader": _PARTS,
+    "torch_geometric.data.DataLoader": _MANY,
+    "torch_geometric.data.NeighborSampler": "its batches are those of NeighborLoader; edges of all hops come at once",
+    "torch_geometric.distributed": "ranks and machines share a loader under torchrun (docs/distributed.md)",
+    "torch_geometric.loader": f"gloader has NeighborLoader and LinkNeighborLoader; {_OWN}",
+    "torch_geometric.loader.CachedLoader": "the cache of a loader is sized by memory_budget=",
+    "torch_geometric.loader.ClusterData": _PARTS,
+    "torch_geometric.loader.ClusterLoader": _PARTS,
+    "torch_geometric.loader.DataListLoader": _MANY,
+    "torch_geometric.loader.DataLoader": _MANY,
+    "torch_geometric.loader.DenseDataLoader": _MANY,
+    "torch_geometric.loader.HGTLoader": "NeighborLoader with gloader.collective([k, k]) draws so many of all relations "
+    "together (docs/hetero.md)",
+    "torch_geometric.loader.ImbalancedSampler": "give input_nodes= the nodes that an epoch is to have",
+    "torch_geometric.loader.LinkLoader": _OWN,
+    "torch_geometric.loader.NeighborSampler": "its batches are those of NeighborLoader; edges of all hops come at once",
+    "torch_geometric.loader.NodeLoader": _OWN,
+    "torch_geometric.loader.PrefetchLoader": "leave it out: batches are read and sent ahead",
+    "torch_geometric.loader.RandomNodeLoader": _PARTS,
+    "torch_geometric.loader.ShaDowKHopSampler": "this sampler is not here (docs/samplers.md has those that are)",
+    "torch_geometric.sampler": "MergedSampler runs under PyG's own loaders; gloader's loaders sample themselves",
+    "torch_geometric.sampler.NegativeSampling": "",
+    "torch_sparse": "batches have edge_index and need no SparseTensor",
+    "torch_geometric.typing.SparseTensor": "batches have edge_index and need no SparseTensor",
+    "torch_geometric.transforms.ToSparseTensor": "batches have edge_index, and no adj_t: hand it to the layers",
+    "torch_geometric.data.LightningNodeData": "give a Trainer NodeLoader itself (docs/from-pyg.md)",
+    "torch_geometric.data.LightningLinkData": "give a Trainer LinkLoader itself (docs/from-pyg.md)",
+    "torch_geometric.data.LightningDataset": _MANY,
+    "torch_geometric.data.OnDiskDataset": _MANY,
+    "torch_geometric.data.Batch": _MANY,
+}
+"""What to do instead; "" is no hindrance. The longest name that fits counts, and others stay PyG's."""
+
+MANY_GRAPHS: Final = frozenset(
+    {"TUDataset", "PPI", "ZINC", "QM7b", "QM9", "MoleculeNet", "GNNBenchmarkDataset", "ModelNet", "ShapeNet"}
+    | {"MNISTSuperpixels", "FAUST", "LRGBDataset", "MalNetTiny", "UPFD", "GEDDataset", "MD17", "JODIEDataset"}
+    | {
+        "ICEWS18",
+        "GDELT",
+        "BA2MotifDataset",
+        "FakeDataset",
+        "FakeHeteroDataset",
+        "AQSOL",
+        "PCPNetDataset",
+        "S3DIS",
+    }
+    | {
+        "CoMA",
+        "GeometricShapes",
+        "WILLOWObjectClass",
+        "PascalVOCKeypoints",
+        "DBP15K",
+        "PCQM4Mv2",
+        "OMDB",
+        "HydroNet",
+    }
+)
+"""Data sets of `torch_geometric.datasets` that are no single graph."""
+SEVERAL_TYPES: Final = frozenset(
+    {"OGB_MAG", "DBLP", "IMDB", "AMiner", "LastFM", "MovieLens", "MovieLens100K", "MovieLens1M", "HGBDataset"}
+    | {"Taobao", "AmazonBook", "IGMCDataset", "EllipticBitcoinHetero"}
+)
+"""Those of several types of nodes."""
+
+_WORKERS = "threads sample and read ahead, in place of worker processes (threads= is how many)"
+DROPPED: Final = {
+    "num_workers": _WORKERS,
+    "persistent_workers": _WORKERS,
+    "multiprocessing_context": _WORKERS,
+    "worker_init_fn": _WORKERS,
+    "filter_per_worker": _WORKERS,
+    "prefetch_factor": "the loader plans how far ahead it reads",
+    "timeout": "stall_timeout_s= is how long a stage may stand still",
+    "pin_memory": "batches are sent by way of pinned memory where that is possible",
+    "generator": "seed= is the key of order and sampling",
+    "neighbor_sampler": "gloader samples itself",
+    "is_sorted": "a dataset is sorted",
+    "directed": "a batch has the edges that were sampled",
+    "custom_cls": "a batch is a Data or HeteroData",
+}
+"""Keywords of PyG's loaders that go, and why."""
+REFUSED: Final = {
+    "transform": "apply it to the batch in the loop",
+    "transform_sampler_output": "apply it to the batch in the loop",
+    "sampler": "give input_nodes= the nodes, and shuffle=, that an epoch is to have",
+    "batch_sampler": "give input_nodes= the nodes, batch_size= and shuffle=",
+    "collate_fn": "batches are made by the loader: change them in the loop",
+    "subgraph_type": "a batch has the sampled edges alone, in their direction",
+    "disjoint": "batches of edges with times are disjoint: time_strategy= (docs/links.md)",
+    "time_attr": "times are those of the dataset, and seeds have them by times= of NodeLoader (docs/hetero.md)",
+    "input_time": "seeds have times by times= of NodeLoader (docs/hetero.md)",
+    "edge_label_time": "times are those of the link table: time_strategy= samples by them",
+    "temporal_strategy": "time_strategy= is 'uniform' or 'last' (docs/links.md)",
+}
+"""Keywords that need more than to be left out."""
+
+TO_DEVICE: Final = "batches come to the device of the loader: device="
+_COUNTS = {"num_nodes", "num_edges", "num_features", "num_node_features", "num_classes"}
+DATA_NAMES: Final = frozenset(_COUNTS | {"y", "train_mask", "val_mask", "test_mask", "dataset"})
+"""What a GraphData has."""
+HETERO_DATA_NAMES: Final = frozenset(
+    _COUNTS - {"num_classes"} | {"num_classes", "node_types", "edge_types", "metadata", "dataset"}
+)
+"""What a HeteroGraphData has."""
+STORE_NAMES: Final = frozenset(
+    {"num_nodes", "num_features", "num_node_features", "num_edges"}
+    | {"y", "train_mask", "val_mask", "test_mask"}
+)
+"""What its types and relations have."""
+SAVED_NAMES: Final = frozenset(
+    {"x", "y", "train_mask", "val_mask", "test_mask", "num_nodes"}
+    | {"edge_index", "adj_t", "edge_attr", "edge_weight", "edge_time"}
+)
+"""What a dataset keeps of a Data or a HeteroData."""
+DATA_ADVICE: Final = {
+    "x": "features stay on the disk: batch.x, or dataset.open_features()",
+    "x_dict": "features stay on the disk: batch.x_dict",
+    "edge_index": "edges stay in the dataset: batch.edge_index, or dataset.load_graph(); `gloader prepare` has "
+    "--symmetrize, --self-loops and --deduplicate",
+    "edge_index_dict": "edges stay in the dataset: batch.edge_index_dict",
+    "edge_attr": "features of edges stay on the disk: batch.edge_attr",
+    "adj_t": "batches have edge_index, and no adj_t: hand it to the layers",
+    "node_id": "batch[TYPE].n_id are the ids of a batch",
+    "n_id": "batch.n_id are the ids of a batch",
+    "edge_label_index": "edges to predict are a link table: name it (docs/links.md)",
+    "edge_label": "labels are those of a link table, and of a batch (docs/links.md)",
+}
+"""What to do instead of what a Data in memory has besides."""
+BATCH_NAMES: Final = DATA_NAMES | {
+    *DATA_ADVICE,
+    "batch_size",
+    "e_id",
+    "input_id",
+    "batch",
+    "pos",
+    "edge_weight",
+}
+"""What a graph of one type, or a batch of it, may be asked for as an item: another name is that of a type."""
+BATCH_ADVICE: Final = {
+    "adj_t": DATA_ADVICE["adj_t"],
+    "train_mask": "the first batch_size nodes are the seeds: those of a loader over train_mask are training nodes",
+    "val_mask": "give another loader input_nodes=data.val_mask",
+    "test_mask": "give another loader input_nodes=data.test_mask",
+}
+"""What a batch does not have."""
+DATASET_NAMES: Final = {
+    "num_features": "feature_dim",
+    "num_node_features": "feature_dim",
+    "num_classes": "num_classes",
+    "name": "name",
+}
+"""What a dataset of PyG has, and what a gloader.Dataset calls it."""
+
+
+def advice_of_name(name: str) -> str:
+    """Return what to do instead of ``name`` of PyG, "" where it stays. Pure."""
+    parts = name.split(".")
+    for end in range(len(parts), 0, -1):
+        found = MISSING_NAMES.get(".".join(parts[:end]))
+        if found is not None:
+            return found
+    return ""
+
+
+_NEGATIVES: Final = ": a table that `--edge-split` makes has no labels, so negatives are drawn"
+_NEGATIVES_AT: Final = {"neg_sampling": 9, "neg_sampling_ratio": 10}
+_SAYS_NEGATIVES: Final = frozenset({"edge_label", "neg_sampling", "neg_sampling_ratio"})
+_DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint": False, "replace": False}
+
+
+def data_argument(use: Use) -> ast.expr | None:
+    """Return what a loader is given as its graph. Pure."""
+    return use.written(0, "data")
+
+
+def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
+    """Change the arguments of a loader: those that go, those that say another thing, those that nothing takes.
+
+    Parameters
+    ----------
+    draft, use : of the script, and of the loader in it
+    has_labels : the link tables may have labels of their own, and negatives, as OGB's do
+    """
+    draft.note_unknown(use)
+    needs_negatives, call = False, use.call
+    if call is None:
+        return
+    if use.name.endswith("LinkNeighborLoader"):
+        _name_the_table(draft, use)
+        needs_negatives = not has_labels and not _has_negatives(use)
+    items = sorted(items_of(call), key=lambda item: draft.edits.start(item.first))
+    goes = _judge(draft, items, end=draft.edits.end(call) - 1, needs_negatives=needs_negatives)
+    stays = [item for number, item in enumerate(items) if number not in goes]
+    if needs_negatives and stays and not any(item.name in _SAYS_NEGATIVES for item in items):
+        at, new = draft.edits.end(stays[-1].last), 'neg_sampling="binary"'
+        can_go = draft.edits.replace(at, at, f", {new}")
+        draft.note(use.node, "neg_sampling=", new + _NEGATIVES, can_go=can_go)
+    for mapping in use.spread:
+        if id(mapping) not in draft.replaced:
+            draft.replaced.add(id(mapping))
+            _judge(draft, items_of(mapping), end=draft.edits.end(mapping) - 1)
+
+
+def _has_negatives(use: Use) -> bool:
+    """Return whether a loader of links may be given negatives: by a name, or by what is not known."""
+    given = [use.written(place, name) for name, place in _NEGATIVES_AT.items()]
+    values = [each for each in given if each is not None]
+    return not use.is_written or any(
+        not isinstance(each, ast.Constant) or bool(each.value) for each in values
+    )
+
+
+def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bool = False) -> list[int]:
+    """Change the items of a call, or of a mapping, which a bracket at ``end`` closes; return the numbers that go."""
+    goes: list[int] = []
+    says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
+    for number, item in enumerate(items):
+        name, value, said = item.name, literal(item.value), f"{item.name}="
+        if not isinstance(name, str):
+            continue
+        if name in _DEFAULTS and value == _DEFAULTS[name]:
+            goes.append(number)
+            draft.find(item.value, said, "ignored", "what a loader does anyway")
+        elif name == "replace" and value is True:
+            _replace(draft, item, "sampler", "neighbor:replace=true")
+        elif name == "weight_attr":
+            _replace(draft, item, "sampler", "weighted")
+        elif name in {"directed", "replace"}:
+            advice = f"give {name}={_DEFAULTS[name]}: others are not known before the script runs"
+            draft.find(item.value, said, "missing", advice)
+        elif name in _SAYS_NEGATIVES and needs_negatives and name != says_negatives:
+            goes.append(number)
+            draft.find(item.value, said, "ignored", "negatives are drawn, and come with labels")
+        elif name in _SAYS_NEGATIVES and needs_negatives:
+            _replace(draft, item, "neg_sampling", "binary", why=_NEGATIVES)
+        elif name == "edge_label":
+            goes.append(number)
+            draft.find(
+                item.value, said, "ignored", "negatives come with labels, and so do tables that have some"
+            )
+        elif name in DROPPED:
+            goes.append(number)
+            draft.find(item.value, said, "ignored", DROPPED[name])
+        elif name in REFUSED:
+            draft.find(item.value, said, "missing", REFUSED[name])
+    ranges = [(item.first, item.last) for item in items]
+    if goes and not draft.edits.delete_items(ranges, goes, end):
+        draft.by_hand(items[goes[0]].value, ", ".join(f"{items[number].name}=" for number in goes))
+    return goes
+
+
+def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") -> None:
+    new = f'{name}="{value}"' if isinstance(item.first, ast.keyword) else f'"{name}": "{value}"'
+    can_go = draft.edits.replace(draft.edits.start(item.first), draft.edits.end(item.last), new)
+    draft.note(item.value, f"{item.name}=", new + why, can_go=can_go)
+
+
+def _name_the_table(draft: Draft, use: Use) -> None:
+    """Name a link table in the place of pairs, by what the script calls the graph, the pairs and the loader."""
+    pairs = use.written(2, "edge_label_index")
+    if pairs is None:
+        draft.steps.split_edges(None)
+        return
+    node = use.place.statement
+    said = [each for each in (data_argument(use), pairs) if each is not None]
+    said += node.targets if isinstance(node, ast.Assign) else []
+    table = table_of([draft.edits.of(each) for each in said])
+    can_go = draft.edits.replace_node(pairs, f'"{table}"')
+    found = f'the link table "{table}" (tables are train, valid and test)'
+    draft.note(pairs, "edge_label_index=", found, can_go=can_go)
+    draft.steps.split_edges(pairs.elts[0] if isinstance(pairs, ast.Tuple) and pairs.elts else None)
+
+
+TRANSFORMS: Final = "torch_geometric.transforms."
+# What `gloader prepare` does in the place of a transform.
+_FLAGS: Final = {
+    "ToUndirected": "--symmetrize",
+    "AddSelfLoops": "--self-loops",
+    "AddRemainingSelfLoops": "--self-loops",
+    "RemoveDuplicatedEdges": "--deduplicate",
+    "RandomLinkSplit": EDGE_SPLIT,
+}
+_SPLIT: Final = f"{TRANSFORMS}RandomLinkSplit"
+_SHARES: Final = (0.1, 0.2)  # of validation and of testing, by default
+_MERGES: Final = frozenset({"--symmetrize", "--deduplicate"})
+_EDGE_VALUES: Final = frozenset(
+    {"edge_attr", "edge_weight", "edge_attr_dict", "edge_weight_dict", "weight_attr"}
+)
+_OTHER_VALUES: Final = (
+    "; PyG adds up the values of edges that become one, and a dataset has the features of the first and, of two "
+    "directions, the larger weight"
+)
+
+
+class Transforms:
+    """The transforms of a script, and which of them its data sets apply by themselves.
+
+    Parameters
+    ----------
+    draft : of the script
+    datasets : calls that make data sets in memory
+    is_typed : whether the graph has several types
+    """
+
+    def __init__(self, draft: Draft, datasets: Iterable[ast.Call], *, is_typed: bool) -> None:
+        self._draft = draft
+        self._is_typed = is_typed
+        uses = draft.script.uses
+        self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
+        names = {use.name.rpartition(".")[2] for use in uses if use.name.startswith(TRANSFORMS)}
+        self._splits_edges = _SPLIT.rpartition(".")[2] in names
+        named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
+        self._has_edge_values = bool(named & _EDGE_VALUES)
+        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # by what no flag does
+        given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
+        within = [node for each in given for node in ast.walk(each)]
+        self._nodes = {id(node) for node in within}
+        self._names = {node.id for node in within if isinstance(node, ast.Name)}
+
+    def judge(self, use: Use) -> None:
+        """Note what becomes of one."""
+        draft, last = self._draft, use.name.rpartition(".")[2]
+        edits = draft.edits
+        if edits.is_replaced(edits.start(use.node), edits.end(use.node)):
+            draft.replaced.add(id(use.node))
+        if advice := advice_of_name(use.name):
+            draft.find(use.node, use.name, "missing", advice)
+        elif last == "ToDevice":
+            draft.find(use.node, use.name, "ignored", TO_DEVICE)
+        elif last in _FLAGS and (use.name == _SPLIT or self._is_ogb or not self._is_handed(use)):
+            self._change(use, [_FLAGS[last]])
+        elif last != "Compose" and self._is_ogb:
+            draft.find(use.node, use.name, "missing", "apply it to the batches, in the loop")
+        elif last != "Compose":
+            draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
+
+    def _change(self, use: Use, flags: list[str]) -> None:
+        """Note the flags that take the place of a transform, and what they do in another way."""
+        draft, but = self._draft, ""
+        if use.name == _SPLIT and use.call is not None:
+            flags = [self._split(use.call)]
+        elif use.name == f"{TRANSFORMS}ToUndirected" and self._is_typed:
+            merge = None if use.call is None else argument(use.call, 1, "merge")
+            flags = ["--add-reverse", *([] if literal(merge) is False else flags)]
+            if merge is not None and not isinstance(literal(merge), bool):
+                but = "; without --symmetrize where merge is False, which is not known before the script runs"
+        elif self._is_typed and flags == ["--self-loops"]:
+            but = ", which is refused where a relation runs between two types: add them to the graph before it is saved"
+        if self._has_edge_values and _MERGES & set(flags):
+            but += _OTHER_VALUES
+        for flag in flags:
+            draft.steps.flag(flag)
+        draft.find(
+            use.node, use.name, "perhaps missing" if but else "changes", prepared_with(" ".join(flags)) + but
+        )
+
+    def _split(self, call: ast.Call) -> str:
+        """Return the flag of a RandomLinkSplit, and note of which relation it is."""
+        types = argument(call, 8, "edge_types")
+        relations = types.elts if isinstance(types, ast.List | ast.Tuple) else []
+        if len(relations) == 1:
+            self._draft.steps.split_edges(relations[0], flag=_edge_split(call))
+        elif relations:
+            self._draft.find(call, "edge_types=", "missing", "links are split in one relation of a dataset")
+        return _edge_split(call)
+
+    def left_out(self) -> str:
+        """Return what to say of transforms that the graph is to be saved without."""
+        return ", and without RandomLinkSplit" if self._splits_edges else ""
+
+    def _is_handed(self, use: Use) -> bool:
+        """Return whether a data set is made with it: what is saved of that has been transformed."""
+        statement = use.place.statement
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        named = {each.id for each in targets if isinstance(each, ast.Name)}
+        return id(use.node) in self._nodes or bool(named & self._names)
+
+
+def _edge_split(call: ast.Call) -> str:
+    """Return the flag for the shares that a RandomLinkSplit takes; where they are not known, the usual ones. Pure."""
+    given = (argument(call, 0, "num_val"), argument(call, 1, "num_test"))
+    shares = [
+        default if each is None else literal(each) for each, default in zip(given, _SHARES, strict=True)
+    ]
+    parts = [round(100 * each) if isinstance(each, float) and 0 <= each < 1 else -1 for each in shares]
+    if min(parts) < 0 or sum(parts) >= 100:
+        return EDGE_SPLIT
+    return f"{EDGE_SPLIT.split()[0]} {100 - sum(parts)}/{parts[0]}/{parts[1]}"
+
+
+def without_split(call: ast.Call) -> str:
+    """Return the text of a loading call without a transform that makes three graphs of one. Pure."""
+    keywords = [each for each in call.keywords if "RandomLinkSplit" not in ast.unparse(each.value)]
+    return ast.unparse(ast.Call(func=call.func, args=call.args, keywords=keywords))
+
+
+def _pre(call: ast.Call) -> ast.expr | None:
+    return next((each.value for each in call.keywords if each.arg == "pre_transform"), None)

@@ -1,0 +1,288 @@
+"""Progress and result of a training run, for people: bars, a row per epoch, and the closing table."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from gloader.cli.screen import PacedLines, Screen, facts
+from gloader.config import loader_defaults
+from gloader.core.flag_values import as_flags
+from gloader.core.object_traffic import ObjectPrice, ObjectTraffic, format_cost
+from gloader.core.units import format_bytes, format_count, format_seconds
+from gloader.observe.bottleneck import is_exposed
+from gloader.observe.epoch_stats import STAGES, memory_by_table
+from gloader.observe.explain import edges_moved
+
+if TYPE_CHECKING:
+    from gloader.observe.epoch_stats import EpochStats
+    from gloader.training.checkpoint.save import Checkpoint
+    from gloader.training.metrics import EpochRecord
+    from gloader.training.reporter import BatchReport, RunStart
+    from gloader.training.result import RunResult
+
+
+# With fewer steps than these make, an optimiser has not gone far.
+_FEW_BATCHES, _FEW_EPOCHS = 20, 50
+_STAGES_WIDTH = 58  # letters behind the names of the closing table, on a screen of 80
+_NO_SHARES = ("rmse",)  # metrics that are no share of anything
+_HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
+
+
+class RunView:
+    """Shows the runs of one command; implements `gloader.training.reporter.Reporter`. A context manager.
+
+    Parameters
+    ----------
+    screen : of the command
+    explains : show in full what is held where and why; otherwise two lines
+    is_baseline : a second training on the same data, of which that was said already
+    price : what the store of a dataset at a URL asks; None: nobody said
+    """
+
+    def __init__(
+        self,
+        screen: Screen,
+        *,
+        explains: bool = False,
+        is_baseline: bool = False,
+        price: ObjectPrice | None = None,
+    ) -> None:
+        self._screen = screen
+        self._price = price
+        self._explains = explains and not is_baseline
+        self._is_baseline = is_baseline
+        self._num_epochs = 0
+        self._run = ""
+        self._position = (0, 0)  # epoch and batch that a resumed run begins with
+        # Whether the last epoch waited for loading; the first one always does, as it begins with nothing prepared.
+        self.is_exposed = False
+        self._first_epoch = 0
+        self._task: TaskID | None = None
+        self._bars: Progress | None = None
+        self._lines = PacedLines(screen)
+
+    def __enter__(self) -> Self:
+        if self._screen.has_bars:
+            self._bars = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[figures]}", style="cyan", markup=False),
+                TimeRemainingColumn(compact=True),
+                console=self._screen.console,
+                transient=True,
+            )
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def on_start(self, start: "RunStart", /) -> None:
+        """Say what is about to run."""
+        of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
+        self._run = f" of run {start.run + 1}" if start.num_runs > 1 else ""
+        self._position, self._first_epoch = (start.first_epoch, 0), start.first_epoch
+        again = f", continuing after epoch {start.first_epoch}" if start.first_epoch else ""
+        self._screen.say(
+            f"run{of}: {start.num_parameters:,} parameters on {_device_text(start)}, "
+            f"{start.num_epochs} epochs of {start.num_batches} batches{again}"
+        )
+        self._num_epochs = start.num_epochs
+        is_first = start.run == 0 and not self._is_baseline
+        if is_first:
+            self._screen.say(f"{start.summary}\n{start.explanation}" if self._explains else start.summary)
+        if is_first and start.num_batches < _FEW_BATCHES and start.num_epochs < _FEW_EPOCHS:
+            self._screen.say(
+                f"{start.num_batches} batches an epoch are few steps to learn from: a smaller --batch-size, or more "
+                "--epochs, makes more"
+            )
+        self._screen.say(_HEADER)
+        self._lines = PacedLines(self._screen)
+
+    def on_batch(self, report: "BatchReport", /) -> None:
+        """Move the bar of the epoch."""
+        rate = format_count(report.rows_per_second)
+        figures = f"loss {report.loss:.3f}  acc {100 * report.accuracy:.1f}%  {rate} rows/s"
+        epoch = f"epoch {report.epoch + 1}/{self._num_epochs}"
+        self._move(epoch, report.index + 1, report.num_batches, figures)
+
+    def on_evaluate(self, fraction: float, /) -> None:
+        """Move the bar of the evaluation."""
+        self._move("evaluating", fraction, 1, "")
+
+    def on_epoch(self, record: "EpochRecord", /) -> None:
+        """Write the row of the epoch."""
+        self.is_exposed = record.epoch > self._first_epoch and is_exposed(record.stats)
+        valid = "-" if record.valid_acc is None else _figure(record.valid_acc, record.metric)
+        told = [
+            as_flags(record.bottleneck, loader_defaults()),
+            edges_moved(record.stats),
+            memory_by_table([record.stats]),
+            _objects_moved(record.stats, self._price),
+        ]
+        found = "; ".join(filter(None, told))
+        self._screen.say(
+            f"{record.epoch + 1:>5}  {record.loss:>7.4f}  {100 * record.train_acc:>6.2f}  {valid:>6}  "
+            f"{format_count(record.rows_per_second):>7}  {100 * record.stats.hit_rate:>5.1f}%  "
+            f"{format_seconds(record.seconds):>8}  {found}"
+        )
+        self._lines = PacedLines(self._screen)
+
+    def on_checkpoint(self, checkpoint: "Checkpoint", /) -> None:
+        """Note how far the run is saved; see `RunFiles.on_checkpoint`."""
+        self._position = checkpoint.position
+
+    def describe_end(self, out: Path) -> str:
+        """Say where a run that a signal ended stopped, and what of it is in ``out``."""
+        epoch, index = self._position
+        where = f"in epoch {epoch + 1}" if epoch < self._num_epochs else "behind the last epoch"
+        parts = {1: ["epoch 1"], 2: ["epochs 1 and 2"]}.get(epoch, [f"epochs 1 to {epoch}"] if epoch else [])
+        if index:
+            parts.append(f"{index} batches of epoch {epoch + 1}")
+        return f"stopped {where}{self._run}; {out} holds {' and '.join(parts) or 'no epoch yet'}"
+
+    def on_finish(self, result: "RunResult", /) -> None:
+        """Take the bar away, and say what was measured."""
+        if self._explains and result.explanation:
+            self._screen.say(result.explanation)
+        if self._bars is not None and self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+
+    def _move(self, description: str, done: float, total: float, figures: str) -> None:
+        if self._bars is None:
+            self._lines.say(f"{description}: {100 * done / total:.0f}%" + (f", {figures}" if figures else ""))
+            return
+        # One bar at a time: that of the epoch goes when the evaluation begins.
+        if self._task is None or self._bars.tasks[0].description != description:
+            if self._task is not None:
+                self._bars.remove_task(self._task)
+            self._task = self._bars.add_task(description, total=total, figures=figures)
+        self._bars.update(self._task, completed=done, total=total, figures=figures)
+
+
+def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
+    """Say what came from the URL of the dataset; nothing where nothing did."""
+    moved = ObjectTraffic(
+        requests=stats.object_requests,
+        num_bytes=stats.object_bytes,
+        retries=stats.object_retries,
+        waited_s=stats.object_wait_s,
+    )
+    return f"from the store {moved.describe(price)}" if moved.requests else ""
+
+
+def _device_text(start: "RunStart") -> str:
+    # A rank knows the index of its own device only.
+    if start.num_ranks == 1:
+        return start.device
+    return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
+
+
+def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str, Any] | None = None) -> None:
+    """Write the closing table of a run, or of several.
+
+    Parameters
+    ----------
+    screen : of the command
+    result : the content of ``result.json``
+    mlp : the same of an MLP without edges; None: none was trained
+    """
+    metric = result.get("metric", "acc")
+    said = "accuracy" if metric == "acc" else metric
+    rows = {f"test {said}": _measured(result, f"test_{metric}")}
+    if mlp is not None:
+        rows["  of an MLP"] = _measured(mlp, f"test_{metric}")
+    seconds = result["epoch_seconds"]
+    rows |= {
+        f"validation {said}": _measured(result, f"valid_{metric}"),
+        "epoch": f"{format_seconds(sum(seconds) / max(len(seconds), 1))} on average, "
+        f"{format_count(result['seeds_per_second'])} seeds/s",
+        "rows from memory": f"{100 * result['hit_rate']:.1f}% (features: {result['features']}, "
+        f"policy: {result['policy']})",
+        **_tables(result),
+        "rows from the SSD": f"{format_count(result['rows_read'])}, {format_bytes(result['bytes_read'])} read, "
+        f"{format_bytes(result['bytes_written'])} written, strategy {result['io_strategy']}",
+        **_edges(result),
+        **_objects(result),
+        "stage times": _stages(result["stage_seconds"]),
+        "peak memory": memory_text(result),
+    }
+    screen.console.print()
+    screen.console.print(facts(rows))
+
+
+def _tables(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return a line for each table, where there are several."""
+    return {
+        f"  of {name}": f"{100 * counts['hit_rate']:.1f}% of {format_count(counts['rows_gathered'])}, "
+        f"{format_bytes(counts['bytes_read'])} read"
+        for name, counts in result.get("tables", {}).items()
+    }
+
+
+def _edges(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the line of the passes over the edges, where there were any."""
+    if not result["edge_passes"]:
+        return {}
+    read, written = (format_bytes(result[name]) for name in ("edge_bytes_read", "edge_bytes_written"))
+    return {"edges from the SSD": f"{read} read in {result['edge_passes']:,} passes, {written} written"}
+
+
+def _objects(result: Mapping[str, Any]) -> dict[str, str]:
+    """Return the line of what came from the dataset's URL, where it has one."""
+    if not (found := result.get("objects")):
+        return {}
+    cost = "" if found["cost"] is None else f", cost {format_cost(found['cost'])}"
+    moved = ObjectTraffic(**{name: found[name] for name in ("requests", "num_bytes", "retries", "waited_s")})
+    return {"from the store": moved.describe(None) + cost}
+
+
+def _measured(result: Mapping[str, Any], name: str) -> str:
+    # The deviation stands beside the mean where several runs were made.
+    value, deviation, metric = result[name], result.get(f"{name}_std"), result.get("metric", "acc")
+    if value is None:
+        return "not evaluated"
+    spread = ""
+    if deviation is not None:
+        spread = f" +- {_figure(deviation, metric)} over {len(result['runs'])} runs"
+    return f"{_figure(value, metric)}{'' if metric in _NO_SHARES else '%'}{spread}"
+
+
+def _figure(value: float, metric: str) -> str:
+    return f"{value:.4f}" if metric in _NO_SHARES else f"{100 * value:.2f}"
+
+
+def memory_text(result: Mapping[str, Any]) -> str:
+    """Return the peak beside the budget, with one that would do where it was passed. Pure."""
+    # What the budget counts comes first; what is resident holds libraries and pages of files as well.
+    taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
+    ranks = result.get("rank_peak_rss_bytes", ())
+    resident = format_bytes(result["peak_rss_bytes"])
+    if len(ranks) > 1:
+        resident = f"{format_bytes(sum(ranks))}, of the ranks {', '.join(map(format_bytes, ranks))}"
+    text = f"{taken} of a budget of {budget} ({resident} with libraries)"
+    if result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]:
+        return text
+    from gloader.plan.too_small import rounded_up  # not for --help: it brings numba
+
+    enough = format_bytes(rounded_up(result["peak_anonymous_bytes"])).replace(" ", "")
+    return f"warning: {text}; the budget was exceeded: give --memory-budget {enough} or more"
+
+
+def _stages(seconds: Mapping[str, float]) -> str:
+    """Return the longest times of stages, as many as a line of 80 columns holds, and the sum of the others. Pure."""
+    spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
+    text = ""
+    for count in range(len(spent), 0, -1):
+        said = [*spent[:count], (sum(time for time, _ in spent[count:]), "others")]
+        text = ", ".join(f"{name} {format_seconds(time)}" for time, name in said if time > 0)
+        if len(text) <= _STAGES_WIDTH:
+            break
+    return text

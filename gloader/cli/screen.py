@@ -1,0 +1,159 @@
+"""Output of a command: a console for people, JSON on stdout for programs, and the flags that choose between them."""
+
+import json
+import logging
+import re
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Group, Parameter
+from rich.console import Console
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from gloader.core.flag_values import SWITCH
+from gloader.core.malformed import printable, printable_line
+
+if TYPE_CHECKING:
+    from gloader.lab.report.page import TextTable
+
+
+_LINE_EVERY_S: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """Output of one command, for people and for programs."""
+
+    console: Console  # tables, bars and lines for people; on stderr when stdout carries JSON
+    is_json: bool
+
+    @classmethod
+    def open(cls, *, is_json: bool) -> "Screen":
+        """Return the screen of a command that was, or was not, asked for JSON."""
+        console = make_console(stderr=is_json)
+        show_logs(console)
+        return cls(console=console, is_json=is_json)
+
+    @property
+    def has_bars(self) -> bool:
+        """Whether moving bars make sense here; otherwise progress is written as plain lines."""
+        return self.console.is_terminal and not self.console.is_dumb_terminal
+
+    def say(self, text: str) -> None:
+        """Write lines for people."""
+        self.console.print(Text(printable(text)), soft_wrap=True)
+
+    def result(self, values: Mapping[str, object]) -> None:
+        """Write the result for programs, where asked for."""
+        if self.is_json:
+            # Past the console, which would wrap and colour the text; flushed, so that a pipe has it at once.
+            sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
+            sys.stdout.flush()
+
+
+class PacedLines:
+    """Lines on what takes long, for logs: one every few seconds. On a terminal bars move instead, and none is written.
+
+    Parameters
+    ----------
+    screen : of the command; the clock begins as if a line had just been written
+    """
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._written = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Write a line, unless one was written a moment ago."""
+        now = time.monotonic()
+        if not self._screen.has_bars and now - self._written >= _LINE_EVERY_S:
+            self._screen.say(text)
+            self._written = now
+
+
+def make_console(*, stderr: bool, quiet: bool = False) -> Console:
+    """Return a console that takes text as it is: brackets are no markup, and words between colons no pictures."""
+    return _Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
+
+
+class _Console(Console):
+    """A console that leaves out, in files and pipes, the blanks with which tables are filled up to their width."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        text = super()._render_buffer(buffer)
+        return text if self.is_terminal else re.sub(r" +(?=\n)", "", text)
+
+
+def cell(text: str, style: str = "") -> Text:
+    """Return one line of text for a table; it may come from data. Pure."""
+    return Text(printable_line(text), style)
+
+
+class _LogView(logging.Handler):
+    """Writes what the library logs to the console that holds the bars, so that the two do not mix."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(logging.INFO)
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one message on a line of its own."""
+        style = "yellow" if record.levelno >= logging.WARNING else "dim"
+        self._console.print(Text(printable(record.getMessage())), style=style, soft_wrap=True)
+
+
+def show_logs(console: Console | None) -> None:
+    """Show what the library logs on ``console`` and nowhere else; None: show nothing."""
+    # The handler of an earlier command in this process would write every line twice.
+    logger = logging.getLogger("gloader")
+    for handler in [handler for handler in logger.handlers if isinstance(handler, _LogView)]:
+        logger.removeHandler(handler)
+    if console is not None:
+        logger.addHandler(_LogView(console))
+        logger.setLevel(logging.INFO)
+
+
+def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
+    """Return a two-column table of names and values, any of which may come from data. Pure."""
+    table = Table(
+        title=None if title is None else cell(title),
+        show_header=False,
+        box=None,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows.items():
+        table.add_row(cell(name), cell(value))
+    return table
+
+
+def figures(table: "TextTable") -> Table:
+    """Return a table of texts, any of which may come from data; the first column names the row. Pure."""
+    found = Table(box=None, pad_edge=False)
+    for place, name in enumerate(table.header):
+        found.add_column(cell(name, "dim"), justify="right" if place else "left", overflow="fold")
+    for row in table.rows:
+        found.add_row(*map(cell, row))
+    return found
+
+
+@Parameter(name="*", group=Group("Output", sort_key=99))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFlags:
+    """What every command accepts about its own output."""
+
+    json: Annotated[bool, SWITCH] = False
+    """Write one JSON document to stdout; messages and progress go to stderr."""
+    debug: Annotated[bool, SWITCH] = False
+    """Show the traceback of an error."""
+
+
+DEFAULT_OUTPUT = OutputFlags()

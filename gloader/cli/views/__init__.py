@@ -1,1 +1,0 @@
-"""Views of commands while they run, and of their results."""

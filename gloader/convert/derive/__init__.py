@@ -1,1 +1,0 @@
-"""Features that a conversion makes itself: means over neighbours, computed outside of memory."""

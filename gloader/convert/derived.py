@@ -1,0 +1,319 @@
+"""Derived features: means over neighbours that the conversion computes itself, out of core.
+
+The plan cuts the rows into blocks that are summed in memory and lists the rows that each block reads, in file order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numba import njit
+
+from gloader.convert.csc.edge_rules import EdgeEnds
+from gloader.convert.csc.external_csc import UnweightedEdges
+from gloader.convert.csc.sorted_ranges import cut_ranges
+from gloader.convert.source import MeanOf, ReversedEdges
+from gloader.core.units import format_bytes
+from gloader.dataset.schema import relation_text
+from gloader.errors import BudgetError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.csc.external_csc import ScratchCsc
+    from gloader.convert.source import HeteroSource, NodeSource, RelationSource
+    from gloader.types import IdArray
+
+
+def feature_dims(source: HeteroSource) -> dict[str, int]:
+    """Return the columns of the features of each type that has some; derived ones have those that they average. Pure.
+
+    Raises
+    ------
+    SourceError
+        As `derivation_order`.
+    """
+    given = {
+        nodes.name: nodes.features.dim
+        for nodes in source.nodes
+        if nodes.features is not None and not isinstance(nodes.features, MeanOf)
+    }
+    for nodes, other in derivation_order(source):
+        given[nodes.name] = given[other]
+    return given
+
+
+def derivation_order(source: HeteroSource) -> list[tuple[NodeSource, str]]:
+    """Return the types with derived features, each with the type that it averages and after it. Pure.
+
+    Raises
+    ------
+    SourceError
+        Features would be a mean over a type without any, or over a relation that does not lead to another type.
+    """
+    has_rows = {
+        nodes.name
+        for nodes in source.nodes
+        if nodes.features is not None and not isinstance(nodes.features, MeanOf)
+    }
+    waiting = [nodes for nodes in source.nodes if isinstance(nodes.features, MeanOf)]
+    order: list[tuple[NodeSource, str]] = []
+    while waiting:
+        ready = [nodes for nodes in waiting if _other_end(source, nodes) in has_rows]
+        if not ready:
+            first = waiting[0].name
+            raise SourceError(
+                f"{source.origin}: features of {first!r} are to be means over {_other_end(source, waiting[0])!r}, "
+                "which has no features"
+            )
+        order += [(nodes, _other_end(source, nodes)) for nodes in ready]
+        has_rows.update(nodes.name for nodes in ready)
+        waiting = [nodes for nodes in waiting if nodes not in ready]
+    return order
+
+
+def derivation_depth(source: HeteroSource) -> int:
+    """Return how many means are one of another, in the longest row of such; 0: none are derived. Pure."""
+    depths: dict[str, int] = {}
+    for nodes, other in derivation_order(source):
+        depths[nodes.name] = 1 + depths.get(other, 0)
+    return max(depths.values(), default=0)
+
+
+def averaged_edges(source: HeteroSource, nodes: NodeSource) -> tuple[UnweightedEdges, EdgeEnds]:
+    """Return the edges that a mean of ``nodes`` runs over, with them as the destinations, and their ends. Pure.
+
+    Raises
+    ------
+    SourceError
+        As `derivation_order`.
+    """
+    relation = _relation(source, nodes)
+    other = source.num_nodes_of(_other_end(source, nodes))
+    is_forward = relation.relation[2] == nodes.name
+    edges = relation.edges if is_forward else ReversedEdges(edges=relation.edges)
+    ends = EdgeEnds(num_nodes=nodes.num_nodes, num_sources=other, where=source.where(relation), is_typed=True)
+    return UnweightedEdges(edges=edges), ends
+
+
+def _relation(source: HeteroSource, nodes: NodeSource) -> RelationSource:
+    if not isinstance(nodes.features, MeanOf):
+        raise TypeError(f"the features of {nodes.name!r} are not derived")
+    wanted = nodes.features.relation
+    found = next((each for each in source.relations if each.relation == wanted), None)
+    if found is None or found.relation[0] == found.relation[2] or nodes.name not in found.relation[::2]:
+        raise SourceError(
+            f"{source.origin}: features of {nodes.name!r} are to be means over {relation_text(wanted)}, which is no "
+            "relation between it and another type"
+        )
+    return found
+
+
+def _other_end(source: HeteroSource, nodes: NodeSource) -> str:
+    first, _, last = _relation(source, nodes).relation
+    return first if last == nodes.name else last
+
+
+@njit(cache=True, nogil=True)
+def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums: NDArray[np.float32]) -> None:
+    """Add ``rows[places[e]]`` to ``sums[targets[e]]`` for each edge e, in order."""
+    for e in range(places.shape[0]):
+        place, target = places[e], targets[e]
+        for column in range(sums.shape[1]):
+            sums[target, column] += rows[place, column]
+
+
+# Per edge of a block: its source as read, the order that sorts it, source, destination and place in what was read.
+_EDGE_BYTES = 48
+# Offsets and degrees of a row, and its copies.
+_ROW_BYTES = 32
+# Of source rows at a time: as they lie in the file, and the wanted ones of them as float32, twice.
+_CHUNK_BYTES = 4 << 20
+_MIN_EDGES = 4096
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanPlan:
+    """Shares of the memory budget that the sums, the edges and the rows read have."""
+
+    block_rows: int  # rows summed at a time, at most
+    block_edges: int  # their edges, at most; a row of more is summed in parts
+    chunk_rows: int  # source rows read at a time
+    memory_bytes: int  # of all of it, at most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gather:
+    """Rows that are read for some edges, and the sums they are added to; stretches and sources ascend."""
+
+    sources: IdArray  # (e,) rows to read
+    targets: IdArray  # (e,) row of the block that each is added to
+    starts: IdArray  # (s,) the first edge of each stretch of rows that is read in one go
+
+
+def plan_means(
+    *, num_rows: int, num_edges: int, dim: int, source_row_bytes: int, budget_bytes: int
+) -> MeanPlan:
+    """Divide a memory budget so that as few blocks as possible cover all rows. Pure.
+
+    Parameters
+    ----------
+    num_rows : rows to make
+    num_edges : of all rows
+    dim : F
+    source_row_bytes : of a row as it is read
+    budget_bytes : memory that making a block stays within
+
+    Raises
+    ------
+    BudgetError
+        Not even a block of one row fits; says needed and allowed.
+    """
+    wide = source_row_bytes + 8 * dim
+    chunk_rows = max(1, min(_CHUNK_BYTES, budget_bytes // 8) // wide)
+    # A mean of each row's edges beside its sums; the rest of a block's edges are what skewed blocks have more.
+    row_bytes = 4 * dim + _ROW_BYTES
+    free = budget_bytes - chunk_rows * wide
+    needed = row_bytes + _MIN_EDGES * _EDGE_BYTES
+    if free < needed:
+        raise BudgetError(
+            f"averaging rows of {dim} features needs at least {format_bytes(needed + chunk_rows * wide)}; the memory "
+            f"budget leaves {format_bytes(budget_bytes)} for it. Raise --memory-budget"
+        )
+    edges_per_row = -(-num_edges // max(1, num_rows))
+    rows = max(1, (free - _MIN_EDGES * _EDGE_BYTES) // (row_bytes + edges_per_row * _EDGE_BYTES))
+    block_rows = max(1, min(num_rows, rows))
+    block_edges = min(max(1, num_edges), (free - block_rows * row_bytes) // _EDGE_BYTES)
+    memory = chunk_rows * wide + block_rows * row_bytes + block_edges * _EDGE_BYTES
+    return MeanPlan(
+        block_rows=block_rows,
+        block_edges=max(1, block_edges),
+        chunk_rows=chunk_rows,
+        memory_bytes=memory,
+    )
+
+
+def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max_gap: int) -> Gather:
+    """Sort the edges of a block by what is read for them. Pure.
+
+    Edges of one source keep their order, so that the sums of a row run in one order, whatever the blocks: by
+    ascending source.
+
+    Parameters
+    ----------
+    indptr : (n + 1,) offsets of the block's rows
+    indices : (e,) their entries from number ``first_entry`` on; a part of them where a row has too many
+    first_entry : number of the first of ``indices``
+    max_gap : most unwanted rows between two wanted ones that are read through
+    """
+    order = np.argsort(indices, kind="stable")
+    sources = indices[order].astype(np.int64, copy=False)
+    # The row of entry k is the last one that begins at k or before.
+    targets = np.searchsorted(indptr, order + first_entry, side="right") - 1
+    breaks = np.flatnonzero(np.diff(sources) > max_gap + 1) + 1
+    starts = np.concatenate([np.zeros(min(1, sources.shape[0]), np.int64), breaks])
+    return Gather(sources=sources, targets=targets, starts=starts)
+
+
+# A hole that costs no more to read through than a read of its own does.
+_GAP_BYTES = 4 << 20
+
+
+class ColumnRows(Protocol):
+    """Rows of a column, read in stretches."""
+
+    def read(self, start: int, stop: int, wanted: IdArray, /) -> NDArray[np.float32]:
+        """Return rows ``start + wanted`` (u,) as float32 (u, F), all of them before row ``stop``."""
+        ...
+
+
+class Column(Protocol):
+    """One type's features as they are stored."""
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, its scale included."""
+        ...
+
+    def open(self, chunk_rows: int) -> AbstractContextManager[ColumnRows]:
+        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeanRows:
+    """The feature stream of the means, as float32. Every call of ``chunks`` computes them anew.
+
+    A row without edges is 0. Sums are float32 and run by ascending source, so that they have the same bits whatever
+    the budget, but for rows of more edges than a block holds.
+    """
+
+    graph: ScratchCsc  # destinations are the rows, sources those of ``column``
+    column: Column
+    plan: MeanPlan
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self.graph.num_nodes
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.column.dim
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return np.dtype(np.float32)
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``, each good until the next."""
+        sums = np.empty((min(self.plan.block_rows, self.num_rows), self.dim), np.float32)
+        with self.column.open(self.plan.chunk_rows) as rows:
+            for indptr in self._blocks():
+                block = sums[: indptr.shape[0] - 1]
+                self._sum(rows, indptr, block)
+                for at in range(0, block.shape[0], max_rows):
+                    yield block[at : at + max_rows]
+
+    def _blocks(self) -> Iterator[IdArray]:
+        """Yield the offsets (n + 1,) of consecutive blocks: rows and edges as planned, or one row of more edges."""
+        for first in range(0, self.num_rows, self.plan.block_rows):
+            offsets = self.graph.offsets(first, min(self.num_rows, first + self.plan.block_rows))
+            for start, stop in cut_ranges(np.diff(offsets), self.plan.block_edges):
+                yield offsets[start : stop + 1]
+
+    def _sum(self, rows: ColumnRows, indptr: IdArray, block: NDArray[np.float32]) -> None:
+        """Fill ``block`` (n, F) with the means of the rows that ``indptr`` (n + 1,) bounds."""
+        block[:] = 0
+        max_gap = _GAP_BYTES // max(1, self.column.row_bytes)
+        first, last = int(indptr[0]), int(indptr[-1])
+        for low in range(first, last, self.plan.block_edges):
+            part = self.graph.sources(low, min(last, low + self.plan.block_edges))
+            self._add(rows, plan_gather(indptr, part, first_entry=low, max_gap=max_gap), block)
+        degrees = np.maximum(np.diff(indptr), 1).astype(np.float32)
+        block /= degrees[:, None]
+
+    def _add(self, rows: ColumnRows, gather: Gather, block: NDArray[np.float32]) -> None:
+        ends = np.append(gather.starts[1:], gather.sources.shape[0])
+        for low, high in zip(gather.starts.tolist(), ends.tolist(), strict=True):
+            sources = gather.sources[low:high]
+            # A long stretch is read in chunks, which ascend too.
+            for start in range(int(sources[0]), int(sources[-1]) + 1, self.plan.chunk_rows):
+                stop = min(start + self.plan.chunk_rows, int(sources[-1]) + 1)
+                begin, end = np.searchsorted(sources, [start, stop]).tolist()
+                if begin < end:
+                    wanted, places = np.unique(sources[begin:end], return_inverse=True)
+                    found = rows.read(start, stop, wanted - start)
+                    add_rows(found, places, gather.targets[low + begin : low + end], block)

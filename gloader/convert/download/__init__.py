@@ -1,1 +1,0 @@
-"""Downloads and archives, extracted through checked paths."""

@@ -1,0 +1,447 @@
+"""Link tables of a conversion: those of the source, those in files, and the parts of an edge split.
+
+Each table belongs to one relation; its reverse relations are found by name or by a sample of pairs.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+
+from gloader.convert.csc.edge_rules import (
+    REVERSE_PREFIX,
+    EdgeEnds,
+    find_relation,
+    named_reverses,
+    relation_ends,
+)
+from gloader.convert.links.edge_parts import EdgeRows, RandomParts, deal_edges, time_parts
+from gloader.convert.links.write_tables import PlannedTable
+from gloader.convert.options import PARTS
+from gloader.convert.readers.table_streams import Told
+from gloader.convert.source import HeteroSource, LinkSource, Source
+from gloader.core.hashing import GOLDEN, mixed_words
+from gloader.core.malformed import shown
+from gloader.dataset.schema import EDGE, relation_text
+from gloader.errors import ConfigError, SourceError
+from gloader.ssd_store.format.manifest import ALLOWED, is_type_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.links.edge_parts import PartEdges, TimeParts
+    from gloader.convert.options import EdgeShares, PrepareOptions
+    from gloader.convert.progress import PrepareProgress
+    from gloader.convert.source import AnySource, EdgeStream
+    from gloader.types import IdArray, Relation
+
+
+_LOG = logging.getLogger(__name__)
+# Of a sampled pair: its hash, those that are compared with it, and the sort of both; chunks have the larger share.
+_BYTES_OF_PAIR: Final = 128
+_MIN_PAIRS: Final = 1 << 12
+_TOLD_SHARE: Final = 0.1  # of the pairs there the other way round, from which on it is said
+_FULL_SHARE: Final = 0.9  # of all pairs that there can be: such a relation holds any pair
+
+
+def reverse_of(
+    relation: Relation,
+    relations: Sequence[Relation],
+    named: Mapping[Relation, Relation] = MappingProxyType({}),
+) -> Relation | None:
+    """Return the relation of ``relations`` whose edges lead back, as was named or as its name says; None: none. Pure.
+
+    By its name it is (b, rev_r, a) for (a, r, b), and the other way round; a relation within one type may hold both
+    directions.
+    """
+    if relation in named:
+        return named[relation]
+    source, name, destination = relation
+    names = [REVERSE_PREFIX + name]
+    if name.startswith(REVERSE_PREFIX):
+        names.append(name.removeprefix(REVERSE_PREFIX))
+    found = [(destination, each, source) for each in names if (destination, each, source) in relations]
+    return found[0] if found else relation if source == destination else None
+
+
+def reverses_by_pairs(
+    relation: Relation,
+    streams: Mapping[Relation, EdgeStream],
+    *,
+    counts: tuple[int, int],
+    known: Sequence[Relation],
+    budget_bytes: int,
+    max_edges: int,
+) -> list[Relation]:
+    """Return the relations whose pairs are those of ``relation`` the other way round, under whatever name.
+
+    Pairs are compared by hashes: all of them, or those of a sample that is the same of every relation. Relations that
+    hold a part of the pairs are told of, with the flag that says that they lead back.
+
+    Parameters
+    ----------
+    relation : whose edges are split
+    streams : the edges of all relations; those of candidates are read once
+    counts : of its source and destination nodes
+    known : relations that are known to lead back, which are not looked at
+    budget_bytes, max_edges : memory, and edges that are read at a time
+    """
+    source, _, destination = relation
+    others = [
+        each
+        for each in streams
+        if each[::2] == (destination, source) and each != relation and each not in known
+    ]
+    if not others:
+        return []
+    most_pairs = max(_MIN_PAIRS, budget_bytes // _BYTES_OF_PAIR)
+    ours = PairSample(most_pairs=most_pairs)
+    ours.fill(streams[relation], max_edges, is_turned=False)
+    found = []
+    for other in others:
+        theirs = PairSample(most_pairs=most_pairs)
+        theirs.fill(streams[other], max_edges, is_turned=True)
+        num_ours, num_theirs, num_both = ours.compared(theirs)
+        if not num_both:
+            continue
+        of_ours, of_theirs = num_both / num_ours, num_both / num_theirs
+        # Of all pairs that there can be, it says nothing that it holds these.
+        density = theirs.estimated() / max(counts[0] * counts[1], 1)
+        said = (
+            f"{relation_text(other)} holds {100 * of_ours:.3g}% of the pairs of {relation_text(relation)} the other "
+            f"way round ({num_both:,} of {num_ours:,}{' in a sample' if ours.is_part or theirs.is_part else ''})"
+        )
+        is_reverse = of_ours == 1.0 or (of_theirs == 1.0 and of_ours > 1 / 2)
+        if is_reverse and density < _FULL_SHARE:
+            _LOG.info("%s: held-out edges are left out of it too", said)
+            found.append(other)
+        elif of_ours >= max(_TOLD_SHARE, 2 * density):
+            _LOG.warning(
+                "%s: held-out edges stay in the graph there; if it leads back, say --reverse %s=%s, in Python "
+                "reverse={%r: %r}, and they are left out of it too",
+                said,
+                relation_text(relation),
+                relation_text(other),
+                relation_text(relation),
+                relation_text(other),
+            )
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class PairSample:
+    """Hashes of the pairs of a relation: of all, or of those below a bound, which is the same for every relation."""
+
+    most_pairs: int
+    hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # ascending, each once
+    bits: int = 0  # pairs whose hash begins with so many zeros are held
+
+    @property
+    def is_part(self) -> bool:
+        """Whether not all pairs are held."""
+        return self.bits > 0
+
+    def fill(self, edges: EdgeStream, max_edges: int, *, is_turned: bool) -> None:
+        """Take the pairs of ``edges``, source and destination exchanged where they are turned."""
+        parts, size = [self.hashes], 0
+        for chunk in edges.chunks(max_edges):
+            first, second = (chunk.dst, chunk.src) if is_turned else (chunk.src, chunk.dst)
+            hashes = self._below(mixed_words(mixed_words(_words(first) * GOLDEN) + _words(second)))
+            parts.append(hashes)
+            size += len(hashes)
+            if size > self.most_pairs:
+                self._shrink(parts)
+                parts, size = [self.hashes], 0
+        self._shrink(parts)
+
+    def compared(self, other: PairSample) -> tuple[int, int, int]:
+        """Return how many pairs of both samples are compared, and how many are in both."""
+        bits = max(self.bits, other.bits)
+        self.bits = other.bits = bits
+        self.hashes, other.hashes = self._below(self.hashes), other._below(other.hashes)
+        both = np.intersect1d(self.hashes, other.hashes, assume_unique=True)
+        return len(self.hashes), len(other.hashes), len(both)
+
+    def estimated(self) -> int:
+        """Return the number of different pairs, as the sample has it."""
+        return len(self.hashes) << self.bits
+
+    def _shrink(self, parts: list[NDArray[np.uint64]]) -> None:
+        self.hashes = np.unique(np.concatenate(parts))
+        while len(self.hashes) > self.most_pairs // 2:
+            self.bits += 1
+            self.hashes = self._below(self.hashes)
+
+    def _below(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        return hashes[hashes >> np.uint64(64 - self.bits) == 0] if self.bits else hashes
+
+
+def _words(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    return ids.view(np.uint64)
+
+
+def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str, where: str) -> Relation:
+    """Return the relation that ``text`` names, or the only one. Pure.
+
+    Parameters
+    ----------
+    text : "author:writes:paper", or its name alone; None: the only one
+    relations : of the source
+    need : what a relation is to be named for and how, as the message begins
+    where : the source, for messages
+
+    Raises
+    ------
+    ConfigError
+        None is meant, or several.
+    """
+    if text is not None:
+        return find_relation(text, relations, where=where)
+    if len(relations) != 1:
+        there = ", ".join(map(relation_text, relations)) or "none"
+        raise ConfigError(f"{need}, as {where} has {len(relations)} relations; they are: {there}")
+    return relations[0]
+
+
+# Bytes per edge of a chunk that is dealt out: as it is read, as ids, and what says its part.
+_EDGE_BYTES = 96
+_MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000
+_S = TypeVar("_S", Source, HeteroSource)
+
+
+def with_tables(source: _S, options: PrepareOptions) -> _S:
+    """Return ``source`` with the link tables of files behind its own; as much of the files is read as says their sizes.
+
+    Raises
+    ------
+    ConfigError
+        A table's name cannot be stored or is there twice, or a relation that is named, or should be, is not there.
+    SourceError, ShapeError, GraphError
+        A file is missing or malformed.
+    """
+    told: Told = Told()
+    links = (*source.links, *(_table_in_file(text, told) for text in options.edge_tables))
+    if isinstance(source, HeteroSource):
+        named_reverses(options.reverse, _relations(source), where=source.origin)
+    elif options.reverse:
+        raise ConfigError(
+            f"--reverse is for graphs of several relations; {source.origin} has one, which may hold both directions"
+        )
+    if options.edge_split is not None:
+        _split_relation(source, options)
+    elif options.edge_split_relation is not None:
+        raise ConfigError(
+            "--edge-split-relation says whose edges are split: add their shares, --edge-split 80/10/10"
+        )
+    elif options.edge_split_by != "random":
+        raise ConfigError(
+            f"--edge-split-by {options.edge_split_by} says how edges are split: add their shares, --edge-split 80/10/10"
+        )
+    made = PARTS if options.edge_split is not None else ()
+    seen = dict.fromkeys(made, "made by --edge-split")
+    for each in links:
+        if not is_type_name(each.name):
+            raise ConfigError(f"link table {shown(each.name)}: a name has {ALLOWED}, and no '__' inside")
+        if (other := seen.get(each.name.casefold())) is not None:
+            raise ConfigError(f"the link table {each.name!r} of {each.where} is there already, {other}")
+        seen[each.name.casefold()] = f"from {each.where}"
+        _relation_of(each, source, _relations(source))
+    return replace(
+        source, links=links, said=(*source.said, *told.said), unused=(*source.unused, *told.unused)
+    )
+
+
+def _table_in_file(text: str, told: Told) -> LinkSource:
+    """Return the link table that ``text`` names, see `edge_table`."""
+    from gloader.convert.links.link_rows import edge_table  # needs pyarrow, which no other preparation does
+
+    return edge_table(text, told)
+
+
+def split_edges(source: AnySource, options: PrepareOptions) -> EdgeStream | None:
+    """Return the edges that are dealt out to tables, all of them; None: none are. Pure; raises as `with_tables`."""
+    return None if options.edge_split is None else _edges_of(source, _split_relation(source, options))[1]
+
+
+def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress) -> _S:
+    """Return ``source`` with the edges of the part "train" alone, and a link table for each part.
+
+    Edges of a relation that leads back are split as those are that they lead back from.
+
+    Parameters
+    ----------
+    source : its edges are read once to be counted, and more often where times decide
+    options : of the conversion; without a split the source is returned as it is
+    budget_bytes : memory that it stays within
+    progress : receives the steps
+
+    Raises
+    ------
+    ConfigError
+        A part has no edges.
+    SourceError
+        Times decide, and there are none.
+    GraphError
+        An id, a weight or a time is out of range.
+    """
+    if options.edge_split is None:
+        return source
+    relation = _split_relation(source, options)
+    ends, edges = _edges_of(source, relation)
+    shares = options.edge_split
+    max_edges = max(_MIN_EDGES, min(_MAX_EDGES, budget_bytes // _EDGE_BYTES))
+    rule = _rule(edges, relation, shares, options, ends=ends, max_edges=max_edges, progress=progress)
+    parts = deal_edges(edges, rule, ends=ends, max_edges=max_edges, progress=progress)
+    _refuse_empty(parts, ends.where)
+    if isinstance(source, Source):
+        links = _part_tables(parts, source.origin, relation) + source.links
+        return replace(source, edges=parts[0], links=links)
+    kept = {relation: parts[0]}
+    for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
+        # The held-out edges would come back by it.
+        back_ends, back_edges = _edges_of(source, back)
+        if isinstance(rule, RandomParts):
+            rule = replace(rule, is_reverse=True)
+        elif not back_edges.has_times:
+            raise SourceError(
+                f"{back_ends.where}: its edges lead back along {relation_text(relation)}, and have no times by which "
+                "--edge-split-by time could leave some of them out; give them times, or split at random"
+            )
+        kept[back] = deal_edges(back_edges, rule, ends=back_ends, max_edges=max_edges, progress=progress)[0]
+    links = _part_tables(parts, source.origin, relation, *list(kept)[1:2]) + source.links
+    relations = tuple(
+        replace(each, edges=kept[each.relation]) if each.relation in kept else each
+        for each in source.relations
+    )
+    return replace(source, relations=relations, links=links)
+
+
+def _part_tables(
+    parts: Sequence[PartEdges], where: str, relation: Relation, back: Relation | None = None
+) -> tuple[LinkSource, ...]:
+    """Return the link table of each part; ``back`` leads back, None: what its name says, if there is one."""
+    return tuple(
+        LinkSource(
+            name=name,
+            rows=EdgeRows(edges=part),
+            where=where,
+            relation=relation_text(relation),
+            reverse=None if back is None else relation_text(back),
+        )
+        for name, part in zip(PARTS, parts, strict=True)
+    )
+
+
+def _backs(
+    source: HeteroSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
+) -> list[Relation]:
+    """Return the relations that hold edges of ``relation`` the other way round: by a flag, a name or their pairs."""
+    relations = _relations(source)
+    named = named_reverses(options.reverse, relations, where=source.origin)
+    back = reverse_of(relation, relations, named)
+    known = [] if back is None or back == relation else [back]
+    return known + reverses_by_pairs(
+        relation,
+        {each.relation: each.edges for each in source.relations},
+        counts=(source.num_nodes_of(relation[0]), source.num_nodes_of(relation[2])),
+        known=known,
+        budget_bytes=budget_bytes,
+        max_edges=max_edges,
+    )
+
+
+def planned_tables(
+    source: AnySource,
+    relations: Sequence[Relation],
+    options: PrepareOptions,
+    *,
+    new_ids: IdArray | None = None,
+) -> tuple[PlannedTable, ...]:
+    """Return the link tables of the dataset, each with its relation and the one that leads back. Pure.
+
+    Parameters
+    ----------
+    source : of one type or several
+    relations : of the dataset, reverses that are added included
+    options : name reverses
+    new_ids : (N,) of the nodes of a source of one type that get another order; None: they keep their ids
+    """
+    tables = []
+    named = named_reverses(options.reverse, relations, where=source.origin)
+    for each in source.links:
+        relation = _relation_of(each, source, relations)
+        back = (
+            reverse_of(relation, relations, named)
+            if each.reverse is None
+            else find_relation(each.reverse, relations, where=source.origin)
+        )
+        counts = [_num_nodes(source, node_type) for node_type in (relation[0], relation[2])]
+        tables.append(
+            PlannedTable(
+                source=each,
+                relation=relation,
+                reverse=back,
+                num_sources=counts[0],
+                num_destinations=counts[1],
+                new_ids=new_ids,
+            )
+        )
+    return tuple(tables)
+
+
+def _rule(
+    edges: EdgeStream,
+    relation: Relation,
+    shares: EdgeShares,
+    options: PrepareOptions,
+    *,
+    ends: EdgeEnds,
+    max_edges: int,
+    progress: PrepareProgress,
+) -> RandomParts | TimeParts:
+    if options.edge_split_by == "time":
+        return time_parts(edges, shares, ends=ends, max_edges=max_edges, progress=progress)
+    return RandomParts(seed=options.edge_split_seed, shares=shares, is_ordered=relation[0] != relation[2])
+
+
+def _refuse_empty(parts: Sequence[PartEdges], where: str) -> None:
+    total = sum(each.num_edges or 0 for each in parts)
+    for name, part in zip(PARTS, parts, strict=True):
+        if not part.num_edges:
+            raise ConfigError(
+                f"{where}: splitting its {total} edges by --edge-split leaves the table {name!r} empty; give it "
+                "a larger share"
+            )
+
+
+def _relations(source: AnySource) -> list[Relation]:
+    return [EDGE] if isinstance(source, Source) else [each.relation for each in source.relations]
+
+
+def _split_relation(source: AnySource, options: PrepareOptions) -> Relation:
+    need = "--edge-split needs --edge-split-relation"
+    return named_or_only(options.edge_split_relation, _relations(source), need=need, where=source.origin)
+
+
+def _relation_of(table: LinkSource, source: AnySource, relations: Sequence[Relation]) -> Relation:
+    if table.relation is not None:
+        return find_relation(table.relation, relations, where=source.origin)
+    need = f"the link table {table.name!r} needs a relation, as in --edge-table {table.name}@RELATION=FILE"
+    return named_or_only(None, _relations(source), need=need, where=source.origin)
+
+
+def _edges_of(source: AnySource, relation: Relation) -> tuple[EdgeEnds, EdgeStream]:
+    if isinstance(source, Source):
+        return EdgeEnds.of(source.num_nodes, source.edge_origin), source.edges
+    each = next(each for each in source.relations if each.relation == relation)
+    return relation_ends(source, each), each.edges
+
+
+def _num_nodes(source: AnySource, node_type: str) -> int:
+    return source.num_nodes if isinstance(source, Source) else source.num_nodes_of(node_type)

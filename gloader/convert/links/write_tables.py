@@ -1,0 +1,333 @@
+"""Write link tables into a dataset: checked, found in its graph, and streamed.
+
+`link_sizes` gives the memory and disk that this takes, before it starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.convert.csc.csc_kernels import first_bad_edge
+from gloader.convert.links.edge_parts import EdgeRows
+from gloader.convert.links.locate import SPILLED_ROW_BYTES, LocatedRows, plan_locate
+from gloader.convert.options import PARTS, TRAIN
+from gloader.convert.source import LinkChunk
+from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
+from gloader.dataset.schema import relation_text
+from gloader.errors import GraphError, ShapeError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.progress import PrepareProgress
+    from gloader.convert.source import EdgeStream, LinkSource
+    from gloader.convert.stored_parts import KeptTopology, StoredCsc
+    from gloader.dataset.writer import DatasetWriter, HeteroDatasetWriter, LinkTableWriter
+    from gloader.types import IdArray, Relation
+
+
+_PAIR_BYTES = 32  # source, destination, position and reverse position
+_LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSizes:
+    """Memory and disk of the link tables of a conversion, which are written one after another."""
+
+    memory_bytes: int = 0  # at most, beside what is resident
+    dataset_bytes: int = 0  # of their arrays; without the tables whose number of rows is not known
+    scratch_bytes: int = 0  # at most, while one is made
+    num_arrays: int = 0
+
+
+def link_sizes(
+    links: Sequence[LinkSource], split: EdgeStream | None, *, num_nodes: int, budget_bytes: int
+) -> LinkSizes:
+    """Return what link tables take. Pure.
+
+    Parameters
+    ----------
+    links : that are given
+    split : the edges that are dealt out to tables, before they are; None: none are
+    num_nodes : of the largest type
+    budget_bytes : memory that each may take
+
+    Raises
+    ------
+    BudgetError
+        It is too small; says needed and allowed.
+    """
+    rows = [each.rows.num_rows for each in links]
+    disk = [_table_bytes(each, num_nodes) for each in links]
+    num_arrays = 4 * len(links)
+    if split is not None:
+        # Together they have as many rows as there are edges, and one of them may have nearly all.
+        rows.append(split.num_edges)
+        disk.append((split.num_edges or 0) * (_PAIR_BYTES + 8 * split.has_times))
+        num_arrays += 2 * len(PARTS)
+    plans = [plan_locate(num_nodes, budget_bytes=budget_bytes, num_rows=count) for count in rows]
+    return LinkSizes(
+        memory_bytes=max((plan.memory_bytes for plan in plans), default=0),
+        dataset_bytes=sum(disk),
+        scratch_bytes=max(
+            (
+                (count or 0) * SPILLED_ROW_BYTES
+                for count, plan in zip(rows, plans, strict=True)
+                if (count or 0) * SPILLED_ROW_BYTES > plan.held_bytes
+            ),
+            default=0,
+        ),
+        num_arrays=num_arrays,
+    )
+
+
+def _table_bytes(table: LinkSource, num_nodes: int) -> int:
+    rows = table.rows
+    negative_bytes = rows.negatives_per_row * (4 if num_nodes < 2**31 else 8)
+    row_bytes = _PAIR_BYTES + _LABEL_BYTES[rows.label_dtype] + 8 * rows.has_times + negative_bytes
+    return (rows.num_rows or 0) * row_bytes
+
+
+_LOG = logging.getLogger(__name__)
+
+# Numbers of labels, times and negatives in memory at a time.
+_CHUNK_NUMBERS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReport:
+    """A link table as the dataset has it."""
+
+    relation: str
+    reverse: str | None  # whose edges lead back; None: none do
+    num_rows: int
+    in_graph: int  # rows whose edge is in the graph
+    reversed_in_graph: int  # rows whose edge is not, and one that leads back is
+    spilled_bytes: int  # temporary rows that went through the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTable:
+    """A link table that the dataset will have."""
+
+    source: LinkSource
+    relation: Relation
+    reverse: Relation | None  # whose edges lead back; None: none do
+    num_sources: int
+    num_destinations: int
+    new_ids: IdArray | None = (
+        None  # (N,) of the nodes, which are put in another order; None: they keep their ids
+    )
+
+    @property
+    def where(self) -> str:
+        """The file or source of the table, and its name, for messages."""
+        return f"{self.source.where}, link table {self.source.name!r}"
+
+    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
+        """Yield the rows in order, their ids checked and renumbered, at most ``max_rows`` at a time.
+
+        Raises
+        ------
+        GraphError
+            An id is out of its type's range; names the row and the id of the source.
+        """
+        done = 0
+        for chunk in self.source.rows.chunks(max_rows):
+            bad = int(first_bad_edge(chunk.src, chunk.dst, self.num_sources, self.num_destinations))
+            if bad >= 0:
+                raise GraphError(f"{self.where}: row {done + bad} has {self._wrong_end(chunk, bad)}")
+            done += chunk.num_rows
+            if self.new_ids is None:
+                yield chunk
+            else:
+                yield LinkChunk(src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst], time=chunk.time)
+
+    def negatives(self, max_rows: int) -> Iterator[IdArray]:
+        """Yield the given negatives in order, checked and renumbered, (n, k); raises as `chunks`."""
+        done = 0
+        for rows in self.source.rows.negatives(max_rows):
+            bad = np.flatnonzero((rows < 0) | (rows >= self.num_destinations))
+            if bad.size:
+                row, value = done + int(bad[0]) // rows.shape[1], rows.ravel()[bad[0]]
+                raise GraphError(
+                    f"{self.where}: row {row} has the negative destination {value}; "
+                    f"{_allowed(self.num_destinations)}"
+                )
+            done += rows.shape[0]
+            yield rows if self.new_ids is None else self.new_ids[rows]
+
+    def _wrong_end(self, chunk: LinkChunk, row: int) -> str:
+        kind, value, count = "source", int(chunk.src[row]), self.num_sources
+        if 0 <= value < count:
+            kind, value, count = "destination", int(chunk.dst[row]), self.num_destinations
+        return f"{kind} {value}; {_allowed(count)}"
+
+
+def write_tables(
+    tables: Sequence[PlannedTable],
+    writer: DatasetWriter | HeteroDatasetWriter,
+    graphs: Mapping[Relation, KeptTopology],
+    *,
+    budget_bytes: int,
+    progress: PrepareProgress,
+) -> dict[str, LinkReport]:
+    """Write link tables, one after another, behind the topologies that they are of; return what was written, by name.
+
+    Parameters
+    ----------
+    tables : of the dataset
+    writer : of the dataset
+    graphs : the topologies, by relation, which have been written
+    budget_bytes, progress : as of `write_table`
+
+    Raises
+    ------
+    GloaderError
+        As `write_table`.
+    """
+    return {
+        table.source.name: write_table(
+            table,
+            writer.links(table.source.name, relation=table.relation, reverse=table.reverse),
+            {relation: graph.open() for relation, graph in graphs.items()},
+            budget_bytes=budget_bytes,
+            scratch=writer.scratch,
+            progress=progress,
+        )
+        for table in tables
+    }
+
+
+def write_table(
+    table: PlannedTable,
+    writer: LinkTableWriter,
+    graphs: Mapping[Relation, StoredCsc],
+    *,
+    budget_bytes: int,
+    scratch: Path,
+    progress: PrepareProgress,
+) -> LinkReport:
+    """Write a link table, and warn where edges that are held out are in the graph.
+
+    Parameters
+    ----------
+    table : its rows are read twice where they have times, else once
+    writer : of the table
+    graphs : the topologies that were written, by relation
+    budget_bytes : memory that it stays within
+    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    progress : receives a step that names the table
+
+    Raises
+    ------
+    GraphError
+        An id is out of its type's range; names the row.
+    ShapeError
+        Labels or negatives are not one for each row.
+    SourceError
+        A label is not a finite number, or the file is malformed.
+    BudgetError, StoreWriteError
+        The budget is too small, or the disk refuses.
+    """
+    rows, name = table.source.rows, table.source.name
+    plan = plan_locate(
+        max(table.num_sources, table.num_destinations), budget_bytes=budget_bytes, num_rows=rows.num_rows
+    )
+    step = f"finding link table {name}"
+
+    def counted(chunks: Iterator[LinkChunk]) -> Iterator[LinkChunk]:
+        done = 0
+        for chunk in chunks:
+            yield chunk
+            done += chunk.num_rows
+            progress.advance(step, done, rows.num_rows, "edges")
+
+    with LocatedRows(plan, scratch) as located:
+        located.fill(
+            counted(table.chunks(plan.chunk_rows)),
+            graphs[table.relation],
+            None if table.reverse is None else graphs[table.reverse],
+            num_rows=rows.num_rows,
+        )
+        with writer.pairs(located.num_rows) as pairs:
+            for part in located.rows():
+                pairs.append(part)
+    _write_columns(table, writer, located.num_rows)
+    report = LinkReport(
+        relation=relation_text(table.relation),
+        reverse=None if table.reverse is None else relation_text(table.reverse),
+        num_rows=located.num_rows,
+        in_graph=located.num_found,
+        reversed_in_graph=located.num_reversed,
+        spilled_bytes=located.spilled_bytes,
+    )
+    # Only times deal edges of one pair to several tables.
+    remedy = REPEATED_PAIRS if isinstance(rows, EdgeRows) else KNOWN_PAIRS
+    if (text := leak_text(name, report, remedy)) is not None:
+        _LOG.warning(text)
+    return report
+
+
+def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
+    """Return the warning about edges in the graph of a table that is not for training; None: there are none. Pure."""
+    # What a model learns from is in the graph; edges of any other table are held out.
+    if name == TRAIN or not report.in_graph + report.reversed_in_graph:
+        return None
+    back = f", and {report.reversed_in_graph:,} more the other way round" if report.reversed_in_graph else ""
+    return (
+        f"link table {name}: {report.in_graph:,} of its {report.num_rows:,} edges are in the graph{back}; messages "
+        f"pass along them, so that a model sees what it is to predict; {remedy}"
+    )
+
+
+def _write_columns(table: PlannedTable, writer: LinkTableWriter, num_rows: int) -> None:
+    rows = table.source.rows
+    if rows.label_dtype is not None:
+        with writer.labels(num_rows, rows.label_dtype) as column:
+            for part in _whole(rows.labels(_CHUNK_NUMBERS), num_rows, "labels", table.where):
+                _check_finite(part, column.rows_written, table.where)
+                column.append(part)
+    if rows.has_times:
+        with writer.times(num_rows) as column:
+            for chunk in rows.chunks(_CHUNK_NUMBERS):
+                if chunk.time is not None:
+                    column.append(chunk.time)
+    if k := rows.negatives_per_row:
+        dtype = "int32" if table.num_destinations < 2**31 else "int64"
+        with writer.negatives(num_rows, k, dtype) as column:
+            given = table.negatives(max(1, _CHUNK_NUMBERS // k))
+            for part in _whole(given, num_rows, "negatives", table.where):
+                column.append(part.astype(dtype))
+
+
+def _whole(parts: Iterator[NDArray[Any]], num_rows: int, what: str, where: str) -> Iterator[NDArray[Any]]:
+    """Yield the parts of a column that has one entry for each row."""
+    done = 0
+    for part in parts:
+        done += part.shape[0]
+        if done > num_rows:
+            break
+        yield part
+    if done != num_rows:
+        said = "more" if done > num_rows else str(done)
+        raise ShapeError(f"{where} has {num_rows} rows and {said} {what}; one is needed for each")
+
+
+def _check_finite(labels: NDArray[Any], first: int, where: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(labels))
+    if bad.size:
+        raise SourceError(
+            f"{where}: row {first + int(bad[0])} has label {labels[bad[0]]}; labels are finite numbers"
+        )
+
+
+def _allowed(count: int) -> str:
+    return f"ids must lie in 0..{count - 1}" if count else "there are no such nodes"

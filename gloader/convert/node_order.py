@@ -1,0 +1,544 @@
+"""Node orders of a dataset, and the edges, labels, splits and feature rows renumbered to match.
+
+Nodes stay as in the source, or are ordered by falling degree or by community. Community order is label propagation
+over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007): nodes take the commonest label among their
+in-neighbours, one after another in the order of their ids, until hardly any of them moves.
+
+Feature rows are dealt out to ranges of places, then put in order range by range. Both steps read and write in long
+stretches; no row is read or written alone. The rows of a range arrive in the order of the source, so that nothing but
+the rows has to be kept. If the disk has no room for all of them at once, they are dealt out in several passes over the
+source, a part of the places at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numba import njit
+
+from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk, chunks_after_rules
+from gloader.convert.csc.external_csc import ScratchCsc, UnweightedEdges
+from gloader.convert.csc.spill import append_bytes, read_bytes
+from gloader.convert.source import ChangedEdges, Splits
+from gloader.errors import ShapeError
+from gloader.ssd_store.write.feature_column import cast_rows, check_finite_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.csc.external_csc import CscPiece
+    from gloader.convert.options import EdgeRules, OrderName
+    from gloader.convert.progress import PrepareProgress
+    from gloader.convert.source import EdgeChunk, FeatureStream, Source
+    from gloader.types import IdArray, LocalArray
+
+
+# After five passes 95% of the nodes have their last label (Raghavan et al.); each further one reads all edges.
+_MAX_PASSES = 8
+# Settled: of so many nodes, at most one changed its label in a pass.
+_SETTLED_NODES = 1000
+# Edges in memory at a time: 16 MB of int32 ids.
+_MAX_PIECE_EDGES = 1 << 22
+
+
+def community_order(
+    source: Source, *, rules: EdgeRules, budget_bytes: int, scratch: Path, progress: PrepareProgress
+) -> IdArray:
+    """Return the nodes (N,) community by community, the most used first.
+
+    Communities come by falling mean out-degree, and so do the nodes of each, as cold rows beside a hot one are
+    read for nothing. On a graph without communities this is the order by degree. The edges of ``source`` are
+    read once and sorted on disk; the sorted ones are read at most ten times.
+
+    Parameters
+    ----------
+    source : its edges are read once
+    rules : what happens to the edges; given and added self loops do not count
+    budget_bytes : memory for edges; arrays of one entry per node (at most 64 B) come on top
+    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    progress : receives the steps
+
+    Raises
+    ------
+    GraphError
+        An id is out of range.
+    StoreWriteError
+        The disk refuses a temporary file.
+    """
+    ends = EdgeEnds.of(source.num_nodes, source.edge_origin)
+    max_edges = max(1, min(_MAX_PIECE_EDGES, budget_bytes // 16))
+    with ScratchCsc(folder=scratch, ends=ends) as graph:
+        graph.fill(
+            UnweightedEdges(edges=source.edges),
+            rules=replace(rules, self_loops=False),
+            budget_bytes=budget_bytes,
+            progress=progress,
+        )
+        return order_of_communities(graph, max_edges=max_edges, progress=progress)
+
+
+class InNeighbours(Protocol):
+    """The in-neighbours of every node, in pieces, as often as needed."""
+
+    @property
+    def num_nodes(self) -> int:
+        """N."""
+        ...
+
+    def pieces(self, max_edges: int, /) -> Iterator[CscPiece]:
+        """Yield all nodes in order with their in-neighbours, about ``max_edges`` at a time."""
+        ...
+
+
+def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: PrepareProgress) -> IdArray:
+    """Return the nodes (N,) as `community_order` does, of a topology whose lists are there.
+
+    Parameters
+    ----------
+    graph : read at most ten times
+    max_edges : of a piece
+    progress : receives the passes
+    """
+    labels, degrees = _propagate(graph, max_edges, progress)
+    return _sorted_communities(labels, degrees)
+
+
+def _propagate(
+    graph: InNeighbours, max_edges: int, progress: PrepareProgress
+) -> tuple[NDArray[Any], IdArray]:
+    """Return the community (N,) and the out-degree (N,) of each node."""
+    size = graph.num_nodes
+    labels = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
+    votes = np.zeros(size, np.int32)
+    has_sources = np.zeros(size, np.bool_)
+    degrees = np.zeros(size, np.int64)
+    for number in range(_MAX_PASSES):
+        moved = 0
+        for piece in graph.pieces(max_edges):
+            # The first pass reads every edge anyway: degrees are counted on the way.
+            if number == 0:
+                count_sources(piece.first, piece.indptr, piece.indices, degrees, has_sources)
+            moved += move_nodes(piece.first, piece.indptr, piece.indices, labels, votes)
+        progress.advance("finding communities", number + 1, _MAX_PASSES, "passes")
+        if moved * _SETTLED_NODES <= size:
+            break
+    for piece in graph.pieces(max_edges):
+        adopt_sources(piece.first, piece.indptr, piece.indices, has_sources, labels)
+    return labels, degrees
+
+
+def _sorted_communities(labels: NDArray[Any], degrees: IdArray) -> IdArray:
+    """Return the nodes by falling mean degree of their community, its label, their own degree, and id."""
+    size = labels.shape[0]
+    # Every array here has N entries of 8 bytes: each is let go as soon as the next is made.
+    members = np.bincount(labels, minlength=size)
+    mean = np.bincount(labels, weights=degrees, minlength=size) / np.maximum(members, 1)
+    del members
+    by_mean = np.argsort(-mean, kind="stable")
+    del mean
+    rank = np.empty_like(labels)
+    rank[by_mean] = np.arange(size, dtype=labels.dtype)
+    del by_mean
+    community_rank = rank[labels]
+    del rank
+    return np.lexsort((np.negative(degrees, out=degrees), community_rank))
+
+
+@njit(cache=True, nogil=True)
+def count_sources(
+    first: int, indptr: IdArray, indices: NDArray[Any], degrees: IdArray, has_sources: NDArray[np.bool_]
+) -> None:
+    """Add the in-edges of nodes ``first``, ``first + 1``, ... to the out-degrees; mark the nodes that have any."""
+    for i in range(indptr.shape[0] - 1):
+        has_sources[first + i] = indptr[i + 1] > indptr[i]
+    for e in range(indices.shape[0]):
+        degrees[indices[e]] += 1
+
+
+@njit(cache=True, nogil=True)
+def move_nodes(
+    first: int, indptr: IdArray, indices: NDArray[Any], labels: NDArray[Any], votes: LocalArray
+) -> int:
+    """Give each node the commonest label of its in-neighbours, in place; return how many changed theirs.
+
+    Ties go to the label the node has, then to the one that comes first. ``votes`` (N,) is all zero before and
+    after. ``indptr`` (n + 1,) bounds the in-neighbours of node ``first + i`` in ``indices``.
+    """
+    moved = 0
+    for i in range(indptr.shape[0] - 1):
+        node = first + i
+        for e in range(indptr[i], indptr[i + 1]):
+            if indices[e] != node:
+                votes[labels[indices[e]]] += 1
+        best = labels[node]
+        most = votes[best]
+        for e in range(indptr[i], indptr[i + 1]):
+            label = labels[indices[e]]
+            if votes[label] > most:
+                best, most = label, votes[label]
+        for e in range(indptr[i], indptr[i + 1]):
+            votes[labels[indices[e]]] = 0
+        if best != labels[node]:
+            labels[node] = best
+            moved += 1
+    return moved
+
+
+@njit(cache=True, nogil=True)
+def adopt_sources(
+    first: int, indptr: IdArray, indices: NDArray[Any], has_sources: NDArray[np.bool_], labels: NDArray[Any]
+) -> None:
+    """Give nodes without in-edges the label of the first node that gathers from them."""
+    for i in range(indptr.shape[0] - 1):
+        for e in range(indptr[i], indptr[i + 1]):
+            source = indices[e]
+            if not has_sources[source] and labels[source] == source:
+                labels[source] = labels[first + i]
+
+
+# Bytes of memory per node of rows that are joined to nodes by id: the ids, and the order of the rows and its inverse.
+JOINED_NODE_BYTES = 24
+# Bytes of memory per node that finding an order, and then having one, takes at most.
+ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 64}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowOrder:
+    """A numbering of the nodes and its inverse."""
+
+    new_ids: IdArray  # (N,) by original id
+    original_ids: IdArray  # (N,) by new id
+
+    @classmethod
+    def of(cls, original_ids: IdArray) -> RowOrder:
+        """Return the order that lists the nodes as ``original_ids`` (N,), a permutation, does. Pure."""
+        new_ids = np.empty_like(original_ids)
+        new_ids[original_ids] = np.arange(original_ids.shape[0], dtype=np.int64)
+        return cls(new_ids=new_ids, original_ids=original_ids)
+
+    @classmethod
+    def of_rows(cls, row_ids: IdArray | None, order: RowOrder | None) -> RowOrder | None:
+        """Return the order in which rows of features are stored; None: the order in which they come. Pure.
+
+        Parameters
+        ----------
+        row_ids : (N,) the node of each row, by its id in the source; None: row i is of node i
+        order : of the nodes; None: they keep their ids
+        """
+        if row_ids is None:
+            return order
+        places = row_ids if order is None else order.new_ids[row_ids]
+        return cls(new_ids=places, original_ids=cls.of(places).new_ids)
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.new_ids.shape[0])
+
+    def targets(self, first: int, stop: int) -> tuple[None, IdArray]:
+        """Return where rows ``first`` ... ``stop - 1`` go; see `RowMoves`. Pure."""
+        return None, self.new_ids[first:stop]
+
+    def arrivals(self, first: int, stop: int) -> IdArray:
+        """Return the places ``first`` ... ``stop - 1`` in the order in which rows come; see `RowMoves`. Pure."""
+        # Rows are dealt out in order of their original ids: sorting these says which row came when.
+        return np.argsort(self.original_ids[first:stop])
+
+
+def find_order(
+    source: Source,
+    name: OrderName,
+    *,
+    rules: EdgeRules,
+    budget_bytes: int,
+    max_edges: int,
+    scratch: Path,
+    progress: PrepareProgress,
+) -> RowOrder | None:
+    """Find the order of the nodes under which their rows are stored; None: that of the source.
+
+    The edges are read once. ``degree`` lists the nodes by falling out-degree;
+    parallel edges count each. ``community``: see `community_order`. Equal sources have
+    equal orders, whatever the budget; for ``community`` this holds as long as no node has more in-edges than
+    fit into it.
+
+    Parameters
+    ----------
+    source : its edges are read once, unless ``name`` is "none"
+    name : the order
+    rules : what happens to the edges before they are counted
+    budget_bytes : memory for edges; the arrays of one entry per node (`ORDER_NODE_BYTES`) come on top
+    max_edges : edges read at a time
+    scratch : an existing folder for temporary files; they are gone when this returns or raises
+    progress : receives the steps
+
+    Raises
+    ------
+    GraphError
+        An id is out of range or a weight is not a finite number of at least 0.
+    StoreWriteError
+        The disk refuses a temporary file.
+    """
+    if name == "none":
+        return None
+    if name == "community":
+        return RowOrder.of(
+            community_order(
+                source, rules=rules, budget_bytes=budget_bytes, scratch=scratch, progress=progress
+            )
+        )
+    degrees = _out_degrees(source, rules=rules, max_edges=max_edges, progress=progress)
+    return RowOrder.of(by_falling_degree(degrees))
+
+
+def by_falling_degree(degrees: IdArray) -> IdArray:
+    """Return the nodes by falling degree, those of equal degree by id; ``degrees`` (N,) is overwritten."""
+    # Negated in place, so that the stable sort keeps nodes of equal degree in order of their ids.
+    np.negative(degrees, out=degrees)
+    return np.argsort(degrees, kind="stable")
+
+
+def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress) -> IdArray:
+    degrees = np.zeros(source.num_nodes, np.int64)
+    ends = EdgeEnds.of(source.num_nodes, source.edge_origin)
+    done = 0
+    for count, chunk in chunks_after_rules(source.edges, ends=ends, rules=rules, max_edges=max_edges):
+        count_nodes(chunk.src, degrees)
+        done += count
+        progress.advance("counting neighbours", done, source.edges.num_edges, "edges")
+    return degrees
+
+
+@njit(cache=True, nogil=True)
+def count_nodes(nodes: IdArray, counts: IdArray) -> None:
+    """Add to ``counts[v]`` how often v occurs in ``nodes``, which have been checked."""
+    for i in range(nodes.shape[0]):
+        counts[nodes[i]] += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenumberedEdges(ChangedEdges):
+    """An edge stream whose nodes have new ids."""
+
+    new_ids: IdArray  # (N,)
+    where: str  # the source, for messages
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time.
+
+        Raises
+        ------
+        GraphError
+            An id is out of range or a weight is not a finite number of at least 0. The message has the ids
+            of the source.
+        """
+        ends, done = EdgeEnds.of(self.new_ids.shape[0], self.where), 0
+        # Old and new ids are alive together, three copies instead of two: smaller chunks take the memory of plain ones.
+        for chunk in self.edges.chunks(max(1, 2 * max_edges // 3)):
+            # Before the lookup: a bad id would read past the end of the table, or wrap around.
+            check_chunk(chunk, ends=ends, first=done)
+            done += chunk.src.shape[0]
+            yield replace(chunk, src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst])
+
+
+def renumbered(source: Source, order: RowOrder) -> Source:
+    """Return ``source`` with edges, labels and splits in the new numbering; the features stay as they are. Pure."""
+    splits = source.splits
+    return replace(
+        source,
+        edges=RenumberedEdges(edges=source.edges, new_ids=order.new_ids, where=source.edge_origin),
+        labels=np.ascontiguousarray(source.labels[order.original_ids]),
+        splits=Splits(
+            train=order.new_ids[splits.train],
+            valid=order.new_ids[splits.valid],
+            test=order.new_ids[splits.test],
+        ),
+    )
+
+
+# Bytes read back at a time.
+_PIECE_BYTES = 4 << 20
+
+
+class RowMoves(Protocol):
+    """Places of the rows of a source in the new order: one, several, or none for each row."""
+
+    @property
+    def num_rows(self) -> int:
+        """Places; one that no row goes to gets zeros."""
+        ...
+
+    def targets(self, first: int, stop: int) -> tuple[IdArray | None, IdArray]:
+        """Return which of the rows ``first`` ... ``stop - 1`` go where.
+
+        Asked for one range after another, from the first row to the last, in each pass over the rows.
+
+        Returns
+        -------
+        rows : (n,) ascending, counted from ``first``; None: each of them, once
+        places : (n,) that they go to
+        """
+        ...
+
+    def arrivals(self, first: int, stop: int) -> IdArray:
+        """Return those of places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come."""
+        ...
+
+
+def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which bounds
+    features: FeatureStream,
+    order: RowMoves,
+    *,
+    dtype: str,
+    chunk_rows: int,
+    range_rows: int,
+    num_passes: int = 1,
+    scratch: Path,
+    progress: PrepareProgress,
+    step: str = "ordering features",
+) -> Iterator[NDArray[Any]]:
+    """Yield the rows of ``features`` in the order of their new places, ``range_rows`` of them at a time.
+
+    An array is only good until the next.
+
+    Parameters
+    ----------
+    features : (N, F) rows in the order of the source, read ``num_passes`` times, or once where all are held in memory
+    order : where they go
+    dtype : that the rows will be stored as; they are cast to it here, except to int8
+    chunk_rows : rows read at a time
+    range_rows : rows put in order at a time; as many as there are places, or more: all of them, in memory
+    num_passes : as many parts of the rows are on the disk one after another, and not all at once
+    scratch : an existing folder for temporary files
+    progress : receives the step
+    step : what it is called
+
+    Raises
+    ------
+    ShapeError
+        The stream has fewer rows than it announced, or more.
+    FeatureValueError
+        A value cannot be stored; carries the row of the source.
+    StoreWriteError
+        The disk refuses a temporary file.
+    """
+    num_places = order.num_rows
+    ranges = range(0, num_places, range_rows)
+    paths = [scratch / f"rows-{number:05d}" for number in range(len(ranges))]
+    out = np.zeros((min(range_rows, num_places), features.dim), spill_dtype(dtype))
+    source = _MovedRows(features=features, order=order, dtype=dtype, chunk_rows=chunk_rows)
+    try:
+        if len(ranges) == 1:
+            for moved, places in source.read(
+                lambda done: progress.advance(step, done, source.num_rows, "rows")
+            ):
+                out[places] = moved
+            yield out
+            return
+        # At least one, so that a source of no rows is read and found to have none.
+        passes = _cut(len(ranges), num_passes) or [range(0)]
+        for number, chosen in enumerate(passes):
+
+            def advance(done: int, before: int = number * source.num_rows) -> None:
+                progress.advance(step, before + done, len(passes) * source.num_rows, "rows")
+
+            for moved, places in source.read(advance):
+                _deal_out(moved, places // range_rows, chosen, paths)
+            for each in chosen:
+                first = ranges[each]
+                part = out[: min(range_rows, num_places - first)]
+                arrival = order.arrivals(first, first + part.shape[0])
+                if arrival.shape[0] < part.shape[0]:
+                    part[:] = 0
+                if arrival.shape[0]:
+                    _collect(paths[each], arrival, part)
+                    paths[each].unlink()
+                yield part
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
+    """Return how many of the ranges that rows are dealt out to are on the disk at a time. Pure."""
+    return max(1, -(-num_ranges // num_passes))
+
+
+def _cut(num_ranges: int, num_passes: int) -> list[range]:
+    """Return the numbers of the ranges of each pass. Pure."""
+    size = ranges_per_pass(num_ranges, num_passes)
+    return [range(first, min(first + size, num_ranges)) for first in range(0, num_ranges, size)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _MovedRows:
+    """The rows of a source with the places that they go to."""
+
+    features: FeatureStream
+    order: RowMoves
+    dtype: str
+    chunk_rows: int
+
+    @property
+    def num_rows(self) -> int:
+        return self.features.num_rows
+
+    def read(self, advance: Callable[[int], None]) -> Iterator[tuple[NDArray[Any], IdArray]]:
+        """Read the source once; yield (n, F) rows and the (n,) place of each, and say how many were read."""
+        num_rows, done = self.num_rows, 0
+        for chunk in self.features.chunks(self.chunk_rows):
+            if done + chunk.shape[0] > num_rows:
+                raise ShapeError(f"the features have more rows than the {num_rows} that were announced")
+            rows = _cast(chunk, self.dtype, done)
+            which, places = self.order.targets(done, done + rows.shape[0])
+            done += rows.shape[0]
+            yield rows if which is None else rows[which], places
+            advance(done)
+        if done < num_rows:
+            raise ShapeError(f"the features end after {done} of {num_rows} rows: row {done} is missing")
+
+
+def spill_dtype(dtype: str) -> np.dtype[Any]:
+    """Return the dtype in which rows that will be stored as ``dtype`` are put in order. Pure."""
+    return np.dtype({"bfloat16": "uint16", "int8": "float32"}.get(dtype, dtype))
+
+
+def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
+    """Return rows as they are put in order; done before, so that messages name rows of the source."""
+    if dtype != "int8":
+        return cast_rows(chunk, dtype, first_row)
+    # int8 is what the writer makes of float32; only values that it would refuse are found here.
+    check_finite_rows(chunk, first_row)
+    return cast_rows(chunk, "float32", first_row)
+
+
+def _deal_out(rows: NDArray[Any], range_of: IdArray, chosen: range, paths: list[Path]) -> None:
+    """Append each row of the ``chosen`` ranges to the file of its range."""
+    if len(chosen) < len(paths):  # the others have a pass of their own
+        is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
+        rows, range_of = rows[is_chosen], range_of[is_chosen]
+    by_range = np.argsort(range_of.astype(np.uint16), kind="stable")
+    grouped = rows[by_range]
+    counts = np.bincount(range_of - chosen.start, minlength=len(chosen))
+    start = 0
+    for number, stop in zip(chosen, np.cumsum(counts), strict=True):
+        if start < stop:
+            append_bytes(paths[number], grouped[start:stop])
+        start = stop
+
+
+def _collect(path: Path, arrival: IdArray, out: NDArray[Any]) -> None:
+    """Read all rows of ``path``, the i-th of them to ``out[arrival[i]]``."""
+    count = arrival.shape[0]
+    step = max(1, _PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
+    buffer = np.empty((min(step, count), out.shape[1]), out.dtype)
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, count, step):
+            piece = buffer[: count - start]
+            read_bytes(file.fileno(), piece.view(np.uint8).reshape(-1).data, path)
+            out[arrival[start : start + step]] = piece

@@ -1,1 +1,0 @@
-"""Node orders: by degree or community, and rows and ids renumbered to match."""

@@ -1,0 +1,435 @@
+"""Tables of numbers in files, whatever their format, and the edge and feature streams over them.
+
+`Told` gathers the receipt's lines on the columns of a source's files while the files are opened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gloader.convert.readers.checked_rows import as_float32, is_rounded, of_rounding, to_weights
+from gloader.convert.readers.column_names import (
+    KNOWN_ENDS,
+    LISTS,
+    WEIGHT_NAMES,
+    end_columns,
+    end_pairs,
+    is_unnamed,
+    listed,
+    named_column,
+)
+from gloader.convert.readers.file_streams import with_inverse
+from gloader.convert.readers.node_arrays import to_ids
+from gloader.convert.readers.timed_edges import to_seconds
+from gloader.convert.source import EdgeChunk
+from gloader.core.malformed import shown
+from gloader.errors import FeatureValueError, GraphError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+
+# "time": whatever a file has of times, for `to_seconds`.
+Number: TypeAlias = Literal["int64", "float32", "float64", "time"]
+TableError: TypeAlias = type[GraphError] | type[SourceError]
+Columns: TypeAlias = tuple[NDArray[Any], ...]
+
+# What a column may hold that is read as numbers.
+NUMBER_KINDS: Final = frozenset({"integer", "number", "bool", "empty"})
+
+
+class TableFile(Protocol):
+    """Named columns of numbers, read as a stream. Every call of a method starts again at the first row."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns' names; c0, c1, ... where the file has none."""
+        ...
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the names are the file's."""
+        ...
+
+    @property
+    def index(self) -> tuple[str, ...]:
+        """Columns that number the rows, such as the index of a pandas table: never a feature or an end of edges."""
+        ...
+
+    @property
+    def row_ids(self) -> range | None:
+        """Such an index that is no column; None: there is none, or the rows are 0..N-1."""
+        ...
+
+    @property
+    def counts_columns(self) -> bool:
+        """Whether the first row is 0, 1, 2 and so on: a row, or the header that pandas writes without names."""
+        ...
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows; None: unknown until they are read."""
+        ...
+
+    def count_rows(self) -> int:
+        """Return the number of rows, by reading them where the file does not say it; raises SourceError."""
+        ...
+
+    def kind(self, column: str) -> str:
+        """Return what a column holds: integer, number, bool, empty, "list of 3", or such as string."""
+        ...
+
+    def width(self, column: str) -> int:
+        """Return the numbers in each row of a column: 1, or the length of its lists."""
+        ...
+
+    def reading_bytes(self, columns: Iterable[str]) -> int:
+        """Return the memory that reading ``columns`` takes besides what it yields."""
+        ...
+
+    def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
+        """Yield the named ``columns`` as arrays (n,) of the dtypes given, or wider ones; of lists, (n, width).
+
+        Where a float is missing it is NaN.
+
+        Raises
+        ------
+        error
+            A whole number is missing, or a value is no such number; names the file, the row and the value.
+        ShapeError
+            A list has another length than the first.
+        SourceError
+            The file is truncated or corrupt.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableEdges:
+    """The edges of a table: a row is an edge."""
+
+    table: TableFile
+    src: str  # column
+    dst: str  # column
+    weight: str | None = None  # column
+    time: str | None = None  # column
+    known_edges: int | None = None  # rows, where something else than the table tells
+    add_inverse: bool = False  # the reverse of each edge right behind it, as OGB does
+
+    @classmethod
+    def open(
+        cls,
+        table: TableFile,
+        *,
+        src: str | None = None,
+        dst: str | None = None,
+        weight: str | None = None,
+        known_edges: int | None = None,
+        add_inverse: bool = False,
+        keys: str = "--src COLUMN --dst COLUMN",
+    ) -> TableEdges:
+        """Find the ends by their names, and the weight; without a header they are the first two columns, and the third.
+
+        Parameters
+        ----------
+        table : its rows are the edges
+        src, dst, weight : columns; None: by their names
+        known_edges : number of rows where something else than the table tells; None: as the table says
+        add_inverse : stream the reverse of each edge right behind it
+        keys : what names columns, for messages
+
+        Raises
+        ------
+        SourceError
+            There are fewer than two columns, or no ends, or several, by names that are known, or several weights; says
+            which columns there are.
+        """
+        names = table.names
+        if len(names) < 2 and names:
+            only = f", {shown(names[0])}" if table.has_names else ""
+            raise SourceError(
+                f"{table.path} has one column{only}; an edge list has source, destination, perhaps "
+                "weight, in text separated by commas, tabs, semicolons, bars or blanks"
+            )
+        ends = find_ends(table, src, dst, keys=keys)
+        if weight is None and table.has_names:
+            weight = named_column(names, WEIGHT_NAMES, what=f"the weights of {table.path}")
+        # A third column with a name of its own may be anything, such as a time; one that is empty or text is no weight.
+        elif weight is None and len(names) == 3 and names[2] not in ends:
+            weight = names[2] if table.kind(names[2]) in NUMBER_KINDS - {"empty"} else None
+        if weight is not None and not is_number(table, weight):
+            raise SourceError(
+                f"{table.path}: column {weight!r} holds {table.kind(weight)}s; weights are numbers. Write numbers, or "
+                "give the column another name"
+            )
+        return cls(
+            table=table,
+            src=ends[0],
+            dst=ends[1],
+            weight=weight,
+            known_edges=known_edges,
+            add_inverse=add_inverse,
+        )
+
+    @property
+    def num_edges(self) -> int | None:
+        """Number of edges; None: unknown until they are read."""
+        given = self.table.num_rows if self.known_edges is None else self.known_edges
+        return given if given is None or not self.add_inverse else 2 * given
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether every chunk carries weights."""
+        return self.weight is not None
+
+    @property
+    def has_times(self) -> bool:
+        """Whether every chunk carries times."""
+        return self.time is not None
+
+    @property
+    def reading_bytes(self) -> int:
+        """Memory that reading takes besides the chunks."""
+        return self.table.reading_bytes(self._columns()) if self.table.names else 0
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        if not self.table.names:
+            return
+        first = 0
+        # With the reverse edges a chunk is twice as large as what is read for it.
+        num_read = max(1, max_edges // (1 + self.add_inverse))
+        columns = self._columns()
+        names = list(columns)
+        for arrays in regroup(self.table.read(columns, error=GraphError), num_read):
+            found = dict(zip(names, arrays, strict=True))
+            chunk = EdgeChunk(
+                src=to_ids(found[self.src], first=first, where=self._where(self.src)),
+                dst=to_ids(found[self.dst], first=first, where=self._where(self.dst)),
+                weight=(
+                    None
+                    if self.weight is None
+                    else to_weights(found[self.weight], first=first, where=self._where(self.weight))
+                ),
+                time=(
+                    None
+                    if self.time is None
+                    else to_seconds(found[self.time], first=first, where=self._where(self.time))
+                ),
+            )
+            first += chunk.src.shape[0]
+            yield with_inverse(chunk) if self.add_inverse else chunk
+
+    def _columns(self) -> dict[str, Number]:
+        columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
+        if self.weight is not None:
+            columns[self.weight] = "float64"
+        if self.time is not None:
+            columns[self.time] = "time"
+        return columns
+
+    def _where(self, column: str) -> str:
+        return f"{self.table.path}, column {column!r}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFeatures:
+    """The feature rows of a table: a row is a node, or an edge, and a column is a feature."""
+
+    table: TableFile
+    num_rows: int
+    columns: tuple[str, ...] | None = None  # None: all of them
+    may_round: bool = False  # whole numbers that float32 does not hold are rounded, and not refused
+
+    @property
+    def dim(self) -> int:
+        """F: the columns, and of those of lists the entries."""
+        return sum(map(self.table.width, self._columns))
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of the chunks."""
+        return np.dtype(np.float32)
+
+    @property
+    def reading_bytes(self) -> int:
+        """Memory that reading takes besides the chunks."""
+        return self.table.reading_bytes(self._columns)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The name of each feature (F,), for messages."""
+        widths = {name: self.table.width(name) for name in self._columns}
+        return tuple(
+            name if width == 1 else f"{name}[{number}]"
+            for name, width in widths.items()
+            for number in range(width)
+        )
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``.
+
+        Raises
+        ------
+        FeatureValueError
+            A number is too large for float32, or `is_rounded`; names the row and the column.
+        """
+        for columns in regroup(self._floats(), max_rows):
+            yield np.column_stack(columns)
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return self.table.names if self.columns is None else self.columns
+
+    def _floats(self) -> Iterator[Columns]:
+        first = 0
+        # Read as float64, so that what float32 rounds is seen.
+        for columns in self.table.read(dict.fromkeys(self._columns, "float64"), error=SourceError):
+            yield tuple(
+                self._float32(name, column, first)
+                for name, column in zip(self._columns, columns, strict=True)
+            )
+            first += columns[0].shape[0]
+
+    def _float32(self, name: str, column: NDArray[Any], first: int) -> NDArray[np.float32]:
+        narrow = as_float32(column)
+        if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
+            return narrow
+        is_beyond = np.isinf(narrow) & np.isfinite(column)
+        is_bad = is_beyond
+        if not self.may_round:
+            is_bad = is_beyond | is_rounded(column)
+            if column.dtype.kind == "f" and self.table.kind(name) == "integer":
+                # Of text. Beyond 2**53 float64 skips whole numbers too, so that the one that was meant is not known.
+                is_bad |= np.abs(column) > 2**53
+        if is_bad.any():
+            at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+            value = column[at] if is_beyond[at] or abs(column[at]) < 1 else int(column[at])
+            place = f"{self.table.path}: row {first + int(at[0])}, column {shown(name)} is {value}"
+            if is_beyond[at]:
+                raise FeatureValueError(f"{place}, which is beyond float32; scale the features")
+            asking = "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
+            raise FeatureValueError(place + of_rounding(value, asking))
+        return narrow
+
+
+def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:
+    """Yield the rows of ``chunks`` in order, ``max_rows`` at a time; the last group may be shorter.
+
+    Every chunk is a tuple of as many arrays, all of the same length. Memory is two groups.
+    """
+    held: list[Columns] = []
+    count = 0
+    for chunk in chunks:
+        start, length = 0, chunk[0].shape[0]
+        while start < length:
+            stop = min(length, start + max_rows - count)
+            held.append(tuple(column[start:stop] for column in chunk))
+            count += stop - start
+            start = stop
+            if count == max_rows:
+                yield _joined(held)
+                held, count = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(pieces: list[Columns]) -> Columns:
+    return (
+        pieces[0]
+        if len(pieces) == 1
+        else tuple(np.concatenate(column) for column in zip(*pieces, strict=True))
+    )
+
+
+def is_number(table: TableFile, column: str) -> bool:
+    """Whether a column can be read as numbers, as far as the file tells. Pure."""
+    return table.kind(column) in NUMBER_KINDS
+
+
+def is_feature(table: TableFile, column: str) -> bool:
+    """Whether a column can be features: numbers, or lists of numbers. Pure."""
+    return is_number(table, column) or table.kind(column).startswith(LISTS)
+
+
+def find_ends(
+    table: TableFile, src: str | None = None, dst: str | None = None, *, keys: str
+) -> tuple[str, str]:
+    """Return the columns of a table of edges that are its sources and destinations. Pure.
+
+    Parameters
+    ----------
+    table : of edges
+    src, dst : the columns, as they were asked for; None: by their names, without a header the first two
+    keys : what names columns, for messages
+
+    Raises
+    ------
+    SourceError
+        The names tell of no ends, or of several; says which columns there are.
+    """
+    names, path = table.names, table.path
+    for key, column in (("src", src), ("dst", dst)):
+        if column is not None and column not in names:
+            raise SourceError(f"{key} is {shown(column)}; the columns of {path} are {listed(names)}")
+    named = [name for name in names if not is_unnamed(name)] if table.has_names else [*names, "c0", "c1"][:2]
+    if not table.has_names or (len(named) == 2 and (src is None) != (dst is None)):
+        # One of two columns that is named leaves the other.
+        first = src or next(name for name in named if name != dst)
+        return first, dst or next(name for name in named if name != first)
+    if src is None and dst is None:
+        pairs = end_pairs(named)
+    else:
+        firsts = [src] if src is not None else end_columns(named, is_source=True)
+        lasts = [dst] if dst is not None else end_columns(named, is_source=False)
+        pairs = [(first, last) for first in firsts for last in lasts if first != last]
+    if len(pairs) == 1:
+        return pairs[0]
+    said = (
+        f"several may be the ends of edges, {_listed(pairs)}" if pairs else "none are known as ends of edges"
+    )
+    raise SourceError(
+        f"{path} has the columns {listed(names)}: {said}. Known names are {KNOWN_ENDS}; name others with {keys}"
+    )
+
+
+def _listed(pairs: list[tuple[str, str]]) -> str:
+    return " or ".join(f"{listed([first])} and {listed([last])}" for first, last in pairs[:3])
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Lines for the receipt: what columns became, and which no part of the source uses."""
+
+    said: list[str] = field(default_factory=list)
+    _used: set[tuple[Path, str]] = field(default_factory=set)
+    _seen: dict[tuple[Path, str], str] = field(default_factory=dict)  # with what they hold
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The columns that are not used, each with what it holds, and its file."""
+        return tuple(text for column, text in self._seen.items() if column not in self._used)
+
+    def say(self, line: str, table: TableFile, used: Iterable[str | None]) -> None:
+        """Add what columns of ``table`` became: all those that are ``used``."""
+        self.said.append(line)
+        self._used.update((table.path, name) for name in used if name is not None)
+        for name in table.names:
+            # By the name that flags take too.
+            text = name if table.has_names else f"{column_text(table, name)}, {name}"
+            self._seen[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
+
+
+def column_text(table: TableFile, name: str) -> str:
+    """Return a column as people know it: by its name, or by its number from 1 where the file has no names. Pure."""
+    return name if table.has_names else f"column {table.names.index(name) + 1}"

@@ -1,0 +1,551 @@
+"""Generators of synthetic graphs: addressed draws, features, community graphs and R-MAT graphs, edge by edge.
+
+An addressed draw is a hash of its purpose and number, so that any part of a graph can be made alone. A feature row is
+the centre of its node's class or traits, under much noise.
+
+Community graph, degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011): before ids are shuffled, community c owns
+the positions ``starts[c] ... starts[c + 1] - 1``, the nodes of highest expected degree first. Edge pair p draws a
+community by size, a node in it by expected degree, whether to stay inside, and the other end likewise. The labels of an
+R-MAT graph depend on the neighbourhoods of its nodes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numba import njit
+
+from gloader.convert.source import EdgeChunk
+from gloader.core.hashing import GOLDEN, mix64, mix_int
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec
+    from gloader.types import IdArray
+
+
+U64 = np.uint64
+_ONE = U64(1)
+_S11 = U64(11)
+_TO_UNIT = 2.0**-53
+
+
+@njit(cache=True, nogil=True)
+def draw(key: np.uint64, index: np.uint64) -> np.uint64:
+    """Return draw number ``index`` of ``key``."""
+    return mix64(key + (index + _ONE) * GOLDEN)
+
+
+@njit(cache=True, nogil=True)
+def to_unit(bits: np.uint64) -> float:
+    """Return 64 random bits as a float64 in [0, 1)."""
+    return np.float64(bits >> _S11) * _TO_UNIT
+
+
+@njit(cache=True, nogil=True)
+def permute(x: np.uint64, size: np.uint64, perm: NDArray[np.uint64]) -> np.uint64:
+    """Return the image of ``x`` under the permutation ``perm`` of [0, size).
+
+    Each step is a bijection of [0, 2**bits); values beyond ``size`` walk on along their cycle (Black and
+    Rogaway, CT-RSA'02), so no table of N entries is needed.
+    """
+    mask, shift = perm[0], perm[1]
+    while True:
+        x = ((x + perm[2]) * perm[3]) & mask
+        x ^= x >> shift
+        x = (x * perm[4]) & mask
+        x ^= x >> shift
+        x = (x * perm[5]) & mask
+        x ^= x >> shift
+        if x < size:
+            return x
+
+
+@njit(cache=True, nogil=True)
+def _permute_range(
+    first: np.uint64, size: np.uint64, perm: NDArray[np.uint64], out: NDArray[np.int64]
+) -> None:
+    for i in range(out.shape[0]):
+        out[i] = np.int64(permute(first + U64(i), size, perm))
+
+
+def make_key(seed: int, purpose: str) -> np.uint64:
+    """Return the key of the draws that serve ``purpose`` in a graph of ``seed``. Pure."""
+    # The length is hashed too, as two purposes may share their first eight letters.
+    state = int.from_bytes(purpose.encode()[:8].ljust(8, b"\0"), "little")
+    for word in (seed, len(purpose)):
+        state = mix_int(state ^ mix_int((word + int(GOLDEN)) % 2**64))
+    return U64(state)
+
+
+def make_permutation(size: int, seed: int, purpose: str) -> NDArray[np.uint64]:
+    """Return the constants of a permutation for `permute`. Pure.
+
+    Parameters
+    ----------
+    size : the permutation is one of [0, size)
+    seed : of the graph
+    purpose : tells the permutations of a graph apart, such as "ids"
+    """
+    # Odd factors are what makes a multiplication modulo 2**bits a bijection.
+    bits = max(1, (size - 1).bit_length())
+    key = int(make_key(seed, purpose))
+    odd = [mix_int((key + j) % 2**64) | 1 for j in range(3)]
+    return np.array([(1 << bits) - 1, max(1, (bits + 1) // 2), key, *odd], dtype=np.uint64)
+
+
+def permute_range(start: int, stop: int, size: int, perm: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the image of a range of numbers under a permutation. Pure.
+
+    Parameters
+    ----------
+    start, stop : the numbers ``start`` ... ``stop - 1``
+    size : the permutation is one of [0, size); ``stop`` is at most this
+    perm : (6,) its constants, from `make_permutation`
+
+    Returns
+    -------
+    (stop - start,) numbers in [0, size)
+    """
+    out = np.empty(stop - start, np.int64)
+    # Hashes wrap around by design; compiled kernels do not check, interpreted ones warn.
+    with np.errstate(over="ignore"):
+        _permute_range(U64(start), U64(size), perm, out)
+    return out
+
+
+_LOW = U64(0xFFFF)
+_S16, _S32, _S48 = U64(16), U64(32), U64(48)
+# Of the sum of four uniform 16-bit numbers: its mean, and one over its standard deviation.
+_NOISE_MEAN = 2 * 65535
+_NOISE_SCALE = np.float32(1.0 / np.sqrt((65536.0**2 - 1.0) / 3.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticFeatures:
+    """The feature stream: row n is ``centers[codes[n]]`` plus noise of mean 0 and deviation 1."""
+
+    codes: IdArray  # (N,)
+    centers: NDArray[np.float32]  # (K, F)
+    key: np.uint64
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self.codes.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return int(self.centers.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """float32."""
+        return np.dtype(np.float32)
+
+    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
+        for first in range(0, self.num_rows, max_rows):
+            yield _make_rows(first, self.codes[first : first + max_rows], self.centers, self.key)
+
+
+def class_centers(num_classes: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
+    """Return one random direction for each class (K, F). Pure.
+
+    Parameters
+    ----------
+    num_classes, dim : K and F
+    signal : length of every direction; the noise of a feature has deviation 1
+    seed : of the graph
+    """
+    return (signal * _directions(num_classes, dim, seed)).astype(np.float32)
+
+
+def trait_centers(num_traits: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
+    """Return the centre of each combination of traits (2**num_traits, F), of length about ``signal``. Pure.
+
+    Each trait adds or takes away its own direction.
+
+    Parameters
+    ----------
+    num_traits, dim : number of binary traits, and F
+    signal : length of a centre, about; the noise of a feature has deviation 1
+    seed : of the graph
+    """
+    bits = (np.arange(1 << num_traits)[:, None] >> np.arange(num_traits)) & 1
+    directions = _directions(num_traits, dim, seed) * (signal / np.sqrt(num_traits))
+    centers = np.zeros((1 << num_traits, dim))
+    # Not a matrix product, whose order of additions differs between machines.
+    for trait in range(num_traits):
+        centers += (2.0 * bits[:, trait, None] - 1.0) * directions[trait]
+    return centers.astype(np.float32)
+
+
+def _directions(count: int, dim: int, seed: int) -> NDArray[np.float64]:
+    zeros = np.zeros((1, dim), np.float32)
+    rows = _make_rows(0, np.zeros(count, np.int64), zeros, make_key(seed, "centers")).astype(np.float64)
+    # Exact sums are the same on every machine.
+    lengths = np.array([math.sqrt(math.fsum(row * row)) for row in rows])
+    return rows / np.maximum(lengths[:, None], 1e-12)
+
+
+def _make_rows(
+    first: int, codes: IdArray, centers: NDArray[np.float32], key: np.uint64
+) -> NDArray[np.float32]:
+    out = np.empty((codes.shape[0], centers.shape[1]), np.float32)
+    with np.errstate(over="ignore"):
+        _fill_rows(first, codes, centers, key, out)
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _fill_rows(
+    first: int,
+    codes: NDArray[np.int64],
+    centers: NDArray[np.float32],
+    key: np.uint64,
+    out: NDArray[np.float32],
+) -> None:
+    for i in range(out.shape[0]):
+        node_key = draw(key, U64(first + i))
+        center = centers[codes[i]]
+        for f in range(out.shape[1]):
+            bits = draw(node_key, U64(f))
+            # The sum of four 16-bit uniforms is near enough to a normal variable, and exact on every machine.
+            total = (bits & _LOW) + ((bits >> _S16) & _LOW) + ((bits >> _S32) & _LOW) + (bits >> _S48)
+            out[i, f] = center[f] + np.float32(np.int64(total) - _NOISE_MEAN) * _NOISE_SCALE
+
+
+# Knots of the inverse degree distribution, which is linear between them.
+_NUM_KNOTS = 4096
+# Numbers of draws set aside for one pair of edges, of which five are used; with more, graphs would change.
+_DRAWS = U64(8)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommunityEdges:
+    """The edge stream: entries 2p and 2p + 1 are the two directions of pair p."""
+
+    num_edges: int
+    num_nodes: int
+    starts: IdArray  # (communities + 1,) first position of each community
+    quantiles: NDArray[np.float64]  # (_NUM_KNOTS + 1,) where in its community a node of quantile u stands
+    homophily: float
+    key: np.uint64
+    permutation: NDArray[np.uint64]
+
+    @property
+    def has_weights(self) -> bool:
+        """Synthetic edges carry none."""
+        return False
+
+    @property
+    def has_times(self) -> bool:
+        """Synthetic edges carry none."""
+        return False
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for first in range(0, self.num_edges, max_edges):
+            count = min(max_edges, self.num_edges - first)
+            src, dst = np.empty(count, np.int64), np.empty(count, np.int64)
+            with np.errstate(over="ignore"):
+                _fill_community_edges(
+                    first,
+                    self.starts,
+                    self.quantiles,
+                    self.homophily,
+                    self.key,
+                    self.permutation,
+                    src,
+                    dst,
+                )
+            yield EdgeChunk(src=src, dst=dst, weight=None)
+
+
+def plan_community(spec: CommunitySpec) -> CommunityEdges:
+    """Return the edge stream of ``spec``. Pure."""
+    return CommunityEdges(
+        num_edges=spec.edges,
+        num_nodes=spec.nodes,
+        starts=community_starts(spec),
+        quantiles=degree_quantiles(
+            exponent=spec.exponent, max_ratio=(spec.nodes**2 / max(spec.edges, spec.nodes)) ** 0.5
+        ),
+        homophily=spec.homophily,
+        key=make_key(spec.seed, "edges"),
+        permutation=make_permutation(spec.nodes, spec.seed, "ids"),
+    )
+
+
+def community_starts(spec: CommunitySpec) -> IdArray:
+    """Return the first position of each community and N: sizes differ by up to a factor of 3. Pure."""
+    count = spec.num_communities
+    key = make_key(spec.seed, "sizes")
+    with np.errstate(over="ignore"):
+        weights = np.array([0.5 + to_unit(U64(draw(key, U64(c)))) for c in range(count)])
+    ends = np.floor(np.cumsum(weights) / np.cumsum(weights)[-1] * (spec.nodes - count)).astype(np.int64)
+    starts = np.zeros(count + 1, np.int64)
+    starts[1:] = ends + np.arange(1, count + 1)  # at least one node each
+    starts[-1] = spec.nodes
+    return starts
+
+
+def degree_quantiles(*, exponent: float, max_ratio: float) -> NDArray[np.float64]:
+    """Return the inverse distribution of edge ends over a community, highest degree first. Pure.
+
+    Expected degrees follow a power law of ``exponent``: the node at x in [0, 1) has weight
+    (x + s) ** -(1 / (exponent - 1)), where s keeps the largest at ``max_ratio`` times the mean. That ratio
+    is the structural cut-off sqrt(N / mean degree), beyond which hubs would be joined over and over.
+    """
+    slope = 1.0 - 1.0 / (exponent - 1.0)  # in (0, 1)
+
+    def ratio(shift: float) -> float:
+        return float(shift ** (slope - 1.0) * slope / ((1.0 + shift) ** slope - shift**slope))
+
+    low, high = -60.0, 10.0  # of log2(shift); the ratio falls from thousands to 1
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ratio(2.0**middle) > max_ratio else (low, middle)
+    shift = 2.0**high
+    u = np.linspace(0.0, 1.0, _NUM_KNOTS + 1)
+    x = (u * ((1.0 + shift) ** slope - shift**slope) + shift**slope) ** (1.0 / slope) - shift
+    # Rounded, so that a last-digit difference between two machines' `pow` cannot move an edge.
+    return np.round(np.clip(x, 0.0, 1.0) * 2.0**40) / 2.0**40
+
+
+def community_classes(spec: CommunitySpec) -> IdArray:
+    """Return the class of every node (N,): its community modulo the number of classes. Pure."""
+    labels = np.empty(spec.nodes, np.int64)
+    with np.errstate(over="ignore"):
+        _fill_classes(
+            community_starts(spec), spec.classes, make_permutation(spec.nodes, spec.seed, "ids"), labels
+        )
+    return labels
+
+
+@njit(cache=True, nogil=True)
+def _fill_classes(
+    starts: NDArray[np.int64], classes: int, perm: NDArray[np.uint64], out: NDArray[np.int64]
+) -> None:
+    size = U64(out.shape[0])
+    for c in range(starts.shape[0] - 1):
+        for position in range(starts[c], starts[c + 1]):
+            out[np.int64(permute(U64(position), size, perm))] = c % classes
+
+
+@njit(cache=True, nogil=True)
+def _community_of(position: int, starts: NDArray[np.int64]) -> int:
+    low, high = 0, starts.shape[0] - 1
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if starts[middle] <= position:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@njit(cache=True, nogil=True)
+def _pick(u: float, first: int, size: int, quantiles: NDArray[np.float64]) -> int:
+    at = u * (quantiles.shape[0] - 1)
+    knot = np.int64(at)
+    x = quantiles[knot] + (at - knot) * (quantiles[knot + 1] - quantiles[knot])
+    offset = np.int64(x * size)
+    return int(first + (offset if offset < size else size - 1))
+
+
+@njit(cache=True, nogil=True)
+def _fill_community_edges(
+    first: int,
+    starts: NDArray[np.int64],
+    quantiles: NDArray[np.float64],
+    homophily: float,
+    key: np.uint64,
+    perm: NDArray[np.uint64],
+    src: NDArray[np.int64],
+    dst: NDArray[np.int64],
+) -> None:
+    count, total = src.shape[0], starts[-1]
+    num_nodes = U64(total)
+    for pair in range(first >> 1, (first + count + 1) >> 1):
+        at = U64(pair) * _DRAWS
+        community = _community_of(np.int64(to_unit(draw(key, at)) * total), starts)
+        size = starts[community + 1] - starts[community]
+        u = _pick(to_unit(draw(key, at + U64(1))), starts[community], size, quantiles)
+        if to_unit(draw(key, at + U64(2))) >= homophily and size < total:
+            # A position outside the node's own community; its community is drawn by size.
+            away = np.int64(to_unit(draw(key, at + U64(3))) * (total - size))
+            if away >= starts[community]:
+                away += size
+            community = _community_of(away, starts)
+            size = starts[community + 1] - starts[community]
+        v = _pick(to_unit(draw(key, at + U64(4))), starts[community], size, quantiles)
+        # No self loops, unless there is only one node.
+        if u == v:
+            v = (v + 1) % total
+        a = np.int64(permute(U64(u), num_nodes, perm))
+        b = np.int64(permute(U64(v), num_nodes, perm))
+        # A chunk may begin with the second edge of a pair, and end with the first.
+        k = 2 * pair - first
+        if k >= 0:
+            src[k], dst[k] = a, b
+        if k + 1 < count:
+            src[k + 1], dst[k + 1] = b, a
+
+
+_LEVEL_MASK, _LEVEL_BITS = U64(0xFFFF), U64(16)
+# Draws of a pair until it lies in [0, N): a quarter or more of the square does, so that hardly any pair fails.
+_MAX_ATTEMPTS = 64
+# Edges read at a time while labels are counted.
+_LABEL_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RmatEdges:
+    """The edge stream. Ids are shuffled, as Graph500 does; parallel edges and self loops occur."""
+
+    num_edges: int
+    num_nodes: int
+    thresholds: IdArray  # (3,) a, a + b, a + b + c in units of 2**-16
+    key: np.uint64
+    permutation: NDArray[np.uint64]
+
+    @property
+    def has_weights(self) -> bool:
+        """Synthetic edges carry none."""
+        return False
+
+    @property
+    def has_times(self) -> bool:
+        """Synthetic edges carry none."""
+        return False
+
+    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
+        """Yield the edges in order, at most ``max_edges`` at a time."""
+        for first in range(0, self.num_edges, max_edges):
+            count = min(max_edges, self.num_edges - first)
+            src, dst = np.empty(count, np.int64), np.empty(count, np.int64)
+            with np.errstate(over="ignore"):
+                _fill_rmat_edges(
+                    first, U64(self.num_nodes), self.thresholds, self.key, self.permutation, src, dst
+                )
+            yield EdgeChunk(src=src, dst=dst, weight=None)
+
+
+def plan_rmat(spec: RmatSpec) -> RmatEdges:
+    """Return the edge stream of ``spec``. Pure."""
+    cumulated = np.cumsum([spec.a, spec.b, spec.c])
+    return RmatEdges(
+        num_edges=spec.edges,
+        num_nodes=spec.nodes,
+        thresholds=np.round(cumulated * 2**16).astype(np.int64),
+        key=make_key(spec.seed, "edges"),
+        permutation=make_permutation(spec.nodes, spec.seed, "ids"),
+    )
+
+
+def num_traits(num_classes: int) -> int:
+    """Return how many binary traits tell ``num_classes`` classes apart. Pure."""
+    return max(1, (num_classes - 1).bit_length())
+
+
+def node_traits(spec: RmatSpec) -> IdArray:
+    """Return the traits of every node (N,), one bit each. Pure."""
+    traits = np.empty(spec.nodes, np.int64)
+    with np.errstate(over="ignore"):
+        _fill_traits(U64((1 << num_traits(spec.classes)) - 1), make_key(spec.seed, "traits"), traits)
+    return traits
+
+
+def rmat_labels(spec: RmatSpec, edges: RmatEdges, traits: IdArray) -> IdArray:
+    """Return the label of every node (N,): the majority of each trait over its in-edges, its own on a tie.
+
+    Reads the edges once and holds 4 N ceil(log2(classes)) bytes.
+
+    Parameters
+    ----------
+    spec : of the graph
+    edges : its stream
+    traits : (N,) binary traits of each node, one bit each
+    """
+    votes = np.zeros((spec.nodes, num_traits(spec.classes)), np.int32)
+    for chunk in edges.chunks(_LABEL_CHUNK):
+        _add_votes(chunk.src, chunk.dst, traits, votes)
+    labels = np.empty(spec.nodes, np.int64)
+    _count_votes(votes, traits, spec.classes, labels)
+    return labels
+
+
+@njit(cache=True, nogil=True)
+def _fill_traits(mask: np.uint64, key: np.uint64, out: NDArray[np.int64]) -> None:
+    for i in range(out.shape[0]):
+        out[i] = np.int64(draw(key, U64(i)) & mask)
+
+
+@njit(cache=True, nogil=True)
+def _add_votes(
+    src: NDArray[np.int64], dst: NDArray[np.int64], traits: NDArray[np.int64], votes: NDArray[np.int32]
+) -> None:
+    for i in range(src.shape[0]):
+        bits, to = traits[src[i]], dst[i]
+        for j in range(votes.shape[1]):
+            votes[to, j] += 2 * ((bits >> j) & 1) - 1
+
+
+@njit(cache=True, nogil=True)
+def _count_votes(
+    votes: NDArray[np.int32], traits: NDArray[np.int64], classes: int, out: NDArray[np.int64]
+) -> None:
+    for i in range(out.shape[0]):
+        label = 0
+        for j in range(votes.shape[1]):
+            bit = (traits[i] >> j) & 1
+            if votes[i, j] != 0:
+                bit = 1 if votes[i, j] > 0 else 0
+            label |= bit << j
+        # The traits tell 2**k labels apart, which may be more than there are classes.
+        out[i] = label % classes
+
+
+@njit(cache=True, nogil=True)
+def _fill_rmat_edges(
+    first: int,
+    num_nodes: np.uint64,
+    thresholds: NDArray[np.int64],
+    key: np.uint64,
+    perm: NDArray[np.uint64],
+    src: NDArray[np.int64],
+    dst: NDArray[np.int64],
+) -> None:
+    total = np.int64(num_nodes)
+    a, ab, abc = thresholds[0], thresholds[1], thresholds[2]
+    scale = 0
+    while (1 << scale) < total:
+        scale += 1
+    for i in range(src.shape[0]):
+        state = draw(key, U64(first + i))
+        u, v = 0, 0
+        # The square has 2**scale nodes; a pair outside [0, N) is redrawn.
+        for _ in range(_MAX_ATTEMPTS):
+            u, v, bits = 0, 0, U64(0)
+            for level in range(scale):
+                # One 64-bit draw decides four levels, 16 bits each.
+                if level & 3 == 0:
+                    state += GOLDEN
+                    bits = mix64(state)
+                part = np.int64(bits & _LEVEL_MASK)
+                bits >>= _LEVEL_BITS
+                u = 2 * u + (part >= ab)
+                v = 2 * v + ((part >= a) ^ (part >= ab) ^ (part >= abc))
+            if u < total and v < total:
+                break
+        src[i] = np.int64(permute(U64(u % total), num_nodes, perm))
+        dst[i] = np.int64(permute(U64(v % total), num_nodes, perm))

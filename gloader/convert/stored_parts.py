@@ -1,0 +1,296 @@
+"""Parts of a dataset that a conversion reads back before it commits them: feature rows and topology.
+
+Rows are read in ascending stretches. Where only a part of the rows is stored, `StreamedRows` makes them again from
+their stream, rounded as the store rounds them.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gloader.convert.readers.npy_file import NpyFile, NpyReader
+from gloader.errors import ShapeError
+from gloader.ssd_store.write.feature_column import cast_rows, quantize_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.convert.source import FeatureStream
+    from gloader.dataset.writer import DatasetWriter, EdgeTableWriter
+    from gloader.ssd_store.write.array_writer import ArrayWriter
+    from gloader.ssd_store.write.feature_column import FeatureColumnWriter
+    from gloader.types import IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredColumn:
+    """The files of one type's features as they are stored."""
+
+    rows: Path  # (N, F)
+    scales: Path | None  # (N,) float32, of int8 rows
+    dtype: str  # float32, float16, bfloat16 or int8
+    num_rows: int
+    dim: int
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, its scale included."""
+        return stored_row_bytes(self.dim, self.dtype)
+
+    def open(self, chunk_rows: int) -> StoredRows:  # noqa: ARG002 - a stretch is read as it lies there
+        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+        return StoredRows(self)
+
+
+class StoredRows:
+    """The rows of a column as float32. Owns its open files until ``close()``; a context manager. Not thread-safe."""
+
+    def __init__(self, column: StoredColumn) -> None:
+        self._column = column
+        self._stack = ExitStack()
+        self._rows: NpyReader = self._stack.enter_context(NpyFile.open(column.rows).reader())
+        self._scales: NpyReader | None = None
+        if column.scales is not None:
+            self._scales = self._stack.enter_context(NpyFile.open(column.scales).reader())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files. Idempotent."""
+        self._stack.close()
+
+    def read(self, start: int, stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Read rows ``start`` ... ``stop - 1`` and return those at ``start + wanted`` (u,), as float32 (u, F).
+
+        Raises
+        ------
+        SourceError
+            The file ends before, or the system refuses.
+        """
+        dim = self._column.dim
+        self._rows.seek(start * dim)
+        stored = self._rows.take((stop - start) * dim).reshape(-1, dim)[wanted]
+        scales = None
+        if self._scales is not None:
+            self._scales.seek(start)
+            scales = self._scales.take(stop - start)[wanted]
+        return widened(stored, scales, dtype=self._column.dtype)
+
+
+def stored_row_bytes(dim: int, dtype: str) -> int:
+    """Return the bytes of a stored row of ``dim`` elements, its scale included. Pure."""
+    width = {"float32": 4, "int8": 1}.get(dtype, 2)
+    return dim * width + 4 * (dtype == "int8")
+
+
+def widened(
+    stored: NDArray[Any], scales: NDArray[np.float32] | None = None, *, dtype: str
+) -> NDArray[np.float32]:
+    """Return stored rows (n, F) as float32; those of float32 are not copied. Pure.
+
+    Parameters
+    ----------
+    stored : (n, F) elements as they lie in the file
+    scales : (n,) of int8 rows
+    dtype : that they are stored as
+    """
+    if dtype == "bfloat16":
+        return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    rows = stored.astype(np.float32, copy=False)
+    if scales is not None:
+        rows *= scales[:, None]
+    return rows
+
+
+def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim: int) -> StoredColumn:
+    """Return the column that a closed `FeatureColumnWriter` has written.
+
+    Parameters
+    ----------
+    writer : closed
+    dtype, num_rows, dim : of the column
+    """
+    return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
+
+
+# Of a stretch that is read: rows of the stream at a time, so that they and their copies take less memory than it.
+_PART_OF_STRETCH = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamedColumn:
+    """One type's features as they would be stored; a column whose files are not there whole."""
+
+    features: FeatureStream
+    dtype: str  # as stored: float32, float16, bfloat16 or int8
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.features.dim
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row as it is stored, its scale included."""
+        return stored_row_bytes(self.dim, self.dtype)
+
+    def open(self, chunk_rows: int) -> StreamedRows:
+        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
+        return StreamedRows(self, max(1, chunk_rows // _PART_OF_STRETCH))
+
+
+class StreamedRows:
+    """The rows of a stream as float32, rounded as a store rounds them; a context manager. Not thread-safe.
+
+    Stretches that ascend take one pass over the stream; one that lies before the last begins another.
+
+    Parameters
+    ----------
+    column : what is streamed
+    max_rows : of the stream at a time
+    """
+
+    def __init__(self, column: StreamedColumn, max_rows: int) -> None:
+        self._column = column
+        self._max_rows = max_rows
+        self._chunks: Generator[NDArray[Any]] | None = None
+        self._chunk: NDArray[Any] = np.empty((0, column.dim), np.float32)
+        self._first = 0  # number of the first row of the chunk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the stream. Idempotent."""
+        if self._chunks is not None:
+            self._chunks.close()
+            self._chunks = None
+
+    def read(self, start: int, _stop: int, wanted: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the rows ``start + wanted`` (u,), ascending, as float32 (u, F), as they read back from a store."""
+        rows = start + wanted
+        out = np.empty((rows.shape[0], self._column.dim), np.float32)
+        if self._chunks is None or start < self._first:
+            self._begin()
+        done = 0
+        while done < rows.shape[0]:
+            past = self._first + self._chunk.shape[0]
+            stop = int(np.searchsorted(rows, past))
+            if done < stop:
+                out[done:stop] = self._rounded(self._chunk[rows[done:stop] - self._first], int(rows[done]))
+                done = stop
+            if done < rows.shape[0]:
+                self._first, self._chunk = past, next(self._begun())
+        return out
+
+    def _begin(self) -> None:
+        self.close()
+        self._chunks = (chunk for chunk in self._column.features.chunks(self._max_rows))
+        self._first, self._chunk = 0, next(self._begun())
+
+    def _begun(self) -> Generator[NDArray[Any]]:
+        assert self._chunks is not None  # noqa: S101 - begun by `read`
+        return self._chunks
+
+    def _rounded(self, rows: NDArray[Any], first_row: int) -> NDArray[np.float32]:
+        dtype = self._column.dtype
+        if dtype == "int8":
+            return widened(*quantize_rows(rows, first_row), dtype=dtype)
+        return widened(cast_rows(rows, dtype, first_row), dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredCsc:
+    """The in-neighbours of every destination, in two files that are whole.
+
+    Raises
+    ------
+    SourceError
+        From every method: a file is shorter than it was written, or the system refuses.
+    """
+
+    indptr: NpyFile  # (N + 1,)
+    indices: NpyFile  # (E,)
+    has_times: bool = False  # edges have times, and lists are in their order
+
+    @classmethod
+    def open(cls, indptr: Path, indices: Path, *, has_times: bool = False) -> StoredCsc:
+        """Open the files of an array of offsets, and of one of sources."""
+        return cls(indptr=NpyFile.open(indptr), indices=NpyFile.open(indices), has_times=has_times)
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the destinations."""
+        return self.indptr.size - 1
+
+    def offsets(self, start: int, stop: int) -> IdArray:
+        """Return the (stop - start + 1,) offsets that bound the lists of nodes ``start`` ... ``stop - 1``."""
+        with self.indptr.reader(start=start) as reader:
+            return np.ascontiguousarray(reader.take(stop - start + 1), np.int64)
+
+    def sources(self, start: int, stop: int, max_edges: int) -> Iterator[NDArray[Any]]:
+        """Yield the in-neighbours at positions ``start`` ... ``stop - 1``, at most ``max_edges`` at a time."""
+        return self.indices.flat(max_edges, start=start, stop=stop)
+
+
+class KeptTopology:
+    """An `EdgeSink` that passes the topology of a relation on, and keeps where its files lie until the commit.
+
+    Parameters
+    ----------
+    sink : the writer of the relation's edges
+    """
+
+    def __init__(self, sink: DatasetWriter | EdgeTableWriter) -> None:
+        self._sink = sink
+        self._indptr: ArrayWriter | None = None
+        self._indices: ArrayWriter | None = None
+        self._has_times = False
+
+    def indptr(self) -> ArrayWriter:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        self._indptr = self._sink.indptr()
+        return self._indptr
+
+    def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
+        """Return the writer of the (E,) sources, ``dtype`` int32 or int64."""
+        self._indices = self._sink.indices(num_edges, dtype)
+        return self._indices
+
+    def edge_weight(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) float32 weights."""
+        return self._sink.edge_weight(num_edges)
+
+    def edge_time(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) int64 times."""
+        self._has_times = True
+        return self._sink.edge_time(num_edges)
+
+    def edge_features(self, num_edges: int, dim: int, dtype: str) -> FeatureColumnWriter:
+        """Return the writer of the (E, F_e) features."""
+        return self._sink.edge_features(num_edges, dim, dtype)
+
+    def open(self) -> StoredCsc:
+        """Return the topology, which has been written."""
+        if self._indptr is None or self._indices is None:
+            raise ShapeError("the topology was not written")
+        return StoredCsc.open(self._indptr.path, self._indices.path, has_times=self._has_times)

@@ -1,0 +1,356 @@
+"""The owner's side of an exchange: the rounds in which rows are sent, read once for all machines.
+
+Buckets of an owner's rows and the rounds are pure plans. `Owner` reads the rows that all machines want in a round and
+copies the part of each machine.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.numba_ops import copy_block, to_int
+from gloader.errors import BudgetError, RankError
+from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages
+from gloader.ssd_store.sweep.supply import ArrivalLayout
+from gloader.ssd_store.sweep.sweeper import MAX_RING_BYTES, MIN_RING_BYTES, Sweeper
+from gloader.ssd_store.sweep.wanted_rows import (
+    WantedRows,
+    count_bits,
+    empty_bits,
+    first_wrong,
+    list_bits,
+    mark_pages,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.feature_store import FeatureStore
+    from gloader.types import IdArray
+
+
+LAG: Final = 2  # steps from the ids of a round to its rows: it is read while others are on their way
+SUM_BYTES: Final = 8  # of a checksum, and of the words that ids fill
+MAX_SLICE_BYTES: Final = 64 * 2**20  # to one machine in one round: gloo fails with messages of gigabytes
+_BUCKETS_A_SLICE: Final = 8  # a round ends at a bucket, so that its slices are 7/8 full and more
+_RING_SHARE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSizes:
+    """What a round may take, the same on every machine."""
+
+    num_hosts: int  # W
+    row_bytes: int  # R
+    id_bytes: int  # of a row id on the wire
+    max_rows: int  # from one machine to one other
+    ring_bytes: int  # of the owner's sweep
+    memory_bytes: int  # what an exchange of many full rounds takes on a machine
+
+    @property
+    def bucket_rows(self) -> int:
+        """Rows of an owner's range whose requests are counted together."""
+        return max(1, self.max_rows // _BUCKETS_A_SLICE)
+
+    def reply_bytes(self, num_rows: IdArray) -> IdArray:
+        """Return the bytes of so many rows, in whole pages, and of the checksums behind them. Pure."""
+        return -(-num_rows * self.row_bytes // PAGE_BYTES) * (PAGE_BYTES + SUM_BYTES)
+
+    def request_bytes(self, num_rows: IdArray) -> IdArray:
+        """Return the bytes of the ids of so many rows, in whole words, and of their digest. Pure."""
+        return (-(-num_rows * self.id_bytes // SUM_BYTES) + (num_rows > 0)) * SUM_BYTES
+
+
+def plan_sizes(
+    memory_bytes: int, *, num_hosts: int, row_bytes: int, id_bytes: int, bit_bytes: int = 0
+) -> RoundSizes:
+    """Return the largest rounds that fit into the memory. Pure.
+
+    Parameters
+    ----------
+    memory_bytes : of all buffers of an exchange on a machine
+    num_hosts, row_bytes, id_bytes : W, R and the bytes of a row id
+    bit_bytes : of the bits for rows and pages by which an owner merges what it is asked for
+
+    Raises
+    ------
+    BudgetError
+        It does not hold a row for each machine.
+    """
+    ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // _RING_SHARE))
+
+    def needed(max_rows: int) -> int:
+        rows = np.array([max_rows])
+        sizes = RoundSizes(
+            num_hosts=num_hosts,
+            row_bytes=row_bytes,
+            id_bytes=id_bytes,
+            max_rows=max_rows,
+            ring_bytes=0,
+            memory_bytes=0,
+        )
+        message = int(sizes.reply_bytes(rows)[0] + sizes.request_bytes(rows)[0])
+        # The rows of a round as they are swept and as the host cache has them; what is sent, and what is read to be
+        # sent next; what arrived, and what arrives while that is dealt out.
+        return (
+            ring
+            + bit_bytes
+            + num_hosts * (max_rows * (2 * row_bytes + id_bytes + 1) + 4 * message)
+            + 6 * PAGE_BYTES
+        )
+
+    low, high = 0, MAX_SLICE_BYTES // row_bytes + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= memory_bytes else (low, middle)
+    if low == 0:
+        raise BudgetError(
+            f"an exchange of rows among {num_hosts} machines needs {needed(1)} bytes of buffers and {memory_bytes} are "
+            "allowed; raise memory_budget"
+        )
+    return RoundSizes(
+        num_hosts=num_hosts,
+        row_bytes=row_bytes,
+        id_bytes=id_bytes,
+        max_rows=low,
+        ring_bytes=ring,
+        memory_bytes=needed(low),
+    )
+
+
+def bucket_starts(lower: int, upper: int, bucket_rows: int) -> IdArray:
+    """Return (B + 1,) the rows at which the buckets of an owner's range begin, and its end. Pure."""
+    return np.append(np.arange(lower, upper, bucket_rows), upper).astype(np.int64)
+
+
+def plan_rounds(counts: IdArray, max_rows: int) -> IdArray:
+    """Return (Q + 1,) the buckets at which an owner's rounds begin, and the number of buckets. Pure.
+
+    As few rounds as there can be in which no machine is sent more than ``max_rows``; none where nobody asks.
+
+    Parameters
+    ----------
+    counts : (W, B) rows that each machine asks for in each bucket, each at most ``max_rows``
+    max_rows : to one machine in one round
+    """
+    cuts = np.empty(counts.shape[1] + 2, np.int64)
+    return cuts[: _cut(np.ascontiguousarray(counts), max_rows, cuts)].copy()
+
+
+@njit(cache=True, nogil=True)
+def _cut(counts: NDArray[np.int64], max_rows: int, cuts: IdArray) -> int:
+    num_hosts, num_buckets = counts.shape
+    held = np.zeros(num_hosts, np.int64)
+    num_cuts, is_empty = np.int64(1), True
+    cuts[0] = 0
+    for bucket in range(num_buckets):
+        is_full = False
+        for host in range(num_hosts):
+            is_full |= held[host] + counts[host, bucket] > max_rows
+        if is_full:
+            cuts[num_cuts] = bucket
+            num_cuts += 1
+            held[:] = 0
+        for host in range(num_hosts):
+            held[host] += counts[host, bucket]
+            is_empty &= counts[host, bucket] == 0
+    if is_empty:
+        return 1
+    cuts[num_cuts] = num_buckets
+    return to_int(num_cuts + 1)
+
+
+def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> ArrivalLayout:
+    """Lay out rows that come round after round, and in a round owner after owner. Pure.
+
+    Parameters
+    ----------
+    rows : (K,) ascending, none twice
+    bounds : (W, Q + 1) ascending: owner w sends rows[bounds[w, q]:bounds[w, q + 1]] in round q, and what owner w + 1
+        sends begins where that of w ends
+    row_bytes : R
+    """
+    in_turn = np.diff(bounds, axis=1).T.reshape(-1)  # rows of each run, as they arrive
+    # Slots whose first byte is the first of a page are this far apart.
+    step = PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
+    places = -(-in_turn // step) * step
+    first = np.cumsum(places) - places
+    num_slots = int(np.max(first + in_turn, initial=0, where=in_turn > 0))
+    num_rounds, num_owners = bounds.shape[1] - 1, bounds.shape[0]
+    return ArrivalLayout(
+        rows=rows,
+        bounds=np.append(bounds[:, :-1].reshape(-1), rows.shape[0]).astype(np.int64),
+        first_slot=np.ascontiguousarray(first.reshape(num_rounds, num_owners).T.reshape(-1).astype(np.int64)),
+        num_slots=num_slots,
+        row_bytes=row_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OwnedRows:
+    """The rows of a table, and which machine reads which of them."""
+
+    store: FeatureStore
+    bounds: IdArray  # (W + 1,) host w reads the rows from bounds[w] to bounds[w + 1] - 1
+    # Copies those of the rows (M,), ascending, that memory holds into (M, R), and says which, (M,). From a thread.
+    cached: Callable[[IdArray, NDArray[np.uint8]], NDArray[np.bool_]] | None = None
+
+
+class Owner:
+    """Serves the rounds of one exchange. Owns a sweep's lane and buffers until `close`.
+
+    Parameters
+    ----------
+    owned : the rows
+    index : of this host
+    names : (W,) of all hosts, for errors
+    sizes : of a round
+    max_union : rows of the largest round, at most
+    verify : whether rows are sent with checksums
+    """
+
+    def __init__(
+        self,
+        owned: OwnedRows,
+        *,
+        index: int,
+        names: Sequence[str],
+        sizes: RoundSizes,
+        max_union: int,
+        verify: bool,
+    ) -> None:
+        self._owned = owned
+        self._names = names
+        self._verify = verify
+        self._lower, self._upper = int(owned.bounds[index]), int(owned.bounds[index + 1])
+        self._stored = stored = owned.store.stored_rows
+        # A byte more than the rows: a sweep never finds it full.
+        self._swept = mapped_bytes(max_union * stored.row_bytes + 1, touch=False)
+        self._cached = mapped_bytes(0 if owned.cached is None else max_union * stored.row_bytes, touch=False)
+        self._pages = empty_bits(-(-stored.num_rows * stored.row_bytes // PAGE_BYTES))
+        self._sweeper = Sweeper(stored, mapped_bytes(sizes.ring_bytes), file=owned.store.duplicate_file())
+        self.bytes_read = 0  # from the disk
+
+    def reply(
+        self,
+        asked: Sequence[NDArray[Any]],
+        out: Sequence[NDArray[np.uint8]],
+        sums: Sequence[NDArray[np.uint64]],
+        keys: Sequence[int],
+        *,
+        is_cancelled: Callable[[], bool],
+    ) -> None:
+        """Fill each machine's part of a round.
+
+        Parameters
+        ----------
+        asked : (W,) row ids that each asks for, ascending
+        out : (W,) whole pages for the rows of each, behind which there are zeros
+        sums : (W,) receives the checksums of these pages
+        keys : (W,) the numbers of their first pages, for the checksums
+        is_cancelled : looked at every few milliseconds
+
+        Raises
+        ------
+        RankError
+            A machine asks for rows that are not this one's.
+        StoreError
+            The rows cannot be read, or are damaged.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        union = self._union(asked)
+        is_held = np.zeros(union.shape[0], np.bool_)
+        cached = self._cached[: union.shape[0] * self._stored.row_bytes]
+        if self._owned.cached is not None and union.shape[0]:
+            is_held = self._owned.cached(union.astype(np.int64), cached.reshape(-1, self._stored.row_bytes))
+        self._sweep(union[~is_held], is_cancelled)
+        for rows, part, part_sums, key in zip(asked, out, sums, keys, strict=True):
+            num_bytes = rows.shape[0] * self._stored.row_bytes
+            _copy_asked(rows, union, is_held, cached, self._swept, self._stored.row_bytes, part)
+            part[num_bytes:] = 0
+            if self._verify:
+                checksum_pages(part, key, part_sums)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        self._sweeper.close()
+
+    def _union(self, asked: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return the rows that any machine asks for, ascending."""
+        present = [rows for rows in asked if rows.shape[0]]
+        for rows, name in zip(asked, self._names, strict=True):
+            is_wrong = rows.shape[0] and (first_wrong(rows, self._upper) >= 0 or int(rows[0]) < self._lower)
+            if is_wrong:
+                raise RankError(
+                    f"{name} asks for rows that do not ascend within {self._lower}..{self._upper - 1}, which this "
+                    "machine reads; use one version of gloader and one dataset on all machines"
+                )
+        if not present:
+            return np.empty(0, np.int64)
+        low = min(int(rows[0]) for rows in present)
+        bits = empty_bits(max(int(rows[-1]) for rows in present) + 1 - low)
+        for rows in present:
+            _mark(rows, low, bits)
+        union = np.empty(count_bits(bits), present[0].dtype)
+        list_bits(bits, union)
+        union += union.dtype.type(low)
+        return union
+
+    def _sweep(self, rows: NDArray[Any], is_cancelled: Callable[[], bool]) -> None:
+        if rows.shape[0] == 0:
+            return
+        row_bytes = self._stored.row_bytes
+        first, past = (
+            int(rows[0]) * row_bytes // PAGE_BYTES,
+            -(-(int(rows[-1]) + 1) * row_bytes // PAGE_BYTES),
+        )
+        mark_pages(rows, row_bytes, self._pages)
+        wanted = WantedRows(
+            ids=rows,
+            bounds=np.array([0, rows.shape[0]]),
+            pages=self._pages,
+            num_pages=-(-self._stored.num_rows * row_bytes // PAGE_BYTES),
+            digests=np.empty(0, np.uint64),
+        )
+        cost = self._sweeper.to_memory(wanted, self._swept, is_cancelled=is_cancelled)
+        self.bytes_read += cost.read.bytes_read
+        self._pages[first // 64 : -(-past // 64)] = 0
+
+
+@njit(cache=True, nogil=True)
+def _mark(rows: NDArray[Any], low: int, bits: NDArray[np.uint64]) -> None:
+    """Set the bits ``rows - low``."""
+    for i in range(rows.shape[0]):
+        bit = np.int64(rows[i]) - low
+        bits[bit >> 6] |= np.uint64(1) << np.uint64(bit & 63)
+
+
+@njit(cache=True, nogil=True)
+def _copy_asked(
+    asked: NDArray[Any],
+    union: NDArray[Any],
+    is_held: NDArray[np.bool_],
+    held: NDArray[np.uint8],
+    swept: NDArray[np.uint8],
+    row_bytes: int,
+    out: NDArray[np.uint8],
+) -> None:
+    """Copy the rows ``asked``, all of them in ``union``: those held lie at their place in it, the others in a row."""
+    at, num_swept = np.int64(0), np.int64(0)
+    for i in range(asked.shape[0]):
+        while union[at] < asked[i]:
+            num_swept += 0 if is_held[at] else 1
+            at += 1
+        if is_held[at]:
+            copy_block(out, i * row_bytes, held, at * row_bytes, row_bytes)
+        else:
+            copy_block(out, i * row_bytes, swept, num_swept * row_bytes, row_bytes)

@@ -1,0 +1,524 @@
+"""The receiver's side of an exchange of a table's rows: requests, rounds, and arrived rows.
+
+`plan_fetch` decides which machine is asked for which rows, and `Fetch` runs the rounds in threads. `Arrivals` gives out
+the arrived rows page by page, in the order of a sweep.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numba import njit
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.signals import thread_errors
+from gloader.core.thread_times import helping
+from gloader.distributed.exchange.owner import (
+    LAG,
+    SUM_BYTES,
+    Owner,
+    bucket_starts,
+    plan_arrivals,
+    plan_rounds,
+)
+from gloader.distributed.exchange.transport import gather, sealed, unsealed
+from gloader.errors import ChannelClosedError, ChecksumError
+from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES, PAGE_WORDS, page_checksum_at
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.distributed.exchange.owner import OwnedRows, RoundSizes
+    from gloader.distributed.exchange.transport import Transport
+    from gloader.ssd_store.sweep.supply import ArrivalLayout
+    from gloader.types import IdArray
+
+
+class Ahead:
+    """One piece of work at a time, each in a thread of its own. For one thread; owns what is under way until `wait`.
+
+    Parameters
+    ----------
+    name : of the threads
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def begin(self, work: Callable[[], None]) -> None:
+        """Begin ``work``; what was under way has been waited for."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - raised by `wait`
+                self._error = error
+
+        thread = threading.Thread(target=helping(run), name=self._name, daemon=True)
+        with thread_errors():
+            thread.start()
+        self._thread = thread
+
+    def wait(self) -> None:
+        """Wait until the work is done, and raise what it raised, once; without any, return."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+
+_POLL_S: Final = 0.05
+_NUM_BUFFERS: Final = 2  # one arrives while the other is dealt out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """Where the pages of one owner's part of a round are."""
+
+    owner: int
+    step: int  # of the exchange that brings it
+    at: int  # byte of that step's buffer; checksums lie behind the pages
+    first_page: int  # of all that arrives
+    num_pages: int
+    key: int  # number of the first page, for its checksum
+
+
+class Arrivals:
+    """What arrives, in two buffers that take turns: a `SweepSource` on one side, filled from a thread on the other.
+
+    Parameters
+    ----------
+    runs : those with rows, in the order of arrival
+    names : (W,) of the owners, for errors
+    num_bytes : of the largest step
+    verify : whether there are checksums
+    """
+
+    def __init__(self, runs: Sequence[Run], *, names: Sequence[str], num_bytes: int, verify: bool) -> None:
+        self._runs = runs
+        self._names = names
+        self._verify = verify
+        self._buffers = [mapped_bytes(num_bytes, touch=False) for _ in range(_NUM_BUFFERS)]
+        self._changed = threading.Condition()
+        self._next = 0  # the run that is given out
+        self._arrived = -1  # the last step
+        self._error: BaseException | None = None
+        self._is_over = False
+        self.waited_s = 0.0  # that readers waited for what had not arrived
+
+    def buffer(self, step: int, *, is_cancelled: Callable[[], bool]) -> NDArray[np.uint8]:
+        """Return the buffer for what ``step`` brings, as soon as what it held before was given out.
+
+        Raises
+        ------
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        with self._changed:
+            while not self._is_over and self._step_of_next() <= step - _NUM_BUFFERS:
+                if is_cancelled():
+                    raise ChannelClosedError("an exchange with other machines was cancelled")
+                self._changed.wait(_POLL_S)
+        return self._buffers[step % _NUM_BUFFERS]
+
+    def publish(self, step: int) -> None:
+        """Say that everything up to ``step`` has arrived."""
+        with self._changed:
+            self._arrived = step
+            self._changed.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Raise ``error`` wherever somebody reads."""
+        with self._changed:
+            self._error = error
+            self._changed.notify_all()
+
+    def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
+        """Fill ``buffer`` with the pages from ``offset`` on, as `SweepSource.read`; between runs they are empty.
+
+        Raises
+        ------
+        ChecksumError
+            A page is not what its owner sent.
+        GloaderError
+            The exchange failed.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        out = np.frombuffer(buffer, np.uint8)
+        base = page = offset // PAGE_BYTES
+        end = base + out.shape[0] // PAGE_BYTES
+        while page < end:
+            run = self._runs[self._next] if self._next < len(self._runs) else None
+            if run is not None and run.first_page + run.num_pages <= page:
+                self._pass()
+                continue
+            start = end if run is None else min(max(run.first_page, page), end)
+            out[(page - base) * PAGE_BYTES : (start - base) * PAGE_BYTES] = 0
+            page = start
+            if run is not None and page < end:
+                self._wait_for(run.step, is_cancelled)
+                count = min(run.first_page + run.num_pages, end) - page
+                self._copy(
+                    run, page - run.first_page, out[(page - base) * PAGE_BYTES :][: count * PAGE_BYTES]
+                )
+                page += count
+        # At once and not when the next read comes: none may.
+        if (
+            self._next < len(self._runs)
+            and self._runs[self._next].first_page + self._runs[self._next].num_pages <= page
+        ):
+            self._pass()
+
+    def close(self) -> None:
+        """Let go of what is not given out yet. Idempotent."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _step_of_next(self) -> int:
+        return self._runs[self._next].step if self._next < len(self._runs) else np.iinfo(np.int64).max
+
+    def _pass(self) -> None:
+        with self._changed:
+            self._next += 1
+            self._changed.notify_all()
+
+    def _wait_for(self, step: int, is_cancelled: Callable[[], bool]) -> None:
+        started = time.perf_counter()
+        with self._changed:
+            while self._arrived < step:
+                if self._error is not None:
+                    raise self._error
+                if is_cancelled() or self._is_over:
+                    raise ChannelClosedError("rows from other machines are not waited for any more")
+                self._changed.wait(_POLL_S)
+        self.waited_s += time.perf_counter() - started
+
+    def _copy(self, run: Run, first: int, out: NDArray[np.uint8]) -> None:
+        """Copy pages of a run from number ``first`` on, and compare the copies with the owner's checksums."""
+        held = self._buffers[run.step % _NUM_BUFFERS][run.at :]
+        out[:] = held[first * PAGE_BYTES :][: out.shape[0]]
+        if not self._verify:
+            return
+        sums = held[run.num_pages * PAGE_BYTES :][: run.num_pages * SUM_BYTES].view(np.uint64)[first:]
+        with np.errstate(over="ignore"):  # interpreted checksums wrap around
+            damaged = _first_damaged(out.view(np.uint64), sums, run.key + first)
+        if damaged >= 0:
+            raise ChecksumError(
+                f"page {first + damaged} of {run.num_pages} that {self._names[run.owner]} sent in round "
+                f"{run.step - LAG} does not match its checksum: it was damaged on its way; check the network and the "
+                "memory of both machines, then start all ranks again from the last checkpoint"
+            )
+
+
+@njit(cache=True, nogil=True)
+def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int) -> int:
+    """Return the first page of ``words`` that differs from its checksum, or -1."""
+    for i in range(words.shape[0] // PAGE_WORDS):
+        if page_checksum_at(words, i * PAGE_WORDS, key + i, np.int64(FORMAT_VERSION)) != sums[i]:
+            return i
+    return -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FetchPlan:
+    """What one host asks for and is asked for, in Q rounds."""
+
+    sizes: RoundSizes
+    layout: ArrivalLayout
+    bounds: IdArray  # (W, Q + 1) it asks owner w for rows[bounds[w, q]:bounds[w, q + 1]] in round q
+    served: IdArray  # (W, Q) rows that each host asks it for
+
+    @property
+    def asked(self) -> IdArray:
+        """(W, Q) rows that it asks each owner for."""
+        return np.diff(self.bounds, axis=1)
+
+    @property
+    def num_rounds(self) -> int:
+        """Q."""
+        return self.served.shape[1]
+
+    def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
+        """Return (Q + 2, W, 2) bytes of the replies and requests of each step; (0, W, 2) without rounds. Pure.
+
+        Step s brings the ids of round s and the rows of round s - 2: those of round s - 1 are read meanwhile.
+
+        Parameters
+        ----------
+        replies, requests : (W, Q) rows in each round
+        """
+        num_steps = self.num_rounds + LAG if self.num_rounds else 0
+        found = np.zeros((num_steps, replies.shape[0], 2), np.int64)
+        found[LAG:, :, 0] = self.sizes.reply_bytes(replies).T
+        found[:-LAG, :, 1] = self.sizes.request_bytes(requests).T
+        return found
+
+
+def plan_fetch(
+    transport: Transport,
+    bounds: IdArray,
+    sizes: RoundSizes,
+    rows: NDArray[Any],
+    *,
+    is_cancelled: Callable[[], bool],
+) -> FetchPlan:
+    """Agree with all hosts on the rounds in which each gets its rows; collective.
+
+    Parameters
+    ----------
+    transport : to the other hosts
+    bounds : (W + 1,) the rows of each owner
+    sizes : of a round
+    rows : (K,) that this host wants, ascending
+    is_cancelled : as of `Transport.all_to_all`
+
+    Raises
+    ------
+    RankError, ChannelClosedError
+        As `gather`.
+    """
+    num_hosts = sizes.num_hosts
+    starts = [bucket_starts(int(bounds[w]), int(bounds[w + 1]), sizes.bucket_rows) for w in range(num_hosts)]
+    places = [_places(rows, one) for one in starts]
+    asked = [sealed(np.diff(one)) for one in places]
+    own = len(asked[transport.index])
+    counts = np.empty((num_hosts, own), np.int64)
+    transport.all_to_all(
+        counts.reshape(-1).view(np.uint8),
+        np.concatenate(asked).view(np.uint8),
+        [own * 8] * num_hosts,
+        [one.nbytes for one in asked],
+        is_cancelled=is_cancelled,
+    )
+    wanted = np.stack([unsealed(row, name) for row, name in zip(counts, transport.names, strict=True)])
+    cuts = plan_rounds(wanted, sizes.max_rows)
+    rounds = gather(transport, np.array([cuts.shape[0] - 1]), is_cancelled=is_cancelled)
+    padded = np.append(cuts, np.full(int(rounds.max()) + 1 - cuts.shape[0], cuts[-1]))
+    all_cuts = gather(transport, padded, is_cancelled=is_cancelled)
+    found = np.stack([one[cut] for one, cut in zip(places, all_cuts, strict=True)])
+    before = np.concatenate([np.zeros((num_hosts, 1), np.int64), np.cumsum(wanted, axis=1)], axis=1)
+    return FetchPlan(
+        sizes=sizes,
+        layout=plan_arrivals(rows, found, sizes.row_bytes),
+        bounds=found,
+        served=np.diff(before[:, padded], axis=1),
+    )
+
+
+class Fetch:
+    """Carries an exchange out. Owns buffers, a thread that sends and receives, and one that reads, until `close`.
+
+    Parameters
+    ----------
+    transport : to the other hosts; the thread's until it ends
+    owned : the rows of the table
+    plan : of this exchange
+    verify : whether pages have checksums
+    """
+
+    def __init__(self, transport: Transport, owned: OwnedRows, plan: FetchPlan, *, verify: bool) -> None:
+        self._transport = transport
+        self._plan = plan
+        self._out_bytes = plan.step_bytes(plan.asked, plan.served)
+        self._send_bytes = plan.step_bytes(plan.served, plan.asked)
+        self._is_cancelled = False
+        self._requests: list[NDArray[Any]] = []  # that arrived last
+        self._error: BaseException | None = None
+        self.num_rounds = plan.num_rounds
+        self.steps: list[tuple[int, float]] = []  # bytes from others and seconds of each
+        self.bytes_sent = 0  # to others
+        self.arrivals = Arrivals(
+            self._runs(), names=transport.names, num_bytes=_most(self._out_bytes), verify=verify
+        )
+        # What is sent, and what is read meanwhile to be sent next.
+        self._data = [mapped_bytes(_most(self._send_bytes), touch=False) for _ in range(2)]
+        self._ahead = Ahead("gloader-exchange-disk")
+        self.owner = Owner(
+            owned,
+            index=transport.index,
+            names=transport.names,
+            sizes=plan.sizes,
+            max_union=int(plan.served.sum(axis=0).max(initial=0)),
+            verify=verify,
+        )
+        self._thread = threading.Thread(target=helping(self._run), name="gloader-exchange", daemon=True)
+        try:
+            with thread_errors():
+                self._thread.start()
+        except BaseException:
+            self.owner.close()
+            raise
+
+    def wait(self, *, is_cancelled: Callable[[], bool]) -> None:
+        """Wait until all hosts have what they asked for: those that ask for more are served to the end.
+
+        Raises
+        ------
+        GloaderError
+            The exchange failed.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        """
+        self.arrivals.close()
+        while self._thread.is_alive():
+            if is_cancelled():
+                raise ChannelClosedError("an exchange with other machines was cancelled")
+            self._thread.join(0.05)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End the thread, in the midst of a round if need be, and release everything. Idempotent."""
+        self._is_cancelled = True
+        self.arrivals.close()
+        self._thread.join()
+        self.owner.close()
+
+    def _runs(self) -> list[Run]:
+        plan, found = self._plan, []
+        num_hosts, num_rounds = plan.served.shape
+        each = self._out_bytes.reshape(-1, 2 * num_hosts)
+        at = (np.cumsum(each, axis=1) - each).reshape(self._out_bytes.shape)
+        first = plan.layout.first_slot.reshape(num_hosts, num_rounds) * plan.sizes.row_bytes // PAGE_BYTES
+        for turn, owner in np.argwhere(plan.asked.T > 0).tolist():
+            found.append(
+                Run(
+                    owner=owner,
+                    step=turn + LAG,
+                    at=int(at[turn + LAG, owner, 0]),
+                    first_page=int(first[owner, turn]),
+                    num_pages=int(self._out_bytes[turn + LAG, owner, 0]) // (PAGE_BYTES + SUM_BYTES),
+                    key=self._key(turn, owner, self._transport.index),
+                )
+            )
+        return found
+
+    def _key(self, turn: int, owner: int, asker: int) -> int:
+        """Return the number of the first page of what ``owner`` sends ``asker``: no two pages have the same."""
+        num_hosts = self._plan.sizes.num_hosts
+        return ((turn * num_hosts + owner) * num_hosts + asker) << 32
+
+    def _run(self) -> None:
+        try:
+            for step in range(self._send_bytes.shape[0]):
+                self._ahead.wait()  # until what this step sends was read
+                self._ask(step)
+                if step:
+                    self._ahead.begin(partial(self._reply, step + 1, self._requests))
+                self._move(step)
+        except BaseException as error:  # noqa: BLE001 - raised where somebody reads or waits
+            self._error = error
+            self.arrivals.fail(error)
+        finally:
+            self._is_cancelled = True
+            with contextlib.suppress(BaseException):  # one error is enough
+                self._ahead.wait()
+
+    def _move(self, step: int) -> None:
+        """Send what was written for ``step``, and receive what the others send."""
+        sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._out_bytes[step].sum(axis=1)
+        out = self.arrivals.buffer(step, is_cancelled=self._has_to_end)[: out_sizes.sum()]
+        data = self._data[step % 2][: sizes.sum()]
+        started = time.perf_counter()
+        self._transport.all_to_all(
+            out, data, out_sizes.tolist(), sizes.tolist(), is_cancelled=self._has_to_end
+        )
+        own = self._transport.index
+        self.steps.append((int(out_sizes.sum() - out_sizes[own]), time.perf_counter() - started))
+        self.bytes_sent += int(sizes.sum() - sizes[own])
+        self._requests = self._requests_of(step, out)
+        self.arrivals.publish(step)
+
+    def _has_to_end(self) -> bool:
+        return self._is_cancelled
+
+    def _parts(self, step: int) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
+        """Yield each host, and where the rows that it is sent in ``step`` lie, and the ids that it is asked for."""
+        at = 0
+        for host, (reply, request) in enumerate(self._send_bytes[step].tolist()):
+            middle = at + reply
+            yield host, self._data[step % 2][at:middle], self._data[step % 2][middle : middle + request]
+            at = middle + request
+
+    def _ask(self, step: int) -> None:
+        """Write the ids that this host asks each other for in ``step``."""
+        for host, _, part in self._parts(step):
+            if part.shape[0]:
+                first, past = self._plan.bounds[host, step : step + 2].tolist()
+                words = part.view(np.int64)
+                words[-2] = 0  # the last word of ids may be half full
+                ids = words[:-1].view(_wire_ids(self._plan.sizes))
+                ids[: past - first] = self._plan.layout.rows[first:past]
+                words[:] = sealed(words[:-1])
+
+    def _reply(self, step: int, requests: list[NDArray[Any]]) -> None:
+        """Write the rows that each host asked for, to be sent in ``step``."""
+        if not any(rows.shape[0] for rows in requests):
+            return
+        pages, sums, keys = [], [], []
+        for host, part, _ in self._parts(step):
+            middle = part.shape[0] // (PAGE_BYTES + SUM_BYTES) * PAGE_BYTES
+            pages.append(part[:middle])
+            sums.append(part[middle:].view(np.uint64))
+            keys.append(self._key(step - LAG, self._transport.index, host))
+        self.owner.reply(requests, pages, sums, keys, is_cancelled=self._has_to_end)
+
+    def _requests_of(self, step: int, out: NDArray[np.uint8]) -> list[NDArray[Any]]:
+        """Return the row ids that each host asks for in ``step``, in its buffer: it is not filled again before LAG."""
+        found: list[NDArray[Any]] = []
+        at = 0
+        for host, (reply, request) in enumerate(self._out_bytes[step].tolist()):
+            ids = np.empty(0, _wire_ids(self._plan.sizes))
+            if request:
+                words = unsealed(
+                    out[at + reply : at + reply + request].view(np.int64), self._transport.names[host]
+                )
+                ids = words.view(ids.dtype)[: self._plan.served[host, step]]
+            found.append(ids)
+            at += reply + request
+        return found
+
+
+def _wire_ids(sizes: RoundSizes) -> np.dtype[Any]:
+    return np.dtype(np.int32 if sizes.id_bytes == np.dtype(np.int32).itemsize else np.int64)
+
+
+def _most(step_bytes: IdArray) -> int:
+    """Return the bytes of the largest step."""
+    return int(step_bytes.sum(axis=(1, 2)).max(initial=0))
+
+
+@njit(cache=True, nogil=True)
+def _places_of(rows: NDArray[Any], starts: IdArray, found: IdArray) -> None:
+    """Write the position of the first of ``rows`` that is not before each of ``starts``; both ascend."""
+    low = np.int64(0)
+    for i in range(starts.shape[0]):
+        high = np.int64(rows.shape[0])
+        while low < high:
+            middle = (low + high) // 2
+            if np.int64(rows[middle]) < starts[i]:
+                low = middle + 1
+            else:
+                high = middle
+        found[i] = low
+
+
+def _places(rows: NDArray[Any], starts: IdArray) -> IdArray:
+    """Return (B + 1,) where the rows of each bucket begin. Pure."""
+    found = np.empty(starts.shape[0], np.int64)
+    _places_of(rows, starts, found)
+    return found

@@ -1,0 +1,276 @@
+"""The dataset, the stream of batches and the loader settings of a recorded run.
+
+The dataset and the stream are opened again and checked against the recording. The settings are returned as recorded,
+or with the changes of a what-if.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from gloader.cache.static import cache_bytes
+from gloader.config import RECORDED_AS, LoaderSettings, loader_defaults
+from gloader.core.loader_state import LoaderState
+from gloader.core.malformed import read_yaml_mapping
+from gloader.dataset import Dataset
+from gloader.errors import ConfigError, ReplayError, SeedError, StateError, StoreError
+from gloader.pipeline.link_task import LinkTask
+from gloader.pipeline.open.disk import feature_rows
+from gloader.pipeline.seeds import named_facts, plan_training_seeds, stream_fingerprint
+from gloader.replay.changes import Ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gloader.pipeline.seeds import SeedPlan
+    from gloader.replay.changes import Changes, Value
+    from gloader.replay.recording import RunHeader
+
+
+_CONFIG = "config.yaml"
+
+
+def read_config(run: Path | None) -> Mapping[str, Any]:
+    """Return the config.yaml of a run folder; empty where there is no folder, or none in it.
+
+    Raises
+    ------
+    ReplayError
+        It cannot be read.
+    """
+    if run is None or not (run / _CONFIG).exists():
+        return {}
+    return read_yaml_mapping(
+        run / _CONFIG, what="the settings of a run", holds="what gloader train wrote", error=ReplayError
+    )
+
+
+def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Dataset:
+    """Open the dataset of a recorded run.
+
+    Parameters
+    ----------
+    header : of the recording
+    config : the run's config.yaml, which says how a dataset at a URL is mirrored
+
+    Raises
+    ------
+    ReplayError
+        It is not there, or it is another one by now.
+    """
+    try:
+        dataset = Dataset.open(header.dataset, **config.get("objects", {}))
+    except (StoreError, ConfigError) as error:
+        raise ReplayError(f"the dataset of the run cannot be opened: {error}") from error
+    if dataset.fingerprint != header.fingerprint:
+        dataset.close()
+        raise ReplayError(
+            f"{header.dataset} is not the dataset that the run was recorded on: it has the fingerprint "
+            f"{dataset.fingerprint}, the recording says {header.fingerprint}; record the run again"
+        )
+    return dataset
+
+
+def is_typed_run(dataset: Dataset, settings: LoaderSettings) -> bool:
+    """Return whether batches have several types, as far as it makes a difference: of one relation they are the same."""
+    return dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple)
+
+
+def plan_recorded_seeds(
+    dataset: Dataset, settings: LoaderSettings, header: RunHeader, *, is_typed: bool
+) -> SeedPlan:
+    """Return the seeds of a loader of ``settings`` that learns what the recorded run learned.
+
+    Parameters
+    ----------
+    dataset : whose nodes or links
+    settings : those of the run, or with changes
+    header : of the recording, whose state says what is predicted
+    is_typed : whether batches have several types
+
+    Raises
+    ------
+    ReplayError
+        There are no such seeds.
+    """
+    stream, ranks = header.state["stream"], settings.ranks
+    try:
+        return plan_training_seeds(
+            dataset,
+            settings.sampling,
+            is_typed=is_typed,
+            links=_links_of(dataset, stream) if "links" in stream else None,
+            rank=ranks.rank or 0,
+            world_size=ranks.world_size or 1,
+        )
+    except (ConfigError, SeedError) as error:
+        raise ReplayError(f"the batches of the run cannot be sampled again: {error}") from error
+
+
+def require_same_stream(
+    dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, header: RunHeader
+) -> None:
+    """Raise ReplayError where ``seeds`` and ``settings`` do not make the batches that were recorded."""
+    facts = None if seeds.links is None else seeds.links.facts()
+    recorded = LoaderState.from_json(header.state)
+    own = LoaderState(
+        next=recorded.next,
+        seed=settings.sampling.seed,
+        global_batch_size=seeds.order.global_batch_size,
+        fingerprint=stream_fingerprint(dataset, seeds.order, settings.sampling, facts),
+        stream=named_facts(dataset, seeds.order, settings.sampling, facts),
+    )
+    try:
+        own.require_same_stream(recorded)
+    except StateError as error:
+        raise ReplayError(
+            f"the batches of the run cannot be sampled again: {error}. Seeds, or times, that a program gave its loader "
+            "are not in a recording"
+        ) from error
+
+
+def with_recorded_device(settings: LoaderSettings, header: RunHeader, dataset: Dataset) -> LoaderSettings:
+    """Return ``settings`` with room for as many rows on the device as it held; what is free of it now is another."""
+    if settings.device.device_cache != "auto":
+        return settings
+    num_bytes = 0
+    for rows, table in zip(feature_rows(dataset, settings), header.tables, strict=False):
+        has_scale = rows.feature_dtype == "int8"
+        num_bytes += cache_bytes(
+            table.device_rows,
+            num_nodes=table.num_rows,
+            row_bytes=table.row_bytes,
+            has_scale=has_scale,
+            has_all_scales=has_scale and header.shape.is_sending,
+        )
+    return settings.changed(device_cache=num_bytes)
+
+
+def require_all_rows(dataset: Dataset) -> None:
+    """Raise ReplayError where rows come from other machines."""
+    if dataset.ranges is not None:
+        raise ReplayError(
+            f"{dataset.location} has a range of the rows, and the others come from other machines: what they exchange "
+            "cannot be planned here"
+        )
+
+
+def require_own_rows(header: RunHeader, settings: LoaderSettings) -> None:
+    """Raise ReplayError where rows may have come from other machines."""
+    ranks = settings.ranks
+    others = (ranks.world_size or 1) > header.shape.num_ranks
+    if others and ranks.sharing != "private" and ranks.exchange != "never":
+        raise ReplayError(
+            "the run was one of several machines, which may have exchanged rows: what they would exchange cannot be "
+            "planned here"
+        )
+
+
+def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
+    negatives = stream["negatives"]
+    return LinkTask.of(
+        dataset,
+        stream["links"],
+        negatives=None if negatives == str(None) else negatives,
+        exclude=stream["exclude"],
+        duplicates=stream["exclude_duplicates"],
+    )
+
+
+_NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}
+# Those that a state names, as no flag has them.
+_OF_STATE: Final = ("shuffle", "drop_last")
+# Keywords of `gloader.Loader` that are a change as it was asked for.
+_AS_ASKED: Final[Mapping[str, str]] = {
+    "policy": "policy",
+    "strategy": "io_strategy",
+    "fanout": "fanouts",
+    "batch-size": "batch_size",
+    "threads": "threads",
+    "buffers": "buffers",
+}
+
+
+def recorded_settings(header: RunHeader) -> LoaderSettings:
+    """Return the settings of a run, within the budget that its loader had.
+
+    Raises
+    ------
+    ReplayError
+        They are not those of a loader of this version.
+    """
+    values: dict[str, Any] = {_NAMES.get(name, name): value for name, value in header.settings.items()}
+    stream = header.state["stream"]
+    values |= {name: stream[name] for name in _OF_STATE if name in stream}
+    values.setdefault("rank", 0)  # the first one writes the recording of several
+    values |= {
+        "memory_budget": header.budget_bytes,
+        "device": header.device,
+        "threads": header.shape.sampler_threads,
+        "world_size": header.state["global_batch_size"] // max(int(values.get("batch_size", 1)), 1),
+    }
+    if strange := sorted(set(values) - set(loader_defaults())):
+        raise ReplayError(
+            f"the run was recorded with the settings {', '.join(strange)}, which this version does not know"
+        )
+    try:
+        settings = LoaderSettings.of(**values)
+        settings.check()
+    except (ConfigError, TypeError, ValueError) as error:
+        raise ReplayError(f"the settings of the recording cannot be read: {error}") from error
+    return settings
+
+
+def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Changes) -> dict[str, Any]:
+    """Return the keywords of `gloader.Loader` that make ``changes``; those of rates and threads alone make none.
+
+    Parameters
+    ----------
+    settings : of the run as it was
+    header : what it had
+    changes : what is asked
+
+    Raises
+    ------
+    ConfigError
+        A change is relative to what the run had not.
+    """
+    values = changes.values
+    found: dict[str, Any] = {keyword: values[name] for name, keyword in _AS_ASKED.items() if name in values}
+    if "memory" in values:
+        found["memory_budget"] = _scaled(values["memory"], header.budget_bytes)
+    if "superbatch" in values:
+        if isinstance(values["superbatch"], Ratio) and header.shape.features != "ssd":
+            raise ConfigError(
+                "the run had its features in memory and no superbatches: give a number, such as superbatch=64"
+            )
+        size = values["superbatch"]
+        found["superbatch"] = None if size is None else max(_scaled(size, header.superbatch), 1)
+    if "cache" in values:
+        found["cache"] = _cache(values["cache"], settings, header, changes)
+    return found
+
+
+def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: Changes) -> int | float | None:
+    """Return a host cache in bytes, or as a share of the features; None: as the memory plan chooses."""
+    if changes.values.get("policy", settings.memory.policy) == "none":
+        raise ConfigError(
+            "with policy=none nothing is cached: name another one beside cache=, such as policy=belady"
+        )
+    if value is None:
+        return None
+    if not isinstance(value, Ratio):
+        assert isinstance(value, int | float)  # noqa: S101 - a size or a share
+        return value
+    cached = sum(table.cache_rows * table.row_bytes for table in header.tables)
+    if not cached:
+        raise ConfigError("the run had no host cache to be compared with: give a size, such as cache=2GB")
+    return round(value.factor * cached)
+
+
+def _scaled(value: Value, before: int) -> int:
+    if isinstance(value, Ratio):
+        return round(value.factor * before)
+    assert isinstance(value, int)  # noqa: S101 - what is no factor is a number
+    return value

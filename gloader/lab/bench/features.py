@@ -1,0 +1,186 @@
+"""Benchmarks of feature rows: gathered from memory, and in an epoch with features on the SSD.
+
+Rows per second are measured beside `torch.index_select` on one thread, seconds of an epoch beside the same epoch with
+features in memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gloader.errors import ConfigError
+from gloader.lab.bench.environment import provenance
+from gloader.loader import Loader
+from gloader.observe.epoch_stats import hit_rate
+from gloader.ssd_store import RamFeatures
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.dataset import Dataset
+    from gloader.observe.epoch_stats import EpochStats
+
+
+# Bytes gathered between two looks at the clock, so that its resolution does not count.
+_BYTES_PER_ROUND = 1 << 30
+
+
+def bench_gather(
+    *,
+    dims: Sequence[int] = (64, 100, 128, 512, 1632),
+    rows: int = 100_000,
+    table_bytes: int = 1 << 31,
+    repeats: int = 7,
+) -> dict[str, Any]:
+    """Gather the same random float32 rows into the same warm buffer by both, in turns.
+
+    A ratio is the median of the ratios of the repeats: a change in the machine's load meets both.
+
+    Parameters
+    ----------
+    dims : widths of a row, one measurement each
+    rows : of a gather
+    table_bytes : size of the table that is gathered from; beyond the processor's caches
+    repeats : rounds, of which the median counts
+
+    Returns
+    -------
+    A JSON-like dict with `results` (for each width `row_bytes`, `rows_per_s` of both, `ratios`, `ratio`), the
+    versions and the machine.
+
+    Raises
+    ------
+    ConfigError
+        The workload is impossible.
+    """
+    if not dims or min(*dims, rows, repeats) < 1 or table_bytes < 4 * max(dims):
+        raise ConfigError("dims, rows and repeats must be at least 1, and table_bytes must hold a row")
+    results = [_measure(dim, rows, table_bytes, repeats) for dim in dims]
+    return {"benchmark": "gather", "results": results, **provenance()}
+
+
+def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[str, Any]:
+    import torch
+
+    rng = np.random.default_rng(0)
+    table = np.empty((table_bytes // (4 * dim), dim), np.float32)
+    table[:] = np.arange(len(table), dtype=np.float32)[:, None]
+    rows = rng.integers(len(table), size=num_rows)
+    # Written once, so that no round pays for the first touch of a page.
+    out = np.ones((num_rows, dim), np.float32)
+    source, tensor = RamFeatures(table), torch.from_numpy(table)
+    ids, buffer = torch.from_numpy(rows), torch.from_numpy(out)
+    contenders: dict[str, Callable[[], object]] = {
+        "gloader": lambda: source.read_into(rows, out),
+        "index_select": lambda: torch.index_select(tensor, 0, ids, out=buffer),
+    }
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds = _in_turns(contenders, repeats, num_calls=max(1, _BYTES_PER_ROUND // out.nbytes))
+    finally:
+        torch.set_num_threads(threads)
+    rates = {name: num_rows / statistics.median(values) for name, values in seconds.items()}
+    ratios = [theirs / ours for ours, theirs in zip(seconds["gloader"], seconds["index_select"], strict=True)]
+    return {"row_bytes": 4 * dim, "rows_per_s": rates, "ratios": ratios, "ratio": statistics.median(ratios)}
+
+
+def _in_turns(
+    contenders: dict[str, Callable[[], object]], repeats: int, *, num_calls: int
+) -> dict[str, list[float]]:
+    """Return the seconds of a call in each round; every second round runs in reverse order."""
+    # The first call of each compiles or loads its kernel, and is not counted.
+    for gather in contenders.values():
+        gather()
+    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(repeats):
+        for name in list(contenders)[:: 1 if number % 2 else -1]:
+            began = time.perf_counter()
+            for _ in range(num_calls):
+                contenders[name]()
+            seconds[name].append((time.perf_counter() - began) / num_calls)
+    return seconds
+
+
+def bench_epoch(
+    dataset: Dataset,
+    *,
+    fanouts: Sequence[int] = (10, 10, 10),
+    batch_size: int = 1000,
+    cache_share: float = 0.1,
+    epochs: int = 3,
+    threads: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Run epochs of a loader whose batches nobody computes on, from the SSD and then in memory.
+
+    The first epoch of each compiles kernels and fills the cache, and is not counted.
+
+    Parameters
+    ----------
+    dataset : a prepared dataset; its training nodes are the seeds
+    fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
+    batch_size : seeds per batch
+    cache_share : rows in the host cache of the loader on the SSD, as a share of the nodes
+    epochs : counted epochs of each
+    threads : sampling threads; None: as many as the process has cores
+    seed : key of the order and the sampling
+
+    Returns
+    -------
+    A JSON-like dict with `seconds_per_epoch`, `ram_seconds_per_epoch`, `ratio_to_ram` (medians, and their ratio),
+    what an epoch on the SSD moved, every run, the workload, the versions and the machine.
+
+    Raises
+    ------
+    ConfigError
+        The workload is impossible.
+    """
+    if epochs < 1 or not 0 < cache_share <= 1:
+        raise ConfigError("needs epochs >= 1 and 0 < cache_share <= 1")
+    common: dict[str, Any] = {"fanouts": fanouts, "batch_size": batch_size, "threads": threads, "seed": seed}
+    cache_bytes = max(1, round(cache_share * dataset.feature_bytes))
+    ssd_seconds, stats = _run(dataset, epochs, features="ssd", cache=cache_bytes, **common)
+    ram_seconds, _ = _run(dataset, epochs, features="ram", **common)
+    ssd, ram = statistics.median(ssd_seconds), statistics.median(ram_seconds)
+    return {
+        "benchmark": "epoch",
+        "seconds_per_epoch": ssd,
+        "ram_seconds_per_epoch": ram,
+        "ratio_to_ram": ssd / ram,
+        "seeds_per_second": stats[-1].seeds / ssd,
+        "rows_per_second": stats[-1].rows_gathered / ssd,
+        "hit_rate": hit_rate(stats),
+        # A superbatch may be read in the epoch before the one that uses it: only the mean is sure to hold every byte.
+        "bytes_read_per_epoch": sum(epoch.bytes_read for epoch in stats) / len(stats),
+        "bytes_written_per_epoch": sum(epoch.bytes_written for epoch in stats) / len(stats),
+        "runs_seconds": {"ssd": ssd_seconds, "ram": ram_seconds},
+        "workload": {
+            "dataset": dataset.name,
+            "fanouts": list(fanouts),
+            "batch_size": batch_size,
+            "batches": stats[-1].batches,
+            "cache_share": cache_share,
+            "epochs": epochs,
+            "seed": seed,
+        },
+        **provenance(),
+    }
+
+
+def _run(dataset: Dataset, epochs: int, **keywords: Any) -> tuple[list[float], list[EpochStats]]:
+    """Return the seconds of every counted epoch, and the sums of every epoch."""
+    seconds, stats = [], []
+    # The loader is told the number of epochs: otherwise it would sample the next one while the last is measured.
+    with Loader(dataset, epochs=epochs + 1, **keywords) as loader:
+        for _ in range(epochs + 1):
+            began = time.perf_counter()
+            for _batch in loader:
+                pass
+            seconds.append(time.perf_counter() - began)
+            stats.append(loader.stats)
+    return seconds[1:], stats

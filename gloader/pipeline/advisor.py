@@ -1,0 +1,256 @@
+"""Advice for a running loader: changes that would shorten its epochs, found by replaying the last epoch with each."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gloader.core.units import format_bytes, format_seconds
+from gloader.errors import BudgetError, ConfigError, ReplayError
+from gloader.pipeline.open.load_plan import plan_tiers
+from gloader.pipeline.open.tiers import open_ring
+from gloader.replay.calibrate import calibrate
+from gloader.replay.changes import Changes, changed_rates, changed_shape, parse_changes
+from gloader.replay.demands import measure, work_of
+from gloader.replay.planned_work import SampleCosts, StepNeeds, learn_costs, num_steps, steady_work
+from gloader.replay.replay import replay
+from gloader.replay.work import Machine, PipelineShape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gloader.config import LoaderSettings
+    from gloader.pipeline.open.load_plan import MeasuredLoad
+    from gloader.plan.memory_plan import MemoryPlan
+    from gloader.replay.demands import Measured
+    from gloader.replay.recording import Recording
+    from gloader.replay.work import Work
+    from gloader.ssd_store.cost.io_rates import IoRates
+
+
+# Of an epoch: less is lost in the noise of a machine, and no reason to change anything.
+_LEAST_GAIN: Final = 0.05
+_FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A change that makes an epoch shorter."""
+
+    settings: dict[str, Any]  # keywords of `gloader.Loader`; empty: something has to be bought
+    words: str  # the same for people
+    seconds: float  # of an epoch then
+    gain: float  # of an epoch, at least `_LEAST_GAIN`
+
+    @property
+    def text(self) -> str:
+        """Say what would help, and how much."""
+        return f"{self.words} would make it {format_seconds(self.seconds)} (-{self.gain:.0%})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Way:
+    """A way to run, as it is tried."""
+
+    settings: LoaderSettings
+    words: str
+    keywords: dict[str, Any]
+    rates: IoRates
+    budget_bytes: int
+
+
+class Advisor:
+    """Tries other settings of a loader on a replay of its last epoch, each with the memory shared out anew. Pure.
+
+    What caches of other sizes miss follows from how soon rows were used again in the first batches, corrected by what
+    the epoch missed; no batch is sampled again.
+
+    Parameters
+    ----------
+    load : what the loader was planned by
+    plan : of its memory
+    settings : of the loader
+    """
+
+    def __init__(self, load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> None:
+        self._load = load
+        self._plan = plan
+        self._settings = settings
+
+    def advise(self, recording: Recording) -> str:
+        """Return what would help, and how much; nothing where the replay explains too little of the recording.
+
+        Parameters
+        ----------
+        recording : of an epoch, or of two that follow one another
+        """
+        try:
+            replayed = _Epoch(recording, self._load, self._plan)
+        except ReplayError:
+            return ""  # batches are missing: the loop left an epoch, or a rank that is not here did the work
+        if replayed.doubt:
+            return ""
+        within = self._best(replayed, self._within())
+        if within is not None:
+            return within.text
+        beyond = self._best(replayed, self._beyond())
+        nothing = "no setting within this budget would help"
+        return nothing if beyond is None else f"{nothing}; {beyond.text}"
+
+    def _best(self, replayed: _Epoch, ways: Iterator[_Way]) -> Advice | None:
+        """Return the way that gains most, where one gains enough."""
+        found = []
+        for way in ways:
+            try:
+                plan = plan_tiers(
+                    replace(self._load.demand, work=replace(self._load.demand.work, rates=way.rates)),
+                    way.settings,
+                    self._load.files,
+                    self._load.tiers,
+                    budget_bytes=way.budget_bytes,
+                )
+            except (BudgetError, ConfigError):
+                continue
+            seconds = replayed.seconds(plan, self._load, way)
+            gain = 1 - seconds / replayed.measured_s
+            if gain >= _LEAST_GAIN:
+                found.append(Advice(settings=way.keywords, words=way.words, seconds=seconds, gain=gain))
+        return max(found, key=lambda advice: advice.gain, default=None)
+
+    def _within(self) -> Iterator[_Way]:
+        """Yield other settings within the same budget."""
+        memory, reading = self._settings.memory, self._settings.reading
+        size, cached = self._plan.superbatch.num_batches, self._cache_bytes()
+        if memory.cache is not None:
+            yield self._way("no cache=", cache=None)
+        if memory.superbatch is not None:
+            yield self._way("no superbatch=", superbatch=None)
+        if reading.io_strategy != "auto":
+            yield self._way('io_strategy="auto"', io_strategy="auto")
+        if memory.features == "ssd":
+            yield self._way('features="auto"', features="auto")
+        for factor in _FACTORS:
+            batches = max(int(size * factor), 1)
+            if batches != size and self._plan.features == "ssd":
+                yield self._way(f"superbatch={batches}", superbatch=batches)
+            if cached:
+                num_bytes = int(cached * factor)
+                yield self._way(f'cache="{format_bytes(num_bytes).replace(" ", "")}"', cache=num_bytes)
+        threads = self._settings.stages.sampler_threads
+        for count in {max(threads - 1, 1), min(threads + 1, len(os.sched_getaffinity(0)))} - {threads}:
+            yield self._way(f"threads={count}", threads=count)
+
+    def _beyond(self) -> Iterator[_Way]:
+        """Yield what has to be bought."""
+        rates, budget = self._load.demand.work.rates, self._plan.budget_bytes
+        if self._plan.features != "ssd":
+            return
+        twice = self._way(f"twice the memory of the loader ({format_bytes(2 * budget)})")
+        yield replace(twice, budget_bytes=2 * budget)
+        yield replace(self._way("a disk twice as fast"), rates=changed_rates(rates, parse_changes("disk=2x")))
+
+    def _way(self, words: str, **keywords: Any) -> _Way:
+        return _Way(
+            settings=self._settings.changed(**keywords),
+            words=words,
+            keywords=keywords,
+            rates=self._load.demand.work.rates,
+            budget_bytes=self._plan.budget_bytes,
+        )
+
+    def _cache_bytes(self) -> int:
+        return sum(
+            rows * table.stored_row_bytes
+            for rows, table in zip(self._plan.cache_rows, self._load.demand.tables, strict=True)
+        )
+
+
+class _Epoch:
+    """The last epoch, replayed: as it was, and as it goes on under a plan."""
+
+    def __init__(self, recording: Recording, load: MeasuredLoad, plan: MemoryPlan) -> None:
+        header = recording.header
+        measured = measure(recording)
+        work = work_of(recording, measured)
+        if work.passes:
+            raise ReplayError("passes over the edges are planned for a whole run")
+        self._machine, self._shape = Machine(cores=header.cores), header.shape
+        found = calibrate(
+            work,
+            measured,
+            self._machine,
+            header.shape,
+            threads=header.torch_threads,
+            device=header.device,
+        )
+        self.doubt = found.doubt
+        self._fit = found.fit
+        self.measured_s = measured.epoch_s[measured.counted[-1]]
+        self._known = [batch for batch in work.batches if batch.epoch in measured.counted]
+        self._costs = learn_costs(recording)
+        self._sampling = SampleCosts.of(recording)
+        own = _needs_of(plan, load)
+        self._correction = _correction(own, recording, work, measured)
+        self._base_s = self._steady_s(own, self._shape, plan)
+
+    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Way) -> float:
+        """Return the seconds of such an epoch under ``plan``."""
+        ring = open_ring(
+            load.demand, plan, way.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
+        )
+        threads = {name: value for name, value in way.keywords.items() if name == "threads"}
+        changes = Changes(values=threads | {"buffers": ring.num_buffers}, text=way.words)
+        shape = replace(changed_shape(self._shape, changes), features=plan.features)
+        return self.measured_s * self._steady_s(_needs_of(plan, load), shape, plan) / self._base_s
+
+    def _steady_s(self, needs: StepNeeds, shape: PipelineShape, plan: MemoryPlan) -> float:
+        """Return the seconds of a step as the run goes on."""
+        steps = num_steps(needs.superbatch) // shape.num_ranks * shape.num_ranks
+        work = steady_work(
+            self._known,
+            needs.corrected(**self._correction),
+            self._costs.with_slots(sum(plan.cache_rows)),
+            self._sampling,
+            steps=steps,
+        )
+        return replay(self._fit.apply(work), self._machine, shape).epoch_s[1] / steps
+
+
+def _correction(needs: StepNeeds, recording: Recording, work: Work, measured: Measured) -> dict[str, float]:
+    """Return what the misses, the sweeps and the reads of an epoch were over those that its plan predicted."""
+    counted = [event for event in recording.events if event.epoch in measured.counted]
+    missed = [event.notes["misses"] for event in counted if event.stage == "read"]
+    # All superbatches: of large ones, few begin in any epoch.
+    batches = sum(one.num_batches for one in work.superbatches if one.inspect.alone_s) or 1
+    swept = sum(one.stage.disk_s for one in work.superbatches) / batches
+    known = [batch for batch in work.batches if batch.epoch in measured.counted]
+    read = sum(batch.read.disk_s for batch in known) / len(known)
+    return {
+        "misses": _over(sum(missed) / max(len(missed), 1), needs.misses),
+        "ahead": _over(swept, needs.ahead_s),
+        "own": _over(read, needs.own_s),
+    }
+
+
+def _over(measured: float, predicted: float) -> float:
+    """Return ``measured`` over ``predicted``; 1 where either is not known. Pure."""
+    return measured / predicted if measured > 0 and predicted > 0 else 1.0
+
+
+def _needs_of(plan: MemoryPlan, load: MeasuredLoad) -> StepNeeds:
+    """Return what ``plan`` makes of a step."""
+    step = plan.step
+    rows = load.demand.work.rows
+    if plan.features == "ram":
+        return StepNeeds(superbatch=1, rows=rows, misses=0.0)
+    return StepNeeds(
+        superbatch=plan.superbatch.num_batches,
+        rows=rows,
+        misses=sum(step.misses),
+        strategy=step.strategy or "direct",
+        ahead_s=step.ahead_s,
+        own_s=step.disk_s - step.ahead_s,
+        swept_bytes=step.swept_bytes,
+        kept_share=plan.kept_share,
+    )

@@ -1,0 +1,280 @@
+"""The flow of superbatches through the threads: the meeting points, and the verb `Inspect`, which plans a superbatch.
+
+A meeting point is a wait beside the channel in front of a thread; its docstring gives the reason. `Inspect` plans the
+cache from the trace of a superbatch and the trace of the next one.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gloader.cache import Trace
+from gloader.pipeline.superbatch import BatchJob, InspectJob, PlannedSuperbatch, SampledSuperbatch
+from gloader.pipeline.threads import Channel
+from gloader.ssd_store.cost.strategy import ramp
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.observe.instruments import Instruments
+    from gloader.pipeline.gather import HostBatch
+    from gloader.pipeline.open.tiers import SsdTable
+    from gloader.pipeline.sample import OrderedBatch, TraceEntry
+    from gloader.pipeline.seeds import BatchStream
+    from gloader.pipeline.superbatch import StagedSuperbatch
+    from gloader.pipeline.threads import Feed
+
+
+# Superbatches whose plans, packs and staged rows exist: the one being executed and the next. A third would hide
+# nothing more, and would cost its memory and its disk.
+PLANNED_AT_ONCE: Final = 2
+_LATER: Final = 0.1  # of a download: so much later may it begin for others that come with it
+
+
+class Traces(Protocol):
+    """The traces of the stream, batch by batch; see `SamplerPool`."""
+
+    def has_trace(self) -> bool:
+        """Wait for the next trace; return whether there is one: False where `next_trace` raises."""
+        ...
+
+    def next_trace(self) -> TraceEntry:
+        """Return the next trace, waiting for it; raises what ended the stream."""
+        ...
+
+
+class SuperbatchWindow:
+    """Bounds the superbatches that are planned at a time, and owns what was staged of them. Thread-safe."""
+
+    def __init__(self, size: int = PLANNED_AT_ONCE) -> None:
+        self._permits: Channel[None] = Channel(size)
+        for _ in range(size):
+            self._permits.put(None)
+        self._lock = threading.Lock()
+        self._staged: dict[int, StagedSuperbatch] = {}
+
+    def wait_for_room(self) -> None:
+        """Wait until another superbatch may be planned.
+
+        Raises
+        ------
+        ChannelClosedError
+            The window was cancelled.
+        """
+        self._permits.get()
+
+    def own(self, staged: StagedSuperbatch) -> None:
+        """Take care of ``staged`` until it was executed, or the pipeline ends."""
+        with self._lock:
+            self._staged[staged.number] = staged
+
+    def finish_with(self, batch: HostBatch) -> None:
+        """Release the superbatch that ``batch`` ends, if it ends one, and let another be planned."""
+        if batch.ends_superbatch:
+            with self._lock:
+                staged = self._staged.pop(batch.superbatch)
+            staged.close()  # before the permit: the next one may need the room of its packs
+            self._permits.put(None)
+
+    def cancel(self) -> None:
+        """Wake who waits for room. Idempotent."""
+        self._permits.cancel()
+
+    def close(self) -> None:
+        """Release what was staged, once every thread has ended. Idempotent."""
+        with self._lock:
+            left, self._staged = self._staged, {}
+        for staged in left.values():
+            staged.close()
+
+
+class SuperbatchCollector:
+    """Collects traces into superbatches, each with the trace of the next one to look ahead to.
+
+    Superbatches grow up to the full size. The first, of one batch, is planned without looking ahead, since everybody
+    waits for it. Where that is a wait for a download, those that are sampled in a tenth of it come with it: one by one
+    they would read what it brought again and again. Superbatch k + 1 is planned once the trace of k + 2 is there and
+    the plan of k - 1 is no longer needed. For one thread.
+
+    Parameters
+    ----------
+    traces : of the stream
+    stream : names the batches
+    window : room for the plan
+    size : S at most
+    num_tables : that each batch has rows of
+    unit : batches that sizes are multiples of: those of a step, where other machines count in steps
+    download_s : returns the seconds that whoever reads these rows of each table waits for a download in which those of
+        many more batches come; None: nobody waits
+    """
+
+    def __init__(
+        self,
+        traces: Traces,
+        stream: BatchStream,
+        window: SuperbatchWindow,
+        *,
+        size: int,
+        num_tables: int = 1,
+        unit: int = 1,
+        download_s: Callable[[Sequence[Trace]], float] | None = None,
+    ) -> None:
+        self._size = size
+        self._download_s = download_s
+        self._num_tables = num_tables
+        self._traces = traces
+        self._stream = stream
+        self._window = window
+        self._sizes = enumerate(unit * steps for steps in ramp(size // unit))
+        self._position = 0  # of the first batch of the superbatch that is collected next
+        self._next: SampledSuperbatch | None = None  # collected as the look-ahead of the one before it
+        self._has_ended = False
+
+    def get(self) -> InspectJob:
+        """Return the next superbatch to be planned, once there is room for its plan.
+
+        Raises
+        ------
+        ChannelClosedError
+            The stream is over.
+        BaseException
+            Whatever sampling raised, behind the batches before it.
+        """
+        superbatch, self._next = self._next or self._collect(), None
+        if not superbatch.num_batches:
+            self._traces.next_trace()  # raises what ended the stream: kept nowhere here, where it would hold frames
+        lookaheads = self._no_traces()
+        if superbatch.number > 0 and not self._has_ended:  # the first batch does not wait for those after it
+            self._next = self._collect()
+            lookaheads = self._next.traces
+        # Behind the traces, so that samplers are not idle while two plans are in use.
+        self._window.wait_for_room()
+        return InspectJob(superbatch=superbatch, lookaheads=lookaheads)
+
+    def _collect(self) -> SampledSuperbatch:
+        """Return the next superbatch; of fewer batches, or none, where the stream or an error ends it."""
+        number, size = next(self._sizes)
+        traces = self._no_traces()
+        self._take(traces, size)
+        if number == 0 and traces[0] and self._download_s is not None:
+            deadline = time.monotonic() + _LATER * self._download_s(traces)
+            self._take(traces, self._size, until=deadline)
+            size = len(traces[0])
+            self._sizes = enumerate(ramp(self._size, min(2 * size, self._size)), 1)
+        first = self._stream.id_of(self._position if self._stream.has(self._position) else 0)
+        self._position += size
+        return SampledSuperbatch(number=number, first=first, traces=traces)
+
+    def _take(self, traces: tuple[Trace, ...], size: int, *, until: float = math.inf) -> None:
+        """Fill ``traces`` up to ``size`` batches; fewer where time is up, or the stream or an error ends it."""
+        while len(traces[0]) < size and not self._has_ended and time.monotonic() < until:
+            if self._traces.has_trace():
+                for trace, rows in zip(traces, self._traces.next_trace(), strict=True):
+                    trace.append_code(rows.code, rows.count)
+            else:
+                self._has_ended = True
+
+    def _no_traces(self) -> tuple[Trace, ...]:
+        return tuple(Trace() for _ in range(self._num_tables))
+
+
+class FirstBatchGate:
+    """Keeps superbatch 1 from the disk until the first batches were read. For the thread that stages.
+
+    A sweep would take the disk from the first batch, which everybody waits for.
+
+    Parameters
+    ----------
+    planned : the superbatches
+    first_read : gets an item when they were read
+    """
+
+    def __init__(self, planned: Channel[PlannedSuperbatch], first_read: Channel[None]) -> None:
+        self._planned = planned
+        self._first_read = first_read
+
+    def get(self) -> PlannedSuperbatch:
+        """Return the next superbatch to be staged; errors as `Channel.get`."""
+        planned = self._planned.get()
+        if planned.number == 1:
+            self._first_read.get()
+        return planned
+
+
+class BatchFeed:
+    """Takes staged superbatches apart into their batches, and samples come with them. For the thread that reads.
+
+    Parameters
+    ----------
+    staged : the superbatches
+    batches : the sampled batches of the stream
+    first_read : told when the first batches were read
+    unit : how many those are, no more than superbatch 0 has
+    """
+
+    def __init__(
+        self,
+        staged: Channel[StagedSuperbatch],
+        batches: Feed[OrderedBatch],
+        first_read: Channel[None],
+        *,
+        unit: int = 1,
+    ) -> None:
+        self._unit = unit
+        self._staged = staged
+        self._batches = batches
+        self._first_read = first_read
+        self._superbatch: StagedSuperbatch | None = None
+        self._index = 0  # in it, of the next batch
+
+    def get(self) -> BatchJob:
+        """Return the next batch to be read; that it is asked for says that the one before it was.
+
+        Raises
+        ------
+        ChannelClosedError
+            The stream is over.
+        BaseException
+            Whatever ended the stream.
+        """
+        superbatch = self._superbatch
+        if superbatch is not None and superbatch.number == 0 and self._index == self._unit:
+            self._first_read.put(None)
+        if superbatch is None or self._index == superbatch.num_batches:
+            superbatch = self._superbatch = None  # its plan may go while the next one is waited for
+            superbatch = self._superbatch = self._staged.get()
+            self._index = 0
+        job = BatchJob(superbatch=superbatch, index=self._index, batch=self._batches.get())
+        self._index += 1
+        return job
+
+
+class Inspect:
+    """Plans superbatches one after another: each plan begins with the rows that the one before leaves in the cache.
+
+    Parameters
+    ----------
+    tables : their planners decide every hit, miss and admission
+    instruments : measure it
+    """
+
+    name: Final = "inspect"
+
+    def __init__(self, tables: Sequence[SsdTable], instruments: Instruments) -> None:
+        self._tables = tables
+        self._instruments = instruments
+
+    def process(self, job: InspectJob) -> PlannedSuperbatch:
+        """Return the superbatch of ``job`` with its plans."""
+        sampled = job.superbatch
+        with self._instruments.working("inspect", sampled.first, batches=sampled.num_batches) as work:
+            plans = []
+            for table, trace, lookahead in zip(self._tables, sampled.traces, job.lookaheads, strict=True):
+                plans.append(table.planner.plan(trace, lookahead))
+            hits, misses = sum(plan.num_hits for plan in plans), sum(plan.num_misses for plan in plans)
+            admitted = sum(int(plan.admissions.sum()) for plan in plans)
+            work.note(superbatch=sampled.number, hits=hits, misses=misses, admitted=admitted)
+        return PlannedSuperbatch(number=sampled.number, first=sampled.first, plans=tuple(plans))

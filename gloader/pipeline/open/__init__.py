@@ -1,0 +1,1 @@
+"""The opening of a loader: measure the first batches, plan the memory, open the tiers."""

@@ -1,0 +1,283 @@
+"""Rows on the compute device: the bytes left for them, and the choice of rows of each table.
+
+`room_for_rows` tries a step of the model; the memory that the step leaves free is the room for rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import torch
+
+from gloader.cache import (
+    DeviceShelf,
+    automatic_bytes,
+    divide_device_bytes,
+    no_device_cache,
+    rows_that_fit,
+    whole_device_cache,
+)
+from gloader.cache.static import cache_bytes
+from gloader.core.fanouts import checked_hops
+from gloader.core.units import format_bytes
+from gloader.device import CpuDevice, DeviceTier, hottest_rows
+from gloader.device.dry_run import has_other_ranks
+from gloader.device.hot_rows import heat_of_tables
+from gloader.pipeline.gather import HostBatch
+from gloader.pipeline.sample import count_rows
+from gloader.pipeline.send import BATCHES_AHEAD, ROOMIER, Transfer
+from gloader.samplers import HeteroGraph
+from gloader.samplers.arguments import resolve_fanouts
+from gloader.types import CollectiveFanouts, SampledBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from gloader.cache import DeviceCachePlan
+    from gloader.config import DeviceHotness, DeviceSettings
+    from gloader.core.order import AnyOrder
+    from gloader.device import Device, RowFormat
+    from gloader.device.hot_rows import RowHeat
+    from gloader.samplers import Topology
+    from gloader.types import AnyBatch, AnySampler, Fanouts, Sampler
+
+
+logger = logging.getLogger("gloader")
+
+# Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
+# larger one comes late in an epoch, when nothing can be given back any more.
+LARGER_THAN_PROBED: Final = 1.15
+
+DryRun: TypeAlias = "Callable[[Any], object]"  # takes what the loader yields
+
+
+def room_for_rows(
+    device: Device,
+    settings: DeviceSettings,
+    *,
+    largest: AnyBatch | None,
+    dims: Mapping[int, int],
+    dry_run: DryRun | None = None,
+) -> int:
+    """Return the bytes of ``device`` that rows may take: those asked for, or what is free beside the model.
+
+    None of the CPU, whose memory has a budget, unless they were asked for.
+
+    Parameters
+    ----------
+    device : where the rows would lie
+    settings : how much of it was asked for
+    largest : the largest of a few batches; None: there are none
+    dims : F of each table, by its number
+    dry_run : one step of the model, which is taken and measured; None: the model gets half of what is free
+    """
+    # Asked for by size: nothing is measured.
+    if settings.device_cache != "auto":
+        return settings.device_cache
+    if isinstance(device, CpuDevice) or largest is None:
+        return 0
+    batch = _blank_batch(largest, dims)
+    batch_bytes = math.ceil(LARGER_THAN_PROBED * ROOMIER * _num_bytes(batch))
+    free = device.free_bytes()
+    step_bytes = None
+    if dry_run is not None:
+        step_bytes = _step_bytes(device, dry_run, batch, tuple(dims))
+    num_bytes = automatic_bytes(
+        free,
+        step_bytes=step_bytes,
+        batch_bytes=batch_bytes,
+        batches_ahead=BATCHES_AHEAD,
+        has_other_ranks=has_other_ranks(),
+    )
+    if step_bytes is None:
+        logger.info(
+            "device_cache='auto' without device_dry_run: rows may take %s of %s, half of what is free",
+            format_bytes(num_bytes),
+            device.place,
+        )
+    return num_bytes
+
+
+def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequence[int]) -> int:
+    """Return what one step takes of the device, its batch included; ``types`` are those of its tables."""
+
+    def step() -> None:
+        transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
+        sent = transfer.send(batch, np.zeros(sum(batch.sampled.seed_counts), dtype=np.int64))
+        transfer.wait()
+        dry_run(sent.receive())
+
+    try:
+        return device.most_bytes_of(step)
+    except torch.OutOfMemoryError as error:
+        error.add_note(f"in a trial step of the model: {DeviceTier(device=device).advice()}")
+        raise
+
+
+def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
+    return HostBatch(
+        sampled=sampled,
+        x=tuple(
+            np.zeros((count_rows(sampled, number), dim), dtype=np.float32) for number, dim in dims.items()
+        ),
+        src_degree=np.ones(len(sampled.nodes) if isinstance(sampled, SampledBatch) else 0, dtype=np.float32),
+        superbatch=0,
+        ends_superbatch=False,
+    )
+
+
+def _num_bytes(batch: HostBatch) -> int:
+    """Return the bytes that a batch takes on the device; ids at their longest."""
+    blocks = sum(
+        array.nbytes
+        for block in batch.sampled.all_blocks
+        for array in (block.indptr, block.indices, block.edge_weight)
+        if array is not None
+    )
+    rows = sum(array.nbytes for array in (*batch.x, *batch.sampled.node_arrays))
+    return rows + batch.src_degree.nbytes + blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceTable:
+    """The feature rows of a node type or a relation, as far as a device has to know them."""
+
+    type_number: int  # of the table, see `table_rows`
+    num_nodes: int  # N; of a relation its edges
+    form: RowFormat  # how they are stored
+    is_of_edges: bool = False
+
+    def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
+        """Return how many rows ``num_bytes`` hold, where the host brings the others as they are stored, or not."""
+        has_scale = self.form.scale is not None
+        return rows_that_fit(
+            num_bytes,
+            num_nodes=self.num_nodes,
+            row_bytes=self.form.row_bytes,
+            has_scale=has_scale,
+            has_all_scales=as_stored and has_scale,
+        )
+
+    @property
+    def whole_bytes(self) -> int:
+        """Bytes of all rows on a device."""
+        return cache_bytes(
+            self.num_nodes,
+            num_nodes=self.num_nodes,
+            row_bytes=self.form.row_bytes,
+            has_scale=self.form.scale is not None,
+        )
+
+    def shelf(self, heat: RowHeat, *, as_stored: bool) -> DeviceShelf:
+        """Return what the division of a device has to know of the rows."""
+        has_scale = self.form.scale is not None
+        return DeviceShelf(
+            scores=heat.scores,
+            row_bytes=self.form.row_bytes,
+            saved_bytes=self.form.row_bytes if as_stored else 4 * self.form.dim,
+            has_scale=has_scale,
+            has_all_scales=as_stored and has_scale,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """What the device will work on."""
+
+    topology: Topology | HeteroGraph
+    sampler: AnySampler  # of it
+    order: AnyOrder
+    fanouts: Fanouts
+    probe: list[Any]  # a few batches of the sampler
+    probe_s: float  # processor seconds of sampling one, the least of them
+    threads: int  # that may sample before the first epoch
+    dry_run: DryRun | None = None  # one step of the model, to see what it takes
+
+    @property
+    def largest(self) -> AnyBatch | None:
+        """The largest of these batches; None: there are none."""
+        return max(self.probe, key=lambda batch: sum(map(len, batch.node_arrays)), default=None)
+
+
+class RowChoice:
+    """Chooses the rows of each table that a device holds: the hottest, as many as so many bytes have room for.
+
+    Parameters
+    ----------
+    hotness : what is hot, see `gloader.device.hottest_rows`
+    workload : what the device will work on
+    tables : the feature rows of each node type, and behind them of each relation, that has them
+    as_stored : the host brings the other rows as they are stored
+    """
+
+    def __init__(
+        self, hotness: DeviceHotness, workload: Workload, tables: Sequence[DeviceTable], *, as_stored: bool
+    ) -> None:
+        self._hotness = hotness
+        self._work = workload
+        self._all = tables
+        self._tables = [table for table in tables if not table.is_of_edges]
+        self._as_stored = as_stored
+
+    def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
+        """Return the rows of each table; ``num_bytes`` are for all of them together, and none for those of edges.
+
+        An edge is taken by batches that have its destination alone: the few that a device could hold are seldom met.
+        """
+        plans = iter(self._plans_of_nodes(num_bytes))
+        return [no_device_cache(table.num_nodes) if table.is_of_edges else next(plans) for table in self._all]
+
+    def _plans_of_nodes(self, num_bytes: int) -> list[DeviceCachePlan]:
+        graph = self._work.topology
+        if not self._tables:
+            return []
+        if not isinstance(graph, HeteroGraph):
+            (table,) = self._tables
+            return [self._hottest(graph, table.num_rows(num_bytes, as_stored=self._as_stored))]
+        if sum(table.whole_bytes for table in self._tables) <= num_bytes:
+            return [whole_device_cache(table.num_nodes) for table in self._tables]
+        if num_bytes <= 0:
+            return [no_device_cache(table.num_nodes) for table in self._tables]
+        shelves = [
+            table.shelf(heat, as_stored=self._as_stored)
+            for table, heat in zip(self._tables, self._heats, strict=True)
+        ]
+        return [
+            heat.plan(table.num_rows(share, as_stored=self._as_stored))
+            for table, heat, share in zip(
+                self._tables, self._heats, divide_device_bytes(num_bytes, shelves), strict=True
+            )
+        ]
+
+    def _hottest(self, topology: Topology, num_rows: int) -> DeviceCachePlan:
+        work = self._work
+        return hottest_rows(
+            self._hotness,
+            num_rows,
+            topology=topology,
+            sampler=cast("Sampler", work.sampler),
+            order=work.order,
+            fanouts=checked_hops(work.fanouts),
+            threads=work.threads,
+        )
+
+    @cached_property
+    def _heats(self) -> tuple[RowHeat, ...]:
+        # Once: half of the room is tried where all of it turns out not to be there.
+        work = self._work
+        graph = cast("HeteroGraph", work.topology)  # of a graph of one type nobody asks
+        return heat_of_tables(
+            self._hotness,
+            [table.type_number for table in self._tables],
+            graph=graph,
+            sampler=work.sampler,
+            order=work.order,
+            fanouts=resolve_fanouts(work.fanouts, tuple(graph.relations)),
+            is_collective=isinstance(work.fanouts, CollectiveFanouts),
+            threads=work.threads,
+        )

@@ -1,0 +1,464 @@
+"""The compute device of a loader: its feature rows, and the topology where batches are sampled on the device."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import numpy as np
+import torch
+
+from gloader.cache.static import cache_bytes
+from gloader.core.units import format_bytes
+from gloader.device import (
+    DeviceTier,
+    RowFormat,
+    StaticCache,
+    has_triton,
+    open_device,
+    reach_features,
+    scale_on,
+    upload_topology,
+)
+from gloader.device.tier import room_of_hop
+from gloader.errors import ConfigError
+from gloader.pipeline.open.device_rows import DeviceTable, RowChoice, Workload, room_for_rows
+from gloader.pipeline.other_ranks import LoadedFeatures, NoOtherDevices
+from gloader.samplers import CscGraph, HeteroGraph, MergedBlockSampler, NeighborSampler, TemporalSampler
+from gloader.types import SampledBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.cache import DeviceCachePlan
+    from gloader.config import DeviceSettings, SamplingDevice
+    from gloader.device import Device
+    from gloader.device.device_sampler import DeviceSampler
+    from gloader.pipeline.other_ranks import OtherDevices
+    from gloader.samplers import Topology
+    from gloader.ssd_store import FeatureStore
+    from gloader.types import AnyBatch, AnySampler, Block
+
+
+logger = logging.getLogger("gloader")
+
+# Calls take turns: a second thread does the host's part of a batch beside the device's part of the next.
+MOST_THREADS: Final = 2
+# Sampled batches on the device: those of the threads, of the queue behind them, and of the stages up to the model.
+_BATCHES: Final = 8
+_LABEL_BYTES: Final = 4  # of a node
+# Of an edge of the hop that is sampled: its place, destination, draw, source, and whether and in which place it found a
+# node; of an edge and a destination of all hops, until the batch has its own arrays of the size that they came to.
+_EDGE_BYTES, _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 37, 12, 32
+_TRIALS: Final = 3  # of which the fastest counts
+# Of what rows could have. They lose few hits by it, and the host all of its sampling.
+_MOST_OF_ROOM: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DeviceSampling:
+    """The sampler of a device, and what it takes there."""
+
+    sampler: DeviceSampler
+    num_bytes: int  # with its topology
+
+
+def open_device_sampler(
+    wanted: SamplingDevice,
+    device: Device,
+    workload: Workload,
+    *,
+    room_bytes: int,
+    all_rows_bytes: int | None,
+    obstacle: str = "",
+) -> tuple[DeviceSampling | None, str]:
+    """Return the sampler of ``device`` where batches are sampled there, and a line that says where and why.
+
+    "auto" is a GPU where the topology and what sampling holds beside it take at most a quarter of the room, or leave
+    enough for all rows, and where it is not slower than the CPU's threads together. The largest of the workload's
+    batches is sampled there first, compared and timed.
+
+    Parameters
+    ----------
+    wanted : "auto", "cpu" or "cuda"
+    device : batches are computed there
+    workload : the CPU's sampler and its threads, its topology, and a few batches
+    room_bytes : of ``device``, that rows or a topology may take
+    all_rows_bytes : of all rows; None: rows have memory of their own already
+    obstacle : what keeps these batches from being sampled there, whatever the graph and the sampler; "": nothing
+
+    Raises
+    ------
+    ConfigError
+        "cuda" was asked for, and cannot be.
+    """
+    is_gpu, must = device.place.type == "cuda", wanted == "cuda"
+    if wanted == "cpu" or not (is_gpu or must):
+        return None, f"sampling: on the CPU, as sampling_device={wanted!r} says" if is_gpu else ""
+    try:
+        graph, own = _require_form(device, workload.sampler, workload.topology, obstacle=obstacle)
+        first = workload.largest if isinstance(workload.largest, SampledBatch) else None
+        num_bytes = _needed_bytes(graph, first, _uniform(own).fanouts)
+        if not must:
+            _require_worth(num_bytes, room_bytes, all_rows_bytes)
+        found = _placed(device, own, graph, first)
+        if not must and first is not None:
+            _require_speed(device, found, own, first, num_threads=workload.threads)
+    except _Refused as refused:
+        if must:
+            text = f"sampling_device='cuda': {refused}; or use sampling_device='cpu'"
+            raise ConfigError(text) from refused.__cause__
+        if refused.is_fault:
+            logger.warning("batches are sampled on the CPU: %s", refused)
+        return None, f"sampling: on the CPU: {refused}"
+    text = f"sampling: on {device.place}, with {format_bytes(num_bytes)} of edges and batches there"
+    return DeviceSampling(sampler=found, num_bytes=num_bytes), text
+
+
+class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it
+    """Why batches are not sampled on a device."""
+
+    is_fault = False  # something failed that ought to work
+
+
+class _Failed(_Refused):
+    is_fault = True
+
+
+def _require_form(
+    device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, obstacle: str
+) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
+    """Return topology and sampler where ``device`` could do the same."""
+    if isinstance(topology, HeteroGraph):
+        raise _Refused("batches of several node types and relations are sampled on the CPU alone")
+    if not device.is_asynchronous:
+        raise _Refused("batches are computed on the CPU: compute on a GPU (device='cuda')")
+    if obstacle:
+        raise _Refused(obstacle)
+    if isinstance(sampler, TemporalSampler):
+        raise _Refused("seeds that ask at a time are sampled on the CPU alone")
+    if not isinstance(sampler, NeighborSampler | MergedBlockSampler) or _uniform(sampler).weighted:
+        raise _Refused("of the samplers, 'neighbor' alone runs there")
+    if not isinstance(topology, CscGraph):
+        raise _Refused(
+            "the edges are on the SSD: use topology='ram', or a memory_budget of more than twice the edges"
+        )
+    if not has_triton():
+        raise _Refused("Triton is missing: pip install -e '.[gpu]' -c constraints.txt")
+    return topology, sampler
+
+
+def _uniform(sampler: NeighborSampler | MergedBlockSampler) -> NeighborSampler:
+    return sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
+
+
+def _needed_bytes(graph: CscGraph, probe: SampledBatch | None, fanouts: tuple[int, ...]) -> int:
+    """Return the most that sampling holds on a device. Pure."""
+    held = graph.indptr.nbytes + graph.indices.nbytes + _LABEL_BYTES * graph.num_nodes
+    if probe is None:
+        return held
+    held += _BATCHES * _block_bytes(probe)
+    num_rows, most = probe.num_seeds, 0
+    for fanout, block in zip(fanouts, reversed(probe.blocks), strict=True):
+        room = room_of_hop(num_rows, fanout)
+        num_edges = block.num_edges if room is None else room
+        most = max(most, _EDGE_BYTES * num_edges)
+        held += _KEPT_EDGE_BYTES * num_edges + _KEPT_ROW_BYTES * num_rows
+        num_rows = min(num_rows + num_edges, graph.num_nodes)
+    return held + most + _KEPT_ROW_BYTES * num_rows
+
+
+def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) -> None:
+    leaves_all = all_rows_bytes is not None and room_bytes - num_bytes >= all_rows_bytes
+    if num_bytes > _MOST_OF_ROOM * room_bytes and not leaves_all:
+        raise _Refused(
+            f"edges and batches would take {format_bytes(num_bytes)} there, more than {_MOST_OF_ROOM:.0%} of the "
+            f"{format_bytes(max(room_bytes, 0))} for rows"
+        )
+
+
+def _placed(
+    device: Device, sampler: NeighborSampler | MergedBlockSampler, graph: CscGraph, probe: SampledBatch | None
+) -> DeviceSampler:
+    """Return the sampler of ``device``, which has sampled the batch ``probe`` as ``sampler`` did."""
+    try:
+        from gloader.device.device_sampler import DeviceSampler  # imports Triton, which looks for a GPU
+
+        found = DeviceSampler(sampler, graph=upload_topology(graph, device.place), device=device)
+        is_same = probe is None or _is_same(found, probe)
+    except Exception as error:
+        # Whatever a driver, a compiler or an allocator raises: the CPU needs none of them.
+        raise _Failed(f"it failed there with a first batch: {type(error).__name__}: {error}") from error
+    if not is_same:
+        raise _Failed("a first batch was another one there: its driver or compiler is at fault")
+    return found
+
+
+def _require_speed(
+    device: Device,
+    there: DeviceSampler,
+    here: NeighborSampler | MergedBlockSampler,
+    probe: SampledBatch,
+    *,
+    num_threads: int,
+) -> None:
+    """Raise where the threads of the CPU sample ``probe`` faster than ``device``, whose calls take turns."""
+    seeds = probe.nodes[: probe.num_seeds]
+
+    def seconds_there() -> float:
+        with device.sampling():
+            began = device.mark_computing()
+        there.sample(probe.id, seeds)
+        with device.sampling():
+            ended = device.mark_computing()
+        ended.wait()
+        return ended.seconds_since(began)
+
+    def seconds_here() -> float:
+        started = time.perf_counter()
+        here.sample(probe.id, seeds)
+        return (time.perf_counter() - started) / num_threads
+
+    try:
+        there_s = min(seconds_there() for _ in range(_TRIALS))
+    except Exception as error:
+        raise _Failed(f"it failed there with a batch: {type(error).__name__}: {error}") from error
+    here_s = min(seconds_here() for _ in range(_TRIALS))
+    if there_s > here_s:
+        raise _Refused(
+            f"a batch takes {1e3 * there_s:.1f} ms there, and {1e3 * here_s:.1f} ms here by {num_threads} threads"
+        )
+
+
+def _is_same(sampler: DeviceSampler, probe: SampledBatch) -> bool:
+    """Return whether ``sampler`` finds the batch that the CPU found."""
+    from gloader.device.device_sampler import blocks_on_host
+
+    found = blocks_on_host(sampler.sample(probe.id, probe.nodes[: probe.num_seeds]))
+    return np.array_equal(found.nodes, probe.nodes) and all(
+        np.array_equal(mine, other)
+        for block, expected in zip(found.blocks, probe.blocks, strict=True)
+        for mine, other in zip(_arrays(block), _arrays(expected), strict=True)
+    )
+
+
+def _block_bytes(batch: SampledBatch) -> int:
+    return sum(array.nbytes for block in batch.blocks for array in _arrays(block))
+
+
+def _arrays(block: Block) -> tuple[NDArray[Any], ...]:
+    return block.indptr, block.indices, block.edge_ids
+
+
+T = TypeVar("T")
+
+
+_SHORT_IDS: Final = 2**31  # nodes whose ids fit into 32 bits
+
+
+def open_device_tiers(
+    settings: DeviceSettings,
+    workload: Workload,
+    *,
+    tables: Sequence[DeviceTable],
+    others: OtherDevices | None = None,
+) -> tuple[DeviceTier, ...]:
+    """Open the device, with memory for the hottest rows that fit what it, and each of the ``others``, may take.
+
+    The rows are not there until `DeviceTier.fill`, from what the host then has them in.
+
+    Parameters
+    ----------
+    settings : which device, and how much of it rows may take
+    workload : what the device will work on
+    tables : the feature rows of each node type that has them
+    others : the devices of the other ranks that this one loads for; defaults to none
+
+    Returns
+    -------
+    One for each table, all of one device, of which the first says where batches are sampled; a bare one without tables
+
+    Raises
+    ------
+    ConfigError
+        There is no such device, or batches cannot be sampled there and must be.
+    torch.OutOfMemoryError
+        The rows do not fit the device; of an automatic size, nor do half of them.
+    ShapeError
+        Rows of this dtype cannot be widened on a device, and a cache was asked for by its size.
+    RankError
+        Another rank cannot open its device, or cannot hold the rows.
+    """
+    serves_ranks = others is not None
+    others = others or NoOtherDevices()
+    device = open_device(torch.device(settings.device))
+    largest = workload.largest
+    dims = {table.type_number: table.form.dim for table in tables}
+    num_bytes = others.agree_on_cache_bytes(
+        largest,
+        lambda: room_for_rows(device, settings, largest=largest, dims=dims, dry_run=workload.dry_run),
+    )
+    is_sized = settings.device_cache != "auto"
+    sampling, where = open_device_sampler(
+        settings.sampling_device,
+        device,
+        workload,
+        # What is left beside rows of a given size, or what rows could have.
+        room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
+        all_rows_bytes=None
+        if is_sized
+        else sum(table.whole_bytes for table in tables if not table.is_of_edges),
+        obstacle=sampling_obstacle(largest, tables, serves_ranks=serves_ranks),
+    )
+    if sampling is not None and not is_sized:
+        num_bytes = max(num_bytes - sampling.num_bytes, 0)
+    # Buffers that the consumer itself gets are float32; one dtype for the buffers of all ranks.
+    as_stored = device.is_asynchronous and others.are_asynchronous
+    choice = RowChoice(settings.device_hotness, workload, tables, as_stored=as_stored)
+
+    def hold(num_bytes: int) -> tuple[DeviceTier, ...]:
+        plans = choice.plans(num_bytes) if tables else []
+        return tuple(
+            others.hold_same_rows(
+                plan,
+                partial(hold_rows, device, plan, form=table.form, as_stored=as_stored),
+                as_stored=as_stored,
+                table=number,
+            )
+            for number, (plan, table) in enumerate(zip(plans, tables, strict=True))
+        )
+
+    # Ranks hold the same rows: none of them takes fewer by itself.
+    tiers = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
+    first, *rest = tiers or (bare_tier(device, num_nodes=0),)
+    first = replace(first, where_sampled=where)
+    if sampling is not None:
+        first = replace(first, topology=sampling.sampler.graph, sampler=sampling.sampler)
+    return (first, *rest)
+
+
+def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, serves_ranks: bool) -> str:
+    """Return what keeps batches from being sampled on a device, whatever graph and sampler; "" where nothing does.
+
+    Parameters
+    ----------
+    probe : one of the batches; None: there are none
+    tables : the feature rows of node types and relations
+    serves_ranks : batches are loaded for other ranks too
+    """
+    if serves_ranks:
+        return (
+            "one rank loads for all of this machine, and hands batches on in the host's memory: give each rank its own "
+            "loader with sharing='private'"
+        )
+    if probe is not None and probe.links is not None:
+        return "batches of links are sampled on the CPU alone"
+    if any(table.is_of_edges for table in tables):
+        return "the rows of edges are looked up by the CPU alone: use edge_features='none'"
+    return ""
+
+
+def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
+    """Return what ``hold`` makes of ``num_bytes`` of rows, or of half as many where they do not fit."""
+    try:
+        return hold(num_bytes)
+    except torch.OutOfMemoryError:
+        logger.warning(
+            "%s of rows do not fit the device, though that much was free: half of it is tried",
+            format_bytes(num_bytes),
+        )
+    # Outside of the handler, whose traceback holds what the first try took.
+    return hold(num_bytes // 2)
+
+
+def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
+    """Return ``device`` with memory for the rows of ``plan``, to be filled; errors as `open_device_tiers`.
+
+    Parameters
+    ----------
+    device : where they will lie
+    plan : which rows
+    form : how they are stored
+    as_stored : the host brings the other rows so, and the device widens them
+    """
+    tier = bare_tier(device, num_nodes=plan.num_nodes)
+    if as_stored:
+        tier = replace(tier, staged=form, scale=None if plan.holds_all else scale_on(device, form))
+    if not len(plan.rows):
+        return tier
+    try:
+        return replace(tier, cache=StaticCache(plan, form=form, place=device.place))
+    except torch.OutOfMemoryError as error:
+        size = cache_bytes(
+            len(plan.rows),
+            num_nodes=plan.num_nodes,
+            row_bytes=form.row_bytes,
+            has_scale=form.scale is not None,
+        )
+        error.add_note(f"lower device_cache (now {format_bytes(size)})")
+        raise
+
+
+def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
+    """Return ``device`` as it is before it holds or reaches any of the N rows."""
+    return DeviceTier(device=device, has_short_ids=device.is_asynchronous and num_nodes <= _SHORT_IDS)
+
+
+def row_format(store: FeatureStore) -> RowFormat:
+    """Return how the rows of ``store`` are stored."""
+    stored = store.stored_rows
+    return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=stored.is_bfloat16, scale=stored.scale)
+
+
+def load_features(
+    store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None, table: int = 0
+) -> LoadedFeatures:
+    """Load all features, where the device, and every one of the ``others``, reads them in place if all of them can.
+
+    The rows that the device holds come from there.
+
+    Parameters
+    ----------
+    store : holds them; is closed
+    tier : what the device holds so far
+    others : the devices of the other ranks that this one loads for; defaults to none
+    table : the number of the rows' table
+    """
+    form = row_format(store)
+
+    def load(memory: NDArray[np.uint8] | None) -> LoadedFeatures:
+        source = store.load(into=memory)
+        store.close()
+        # From memory: not once more from the disk.
+        tier.fill(source)
+        return LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
+
+    others = others or NoOtherDevices()
+    return others.reach_same_features(tier.device, form.row_bytes * store.num_rows, load, table=table)
+
+
+def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> DeviceTier:
+    """Return ``tier`` where the device reads ``features`` in place, if it can and does not hold all of them.
+
+    Parameters
+    ----------
+    tier : what the device holds so far
+    rows : (N, F) as stored, all of them, in host memory, which is pinned
+    form : how these rows are stored
+    """
+    if tier.cache is not None and tier.cache.plan.holds_all:
+        return tier
+    pinned = tier.device.pin(rows)
+    if pinned is None:
+        return tier
+    with ExitStack() as undo:
+        undo.callback(pinned.close)
+        table = reach_features(tier.device, pinned, form, scale=tier.scale)
+        undo.pop_all()
+    return replace(tier, features=table, pinned=pinned)

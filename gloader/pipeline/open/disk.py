@@ -1,0 +1,470 @@
+"""The files of a loader on the disk: feature rows, edges, and the room for spilled data.
+
+`choose_edge_home` decides between edges in memory and edges on the SSD. `plan_edges` sets the number of batches that
+share a pass over the edges, and `open_sweeps` opens the readers of these passes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+from typing import TYPE_CHECKING, Final
+
+from gloader.core.ids import id_dtype
+from gloader.dataset.hetero_passes import open_any_passes
+from gloader.dataset.topology import require_offsets
+from gloader.errors import BudgetError
+from gloader.pipeline.edge_sweeps import SweepTier
+from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
+from gloader.plan.demand import topology_share
+from gloader.plan.sweep_plan import SweepDemand, open_spill, plan_sweeps
+from gloader.plan.topology_home import NO_FOLDER, SweepObstacle, choose_home
+from gloader.samplers import (
+    TIMED_SWEEP_REFUSAL,
+    LaborSampler,
+    MergedBlockSampler,
+    MergedHeteroBlockSampler,
+    NeighborSampler,
+    RelationwiseSampler,
+    hetero_sweep_refusal,
+    reads_weights,
+    swept_words,
+)
+from gloader.samplers.arguments import resolve_fanouts
+from gloader.samplers.list_rule import KEPT_EDGE_BYTES
+from gloader.ssd_store.cost.device_rates import RateLearner, find_rates
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.types import SampledBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from contextlib import ExitStack
+    from pathlib import Path
+
+    from gloader.config import LoaderSettings, ReadingSettings, SamplingSettings
+    from gloader.dataset import Dataset
+    from gloader.dataset.tables import FeatureRows
+    from gloader.pipeline.open.device_rows import Workload
+    from gloader.plan.memory_plan import MemoryPlan
+    from gloader.plan.sweep_plan import SweepPlan
+    from gloader.plan.topology_home import TopologyChoice
+    from gloader.ssd_store import FeatureStore
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import AnyBatch, Block, Relation
+
+
+# Open files at most of what reads a file: the file, a ring, and the events that it waits for.
+FILES_OF_A_READER: Final = 4
+FILES_OF_A_MIRRORED_FILE: Final = 3  # for reading and for writing, and its marks
+_AS_PROBED: Final = ("auto", "uring")  # the ways to make requests that a probe would choose
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFile:
+    """The feature rows of a node type, or of the edges of a relation."""
+
+    rows: FeatureRows
+    store: FeatureStore
+    is_of_edges: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownDisk:
+    """What a run had of its disks, for planning it again: nothing is measured then, and no folder is made."""
+
+    rates: IoRates
+    spill_bytes: int  # that could be spilled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFiles:
+    """The feature rows of every node type and relation that has them, and room for packs."""
+
+    tables: tuple[TableFile, ...]
+    spill: SpillFolder | None
+    rates: IoRates
+    known: KnownDisk | None = None  # of a run that is planned alone
+    edge_spill: SpillFolder | None = None  # for what passes over the edges bring; None: there are no such
+    learner: RateLearner | None = (
+        None  # of what a run sees of the disks; None: that says nothing of their rates
+    )
+
+    @property
+    def stores(self) -> tuple[FeatureStore, ...]:
+        """The rows of each table."""
+        return tuple(table.store for table in self.tables)
+
+    @property
+    def types(self) -> tuple[int, ...]:
+        """The number of each table, see `table_rows`."""
+        return tuple(table.rows.number for table in self.tables)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The node type, or relation, of each table."""
+        return tuple(table.rows.name for table in self.tables)
+
+    @property
+    def spill_bytes(self) -> int:
+        """Bytes of disk that may be spilled."""
+        if self.known is not None:
+            return self.known.spill_bytes
+        return 0 if self.spill is None else self.spill.budget_bytes
+
+
+def open_files(
+    dataset: Dataset,
+    settings: LoaderSettings,
+    spill: SpillFolder | None,
+    stack: ExitStack,
+    *,
+    known: KnownDisk | None = None,
+) -> TableFiles:
+    """Open the feature rows of ``dataset``.
+
+    Parameters
+    ----------
+    dataset : whose nodes and edges
+    settings : those of the loader
+    spill : the folder for packs; None: there is none
+    stack : closes what was opened
+    known : of the disks of a run that is planned alone; None: they are measured
+    """
+    tables = feature_rows(dataset, settings)
+    # Before a store is opened, which reads through holes as long as the device's rates make that cheaper.
+    learner = None
+    if known is None:
+        rates, learner = _measured_rates(dataset, tables, settings, spill)
+    else:
+        rates = known.rates
+    if learner is not None:
+        stack.callback(learner.close)
+    found = [
+        TableFile(
+            rows=rows,
+            store=stack.enter_context(open_store(rows, settings.reading)),
+            is_of_edges=rows.number >= len(dataset.node_types),
+        )
+        for rows in tables
+    ]
+    return TableFiles(tables=tuple(found), spill=spill, rates=rates, known=known, learner=learner)
+
+
+def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
+    """Return ``files`` with a folder for passes over the edges, whose part of the disk packs cannot take."""
+    if files.spill is None or plan.sweeps is None:
+        return files
+    return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
+
+
+def feature_rows(dataset: Dataset, settings: LoaderSettings) -> tuple[FeatureRows, ...]:
+    """Return the tables of ``dataset`` that a loader of ``settings`` brings rows of, in the order of their numbers."""
+    return dataset.feature_rows(edges=settings.sampling.edge_features == "auto")
+
+
+def open_store(rows: FeatureRows, reading: ReadingSettings) -> FeatureStore:
+    """Open the features ``rows`` for reading as ``reading`` says."""
+    return rows.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
+
+
+def _measured_rates(
+    dataset: Dataset, tables: Sequence[FeatureRows], settings: LoaderSettings, spill: SpillFolder | None
+) -> tuple[IoRates, RateLearner | None]:
+    """Return the rates of the disks, and who learns from the run, where it reads as their probes do."""
+    file, span = _largest_file(dataset, tables)
+    found = find_rates(file, None if spill is None else spill.path, span=span)
+    if dataset.mirrored is not None:
+        return dataset.mirrored.rates(found.rates), None
+    return found.rates, RateLearner(found) if settings.reading.io in _AS_PROBED else None
+
+
+def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> tuple[Path, tuple[int, int] | None]:
+    """Return the file by which the disk is judged, the largest of features, else of edges, and which bytes are here."""
+    if tables:
+        largest = max(tables, key=lambda rows: rows.held_bytes)
+        return largest.features_path, None if largest.held is None else largest.held_span
+    edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
+    # Nothing is read of a dataset without either.
+    return (dataset.root if edges is None else edges.root / edges.arrays["indices"].file), None
+
+
+# Those that are swept, with the options that `hetero_sweep_refusal` allows.
+SWEPT_SAMPLERS: Final = (
+    NeighborSampler,
+    MergedBlockSampler,
+    LaborSampler,
+    RelationwiseSampler,
+    MergedHeteroBlockSampler,
+)
+
+# What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
+_LEAST_EDGE_BYTES: Final = 64 * 2**20
+
+# Of each of several tables: a pack takes a page of each batch, however few rows of a small table it misses.
+_LEAST_TABLE_BYTES: Final = 4 * 2**20
+
+
+def open_spill_folder(
+    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int, num_loaders: int = 1
+) -> SpillFolder | None:
+    """Open the folder for packs and for what passes over the edges bring; None where there is neither.
+
+    Parameters
+    ----------
+    dataset : whose features and edges
+    settings : those of the loader
+    stack : closes the folder
+    budget_bytes : of memory, for everything
+    num_loaders : loaders on this host; each takes its part of a disk of which nobody named the share
+    """
+    memory = settings.memory
+    is_large = dataset.topology_bytes > topology_share(budget_bytes)
+    may_sweep = memory.topology == "sweep" or (memory.topology == "auto" and is_large)
+    may_sweep = may_sweep and not settings.sampling.is_temporal
+    if memory.features == "ram" and not may_sweep:
+        return None
+    edge_bytes = max(dataset.topology_bytes, _LEAST_EDGE_BYTES) if may_sweep else 0
+    tables = feature_rows(dataset, settings)
+    num_tables, feature_bytes = len(tables), sum(rows.feature_bytes for rows in tables)
+    row_bytes = max(feature_bytes, num_tables * _LEAST_TABLE_BYTES if num_tables > 1 else 0)
+    folder = open_spill(
+        memory.spill_dir,
+        memory.spill_budget,
+        data_bytes=row_bytes + edge_bytes,
+        num_loaders=num_loaders,
+    )
+    return None if folder is None else stack.enter_context(folder)
+
+
+def choose_edge_home(
+    dataset: Dataset,
+    settings: LoaderSettings,
+    spill: SpillFolder | KnownDisk | None,
+    *,
+    budget_bytes: int,
+    room_bytes: int | None = None,
+) -> TopologyChoice:
+    """Return where the edges live, as far as it does not depend on the batches.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    settings : those of the loader
+    spill : the folder for what passes bring; None: there is none
+    budget_bytes : of memory, for everything
+    room_bytes : of it, by which edges are dealt with; None: all
+
+    Raises
+    ------
+    BudgetError, ConfigError
+        As `choose_home` and `require_offsets`.
+    """
+    is_temporal = settings.sampling.is_temporal
+    choice = choose_home(
+        settings.memory.topology,
+        topology_bytes=dataset.topology_bytes + (dataset.time_bytes if is_temporal else 0),
+        budget_bytes=budget_bytes,
+        obstacle=_obstacle(settings.sampling, spill),
+        room_bytes=room_bytes,
+    )
+    if choice.home != "ram":
+        require_offsets(dataset, budget_bytes=budget_bytes, times=is_temporal)
+    return choice
+
+
+def plan_edges(
+    choice: TopologyChoice,
+    demand: SweepDemand | None,
+    *,
+    is_required: bool,
+    budget_bytes: int,
+    spill_bytes: int,
+    room_bytes: int | None = None,
+) -> tuple[TopologyChoice, SweepPlan | None]:
+    """Return where the edges live, and how they are swept if they are. Pure.
+
+    Parameters
+    ----------
+    choice : made before a batch was sampled
+    demand : of the sweeps; None: there are no batches
+    is_required : whether sweeps were asked for by name
+    budget_bytes, spill_bytes : of memory and disk, for everything
+    room_bytes : of memory, by which edges are dealt with; None: all
+
+    Raises
+    ------
+    BudgetError
+        Sweeps were asked for by name, and the disk has no room for them.
+    """
+    if choice.home != "sweep":
+        return choice, None
+    if demand is None:
+        return replace(choice, home="direct", reason="there are no batches"), None
+    try:
+        return choice, plan_sweeps(
+            demand, budget_bytes=budget_bytes, spill_bytes=spill_bytes, room_bytes=room_bytes
+        )
+    except BudgetError as error:
+        if is_required:
+            raise
+        return replace(choice, home="direct", reason=f"{choice.reason}, and {error}"), None
+
+
+def sweep_demand(
+    dataset: Dataset, settings: LoaderSettings, probe: Sequence[AnyBatch], *, num_batches: int | None
+) -> SweepDemand | None:
+    """Return what sweeps over the edges of ``dataset`` would have to bring for batches like ``probe``.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    settings : those of the loader
+    probe : a few batches; None is returned where there are none
+    num_batches : of the whole run, where that is known
+    """
+    if not probe:
+        return None
+    spec, layout = settings.sampling.sampler, settings.sampling.layout
+    names = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
+    words, is_merged = swept_words(spec), layout == "merged"
+    tables = {relation: table for relation, table in dataset.edge_tables.items() if table.num_edges}
+    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in probe])
+    edges = {
+        relation: _largest([_hop_edges(_blocks_of(batch, relation), is_merged=is_merged) for batch in probe])
+        for relation in tables
+    }
+    num_edges = sum(map(sum, edges.values()))
+    return SweepDemand(
+        file_bytes=sum(
+            table.arrays[name].num_bytes
+            for table in tables.values()
+            for name in names
+            if name in table.arrays
+        ),
+        node_bytes=id_dtype(dataset.num_nodes).itemsize,
+        hop_nodes=nodes,
+        # Each region is padded to a page.
+        hop_bytes=tuple(
+            sum(
+                words * table.arrays["indices"].row_bytes * edges[relation][hop] + PAGE_BYTES
+                for relation, table in tables.items()
+            )
+            for hop in range(len(nodes))
+        ),
+        # Who looks at whole lists reads at least two pages of each, and more of long ones.
+        touched_pages=num_edges if words == 1 else len(names) * (2 * sum(nodes) + num_edges),
+        num_batches=num_batches,
+        kept_bytes=_kept_bytes(dataset, settings),
+        # Passes that bring the edges at known positions take turns with one set of buffers.
+        num_files=1 if words == 1 else max(len(tables), 1),
+    )
+
+
+def open_sweeps(
+    dataset: Dataset,
+    settings: LoaderSettings,
+    plan: SweepPlan | None,
+    work: Workload,
+    *,
+    folder: SpillFolder | None,
+    rates: IoRates,
+    stack: ExitStack,
+) -> SweepTier | None:
+    """Open what makes passes over the edges of ``dataset``; None where none are made.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    settings : those of the loader
+    plan : of the passes; None: none are made
+    work : the sampler, and batches of it
+    folder : takes what passes bring
+    rates : of the disks
+    stack : closes what was opened
+
+    Raises
+    ------
+    BudgetError
+        The buffers of ``plan`` are too little for a pass.
+    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
+        The edges cannot be opened.
+    """
+    sampler = work.sampler
+    # No other is swept, see `_obstacle`.
+    if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
+        return None
+    passes = open_any_passes(
+        dataset,
+        sampler.rule,
+        folder,
+        memory_bytes=plan.buffer_bytes,
+        rates=rates,
+        io=settings.reading.io,
+    )
+    stack.callback(passes.close)
+    return SweepTier(
+        passes=passes,
+        sampler=sampler,
+        num_batches=plan.num_batches,
+        probed=work.probe,
+        type_starts=dataset.type_starts,
+    )
+
+
+def _obstacle(sampling: SamplingSettings, spill: SpillFolder | KnownDisk | None) -> SweepObstacle | None:
+    """Return what keeps edges from being swept, whatever the batches are like."""
+    refusal = hetero_sweep_refusal(sampling.sampler, sampling.fanouts)
+    if sampling.is_temporal:
+        refusal = TIMED_SWEEP_REFUSAL
+    if refusal is not None:
+        return SweepObstacle(reason=refusal[0], remedy=refusal[1])
+    return NO_FOLDER if spill is None else None
+
+
+def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
+    """Return the memory of a frontier for what it has taken of a list, and may yet give up. Pure."""
+    if not reads_weights(settings.sampling.sampler):
+        return 0
+    hops = resolve_fanouts(settings.sampling.fanouts, dataset.relations)
+    return KEPT_EDGE_BYTES * min(max(0, *chain.from_iterable(hops)), dataset.num_edges)
+
+
+def _blocks_of(batch: AnyBatch, relation: Relation) -> Sequence[Block]:
+    """Return the blocks of a relation. Pure."""
+    return batch.blocks if isinstance(batch, SampledBatch) else [hop[relation] for hop in batch.blocks]
+
+
+def _hop_nodes(batch: AnyBatch, *, is_merged: bool) -> list[int]:
+    """Return how many ids wait for each hop: those that draw, and all that were seen where these are others. Pure."""
+    seen = _seen_of_types(batch)
+    if is_merged:
+        seen = [[2 * after - before for before, after in pairwise([0, *counts])] for counts in seen]
+    return [sum(counts) for counts in zip(*seen, strict=True)]
+
+
+def _seen_of_types(batch: AnyBatch) -> list[list[int]]:
+    """Return how many nodes of each type were known before each hop. Pure."""
+    if isinstance(batch, SampledBatch):
+        return [[block.num_dst for block in reversed(batch.blocks)]]
+    seen = []
+    for name, count in batch.num_seeds.items():
+        counts = []
+        for hop in reversed(batch.blocks):
+            counts.append(count)
+            found = (block.num_src for (source, _, _), block in hop.items() if source == name)
+            count = next(found, count)  # noqa: PLW2901 - known after the hop, before the next
+        seen.append(counts)
+    return seen
+
+
+def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
+    """Return the edges that each hop took; a block of merged hops has those of the hops before too. Pure."""
+    edges = [block.num_edges for block in reversed(blocks)]
+    return [after - before for before, after in pairwise([0, *edges])] if is_merged else edges
+
+
+def _largest(hops: list[list[int]]) -> tuple[int, ...]:
+    """Return the most of each hop, and some more, as a later batch may have. Pure."""
+    return tuple(math.ceil(LARGER_THAN_PROBED * max(column)) for column in zip(*hops, strict=True))

@@ -1,0 +1,463 @@
+"""The first batches of a run, made before anything is planned: their sizes, their times, and the demand of a run.
+
+`Probe` holds the measurements. `measure_demand` derives from them the memory that a run could use and the work of a
+step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.cache import slot_bytes
+from gloader.cache.curve import measure_reuse
+from gloader.core.order import RowOrder
+from gloader.core.signals import run_together
+from gloader.dataset.hetero_passes import looks_at_lists, num_swept, open_any_passes
+from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
+from gloader.pipeline.open.device_tier import MOST_THREADS
+from gloader.pipeline.sample import beside_bytes, count_rows, distinct_rows
+from gloader.pipeline.send import BATCHES_AHEAD
+from gloader.plan.demand import Demand, TableDemand
+from gloader.plan.predict import StepWork, TableWork, spread_of
+from gloader.replay.work import SAMPLED_AHEAD
+from gloader.samplers import (
+    HeteroGraph,
+    HeteroTemporalSampler,
+    TemporalSampler,
+    call_bytes,
+    hetero_call_bytes,
+    hetero_map_bytes,
+    hetero_temporal_call_bytes,
+    node_map_bytes,
+    temporal_call_bytes,
+    temporal_map_bytes,
+)
+from gloader.samplers.arguments import resolve_fanouts
+from gloader.samplers.hetero_rule import HeteroRule
+from gloader.ssd_store.cost.device_profile import MAX_GAP_BYTES
+from gloader.ssd_store.read.extents import num_pages
+from gloader.ssd_store.sweep.passes import pass_memory_bytes
+from gloader.types import BatchId, CollectiveFanouts, HeteroBatch, seed_nodes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gloader.config import IoMode, LoaderSettings
+    from gloader.core.order import AnyOrder
+    from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
+    from gloader.pipeline.open.device_rows import Workload
+    from gloader.pipeline.open.disk import TableFile, TableFiles
+    from gloader.plan.sweep_plan import SweepPlan
+    from gloader.samplers import Topology
+    from gloader.samplers.sweeping import SweptSampler
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.types import AnyBatch, AnySampler, AnySeeds, Fanouts, IdArray
+
+
+# Enough to see how large a batch is, and few: each waits for a cold disk before the first batch comes.
+_BATCHES: Final = 3
+# Whose neighbours are counted, to find a batch that is larger than the first: a tenth of a second.
+_COUNTED_SEEDS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """The first batches of epoch 0."""
+
+    batches: list[AnyBatch]
+    seconds: float  # of one core, to make the fastest of them in one thread, where nothing has to be read
+
+
+def probe_one_by_one(
+    sampler: AnySampler, order: AnyOrder, first: list[tuple[BatchId, AnySeeds]], *, threads: int
+) -> Probe:
+    """Sample the first batches; a cold topology keeps each of them waiting.
+
+    Parameters
+    ----------
+    sampler : samples them
+    order : of the seeds
+    first : what `first_seeds` returns
+    threads : that sample
+    """
+
+    def sample(batch_id: BatchId, seeds: Any) -> tuple[AnyBatch, float]:
+        return _timed(lambda: sampler.sample(batch_id, seeds))
+
+    tasks = [partial(sample, batch_id, seeds) for batch_id, seeds in first]
+    return _probe_of(run_together(tasks, threads=threads, name="gloader-probe"), order)
+
+
+def probe_in_passes(
+    dataset: Dataset,
+    sampler: SweptSampler,
+    order: AnyOrder,
+    first: list[tuple[BatchId, AnySeeds]],
+    folder: SpillFolder,
+    *,
+    rates: IoRates,
+    io: IoMode,
+) -> Probe:
+    """Make the first batches of passes over the edges, one for each hop.
+
+    They touch much of a graph's pages each: read together, past one another, those take a fraction of the time.
+
+    Parameters
+    ----------
+    dataset : whose edges
+    sampler : makes the batches
+    order : of the seeds
+    first : what `first_seeds` returns
+    folder : takes what passes bring
+    rates : of the disks
+    io : how requests are made
+
+    Raises
+    ------
+    BudgetError
+        The folder has no room for so few batches.
+    """
+    # On a thread of its own, where no Ctrl-C comes between a file that is opened and the line that keeps it.
+    cut = threading.Event()
+
+    def make() -> Probe:
+        return _make_in_passes(
+            dataset, sampler, order, first, folder, rates=rates, io=io, is_cancelled=cut.is_set
+        )
+
+    return run_together([make], threads=1, name="gloader-probe", cancel=cut.set)[0]
+
+
+def _make_in_passes(
+    dataset: Dataset,
+    sampler: SweptSampler,
+    order: AnyOrder,
+    first: list[tuple[BatchId, AnySeeds]],
+    folder: SpillFolder,
+    *,
+    rates: IoRates,
+    io: IoMode,
+    is_cancelled: Callable[[], bool],
+) -> Probe:
+    rule = sampler.rule
+    frontiers = [rule.begin(batch_id, seeds) for batch_id, seeds in first]
+    drawn: list[list[Any]] = [[] for _ in first]
+    is_shared = not isinstance(rule, HeteroRule) or not looks_at_lists(rule)
+    memory_bytes = pass_memory_bytes(len(first)) * (1 if is_shared else num_swept(dataset))
+    with closing(
+        open_any_passes(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
+    ) as passes:
+        for _ in range(rule.num_hops if first else 0):
+            hops = passes.sweep(frontiers, label="the first batches", is_cancelled=is_cancelled)
+            for owner in range(len(first)):
+                drawn[owner].append(hops.read(owner))
+                frontiers[owner] = rule.extend(frontiers[owner], drawn[owner][-1])
+            hops.close()
+    return _probe_of(
+        [
+            _timed(partial(sampler.replay, batch_id, seeds, values))
+            for (batch_id, seeds), values in zip(first, drawn, strict=True)
+        ],
+        order,
+    )
+
+
+def first_seeds(
+    order: AnyOrder, topology: Topology | HeteroGraph, fanouts: Fanouts, *, epochs: int | None
+) -> list[tuple[BatchId, AnySeeds]]:
+    """Return the seeds of the first batches, and of a later one that draws many more edges for its seeds.
+
+    Hubs, and parts of a graph that come late, make batches that no room beside the first ones would hold.
+
+    Parameters
+    ----------
+    order : gives the seeds
+    topology : has their neighbours
+    fanouts : how many of them are drawn
+    epochs : of the run; None: that is not known
+    """
+    count = order.num_batches
+    first = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, count)))
+    found = [(batch, order.seeds_of(batch)) for batch in first]
+    total = count * (epochs or 1)
+    # Rows that become seeds take longer than to make a batch of them.
+    if total <= _BATCHES or (isinstance(order, RowOrder) and order.expand is not None):
+        return found
+    looks = max(_COUNTED_SEEDS // order.batch_size, _BATCHES)
+    # All batches of the run, where these are few; else some of the first epoch.
+    places = range(total) if total <= looks else range(0, count, -(-count // looks))
+    most, later = LARGER_THAN_PROBED * max(_num_drawn(topology, fanouts, seeds) for _, seeds in found), None
+    for batch in (BatchId(epoch=place // count, index=place % count) for place in places):
+        seeds = order.seeds_of(batch)
+        drawn = _num_drawn(topology, fanouts, seeds)
+        if drawn > most:
+            most, later = drawn, (batch, seeds)
+    return found if later is None else [*found, later]
+
+
+def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySeeds) -> int:
+    """Return the edges of the first hop, of a sampler that draws up to the fan-outs of each node."""
+    nodes = seed_nodes(seeds)
+    if not isinstance(topology, HeteroGraph):
+        return _num_capped(topology, nodes, resolve_fanouts(fanouts, [("", "", "")])[0][0])
+    starts = dict(zip(topology.node_types, topology.type_starts.tolist(), strict=False))
+    hops = resolve_fanouts(fanouts, tuple(topology.relations))
+    total = 0
+    for (relation, edges), fanout in zip(topology.relations.items(), hops, strict=True):
+        own = nodes - starts[relation[2]]
+        total += _num_capped(edges, own[(own >= 0) & (own < edges.num_nodes)], fanout[0])
+    return total
+
+
+def _num_capped(topology: Topology, nodes: IdArray, fanout: int) -> int:
+    degrees = topology.in_degrees(nodes)
+    return int((degrees if fanout < 0 else np.minimum(degrees, fanout)).sum())
+
+
+def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
+    began = time.thread_time()  # not what it waits for: a core, or a page that the run will find in memory
+    batch = make()
+    return batch, time.thread_time() - began
+
+
+def _probe_of(found: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
+    batches = [batch for batch, _ in found]
+    sampling = min((seconds for _, seconds in found), default=0.0)
+    return Probe(batches=batches, seconds=sampling + (_seed_seconds(order) if batches else 0.0))
+
+
+def _seed_seconds(order: AnyOrder) -> float:
+    """Return the seconds that the rows of a batch take to become seeds; the order of nodes is there already."""
+    if not isinstance(order, RowOrder):
+        return 0.0
+    began = time.thread_time()
+    order.seeds_of(BatchId(epoch=0, index=0))  # once more: the first call may have compiled what it needs
+    return time.thread_time() - began
+
+
+# Of what passes over the edges brought for a batch, while a thread makes it: that, and where it is looked up.
+_REPLAY_FACTOR: Final = 3
+
+# Of each other rank's batches, kept here until it gives them back; their features lie in rings.
+_LENT_TOPOLOGIES: Final = 5
+
+# Whose edge ids stay on the host while an asynchronous device has the rest: sent, waiting, and computed on.
+_ON_DEVICE: Final = BATCHES_AHEAD + 1
+
+
+def measure_demand(
+    settings: LoaderSettings,
+    work: Workload,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    sweeps: SweepPlan | None,
+    *,
+    num_ranks: int,
+    is_exchanged: bool,
+) -> Demand:
+    """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed.
+
+    Parameters
+    ----------
+    settings : those of the loader
+    work : batches, and how they were sampled
+    files : the feature rows of each table
+    tiers : what the device holds of each, the first of them at least
+    sweeps : passes over the edges; None: none are made
+    num_ranks : ranks that the loader brings batches to
+    is_exchanged : whether all missing rows come from other machines
+    """
+    first, spec = tiers[0], settings.sampling.sampler
+    waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
+    # In file order, each once, as plans and stores count.
+    rows = [[distinct_rows(batch, number) for batch in work.probe] for number in files.types]
+    most = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
+    edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
+    return Demand(
+        tables=tuple(
+            _table_demand(table, tier, batches, settings, most_rows=of_table)
+            for table, tier, batches, of_table in zip(files.tables, tiers, rows, most, strict=False)
+        ),
+        topology_bytes=work.topology.held_bytes,
+        policy=settings.memory.policy,
+        batch_rows=_batch_rows(work) + _edge_rows(files, most),
+        batch_edges=edges,
+        batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
+        sampler_threads=num_sampler_threads(settings, first),
+        # A device that samples has its map of nodes with it.
+        sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
+        beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
+        sampler_call_bytes=max(_hop_bytes(spec, work, sweeps), _seed_bytes(work)),
+        work=_step_work(settings, work, files, tiers, rows, sweeps, is_exchanged=is_exchanged),
+        num_batches=num_batches_of(settings, work.order, num_ranks),
+        num_seeds=work.order.num_held,
+        num_ranks=num_ranks,
+        is_reset=settings.memory.superbatch_reset,
+        sweeps=sweeps,
+    )
+
+
+def num_sampler_threads(settings: LoaderSettings, tier: DeviceTier) -> int:
+    """Return the threads that sample; a device that does so needs few. Pure."""
+    threads = settings.stages.sampler_threads
+    return threads if tier.sampler is None else min(threads, MOST_THREADS)
+
+
+def in_flight(settings: LoaderSettings, tier: DeviceTier, num_ranks: int) -> int:
+    """Return the sampled batches that wait to be gathered. Pure."""
+    return num_sampler_threads(settings, tier) + SAMPLED_AHEAD * num_ranks
+
+
+def num_batches_of(settings: LoaderSettings, order: AnyOrder, num_ranks: int) -> int | None:
+    """Return the batches of the whole run, of all ranks that are loaded for; None: they are not known. Pure."""
+    epochs = settings.stages.epochs
+    return None if epochs is None else epochs * order.num_batches * num_ranks
+
+
+def _table_demand(
+    table: TableFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings, *, most_rows: int
+) -> TableDemand:
+    store, num_nodes = table.store, table.rows.num_rows
+    most = max(map(len, batches), default=1)
+    return TableDemand(
+        name=table.rows.name,
+        num_nodes=num_nodes,
+        feature_bytes=table.rows.feature_bytes,
+        row_bytes=_buffer_row_bytes(table, tier),
+        slot_bytes=slot_bytes(settings.memory.policy),
+        batch_rows=min(math.ceil(LARGER_THAN_PROBED * most), num_nodes),
+        store_bytes=store.resident_bytes,
+        stored_row_bytes=store.row_bytes,
+        reuse=measure_reuse(batches, num_nodes),
+        repeated_rows=math.ceil(LARGER_THAN_PROBED * max(most_rows - most, 0)),
+    )
+
+
+def _step_work(
+    settings: LoaderSettings,
+    work: Workload,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    rows: list[list[IdArray]],
+    sweeps: SweepPlan | None,
+    *,
+    is_exchanged: bool,
+) -> StepWork:
+    """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
+    return StepWork(
+        tables=tuple(
+            _table_work(table, tier, batches)
+            for table, tier, batches in zip(files.tables, tiers, rows, strict=False)
+        ),
+        rates=files.rates,
+        sweep_gap_bytes=files.rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES),
+        sample_s=work.probe_s,
+        cores=len(os.sched_getaffinity(0)),
+        strategy=settings.reading.io_strategy,
+        edges_s=0.0 if sweeps is None else sweeps.pass_seconds(files.rates),
+        edge_bytes=0.0 if sweeps is None else sweeps.read_bytes,
+        is_exchanged=is_exchanged,
+    )
+
+
+def _table_work(table: TableFile, tier: DeviceTier, batches: list[IdArray]) -> TableWork:
+    store = table.store
+    rows = sum(map(len, batches)) / max(len(batches), 1)
+    pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
+    return TableWork(
+        rows=rows,
+        row_bytes=_buffer_row_bytes(table, tier),
+        stored_row_bytes=store.row_bytes,
+        file_rows=spread_of(pages, rows, num_rows=store.num_rows, row_bytes=store.row_bytes),
+        gap_bytes=store.stored_rows.gap_bytes,
+    )
+
+
+def _buffer_row_bytes(table: TableFile, tier: DeviceTier) -> int:
+    """Return the bytes of a row in a buffer of the ring: a device widens it, the CPU gets it as float32."""
+    return table.store.dim * tier.staged_dtype.itemsize
+
+
+def _batch_rows(work: Workload) -> int:
+    """Return the nodes of a large batch, of all types."""
+    most = max((sum(map(len, batch.node_arrays)) for batch in work.probe), default=1)
+    wanted = math.ceil(LARGER_THAN_PROBED * most)
+    return wanted if any(batch.may_repeat for batch in work.probe) else min(wanted, _num_nodes(work))
+
+
+def _edge_rows(files: TableFiles, most: Sequence[int]) -> int:
+    """Return the rows of features of edges that a large batch has; ``most`` of each table."""
+    of_edges = (rows for table, rows in zip(files.tables, most, strict=True) if table.is_of_edges)
+    return math.ceil(LARGER_THAN_PROBED * sum(of_edges))
+
+
+def _num_nodes(work: Workload) -> int:
+    nodes = work.topology.num_nodes
+    return nodes if isinstance(nodes, int) else sum(nodes.values())
+
+
+def _num_edges(batch: AnyBatch) -> int:
+    return sum(block.num_edges for block in batch.all_blocks)
+
+
+def _map_bytes(spec: str, work: Workload, edges: int) -> int:
+    """Return the most bytes that a sampling thread keeps to find nodes again."""
+    graph = work.topology
+    if isinstance(graph, HeteroGraph):
+        # Any edge of a batch may lead to any type.
+        sizes = [
+            dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe
+        ]
+        found = {
+            name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
+            for name in graph.node_types
+        }
+        if isinstance(work.sampler, HeteroTemporalSampler):
+            return sum(map(temporal_map_bytes, found.values()))
+        return hetero_map_bytes(spec, graph, found)
+    if isinstance(work.sampler, TemporalSampler):
+        return temporal_map_bytes(_batch_rows(work) + edges)
+    return node_map_bytes(spec, num_nodes=graph.num_nodes, found=_batch_rows(work) + edges)
+
+
+def _seed_bytes(work: Workload) -> int:
+    """Return what a sampling thread holds while it works out the seeds of a batch."""
+    return work.order.expand_bytes if isinstance(work.order, RowOrder) else 0
+
+
+def _hop_bytes(spec: str, work: Workload, sweeps: SweepPlan | None) -> int:
+    """Return what a sampling thread holds for the hops of a large batch, beside it."""
+    if sweeps is not None:
+        return _REPLAY_FACTOR * sweeps.drawn_bytes
+    return math.ceil(LARGER_THAN_PROBED * _most_call_bytes(spec, work))
+
+
+def _most_call_bytes(spec: str, work: Workload) -> int:
+    return max((_call_bytes(spec, work, batch) for batch in work.probe), default=0)
+
+
+def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
+    graph = work.topology
+    if isinstance(batch, HeteroBatch):
+        if not isinstance(graph, HeteroGraph):
+            return 0
+        if isinstance(work.sampler, HeteroTemporalSampler):
+            return hetero_temporal_call_bytes(graph, batch)
+        is_collective = isinstance(work.fanouts, CollectiveFanouts)
+        return hetero_call_bytes(spec, graph, batch, is_collective=is_collective)
+    if isinstance(graph, HeteroGraph):
+        return 0
+    if isinstance(work.sampler, TemporalSampler):
+        return temporal_call_bytes(graph, batch)
+    return call_bytes(spec, graph, batch)

@@ -1,0 +1,491 @@
+"""The measured sizes of the first batches, and the memory plan that is made from them.
+
+`plan_load` runs before any memory is held. `LoadPlanner` names a sufficient budget where the given one is too small.
+Relations that no seed reaches are reported once.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Final, Protocol
+
+from gloader.core.fanouts import checked_hops
+from gloader.core.machine import require_descriptors
+from gloader.core.order import RowOrder
+from gloader.dataset.hetero_passes import num_swept
+from gloader.dataset.schema import relation_text
+from gloader.dataset.topology import open_hetero_topology, open_topology
+from gloader.errors import BudgetError
+from gloader.pipeline.open.device_rows import DeviceTable, Workload
+from gloader.pipeline.open.device_tier import open_device_tiers, row_format
+from gloader.pipeline.open.disk import (
+    FILES_OF_A_MIRRORED_FILE,
+    FILES_OF_A_READER,
+    SWEPT_SAMPLERS,
+    choose_edge_home,
+    feature_rows,
+    open_files,
+    open_spill_folder,
+    plan_edges,
+    sweep_demand,
+)
+from gloader.pipeline.open.first_batches import (
+    Probe,
+    first_seeds,
+    measure_demand,
+    num_batches_of,
+    probe_in_passes,
+    probe_one_by_one,
+)
+from gloader.plan.memory_plan import plan_memory
+from gloader.plan.too_small import naming_enough
+from gloader.plan.topology_home import less_room
+from gloader.samplers import (
+    HeteroGraph,
+    make_hetero_sampler,
+    make_hetero_temporal_sampler,
+    make_sampler,
+    make_temporal_sampler,
+    reads_weights,
+    unreachable_relations,
+)
+from gloader.ssd_store.spill.regions import MAX_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.config import LoaderSettings
+    from gloader.core.order import AnyOrder
+    from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.open.disk import KnownDisk, TableFiles
+    from gloader.pipeline.other_ranks import OtherDevices, OtherMachines
+    from gloader.pipeline.seeds import SeedPlan
+    from gloader.plan.demand import Demand
+    from gloader.plan.memory_plan import MemoryPlan
+    from gloader.plan.topology_home import TopologyChoice
+    from gloader.samplers import Topology
+    from gloader.types import AnySampler
+
+
+logger = logging.getLogger("gloader")
+
+
+def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int, where: str) -> None:
+    """Say once of a dataset which relations no seed can reach, which else would be empty in every batch without a word.
+
+    Parameters
+    ----------
+    graph : the topology
+    seeds : of every epoch
+    num_hops : L
+    where : the dataset
+    """
+    relations = tuple(graph.relations)
+    seed_types = _seed_types(graph, seeds.order) if seeds.links is None else seeds.links.seed_types
+    unreachable = unreachable_relations(relations, seed_types, num_hops)
+    if not unreachable or not seed_types:
+        return
+    # As many hops as there are relations reach whatever any number of hops does.
+    lost = unreachable_relations(relations, seed_types, len(relations))
+    advice = (
+        "messages go from source to destination, so that a relation that leads away from the seeds needs its reverse "
+        "(gloader prepare --add-reverse)"
+        if lost == unreachable
+        else f"one more number in --fanout (fanouts=), for one more hop, comes nearer to "
+        f"{_listed(tuple(one for one in unreachable if one not in lost))}"
+        + (f"; no number of hops reaches {_listed(lost)}, which needs its reverse" if lost else "")
+    )
+    hops = "1 hop" if num_hops == 1 else f"{num_hops} hops"
+    reached = f"seeds of type {', '.join(seed_types)} do not reach them in {hops}"
+    _warn_once(where, f"no batch has edges of {_listed(unreachable)}: {reached}; {advice}")
+
+
+@cache
+def _warn_once(where: str, text: str) -> None:
+    """Log ``text``, which each of several loaders over the dataset ``where`` would repeat."""
+    del where
+    logger.warning("%s", text)
+
+
+def _listed(relations: tuple[tuple[str, str, str], ...]) -> str:
+    return ", ".join(map(relation_text, relations))
+
+
+def _seed_types(graph: HeteroGraph, order: AnyOrder) -> tuple[str, ...]:
+    if isinstance(order, RowOrder):
+        return ()
+    starts = graph.type_starts
+    return tuple(
+        name
+        for number, name in enumerate(graph.node_types)
+        if ((order.seeds >= starts[number]) & (order.seeds < starts[number + 1])).any()
+    )
+
+
+_LEAST_OF_BLOCKS: Final = 32 * 2**20
+_MOST_OF_BLOCKS: Final = (
+    512 * 2**20
+)  # 1 GB/s and 50 ms need a tenth of it in flight, and as much is being written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLoad:
+    """The work of a loader before anything is held for it but edges."""
+
+    work: Workload
+    files: TableFiles
+    home: TopologyChoice  # of the edges
+    # One more than there are tables, where there is none: what there is of the device.
+    tiers: tuple[DeviceTier, ...]
+    demand: Demand
+    links: str  # what is predicted, for people
+
+
+def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
+    dataset: Dataset,
+    seeds: SeedPlan,
+    settings: LoaderSettings,
+    stack: ExitStack,
+    *,
+    budget_bytes: int,
+    room_bytes: int | None = None,
+    dry_run: DryRun | None,
+    num_ranks: int,
+    num_loaders: int,
+    others: OtherDevices | None,
+    machines: OtherMachines | None,
+    known: KnownDisk | None = None,
+    probe: Probe | None = None,
+    tiers: tuple[DeviceTier, ...] | None = None,
+) -> MeasuredLoad:
+    """Open edges and files of rows, and make the first batches; the features are left alone.
+
+    Parameters
+    ----------
+    dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : as of `open_feature_tier`
+    stack : closes what was opened
+    budget_bytes : of memory
+    room_bytes : of it, by which is dealt with what may be held or read: edges, and those to predict; None: all
+    known : of the disks of a run that is planned alone, for which nothing is written; None: they are measured
+    probe : the first batches, where they are known; None: they are made
+    tiers : of the device, where they are open; None: they are opened
+
+    Raises
+    ------
+    BudgetError, ConfigError
+        As `open_feature_tier`.
+    """
+    spill = None
+    room_bytes = budget_bytes if room_bytes is None else room_bytes
+    if known is None:
+        spill = open_spill_folder(dataset, settings, stack, budget_bytes=room_bytes, num_loaders=num_loaders)
+    disk = known if known is not None and known.spill_bytes else spill
+    home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
+    require_descriptors(_most_open_files(dataset, settings, home))
+    # Held first: what it leaves of the budget is shared out below.
+    topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
+    beside: list[tuple[str, int]] = []
+    order, links = seeds.order, ""
+    if seeds.links is not None and isinstance(order, RowOrder):
+        bound = seeds.links.bind(order, topology, settings, stack, budget_bytes=room_bytes)
+        order, links = bound.order, bound.text
+        beside.append(("edges to predict", bound.held_bytes))
+    files = open_files(dataset, settings, spill, stack, known=known)
+    if on_their_way := dataset.os_io.limit_memory(_memory_of_blocks(budget_bytes)):
+        beside.append(("blocks of the object store", on_their_way))
+    if machines is not None:
+        beside.append(("rows between machines", machines.memory_bytes(budget_bytes)))
+    if isinstance(topology, HeteroGraph) and probe is None:
+        tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts), where=dataset.location)
+    is_swept = home.home == "sweep"
+    work = _workload(dataset, topology, order, settings, dry_run, files, probe, is_swept=is_swept)
+    num_batches = num_batches_of(settings, order, num_ranks)
+    left = budget_bytes - sum(num_bytes for _, num_bytes in beside)
+    home, sweeps = plan_edges(
+        home,
+        sweep_demand(dataset, settings, work.probe, num_batches=num_batches),
+        is_required=settings.memory.topology == "sweep",
+        budget_bytes=left,
+        spill_bytes=files.spill_bytes,
+        room_bytes=min(room_bytes, left),
+    )
+    if tiers is None:
+        tiers = open_device_tiers(settings.device, work, tables=_device_tables(files), others=others)
+    demand = replace(
+        measure_demand(
+            settings,
+            work,
+            files,
+            tiers,
+            sweeps,
+            num_ranks=num_ranks,
+            is_exchanged=machines is not None and machines.must_exchange,
+        ),
+        others=tuple(beside),
+    )
+    return MeasuredLoad(work=work, files=files, home=home, tiers=tiers, demand=demand, links=links)
+
+
+def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:
+    """Return how many files may be open at a time, without those of packs of rows."""
+    count = FILES_OF_A_READER * len(feature_rows(dataset, settings))
+    if home.home == "sweep":
+        arrays = 2 if reads_weights(settings.sampling.sampler) else 1
+        count += FILES_OF_A_READER * arrays * num_swept(dataset)
+        # Those of a pass are written together: of each hop, as its batches are not done at the same time.
+        count += MAX_FILES * len(settings.sampling.fanouts)
+    if dataset.mirrored is not None:
+        count += FILES_OF_A_MIRRORED_FILE * len(dataset.mirrored.os_io.mirror.record.files)
+    return count + FILES_OF_A_READER
+
+
+def _open_edges(
+    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, max_bytes: int, is_typed: bool
+) -> Topology | HeteroGraph:
+    io, times = settings.reading.io, settings.sampling.is_temporal
+    if is_typed:
+        return stack.enter_context(open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times))
+    return stack.enter_context(open_topology(dataset, max_bytes=max_bytes, io=io, times=times))
+
+
+def _workload(
+    dataset: Dataset,
+    topology: Topology | HeteroGraph,
+    order: AnyOrder,
+    settings: LoaderSettings,
+    dry_run: DryRun | None,
+    files: TableFiles,
+    probe: Probe | None,
+    *,
+    is_swept: bool,
+) -> Workload:
+    threads = settings.stages.sampler_threads
+    sampler = sampler_for(topology, order, settings)
+    fanouts = settings.sampling.fanouts
+    first = first_seeds(order, topology, fanouts, epochs=settings.stages.epochs) if probe is None else []
+    if probe is None and is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
+        # A disk without room for so few is found out, and told of, where the passes are planned.
+        with suppress(BudgetError):
+            probe = probe_in_passes(
+                dataset, sampler, order, first, files.spill, rates=files.rates, io=settings.reading.io
+            )
+    if probe is None:
+        probe = probe_one_by_one(sampler, order, first, threads=threads)
+    return Workload(
+        topology=topology,
+        sampler=sampler,
+        order=order,
+        fanouts=fanouts,
+        probe=probe.batches,
+        probe_s=probe.seconds,
+        threads=threads,
+        dry_run=dry_run,
+    )
+
+
+def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
+    """Return what samples the batches of a loader from ``topology``; ConfigError where it cannot."""
+    sampling = settings.sampling
+    if not isinstance(topology, HeteroGraph):
+        hops = checked_hops(sampling.fanouts)
+        if sampling.is_temporal:
+            return make_temporal_sampler(
+                topology,
+                hops,
+                order.seed,
+                layout=sampling.layout,
+                strategy=sampling.time_strategy,
+                bound=sampling.time_bound,
+                window=sampling.time_window,
+                spec=sampling.sampler,
+            )
+        return make_sampler(sampling.sampler, topology, hops, order.seed, layout=sampling.layout)
+    if sampling.is_temporal:
+        return make_hetero_temporal_sampler(
+            topology,
+            sampling.fanouts,
+            order.seed,
+            layout=sampling.layout,
+            strategy=sampling.time_strategy,
+            bound=sampling.time_bound,
+            window=sampling.time_window,
+            spec=sampling.sampler,
+        )
+    return make_hetero_sampler(
+        sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout
+    )
+
+
+def _device_tables(files: TableFiles) -> list[DeviceTable]:
+    return [
+        DeviceTable(
+            type_number=table.rows.number,
+            num_nodes=table.rows.num_rows,
+            form=row_format(table.store),
+            is_of_edges=table.is_of_edges,
+        )
+        for table in files.tables
+    ]
+
+
+def _memory_of_blocks(budget_bytes: int) -> int:
+    """Return the memory for blocks from an object store: enough to hide its latency, little beside a cache."""
+    return min(max(budget_bytes // 8, _LEAST_OF_BLOCKS), _MOST_OF_BLOCKS)
+
+
+_LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: what is always counted takes more
+
+
+class Measure(Protocol):
+    """Measures the load of a loader: `measure_load` of all but these."""
+
+    def __call__(
+        self,
+        stack: ExitStack,
+        *,
+        budget_bytes: int,
+        room_bytes: int,
+        probe: Probe | None,
+        others: OtherDevices | None,
+        tiers: tuple[DeviceTier, ...] | None,
+    ) -> MeasuredLoad:
+        """Return it; ``stack`` closes what was opened."""
+        ...
+
+
+class LoadPlanner:
+    """Plans loaders of the same batches with any budget.
+
+    Parameters
+    ----------
+    measure : what a loader would bring, called again for every other budget that is tried
+    settings : those of the loader
+    """
+
+    def __init__(self, measure: Measure, settings: LoaderSettings) -> None:
+        self._measure = measure
+        self._settings = settings
+        self._probe: Probe | None = None  # batches are the same with any budget
+
+    def plan(
+        self, stack: ExitStack, *, budget_bytes: int, others: OtherDevices | None = None
+    ) -> tuple[MeasuredLoad, MemoryPlan]:
+        """Return the load and its plan, with as much room for edges as the rest of it leaves.
+
+        Parameters
+        ----------
+        stack, budget_bytes, others : as of `plan_load`
+
+        Raises
+        ------
+        BudgetError, ConfigError
+            As of `plan_load`, without a budget that is enough.
+        """
+        room, tiers = budget_bytes, None
+        while True:
+            with ExitStack() as own:
+                load = self._measure(
+                    own,
+                    budget_bytes=budget_bytes,
+                    room_bytes=room,
+                    probe=self._probe,
+                    others=others,
+                    tiers=tiers,
+                )
+                self._probe = Probe(batches=load.work.probe, seconds=load.work.probe_s)
+                try:
+                    plan = plan_tiers(
+                        load.demand, self._settings, load.files, load.tiers, budget_bytes=budget_bytes
+                    )
+                except BudgetError as error:
+                    room = less_room(error, load.home, load.demand, room_bytes=room)
+                    # The others hold what they were asked to, and cannot be asked again.
+                    tiers = None if others is None else load.tiers
+                    continue
+                stack.enter_context(own.pop_all())
+                return load, plan
+
+
+def plan_load(
+    measure: Measure,
+    settings: LoaderSettings,
+    stack: ExitStack,
+    *,
+    budget_bytes: int,
+    others: OtherDevices | None = None,
+) -> tuple[MeasuredLoad, MemoryPlan]:
+    """Return what a loader would bring batches of, and how it would share its budget out.
+
+    Parameters
+    ----------
+    measure, settings : as of `LoadPlanner`
+    stack : closes what was opened
+    budget_bytes : of memory
+    others : the devices of the other ranks, which are asked once, and not for other budgets
+
+    Raises
+    ------
+    BudgetError
+        The budget is too small; names one that was planned with, where more memory helps.
+    ConfigError
+        As `measure_load`.
+    """
+    planner = LoadPlanner(measure, settings)
+
+    def attempt_alone(num_bytes: int) -> None:
+        with ExitStack() as own:
+            planner.plan(own, budget_bytes=num_bytes)
+
+    try:
+        return planner.plan(stack, budget_bytes=budget_bytes, others=others)
+    except BudgetError as error:
+        raise naming_enough(error, attempt_alone, budget_bytes, first=_LITTLE_BYTES) from error
+
+
+def plan_tiers(
+    demand: Demand,
+    settings: LoaderSettings,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    *,
+    budget_bytes: int,
+) -> MemoryPlan:
+    """Share the budget out; of a table that the device holds whole, only the checksums stay on the host.
+
+    Parameters
+    ----------
+    demand, files, tiers : what was measured, see `MeasuredLoad`
+    settings : those of the loader
+    budget_bytes : of memory
+
+    Raises
+    ------
+    BudgetError, ConfigError
+        As `plan_memory`.
+    """
+    memory, feature_bytes = settings.memory, demand.feature_bytes
+    holds_all = all(tier.holds_all for tier in tiers)
+    demand = replace(
+        demand,
+        tables=tuple(
+            replace(table, feature_bytes=table.store_bytes) if tier.holds_all else table
+            for table, tier in zip(demand.tables, tiers, strict=False)
+        ),
+    )
+    return plan_memory(
+        demand,
+        budget_bytes=budget_bytes,
+        spill_bytes=files.spill_bytes,
+        features="ram" if holds_all else memory.features,
+        cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(feature_bytes),
+        superbatch=memory.superbatch,
+        # Rows of other machines have to be put somewhere, and those of the first superbatch, which finds nothing
+        # cached, hardly fit in the memory that is idle.
+        must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
+        num_buffers=memory.buffers,
+    )

@@ -1,0 +1,524 @@
+"""The tiers of a loader, held for its whole life: topology, sampler, feature source, caches and buffers.
+
+`open_feature_tier` measures a few batches, divides the memory budget and opens the parts of the plan. `open_ssd` opens
+the parts that bring features from the SSD: for each table a host cache, its planner and its reader.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.cache import SlotCache, access_counts, hottest_by_degree, make_planner
+from gloader.cache.trace import NO_ROWS
+from gloader.core.machine import require_descriptors
+from gloader.errors import BudgetError, ConfigError
+from gloader.observe.explain import IoFacts, TableFacts, TierFacts, explain_io, explain_tiers
+from gloader.pipeline.buffers import ALIGNMENT, BufferRing, RowForm
+from gloader.pipeline.open.device_tier import load_features
+from gloader.pipeline.open.disk import FILES_OF_A_READER, open_sweeps, with_edge_spill
+from gloader.pipeline.open.first_batches import in_flight, num_sampler_threads
+from gloader.pipeline.open.load_plan import measure_load, plan_load, plan_tiers
+from gloader.pipeline.stage import MissRetrieval
+from gloader.plan.available import default_budget_bytes
+from gloader.plan.memory_plan import MemoryPlan, idle_part, share_out
+from gloader.samplers import HeteroGraph
+from gloader.ssd_store import Packer, pack_buffers
+from gloader.ssd_store.spill.regions import MAX_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from gloader.cache import SuperbatchPlanner
+    from gloader.config import LoaderSettings
+    from gloader.core.order import AnyOrder
+    from gloader.dataset import Dataset
+    from gloader.device import Device, DeviceTier
+    from gloader.pipeline.edge_sweeps import SweepTier
+    from gloader.pipeline.open.device_rows import DryRun
+    from gloader.pipeline.open.disk import TableFile, TableFiles
+    from gloader.pipeline.open.load_plan import MeasuredLoad
+    from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
+    from gloader.pipeline.seeds import SeedPlan
+    from gloader.plan.demand import Demand
+    from gloader.samplers import Topology
+    from gloader.ssd_store import FeatureStore
+    from gloader.ssd_store.spill.regions import SharedBuffers
+    from gloader.types import AnySampler, FeatureSource, IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SsdTable:
+    """The parts that bring the features of a table from the SSD."""
+
+    store: FeatureStore
+    slots: SlotCache
+    planner: SuperbatchPlanner
+    retrieval: MissRetrieval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureTier:
+    """The parts behind a loader, sized by ``plan``. Owns them until `close`.
+
+    Tuples have an entry for each table: the feature rows of a node type, or of a relation's edges, that has them.
+    """
+
+    topology: Topology | HeteroGraph
+    order: AnyOrder  # the batches of this rank, and their seeds
+    sampler: AnySampler
+    types: tuple[int, ...]  # the number of each table, see `table_rows`
+    sources: tuple[FeatureSource, ...]  # all rows
+    ring: BufferRing
+    device: Device
+    device_tiers: tuple[DeviceTier, ...]
+    plan: MemoryPlan
+    spill_bytes: int  # of disk, for packs and for what passes over the edges bring
+    ssd: tuple[SsdTable, ...] | None  # None where the features are in memory
+    sweeps: SweepTier | None  # None where batches are sampled one by one
+    exchange: ExchangeTier | None  # with other machines; None: missing rows are read here alone
+    sampler_threads: int
+    batches_in_flight: int
+    facts: TierFacts
+    load: MeasuredLoad  # by which the memory was shared out
+    stack: ExitStack
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The node type, or the relation, of each table."""
+        return self.facts.table_names
+
+    def require_ssd(self) -> tuple[SsdTable, ...]:
+        """Return ``ssd`` where it is known to be there."""
+        if self.ssd is None:
+            raise ConfigError("features are in memory: there is no SSD tier")
+        return self.ssd
+
+    def explain(self) -> str:
+        """Say what is held where and how large it is, a line each."""
+        return "\n".join(filter(None, [self.explain_host(), *(tier.explain() for tier in self.device_tiers)]))
+
+    def explain_host(self) -> str:
+        """Say the part of that which is the same for all ranks that this one loads for: all but the device."""
+        text = explain_tiers(self.facts)
+        if self.ssd is None:
+            return text
+        io = IoFacts(
+            size=self.plan.superbatch,
+            rates=self.ssd[0].retrieval.rates,
+            staging_bytes=sum(table.retrieval.staging_bytes for table in self.ssd),
+            spill_bytes=sum(table.retrieval.spill_bytes for table in self.ssd),
+        )
+        lines = [text, explain_io(io)]
+        return "\n".join(lines if self.exchange is None else [*lines, self.exchange.explain()])
+
+    def restart(self) -> None:
+        """Let the planner count on what the slots hold, after plans that were not executed to their end."""
+        for table in self.ssd or ():
+            table.planner.restart(table.slots.resident)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        self.stack.close()
+
+
+# They copy hits; more do not pay where a model computes beside them.
+_COPY_THREADS: Final = 2
+
+# Shares of the disk are shared out in millionths, whatever is free of it by then.
+_WHOLE: Final = 10**6
+
+
+def open_ssd(
+    files: TableFiles,
+    plan: MemoryPlan,
+    topology: Topology | HeteroGraph,
+    settings: LoaderSettings,
+    tiers: Sequence[DeviceTier],
+    stack: ExitStack,
+    *,
+    staging_bytes: int,
+    filling: Callable[[int], AbstractContextManager[FeatureSource]],
+) -> tuple[SsdTable, ...]:
+    """Open the host caches of ``plan``, their planners, and what stages and packs missing rows.
+
+    Parameters
+    ----------
+    files : the rows of each table
+    plan : of the memory
+    topology : says which rows a static cache holds
+    settings : those of the loader
+    tiers : what the device holds of each table
+    stack : closes what was opened
+    staging_bytes : idle memory that missing rows of all tables may take
+    filling : returns the rows of a table, with which its cache is filled
+
+    Raises
+    ------
+    BudgetError
+        Packs were asked for, and there is no folder for them.
+    """
+    require_pack_folder(settings, has_folder=files.spill is not None)
+    staging = share_out(staging_bytes, plan.missed_bytes)
+    spill = spill_shares(plan)
+    buffers = None
+    # The plan may have found packs too dear, though there is a folder for them.
+    if files.spill is not None and plan.pack_buffer_bytes:
+        # Each table is swept by a reader of its own; the files of a pack are written together.
+        require_descriptors(FILES_OF_A_READER * len(files.tables) + MAX_FILES)
+        buffers = pack_buffers(plan.pack_buffer_bytes)
+        stack.callback(buffers.close)
+    held = [NO_ROWS if tier.cache is None else tier.cache.plan.rows for tier in tiers]
+    found = []
+    for number, table in enumerate(files.tables):
+        capacity = plan.cache_rows[number]
+        hot = NO_ROWS
+        if settings.memory.policy == "static":
+            hot = static_rows(topology, table, capacity, held[number])
+        retrieval = _open_retrieval(
+            table.store,
+            files,
+            buffers,
+            settings,
+            stack,
+            staging_bytes=staging[number],
+            spill_share=spill[number],
+        )
+        slots = _open_slots(table.store, capacity, settings, stack)
+        with filling(number) as rows:
+            # Static rows are read now; the others come with the batches that miss them.
+            slots.fill(hot, rows)
+        found.append(
+            SsdTable(
+                store=table.store,
+                slots=slots,
+                planner=open_planner(plan, settings, table, hot=hot, held=held[number], number=number),
+                retrieval=retrieval,
+            )
+        )
+    return tuple(found)
+
+
+def require_pack_folder(settings: LoaderSettings, *, has_folder: bool) -> None:
+    """Raise BudgetError where packs were asked for, and there is no folder for them."""
+    if settings.reading.io_strategy == "packed" and not has_folder:
+        raise BudgetError(
+            "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
+            "means none) and a spill_dir that is not in memory, or use io_strategy='auto'"
+        )
+
+
+def spill_shares(plan: MemoryPlan) -> tuple[float, ...]:
+    """Return the part of the disk for packs that each table may take. Pure."""
+    return tuple(share / _WHOLE for share in share_out(_WHOLE, plan.missed_bytes))
+
+
+def open_planner(
+    plan: MemoryPlan, settings: LoaderSettings, table: TableFile, *, hot: IdArray, held: IdArray, number: int
+) -> SuperbatchPlanner:
+    """Return what decides the hits, misses and admissions of a table.
+
+    Parameters
+    ----------
+    plan : of the memory
+    settings : those of the loader
+    table : whose rows
+    hot : the rows of a static cache, see `static_rows`
+    held : the rows that the device holds
+    number : of the table in ``plan``
+    """
+    return make_planner(
+        settings.memory.policy,
+        num_nodes=table.rows.num_rows,
+        capacity=plan.cache_rows[number],
+        hot=hot,
+        device_resident=held,
+        reset=settings.memory.superbatch_reset,
+        expected_accesses=plan.planned_accesses[number],
+    )
+
+
+def _open_slots(store: FeatureStore, capacity: int, settings: LoaderSettings, stack: ExitStack) -> SlotCache:
+    return stack.enter_context(
+        SlotCache(
+            capacity,
+            dim=store.dim,
+            dtype=store.dtype,
+            is_bfloat16=store.stored_rows.is_bfloat16,
+            scale=store.stored_rows.scale,
+            threads=min(_COPY_THREADS, settings.stages.sampler_threads),
+        )
+    )
+
+
+def _open_retrieval(
+    store: FeatureStore,
+    files: TableFiles,
+    buffers: SharedBuffers | None,
+    settings: LoaderSettings,
+    stack: ExitStack,
+    *,
+    staging_bytes: int,
+    spill_share: float,
+) -> MissRetrieval:
+    packer = None
+    if files.spill is not None and buffers is not None:
+        packer = stack.enter_context(Packer(store, files.spill, buffers=buffers))
+    return MissRetrieval(
+        store,
+        rates=files.rates,
+        packer=packer,
+        spill=files.spill,
+        staging_bytes=staging_bytes,
+        forced=settings.reading.io_strategy,
+        spill_share=spill_share,
+    )
+
+
+def static_rows(topology: Topology | HeteroGraph, table: TableFile, capacity: int, held: IdArray) -> IdArray:
+    """Return the rows of a static host cache of ``table``, beside those ``held`` by the device."""
+    if table.is_of_edges:
+        # How often an edge is taken is seen in batches alone: no edge is hotter than another before the first.
+        return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]
+    if isinstance(topology, HeteroGraph):
+        relations = [
+            edges for (source, _, _), edges in topology.relations.items() if source == table.rows.name
+        ]
+    else:
+        relations = [topology]
+    degrees = np.zeros(table.rows.num_rows, dtype=np.int64)
+    for edges in relations:
+        degrees += access_counts(edges.sources.pieces(), len(degrees))
+    degrees[held] = 0
+    return hottest_by_degree(degrees, capacity)
+
+
+# Of a row each: one for gather, the queue, the thread that sends, and one more.
+_EMPTY_BUFFERS: Final = 4
+
+
+def open_feature_tier(
+    dataset: Dataset,
+    seeds: SeedPlan,
+    settings: LoaderSettings,
+    *,
+    dry_run: DryRun | None = None,
+    num_ranks: int = 1,
+    num_loaders: int = 1,
+    others: OtherDevices | None = None,
+    machines: OtherMachines | None = None,
+) -> FeatureTier:
+    """Measure a few batches, share the memory budget out, and open what it says.
+
+    Parameters
+    ----------
+    dataset : what is sampled, and where the features are
+    seeds : those of the batches of this rank
+    settings : those of the loader
+    dry_run : one step of the model, to see what it takes of the device
+    num_ranks : ranks that this loader brings batches to
+    num_loaders : loaders on this host; each takes its part of a budget that nobody named
+    others : the devices of the other ranks that this loader brings batches to; defaults to none
+    machines : open loaders as well, now, and may exchange rows with this one; defaults to none
+
+    Raises
+    ------
+    BudgetError
+        The budget is too small; raised before features or cache are loaded.
+    ConfigError
+        Sweeps over the edges, or sampling on a device, were asked for and cannot be.
+    """
+    if dataset.ranges is not None:
+        settings = _from_ssd(dataset, settings)
+    budget = settings.memory.memory_budget
+    if budget is None:
+        budget = default_budget_bytes() // num_loaders
+    stack = ExitStack()
+    try:
+        measure = partial(
+            measure_load,
+            dataset,
+            seeds,
+            settings,
+            dry_run=dry_run,
+            num_ranks=num_ranks,
+            num_loaders=num_loaders,
+            machines=machines,
+        )
+        load, plan = plan_load(measure, settings, stack, budget_bytes=budget, others=others)
+        files, tiers, demand, work = load.files, load.tiers, load.demand, load.work
+        exchange = None
+        if machines is not None:
+            plan, exchange = _join(
+                machines, plan, demand, settings, files, tiers, budget_bytes=budget, num_ranks=num_ranks
+            )
+        spill_bytes = files.spill_bytes  # before a part is split off
+        files = with_edge_spill(files, plan, stack)
+        edge_sweeps = open_sweeps(
+            dataset, settings, plan.sweeps, work, folder=files.edge_spill, rates=files.rates, stack=stack
+        )
+        sources: tuple[FeatureSource, ...] = files.stores
+        ssd = None
+        if plan.features == "ssd":
+            filling = _filling(files, exchange)
+            for number, tier in enumerate(tiers[: len(files.tables)]):
+                with filling(number) as rows:
+                    tier.fill(rows)
+            # What nobody planned for stages missing rows, of two superbatches at a time.
+            staging_bytes = idle_part(plan.spare_bytes)
+            ssd = open_ssd(
+                files,
+                plan,
+                work.topology,
+                settings,
+                tiers,
+                stack,
+                staging_bytes=staging_bytes,
+                filling=filling,
+            )
+        else:
+            sources, tiers = _settle_in_memory(files, tiers, stack, others=others)
+        return FeatureTier(
+            topology=work.topology,
+            order=work.order,
+            sampler=tiers[0].sampler or work.sampler,
+            types=files.types,
+            sources=sources,
+            ring=open_ring(demand, plan, settings, files, tiers, num_ranks=num_ranks),
+            device=tiers[0].device,
+            device_tiers=tiers[: len(files.tables)],
+            plan=plan,
+            spill_bytes=spill_bytes,
+            ssd=ssd,
+            sweeps=edge_sweeps,
+            exchange=exchange,
+            sampler_threads=num_sampler_threads(settings, tiers[0]),
+            batches_in_flight=in_flight(settings, tiers[0], num_ranks),
+            facts=_facts(load, plan, settings),
+            # Not the batches that it was measured by, which are large.
+            load=replace(load, files=files, work=replace(work, probe=[])),
+            stack=stack,
+        )
+    except BaseException:
+        stack.close()
+        raise
+
+
+def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> TierFacts:
+    """Return what a loader explains itself by."""
+    return TierFacts(
+        tables=tuple(
+            TableFacts(name=table.name, num_nodes=table.num_nodes, row_bytes=table.stored_row_bytes)
+            for table in load.demand.tables
+        ),
+        plan=plan,
+        policy=settings.memory.policy,
+        topology=load.home,
+        rates=load.files.rates,
+        links=load.links,
+    )
+
+
+def _from_ssd(dataset: Dataset, settings: LoaderSettings) -> LoaderSettings:
+    """Return the settings of a loader of a range of the rows: they come from the SSDs of all machines."""
+    if settings.memory.features == "ram":
+        raise ConfigError(
+            f"features='ram' would hold all rows, and {dataset.location} has a range of them; use features='ssd', or "
+            "prepare a copy with all rows: gloader prepare without --ranges"
+        )
+    return replace(settings, memory=replace(settings.memory, features="ssd"))
+
+
+def _join(
+    machines: OtherMachines,
+    plan: MemoryPlan,
+    demand: Demand,
+    settings: LoaderSettings,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    *,
+    budget_bytes: int,
+    num_ranks: int,
+) -> tuple[MemoryPlan, ExchangeTier | None]:
+    """Return the plan with superbatches that all machines have room for, and what exchanges rows; collective."""
+    size = machines.agree_on_superbatch(plan, num_ranks=num_ranks)
+    if not size:
+        return plan, None
+    if size != plan.superbatch.num_batches:
+        memory = replace(settings.memory, superbatch=size)
+        plan = plan_tiers(demand, replace(settings, memory=memory), files, tiers, budget_bytes=budget_bytes)
+    return plan, machines.exchange(files.stores)
+
+
+def _filling(
+    files: TableFiles, exchange: ExchangeTier | None
+) -> Callable[[int], AbstractContextManager[FeatureSource]]:
+    """Return what brings the rows with which caches of a table are filled: this disk, or those of all machines."""
+    if exchange is None:
+        return lambda table: nullcontext(files.stores[table])
+    return lambda table: exchange.filling(table, files.stores[table])
+
+
+def _settle_in_memory(
+    files: TableFiles, tiers: tuple[DeviceTier, ...], stack: ExitStack, *, others: OtherDevices | None
+) -> tuple[tuple[FeatureSource, ...], tuple[DeviceTier, ...]]:
+    """Return all rows in memory, and the device, which reads them there if all can; the disk is left alone."""
+    sources: list[FeatureSource] = []
+    settled: list[DeviceTier] = []
+    for number, (store, tier) in enumerate(zip(files.stores, tiers, strict=False)):
+        if tier.holds_all:
+            tier.fill(store)
+            sources.append(store)
+            settled.append(tier)
+            continue
+        loaded = load_features(store, tier, others=others, table=number)
+        stack.callback(loaded.tier.close)
+        sources.append(loaded.source)
+        settled.append(loaded.tier)
+    # Nothing will be packed: the folder is not left on the disk for the whole run.
+    if files.spill is not None:
+        files.spill.close()
+    return tuple(sources), (*settled, *tiers[len(settled) :])
+
+
+def open_ring(
+    demand: Demand,
+    plan: MemoryPlan,
+    settings: LoaderSettings,
+    files: TableFiles,
+    tiers: Sequence[DeviceTier],
+    *,
+    num_ranks: int,
+) -> BufferRing:
+    """Return the buffers of a rank; of tables that the device brings, they only bound the batches under way.
+
+    Nothing is allocated before a batch is gathered.
+
+    Parameters
+    ----------
+    demand, files, tiers : what was measured, see `MeasuredLoad`
+    plan : of the memory
+    settings : those of the loader; where they name no number of buffers, memory that nobody planned for makes more
+    num_ranks : ranks that this loader brings batches to
+    """
+    # For a loop that keeps batches.
+    spare = 0 if settings.memory.buffers else idle_part(plan.spare_bytes)
+    max_bytes = (plan.ring_bytes + spare) // num_ranks
+    tables = list(zip(demand.tables, files.stores, tiers, strict=False))
+    if tables and all(tier.brings_all for *_, tier in tables):
+        max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)
+    # Between the matrices of two tables, at most; nothing to a plan, but a buffer too few without it.
+    padding = ALIGNMENT * (len(tables) - 1) * (plan.num_buffers + _EMPTY_BUFFERS)
+    # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
+    # to gather a batch into it.
+    return BufferRing(
+        forms=[RowForm(dim=store.dim, dtype=tier.staged_dtype) for _, store, tier in tables],
+        rows=[1 if tier.brings_all else table.buffer_rows for table, _, tier in tables],
+        max_bytes=max_bytes + max(padding, 0),
+        allocate=tiers[0].device.host_buffer,
+    )

@@ -1,0 +1,203 @@
+"""Names and digests of the checkpoints in a run folder.
+
+A file ends with its own digest; a folder that ranks wrote holds the digests of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING
+
+from gloader.core.malformed import MALFORMED
+from gloader.errors import CheckpointError
+from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.ssd_store.write.atomic_file import write_atomically
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+SUMS_NAME = "SHA256SUMS"  # in a folder, written last; `sha256sum -c SHA256SUMS` checks it by hand
+_SEAL = re.compile(rb"\ngloader checkpoint (\d{5,})-(\d{7,}) ([0-9a-f]{64})\n\Z")
+_MAX_SEAL_BYTES = 200
+_SUM = re.compile(r"([0-9a-f]{64})  ([\w.-]+)\n")
+_ADVICE = "it is damaged, or not written by this version of gloader train; take it away and train again"
+
+
+def sealed(body: memoryview, position: tuple[int, int]) -> bytes:
+    """Return ``body`` with the seal that makes it a checkpoint file. Pure.
+
+    Parameters
+    ----------
+    body : the content
+    position : epoch and index of the batch that training goes on with
+    """
+    head = f"\ngloader checkpoint {position[0]:05}-{position[1]:07} ".encode()
+    digest = hashlib.sha256(body)
+    digest.update(head)
+    return b"".join((body, head, digest.hexdigest().encode(), b"\n"))
+
+
+def unsealed(content: bytes, file: Path) -> tuple[memoryview, tuple[int, int]]:
+    """Return the body and the position of a checkpoint file with ``content``. Pure.
+
+    Raises
+    ------
+    CheckpointError
+        There is no seal, or not one bit for bit of this content.
+    """
+    found = _SEAL.search(content, max(0, len(content) - _MAX_SEAL_BYTES))
+    if found is None:
+        raise CheckpointError(f"{file} cannot be read as a checkpoint: it ends without a digest; {_ADVICE}")
+    digest = hashlib.sha256(memoryview(content)[: found.start(3)])
+    if digest.hexdigest().encode() != found[3]:
+        raise CheckpointError(
+            f"{file} cannot be read as a checkpoint: its bytes do not match its digest; {_ADVICE}"
+        )
+    return memoryview(content)[: found.start()], (int(found[1]), int(found[2]))
+
+
+def is_sealed(file: Path) -> bool:
+    """Return whether ``file`` ends as a checkpoint does; its bytes are not compared with the digest."""
+    with file.open("rb") as opened:
+        size = opened.seek(0, 2)
+        opened.seek(max(0, size - _MAX_SEAL_BYTES))
+        return _SEAL.search(opened.read(_MAX_SEAL_BYTES)) is not None
+
+
+def write_sums(folder: Path, sums: Mapping[str, str], *, os_io: OsIO = REAL_OS) -> None:
+    """Complete the checkpoint ``folder``, whose files are on the device, with their digests.
+
+    Parameters
+    ----------
+    folder : holds the files, and nothing else
+    sums : the SHA-256 of each, by name
+    """
+    # The names reach the device before the record does that makes a checkpoint of them.
+    os_io.fsync_dir(folder)
+    write_atomically(folder / SUMS_NAME, _sums_text(sums).encode(), os_io=os_io)
+
+
+def read_checked(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file of the checkpoint ``folder``, compared with its digest.
+
+    Raises
+    ------
+    CheckpointError
+        A file is damaged, or the record of the digests is.
+    OSError
+        A file is missing, or cannot be read.
+    """
+    text = (folder / SUMS_NAME).read_bytes()
+    sums = {name: digest for digest, name in _SUM.findall(text.decode("ascii", "replace"))}
+    # Written out again and compared: not one bit of the record is taken for granted.
+    if _sums_text(sums).encode() != text:
+        raise CheckpointError(f"{folder}: {SUMS_NAME} is malformed; {_ADVICE}")
+    contents = {name: (folder / name).read_bytes() for name in sums}
+    for name, content in contents.items():
+        if hashlib.sha256(content).hexdigest() != sums[name]:
+            raise CheckpointError(f"{folder}: the bytes of {name} do not match their digest; {_ADVICE}")
+    return contents
+
+
+def _sums_text(sums: Mapping[str, str]) -> str:
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items()))
+
+
+CHECKPOINT_NAME = "checkpoint.pt"
+MARK_NAME = "gloader-run"  # in a folder of shards, written first: the id of the run that made the folder
+TORCH_RECORD_NAME = ".metadata"  # in such a folder: names every tensor and its place; torch writes it last
+_SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # folders, of runs on several ranks
+
+_REMOVED = re.compile(rf"\.{_SHARDS.pattern}\.removed")
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the checkpoint that ``path``, itself one or a run folder, stands for; CheckpointError if none.
+
+    It is a file, or a folder where several ranks wrote it.
+    """
+    if path.is_file() or is_sharded_checkpoint(path):
+        return path
+    if _is_torch_checkpoint(path):
+        raise CheckpointError(
+            f"{path} has no {SUMS_NAME}: it was never completed, or not written by this version of gloader train; "
+            "train again"
+        )
+    found = newest_checkpoint(path) or newest_checkpoint(path / _best_run(path / "result.json"))
+    if found is None:
+        raise CheckpointError(f"{path} holds no {CHECKPOINT_NAME}; give the --out folder of a training run")
+    return found
+
+
+def newest_checkpoint(root: Path) -> Path | None:
+    """Return the complete checkpoint in the run folder ``root`` that is furthest in training; None without one."""
+    folders = [folder for folder in shard_folders(root) if is_sharded_checkpoint(folder)]
+    own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
+    found = [*own, *folders]
+    if len(found) < 2:
+        return found[0] if found else None
+    # Of a run that was killed before it deleted the older one, or that went on with another number of ranks. Not by
+    # time: clocks are set, and copies have new times.
+    return max(found, key=_position)
+
+
+def is_sharded_checkpoint(path: Path) -> bool:
+    """Return whether ``path`` is a complete checkpoint that several ranks wrote."""
+    return (path / SUMS_NAME).is_file()
+
+
+def shard_folders(root: Path) -> list[Path]:
+    """Return the folders in ``root`` that ranks wrote parts of checkpoints to, complete or not.
+
+    A folder that another program gave such a name has no mark, or other files before it.
+    """
+    named = [path for path in root.iterdir() if _SHARDS.fullmatch(path.name)] if root.is_dir() else []
+    return [path for path in named if path.is_dir() and not path.is_symlink() and _is_marked(path)]
+
+
+def foreign_folders(root: Path) -> list[Path]:
+    """Return checkpoints in ``root`` that are named like ours and have no mark, as those of earlier versions."""
+    ours = shard_folders(root)
+    return [
+        path
+        for path in root.iterdir()
+        if _SHARDS.fullmatch(path.name) and _is_torch_checkpoint(path) and path not in ours
+    ]
+
+
+def removed_name(folder: Path) -> str:
+    """Return the name that a folder of shards gets before its files are deleted. Pure."""
+    return f".{folder.name}.removed"
+
+
+def removed_folders(root: Path) -> list[Path]:
+    """Return the folders in ``root`` whose deletion was cut."""
+    return [path for path in root.iterdir() if _REMOVED.fullmatch(path.name) and path.is_dir()]
+
+
+def _is_torch_checkpoint(path: Path) -> bool:
+    return (path / TORCH_RECORD_NAME).is_file()
+
+
+def _is_marked(folder: Path) -> bool:
+    # One that was made and not yet marked is ours too: it is empty, or holds the mark in the making.
+    names = {path.name for path in folder.iterdir()}
+    return MARK_NAME in names or all(name.startswith(f".{MARK_NAME}.") for name in names)
+
+
+def _position(path: Path) -> tuple[int, int]:
+    """Return epoch and index of the batch that training would go on with; CheckpointError for a damaged file."""
+    named = _SHARDS.fullmatch(path.name)
+    return (int(named[1]), int(named[2])) if named else unsealed(path.read_bytes(), path)[1]
+
+
+def _best_run(result: Path) -> str:
+    """Return the name of the best of several runs, the first where ``result`` cannot tell."""
+    try:
+        return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
+    except (OSError, *MALFORMED):
+        return "run-0"

@@ -1,0 +1,351 @@
+"""The in-edges of many nodes in pieces of bounded size, cut on the host or held on the device."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+import torch
+
+from gloader.core.offsets import degrees_between, offsets_of
+from gloader.device.seam import CpuDevice
+from gloader.models.adjacency import Adjacency
+from gloader.samplers import CscGraph
+from gloader.training.inference.row_stream import send_ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+    from gloader.device import Device
+    from gloader.samplers import Topology
+    from gloader.training.inference.row_stream import Sent
+    from gloader.types import FeatureSource, IdArray
+
+
+_NODES_PER_CUT: Final = 1 << 16  # nodes whose degrees are looked at together
+_ROWS_PER_READ: Final = 1 << 14  # of the features of edges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceLimits:
+    """How much is propagated at once."""
+
+    max_edges: int  # a lone node with more of them comes in several pieces
+    max_rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Output rows that are propagated together, on the device that computes."""
+
+    nodes: torch.Tensor  # (n,) int64
+    degree: torch.Tensor  # (n,) float32
+    # One adjacency, or several where a lone node has too many edges. Each has n destinations and sources in 0..N-1;
+    # together they hold every in-edge once, in order. To be taken before the next part is asked for, or not at all.
+    pieces: Iterable[Adjacency]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeFeatures:
+    """The features of edges, as a layer is given them."""
+
+    source: FeatureSource  # (E, F_e): row i is that of the edge at position i
+
+    def of(self, piece: Span) -> NDArray[np.float32]:
+        """Read the features of a piece's edges, (num_edges, F_e)."""
+        found = np.empty((piece.num_edges, self.source.dim), dtype=np.float32)
+        # In portions, as ids and places of rows would take more memory than narrow rows do.
+        for first in range(0, len(found), _ROWS_PER_READ):
+            part = found[first : first + _ROWS_PER_READ]
+            self.source.read_into(piece.positions(first, first + len(part)), part)
+        return found
+
+
+class Edges(Protocol):
+    """The in-edges of all nodes, for the device that computes."""
+
+    def degree(self, start: int, stop: int) -> torch.Tensor:
+        """Return the in-degrees of nodes ``start`` to ``stop`` as float32."""
+        ...
+
+    def parts(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None = None
+    ) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts.
+
+        Parameters
+        ----------
+        targets : nodes
+        limits : how much at once
+        features : that the pieces carry; read in the order of the pieces, each of them once; None: none
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowRange:
+    """Consecutive output rows that are propagated together."""
+
+    start: int
+    stop: int
+
+
+def cut_rows(counts: IdArray, *, max_edges: int, max_rows: int) -> tuple[RowRange, ...]:
+    """Cut rows into ranges that are propagated at once; a row with too many edges gets one of its own. Pure.
+
+    Parameters
+    ----------
+    counts : (n,) in-edges of each row
+    max_edges : of a range of several rows
+    max_rows : of a range
+    """
+    ends = np.cumsum(counts)
+    ranges = []
+    start = 0
+    while start < len(counts):
+        before = ends[start] - counts[start]
+        stop = int(np.searchsorted(ends, before + max_edges, side="right"))
+        # At least one row: a node with more edges than a piece would never be passed.
+        stop = min(max(stop, start + 1), start + max_rows, len(counts))
+        ranges.append(RowRange(start=start, stop=stop))
+        start = stop
+    return tuple(ranges)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Span:
+    """The nodes of a part, on the host."""
+
+    nodes: IdArray  # (n,)
+    starts: IdArray  # (n,) the position of each one's first in-edge
+    counts: IdArray  # (n,) in-edges
+
+    @property
+    def num_edges(self) -> int:
+        """In-edges of all of them."""
+        return int(self.counts.sum())
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the nodes, and so their edges, lie one behind the other."""
+        return bool((np.diff(self.nodes) == 1).all())
+
+    def positions(self, first: int, stop: int) -> IdArray:
+        """Return the positions of the span's edges number ``first`` to ``stop``, (stop - first,)."""
+        ends = np.cumsum(self.counts)
+        nodes = slice(
+            int(np.searchsorted(ends, first, side="right")), int(np.searchsorted(ends, stop, side="left")) + 1
+        )
+        counts, before = self.counts[nodes], (ends - self.counts)[nodes]
+        taken = np.minimum(before + counts, stop) - np.maximum(before, first)
+        shift = np.repeat(self.starts[nodes] - before, taken)
+        found: IdArray = shift + np.arange(first, stop, dtype=np.int64)
+        return found
+
+    def pieces(self, max_edges: int) -> Iterator[Span]:
+        """Yield the span, or parts of a lone node with more than ``max_edges``; nothing where there are no edges."""
+        if len(self.nodes) > 1:
+            if self.num_edges:
+                yield self
+            return
+        for first in range(0, self.num_edges, max_edges):
+            count = min(max_edges, self.num_edges - first)
+            yield Span(nodes=self.nodes, starts=self.starts + first, counts=np.array([count]))
+
+
+def iter_spans(graph: Topology, targets: IdArray | range, limits: PieceLimits) -> Iterator[Span]:
+    """Yield ``targets`` (n,) in order, as many at a time as ``limits`` allow."""
+    for first in range(0, len(targets), _NODES_PER_CUT):
+        nodes = np.array(targets[first : first + _NODES_PER_CUT], dtype=np.int64)
+        starts = offsets_of(graph.offsets, nodes)
+        counts = offsets_of(graph.offsets, nodes + 1) - starts
+        for rows in cut_rows(counts, max_edges=limits.max_edges, max_rows=limits.max_rows):
+            part = slice(rows.start, rows.stop)
+            yield Span(nodes=nodes[part], starts=starts[part], counts=counts[part])
+
+
+def iter_pieces(graph: Topology, targets: IdArray | range, limits: PieceLimits) -> Iterator[Span]:
+    """Yield the pieces of all spans of ``targets`` (n,), in order."""
+    return (piece for span in iter_spans(graph, targets, limits) for piece in span.pieces(limits.max_edges))
+
+
+class HostEdges:
+    """The in-edges as the host holds them, for computing on the CPU: each piece is cut when it is asked for.
+
+    Of a graph whose edges are on the SSD a thread reads the next piece while one is computed on.
+    """
+
+    def __init__(self, graph: Topology) -> None:
+        self._graph = graph
+
+    def degree(self, start: int, stop: int) -> torch.Tensor:
+        """Return the in-degrees of nodes ``start`` to ``stop``."""
+        return torch.from_numpy(degrees_between(self._graph.offsets, start, stop).astype(np.float32))
+
+    def parts(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None = None
+    ) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts.
+
+        Parameters
+        ----------
+        targets, limits, features : as of `Edges.parts`
+        """
+        with closing(self._values(targets, limits, features)) as values:
+            for span in iter_spans(self._graph, targets, limits):
+                yield Part(
+                    nodes=torch.from_numpy(span.nodes),
+                    degree=torch.from_numpy(span.counts.astype(np.float32)),
+                    pieces=(self._adjacency(piece, *next(values)) for piece in span.pieces(limits.max_edges)),
+                )
+
+    def _values(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
+    ) -> Generator[tuple[torch.Tensor, ...]]:
+        """Yield the sources of all pieces, and their features where they are asked for, one after another.
+
+        Nothing is read before the first is asked for.
+        """
+        scan = self._graph.sources.scan()
+        pieces = iter_pieces(self._graph, targets, limits)
+        if isinstance(self._graph, CscGraph) and features is None:
+            yield from ((_shared(scan.lists(piece.starts, piece.counts)),) for piece in pieces)
+            return
+        device = CpuDevice()
+
+        def read(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - each piece has memory of its own
+            sources = _shared(scan.lists(piece.starts, piece.counts))
+            found = () if features is None else (torch.from_numpy(features.of(piece)),)
+            return (sources, *found), device.mark()
+
+        yield from send_ahead(pieces, read, device, name="infer-edges")
+
+    def _adjacency(
+        self, span: Span, sources: torch.Tensor, features: torch.Tensor | None = None
+    ) -> Adjacency:
+        indptr = np.zeros(len(span.nodes) + 1, dtype=sources.numpy().dtype)
+        np.cumsum(span.counts, out=indptr[1:])
+        return Adjacency(
+            torch.from_numpy(indptr), sources, num_src=self._graph.num_sources, features=features
+        )
+
+
+def _shared(sources: NDArray[Any]) -> torch.Tensor:
+    # torch shares no memory that is read-only, as a graph's is.
+    return torch.from_numpy(sources if sources.flags.writeable else sources.copy())
+
+
+class DeviceEdges:
+    """The in-edges of all nodes, on a device. They are cut by the host's offsets, so that nothing is waited for.
+
+    Parameters
+    ----------
+    graph : the whole topology
+    device : computes
+    indptr : (N + 1,) int64, on the device
+    indices : (E,) the source of each edge, on the device; None: pieces of them are sent by a thread
+    """
+
+    def __init__(
+        self, graph: Topology, device: Device, indptr: torch.Tensor, indices: torch.Tensor | None
+    ) -> None:
+        self._graph = graph
+        self._device = device
+        self._indptr = indptr
+        self._indices = indices
+
+    def degree(self, start: int, stop: int) -> torch.Tensor:
+        """Return the in-degrees of nodes ``start`` to ``stop``."""
+        return self._indptr[start : stop + 1].diff().float()
+
+    def parts(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None = None
+    ) -> Generator[Part]:
+        """Yield ``targets`` (n,) in consecutive parts.
+
+        Parameters
+        ----------
+        targets, limits, features : as of `Edges.parts`
+        """
+        with ExitStack() as stack:
+            sent = None
+            if self._indices is None or features is not None:
+                # Its thread starts at the first piece that is asked for: a layer without edges asks for none.
+                sent = stack.enter_context(closing(self._send(targets, limits, features)))
+            for span in iter_spans(self._graph, targets, limits):
+                ids = self._ids(span)
+                counts = self._counts(span, ids)
+                yield Part(
+                    nodes=ids, degree=counts.float(), pieces=self._pieces(span, ids, counts, limits, sent)
+                )
+
+    def _ids(self, span: Span) -> torch.Tensor:
+        if span.is_range:
+            first = int(span.nodes[0])
+            return torch.arange(first, first + len(span.nodes), device=self._device.place)
+        with self._device.sending():
+            sent = self._device.upload((span.nodes,))
+            mark = self._device.mark()
+        mark.precede(sent)
+        return sent[0]
+
+    def _counts(self, span: Span, ids: torch.Tensor) -> torch.Tensor:
+        if span.is_range:
+            first = int(span.nodes[0])
+            return self._indptr[first : first + len(ids) + 1].diff()
+        return self._indptr[ids + 1] - self._indptr[ids]
+
+    def _pieces(
+        self,
+        span: Span,
+        ids: torch.Tensor,
+        counts: torch.Tensor,
+        limits: PieceLimits,
+        sent: Iterator[tuple[torch.Tensor, ...]] | None,
+    ) -> Iterator[Adjacency]:
+        for piece in span.pieces(limits.max_edges):
+            if piece is span:
+                indptr = counts.new_zeros(len(ids) + 1)
+                torch.cumsum(counts, 0, out=indptr[1:])
+            else:
+                indptr = torch.arange(0, piece.num_edges + 1, piece.num_edges, device=self._device.place)
+            values = () if sent is None else next(sent)
+            if self._indices is not None:
+                values = (self._held(piece, ids, counts, indptr), *values)
+            indices, *told = values
+            yield Adjacency(
+                indptr.to(indices.dtype),
+                indices,
+                num_src=self._graph.num_sources,
+                features=told[0] if told else None,
+            )
+
+    def _held(
+        self, span: Span, ids: torch.Tensor, counts: torch.Tensor, indptr: torch.Tensor
+    ) -> torch.Tensor:
+        assert self._indices is not None  # noqa: S101 - by `parts`
+        if span.is_range:
+            start = int(span.starts[0])
+            return self._indices[start : start + span.num_edges]
+        # The number of edges is known on the host: a size that depended on data would wait for the device.
+        shift = (self._indptr[ids] - indptr[:-1]).repeat_interleave(counts, output_size=span.num_edges)
+        return self._indices[shift + torch.arange(span.num_edges, device=self._device.place)]
+
+    def _send(
+        self, targets: IdArray | range, limits: PieceLimits, features: EdgeFeatures | None
+    ) -> Generator[tuple[torch.Tensor, ...]]:
+        """Send the sources of each piece, where the device has none of its own, and features that are asked for."""
+        scan = self._graph.sources.scan() if self._indices is None else None
+
+        def send(piece: Span, slot: int) -> Sent:  # noqa: ARG001 - pinned memory is the device's
+            sources = () if scan is None else (scan.lists(piece.starts, piece.counts),)
+            found = () if features is None else (features.of(piece),)
+            with self._device.sending():
+                return self._device.upload((*sources, *found)), self._device.mark()
+
+        pieces = iter_pieces(self._graph, targets, limits)
+        return send_ahead(pieces, send, self._device, name="infer-edges")

@@ -1,0 +1,248 @@
+"""Rows of an inference: the outputs of a layer, in memory or on the SSD, and the rows that are handed out."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from gloader.ssd_store import FeatureStore
+from gloader.ssd_store.read.extents import ALIGNMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.types import FeatureSource, IdArray
+
+    Matrix = NDArray[np.float32]
+
+
+_RING_BYTES = 1 << 20  # of all slabs: rows are read in order, a few large reads ahead are enough
+
+
+class Rows(Protocol):
+    """A matrix that is read in row order."""
+
+    def read(self, start: int, stop: int, out: Matrix) -> None:
+        """Read consecutive rows.
+
+        Parameters
+        ----------
+        start, stop : the rows, ``stop`` not included
+        out : (stop - start, width) float32, written
+        """
+        ...
+
+    def close(self) -> None:
+        """Release memory or files. Idempotent."""
+        ...
+
+
+class MadeRows(Rows, Protocol):
+    """What a layer made, in host memory or on the SSD."""
+
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Read ``rows`` (n,), in any order, into ``out`` (n, width) float32."""
+        ...
+
+
+class FeatureRows:
+    """The input features. Does not own them."""
+
+    def __init__(self, features: FeatureSource) -> None:
+        self._features = features
+
+    def read(self, start: int, stop: int, out: Matrix) -> None:
+        """Read the features of nodes ``start`` to ``stop``."""
+        self._features.read_into(np.arange(start, stop, dtype=np.int64), out)
+
+    def close(self) -> None:
+        """Do nothing: the features belong to the caller."""
+
+
+class RamRows:
+    """Activations in memory."""
+
+    def __init__(self, *, num_rows: int, width: int) -> None:
+        self._array: Matrix = np.empty((num_rows, width), dtype=np.float32)
+
+    def write_slab(self, columns: slice, chunks: Iterable[Matrix]) -> None:
+        """Write all rows of ``columns`` from consecutive ``chunks``."""
+        row = 0
+        for chunk in chunks:
+            self._array[row : row + len(chunk), columns] = chunk
+            row += len(chunk)
+
+    def columns(self, columns: slice) -> Matrix:
+        """Return ``columns`` of all rows: a view, to be written."""
+        return self._array[:, columns]
+
+    def read(self, start: int, stop: int, out: Matrix) -> None:
+        """Copy rows ``start`` to ``stop``."""
+        out[:] = self._array[start:stop]
+
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Copy ``rows`` (n,), in any order."""
+        np.take(self._array, rows, axis=0, out=out)
+
+    def close(self) -> None:
+        """Drop the array. Idempotent."""
+        self._array = np.empty((0, 0), dtype=np.float32)
+
+
+class SsdRows:
+    """Activations in ``folder``, a feature store per slab of columns. Owns the folder until `close`."""
+
+    def __init__(self, folder: Path, *, num_rows: int, num_slabs: int) -> None:
+        self._folder = folder
+        self._num_rows = num_rows
+        self._ring_bytes = max(_RING_BYTES // num_slabs // ALIGNMENT, 1) * ALIGNMENT
+        self._slabs: list[tuple[slice, FeatureStore]] = []
+        folder.mkdir()
+
+    # A store for each slab: its rows are contiguous, so that the next layer reads every slab in one sweep.
+    def write_slab(self, columns: slice, chunks: Iterable[Matrix]) -> None:
+        """Write all rows of ``columns`` from consecutive ``chunks``."""
+        path = self._folder / f"columns-{columns.start}"
+        width = columns.stop - columns.start
+        with FeatureStore.writer(path, num_rows=self._num_rows, dim=width, dtype=np.float32) as writer:
+            for chunk in chunks:
+                writer.append(chunk)
+        self._slabs.append((columns, FeatureStore.open(path, ring_bytes=self._ring_bytes)))
+
+    def read(self, start: int, stop: int, out: Matrix) -> None:
+        """Read rows ``start`` to ``stop`` from every slab."""
+        self.take(np.arange(start, stop, dtype=np.int64), out)
+
+    def take(self, rows: IdArray, out: Matrix) -> None:
+        """Read ``rows`` (n,), in any order, from every slab."""
+        for columns, store in self._slabs:
+            part = np.empty((len(rows), columns.stop - columns.start), dtype=np.float32)
+            store.read_into(rows, part)
+            out[:, columns] = part
+
+    def close(self) -> None:
+        """Close the stores and delete their files. Idempotent."""
+        while self._slabs:
+            self._slabs.pop()[1].close()
+        if self._folder.exists():
+            shutil.rmtree(self._folder)
+
+
+# Rows are handed on at once; more of them at a time are not faster.
+_MOST_ROWS: Final = 1 << 16
+_MOST_BYTES: Final = 16 << 20
+
+
+class EmbeddedRows:
+    """The output of a network for all nodes of a type, in host memory or on the SSD, as the plan has it.
+
+    Parameters
+    ----------
+    made : (num_rows, kept_dim), what the last layer made
+    num_rows, kept_dim : of ``made``
+    width : of the output
+    leave : returns the output (n, width) for rows of ``made`` (n, kept_dim); None: they are the output
+    """
+
+    def __init__(
+        self,
+        made: MadeRows,
+        *,
+        num_rows: int,
+        kept_dim: int,
+        width: int,
+        leave: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        self.num_rows = num_rows
+        self.width = width
+        self._made = made
+        self._kept_dim = kept_dim
+        self._leave = leave
+
+    def read(self, start: int, stop: int, out: NDArray[np.float32]) -> None:
+        """Read rows ``start`` to ``stop`` into ``out`` (stop - start, width) float32."""
+        if self._leave is None:
+            self._made.read(start, stop, out)
+            return
+        kept = np.empty((stop - start, self._kept_dim), dtype=np.float32)
+        self._made.read(start, stop, kept)
+        out[:] = self._leave(torch.from_numpy(kept)).numpy()
+
+    def take(self, rows: IdArray, out: NDArray[np.float32]) -> None:
+        """Read ``rows`` (n,), in any order, repeats allowed, into ``out`` (n, width) float32."""
+        if self._leave is None:
+            self._made.take(rows, out)
+            return
+        kept = np.empty((len(rows), self._kept_dim), dtype=np.float32)
+        self._made.take(rows, kept)
+        out[:] = self._leave(torch.from_numpy(kept)).numpy()
+
+
+def iter_rows(
+    made: MadeRows, *, num_rows: int, width: int, order: IdArray | None = None
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Yield ranges of positions, and the rows there, (., width) float32 on the host.
+
+    Parameters
+    ----------
+    made : (num_rows, width)
+    num_rows, width : of it
+    order : (num_rows,) the row at each position; None: they are in order
+    """
+    step = max(1, min(_MOST_ROWS, _MOST_BYTES // (4 * width)))
+    for start in range(0, num_rows, step):
+        stop = min(start + step, num_rows)
+        out = np.empty((stop - start, width), dtype=np.float32)
+        if order is None:
+            made.read(start, stop, out)
+        else:
+            made.take(order[start:stop], out)
+        yield slice(start, stop), torch.from_numpy(out)
+
+
+RowChoice: TypeAlias = "slice | torch.Tensor"
+
+
+class Targets:
+    """Nodes of a type.
+
+    Parameters
+    ----------
+    nodes : (n,) ids, in any order, repeats allowed; a range: all nodes
+    num_nodes : of the type
+    place : the device that computes
+    """
+
+    def __init__(self, nodes: IdArray | range, num_nodes: int, place: torch.device) -> None:
+        everyone = range(num_nodes)
+        # As everybody is asked for where predictions of all are: without an order of their own.
+        is_all = isinstance(nodes, range) or (
+            len(nodes) == num_nodes and bool((nodes == np.arange(num_nodes)).all())
+        )
+        self.nodes: IdArray | range = everyone if is_all else nodes
+        self._place = place
+        self._order = None if is_all else np.argsort(nodes, kind="stable")
+        self._sorted = None if self._order is None else np.asarray(nodes)[self._order]
+
+    def __len__(self) -> int:
+        """Return n."""
+        return len(self.nodes)
+
+    def among(self, start: int, stop: int) -> tuple[RowChoice, RowChoice] | None:
+        """Return the positions of those that are nodes ``start`` to ``stop``, and their rows in that chunk; None: none.
+
+        A slice, where it is all of them.
+        """
+        if self._order is None or self._sorted is None:
+            return slice(start, stop), slice(None)
+        first, last = np.searchsorted(self._sorted, [start, stop])
+        if first == last:
+            return None
+        rows = torch.from_numpy(self._sorted[first:last] - start)
+        return torch.from_numpy(self._order[first:last]).to(self._place), rows.to(self._place)

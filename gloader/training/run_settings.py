@@ -1,0 +1,158 @@
+"""The settings of a run, from keywords or from the ``config.yaml`` of its folder."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from gloader.config import (
+    RECORDED_AS,
+    LinkConfig,
+    LoaderSettings,
+    ModelConfig,
+    OptimConfig,
+    StepConfig,
+    TrainSettings,
+    loader_defaults,
+)
+from gloader.core.malformed import MALFORMED, read_yaml_mapping
+from gloader.core.near_names import near_advice
+from gloader.errors import ConfigError, StoreExistsError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import ModuleType
+
+
+_SECTIONS = {"model": ModelConfig, "optim": OptimConfig, "step": StepConfig, "links": LinkConfig}
+_OF_THE_RUN = ("task", "runs")
+
+
+def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
+    """Return the settings of a run whose parts are named without their sections. Pure.
+
+    A keyword is what the flag of `gloader train` is called, with underscores (``batch_size``, ``checkpoint_every``);
+    those of the loader are called as `Loader` calls them (``fanouts``, ``sharing``, ``stall_timeout_s``).
+
+    Parameters
+    ----------
+    keywords : values by name; what is not there has its default
+
+    Raises
+    ------
+    TypeError
+        There is no such keyword.
+    ConfigError
+        A size cannot be read.
+    """
+    homes = setting_homes()
+    parts: dict[str, dict[str, Any]] = {section: {} for section in (*_SECTIONS, "loader", "run")}
+    for name, value in keywords.items():
+        if name not in homes:
+            raise TypeError(f"a run has no setting {name!r}; {near_advice(name, homes)}")
+        section, field = homes[name]
+        parts[section][field] = value
+    return TrainSettings(
+        model=ModelConfig(**parts["model"]),
+        optim=OptimConfig(**parts["optim"]),
+        step=StepConfig(**parts["step"]),
+        links=LinkConfig(**parts["links"]),
+        loader=LoaderSettings.of(**parts["loader"]),
+        **parts["run"],
+    )
+
+
+def setting_homes() -> dict[str, tuple[str, str]]:
+    """Return, for each keyword, the section that it belongs to and what it is called there."""
+    # Settings that are no flags belong to a loader that somebody else drives: its epochs, its rank.
+    recorded = LoaderSettings().recorded()
+    homes = {name: ("loader", name) for name in loader_defaults() if RECORDED_AS.get(name, name) in recorded}
+    for section, kind in _SECTIONS.items():
+        homes |= {field.name: (section, field.name) for field in fields(kind)}
+    homes["model"] = homes.pop("name")
+    return homes | {name: ("run", name) for name in _OF_THE_RUN}
+
+
+CONFIG = "config.yaml"
+_EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})  # of every config.yaml that a run wrote
+_MAX_CONFIG_BYTES = 1 << 14  # a run writes about 1,500; the YAML reader looks at every bracket that is open
+_KEYWORDS = {recorded: name for name, recorded in RECORDED_AS.items()}
+
+
+def read_train_settings(run: Path) -> TrainSettings:
+    """Return what `gloader.training.train.fit` was given for the run in a folder.
+
+    Raises
+    ------
+    ConfigError
+        There is no ``config.yaml``, or it is not what a run writes.
+    """
+    path = run / CONFIG
+    content: Mapping[str, Any] = read_yaml_mapping(
+        path, what="the settings of a run", holds="what gloader train wrote", error=ConfigError
+    )
+    try:
+        loader: Any = {_KEYWORDS.get(name, name): value for name, value in content["loader"].items()}
+        return TrainSettings(
+            model=ModelConfig(**content["model"]),
+            optim=OptimConfig(**content["optim"]),
+            step=StepConfig(**{part.name: content[part.name] for part in fields(StepConfig)}),
+            loader=LoaderSettings.of(**loader),
+            task=content.get("task", "node"),
+            links=_links(content.get("links", {})),
+            runs=content["runs"],
+        )
+    except MALFORMED as error:
+        raise ConfigError(f"{path} is not what gloader train wrote: {error!r}") from error
+
+
+def holds_run(root: Path) -> bool:
+    """Return whether the folder ``root`` holds a run, whatever became of that."""
+    # numba comes with it, which loads when something is trained, not for --help.
+    from gloader.training.checkpoint.files import newest_checkpoint
+
+    return recorded_settings(root) is not None or newest_checkpoint(root) is not None
+
+
+def require_no_run(root: Path) -> None:
+    """Raise StoreExistsError where the folder ``root`` holds a run."""
+    if holds_run(root):
+        raise StoreExistsError(
+            errno.EEXIST,
+            "holds a run already; resume=True goes on with it, overwrite=True replaces it",
+            str(root),
+        )
+
+
+def is_begun(root: Path) -> bool:
+    """Return whether a run has begun in the folder ``root``, so that it can be resumed."""
+    return recorded_settings(root) is not None
+
+
+def recorded_settings(root: Path) -> dict[str, Any] | None:
+    """Return the settings of the run in ``root``; None where there is no such file, or no run wrote it."""
+    yaml = yaml_reader()
+    try:
+        with (root / CONFIG).open("rb") as file:
+            content = yaml.safe_load(file.read(_MAX_CONFIG_BYTES))
+    except (OSError, yaml.YAMLError, *MALFORMED):
+        return None
+    return content if isinstance(content, dict) and content.keys() >= _EVERY_RUN_HAS else None
+
+
+def yaml_reader() -> ModuleType:
+    """Return PyYAML, which training without a folder does without."""
+    try:
+        import yaml
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"a run's folder has its settings as YAML, and {error}: pip install pyyaml"
+        ) from error
+    return yaml
+
+
+def _links(values: Mapping[str, Any]) -> LinkConfig:
+    edges = values.get("eval_edges")
+    return LinkConfig(**{**values, "eval_edges": None if edges is None else tuple(edges)})

@@ -1,0 +1,342 @@
+"""The cost model of an exchange: machines read a superbatch's missing rows each alone, or once for all. Pure.
+
+Each machine describes itself by the numbers of an `OwnPart`. All machines have the parts of all, and so come to the
+same choice.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Final, Literal, Self
+
+from gloader.core.units import format_bytes, format_seconds
+from gloader.errors import BudgetError, ConfigError
+from gloader.ssd_store.cost.io_rates import ReadTimes
+from gloader.ssd_store.read.extents import ALIGNMENT
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.ssd_store.cost.strategy import MissCounts
+
+
+ReceivedAs = Literal["staged", "packed"]
+
+# Whoever reads alone waits for nobody: a common sweep must be this much faster.
+SHARED_GAIN: Final = 1.05
+# Collectives that plan an exchange: that all begin the same one, how many rows each asks for, how many rounds there
+# are, and where they begin. What machines agree on before is gathered whatever they choose.
+_PLAN_COLLECTIVES: Final = 4
+_STEPS_AHEAD: Final = 2  # that ids go ahead of their rows
+_ID_BYTES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRates:
+    """What the network between the machines does while all of them send and receive at once."""
+
+    bytes_per_s: float  # that a machine sends, and receives at the same time
+    latency_s: float  # of a collective without bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPart:
+    """What a machine tells the others of the rows of a table that it misses, and of its disk and network.
+
+    Every field is a number that a float64 holds.
+    """
+
+    unique_rows: float
+    sweep_requests: float  # of a sweep for them, over the whole file
+    sweep_bytes: float
+    gap_bytes: float  # the longest hole that its sweeps read through
+    own_s: float  # to read them alone in the best way; inf: this machine does not have all rows
+    write_s: (
+        float  # to write what it receives into packs; 0: it stays in memory; inf: there is no room for it
+    )
+    read_back_s: float  # of those packs, and to deal them out
+    is_one_device: float  # 1: packs are on the device of the features; 0: they are not
+    small_per_s: float  # the rates of `ReadTimes`
+    medium_per_s: float
+    wide_per_s: float
+    bytes_per_s: float
+    network_bytes_per_s: float
+    latency_s: float
+
+    @classmethod
+    def of(
+        cls,
+        counts: MissCounts,
+        rates: IoRates,
+        network: NetworkRates,
+        *,
+        own_s: float,
+        received_as: ReceivedAs | None,
+        gap_bytes: int,
+    ) -> Self:
+        """Return the part of this machine. Pure.
+
+        From the rates as they were measured: what a run learns of common sweeps is the factor of `choose_exchange`.
+
+        Parameters
+        ----------
+        counts : of its missing rows
+        rates : of its devices
+        network : as it measured it
+        own_s : predicted for the best way to read them alone; inf: it does not have all rows
+        received_as : where rows from other machines go, of `place_received`; None: there is no room for them
+        gap_bytes : the longest hole that a sweep reads through, as counted for
+        """
+        times = rates.times
+        write = counts.pack_bytes / rates.write_bytes_per_s
+        # What arrives is dealt out as what a sweep of its own brings.
+        after = rates.dealing_seconds(counts.unique_rows * counts.row_bytes)
+        if received_as == "packed":
+            after = rates.dealing_seconds(counts.pack_bytes) + counts.pack_bytes / rates.pack_read_bytes_per_s
+        return cls(
+            unique_rows=float(counts.unique_rows),
+            sweep_requests=float(counts.sweep_requests),
+            sweep_bytes=float(counts.sweep_bytes),
+            gap_bytes=float(gap_bytes),
+            own_s=own_s,
+            write_s={"staged": 0.0, "packed": write, None: math.inf}[received_as],
+            read_back_s=after,
+            is_one_device=float(rates.is_one_device),
+            small_per_s=times.small_per_s,
+            medium_per_s=times.medium_per_s,
+            wide_per_s=times.wide_per_s,
+            bytes_per_s=times.bytes_per_s,
+            network_bytes_per_s=network.bytes_per_s,
+            latency_s=network.latency_s,
+        )
+
+    def to_numbers(self) -> tuple[float, ...]:
+        """Return the fields in their order, to be gathered from all machines. Pure."""
+        return astuple(self)
+
+    @classmethod
+    def from_numbers(cls, numbers: Sequence[float]) -> Self:
+        """Return the part that `to_numbers` wrote; raises ConfigError for another count of numbers. Pure."""
+        names = [field.name for field in fields(cls)]
+        if len(numbers) != len(names):
+            raise ConfigError(
+                f"a machine sent {len(numbers)} numbers of its missing rows, and {len(names)} are expected; use one "
+                "version of gloader on all machines"
+            )
+        return cls(**{name: float(number) for name, number in zip(names, numbers, strict=True)})
+
+    def read_seconds(self, requests: float, num_bytes: float) -> float:
+        """Return the seconds in which this machine reads ``num_bytes`` in ``requests`` about equal reads. Pure."""
+        times = ReadTimes(
+            small_per_s=self.small_per_s,
+            medium_per_s=self.medium_per_s,
+            wide_per_s=self.wide_per_s,
+            bytes_per_s=self.bytes_per_s,
+        )
+        return requests * times.seconds(num_bytes / requests) if requests > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Union:
+    """What all machines together miss of a table, where what one misses says nothing of what another does."""
+
+    rows: float
+    sweep_requests: float
+    sweep_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeCost:
+    """The seconds of a common sweep for one machine."""
+
+    sweep_s: float  # of its range, for all machines
+    network_s: float
+    write_s: float
+    read_back_s: float
+    total_s: float  # network and disk work at the same time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangeChoice:
+    """Whether all machines share one sweep over the rows that they miss, and why."""
+
+    is_shared: bool
+    own_s: float  # of the slowest machine
+    shared_s: float  # of the slowest machine
+    reason: str
+
+
+def place_received(
+    counts: MissCounts, *, memory_bytes: int, spill_bytes: int, forced: str | None = None
+) -> ReceivedAs | None:
+    """Return where rows from other machines can go: into memory, else into packs; None: into neither. Pure.
+
+    Parameters
+    ----------
+    counts : of the missing rows
+    memory_bytes, spill_bytes : memory and disk that they may take
+    forced : "staged" or "packed" has rows go nowhere else, "direct" nowhere; None or "auto": wherever there is room
+    """
+    allowed = ("staged", "packed") if forced is None or forced == "auto" else (forced,)
+    if "staged" in allowed and counts.in_ram_bytes <= memory_bytes:
+        return "staged"
+    return "packed" if "packed" in allowed and counts.pack_bytes <= spill_bytes else None
+
+
+def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -> Union:
+    """Return what a sweep for all machines would read of the whole file. Pure.
+
+    Machines draw their batches independently, so a row, or a byte of the file, is passed over by all of them with the
+    product of their chances. A read of the union begins where one machine's read begins and no other's is under way or
+    has ended less than a hole ago.
+
+    Parameters
+    ----------
+    parts : of all machines
+    num_rows, row_bytes : N and R, of the table
+    """
+    file_bytes = max(num_rows * row_bytes, 1)
+    left_rows = math.prod(1 - min(part.unique_rows / max(num_rows, 1), 1.0) for part in parts)
+    # Each read with the hole behind it: where two of these meet, a sweep goes on from one read to the next.
+    gap = max((part.gap_bytes for part in parts), default=0.0)
+    left = [_left(part, file_bytes, gap) for part in parts]
+    # Of two that begin on the same page, one counts: half a page for each of them.
+    free = [_left(part, file_bytes, gap + ALIGNMENT / 2) for part in parts]
+    requests = sum(
+        part.sweep_requests * math.prod(free[:number] + free[number + 1 :])
+        for number, part in enumerate(parts)
+    )
+    swept = file_bytes * (1 - math.prod(left)) - gap * requests
+    longest = max((part.sweep_bytes for part in parts), default=0.0)
+    return Union(
+        rows=num_rows * (1 - left_rows),
+        sweep_requests=max(requests, 1.0) if longest else 0.0,
+        sweep_bytes=max(swept, longest),
+    )
+
+
+def _left(part: OwnPart, file_bytes: int, hole_bytes: float) -> float:
+    """Return the part of the file that a machine's reads, each with a hole behind it, leave out. Pure."""
+    return max(1 - (part.sweep_bytes + hole_bytes * part.sweep_requests) / file_bytes, 0.0)
+
+
+def predict_exchange(
+    parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int, shares: Sequence[float], round_bytes: int
+) -> tuple[ExchangeCost, ...]:
+    """Return what a common sweep takes on each machine. Pure.
+
+    What owners have in their host caches is not counted: it makes the sweep cheaper than this.
+
+    Parameters
+    ----------
+    parts : of the W machines
+    num_rows, row_bytes : N and R, of the table
+    shares : (W,) of the rows of the table that each machine owns; they add up to 1
+    round_bytes : that a machine sends or receives in a round
+    """
+    union = expected_union(parts, num_rows=num_rows, row_bytes=row_bytes)
+    wanted = sum(part.unique_rows for part in parts)
+    width = row_bytes + _ID_BYTES  # ids go the other way, before the rows
+    moved = [
+        width * max((1 - share) * part.unique_rows, share * (wanted - part.unique_rows))
+        for part, share in zip(parts, shares, strict=True)
+    ]
+    # All machines take part in every round.
+    rounds = math.ceil(max(moved) / max(round_bytes, 1))
+    collectives = count_collectives(rounds)
+    return tuple(
+        _cost_of(part, union, share=share, moved_bytes=num_bytes, rounds=rounds, collectives=collectives)
+        for part, share, num_bytes in zip(parts, shares, moved, strict=True)
+    )
+
+
+def count_collectives(num_rounds: int) -> int:
+    """Return the collectives of an exchange in so many rounds, none where nobody asks for a row. Pure."""
+    return _PLAN_COLLECTIVES + (num_rounds + _STEPS_AHEAD if num_rounds else 0)
+
+
+def _cost_of(
+    part: OwnPart, union: Union, *, share: float, moved_bytes: float, rounds: int, collectives: int
+) -> ExchangeCost:
+    sweep = part.read_seconds(share * union.sweep_requests, share * union.sweep_bytes)
+    network = moved_bytes / part.network_bytes_per_s + collectives * part.latency_s
+    # As in `predict_seconds`: one device reads and writes in turns.
+    disk = sweep + part.write_s if part.is_one_device else max(sweep, part.write_s)
+    # While the rows of a round are on their way, those of the next are read: the first and the last overlap with none.
+    total = max(disk, network) + min(disk, network) / max(rounds, 1) + part.read_back_s
+    return ExchangeCost(
+        sweep_s=sweep,
+        network_s=network,
+        write_s=part.write_s,
+        read_back_s=part.read_back_s,
+        total_s=total,
+    )
+
+
+def choose_exchange(
+    parts: Sequence[OwnPart],
+    *,
+    num_rows: int,
+    row_bytes: int,
+    shares: Sequence[float],
+    round_bytes: int,
+    factor: float = 1.0,
+) -> ExchangeChoice:
+    """Choose for all machines together: a common sweep, or one on each. The slowest machine counts. Pure.
+
+    The same parts make the same choice on every machine. A common sweep must be 5% faster: who reads alone waits for
+    nobody.
+
+    Parameters
+    ----------
+    parts, num_rows, row_bytes, shares, round_bytes : as of `predict_exchange`
+    factor : what common sweeps took so far over what was predicted, of the slowest machine
+
+    Raises
+    ------
+    BudgetError
+        A machine does not have all rows, and one has no room for those that it would receive.
+    """
+    costs = predict_exchange(
+        parts, num_rows=num_rows, row_bytes=row_bytes, shares=shares, round_bytes=round_bytes
+    )
+    own_s = max(part.own_s for part in parts)
+    shared_s = factor * max(cost.total_s for cost in costs)
+    if math.isinf(own_s) and math.isinf(shared_s):
+        _refuse(parts, row_bytes)
+    is_shared = shared_s * SHARED_GAIN <= own_s
+    return ExchangeChoice(
+        is_shared=is_shared,
+        own_s=own_s,
+        shared_s=shared_s,
+        reason=_reason(costs, own_s, shared_s, is_shared=is_shared),
+    )
+
+
+def _refuse(parts: Sequence[OwnPart], row_bytes: int) -> None:
+    number = next(number for number, part in enumerate(parts) if math.isinf(part.write_s))
+    num_bytes = int(parts[number].unique_rows * row_bytes)
+    raise BudgetError(
+        f"machine {number} of {len(parts)} has no room for the {int(parts[number].unique_rows):,} rows "
+        f"({format_bytes(num_bytes)}) of a superbatch that come from other machines; "
+        "raise its memory_budget or spill_budget, or use smaller superbatches"
+    )
+
+
+def _reason(costs: Sequence[ExchangeCost], own_s: float, shared_s: float, *, is_shared: bool) -> str:
+    """Say in words why. Pure."""
+    if math.isinf(own_s):
+        return "shared: no machine has all rows"
+    if math.isinf(shared_s):
+        return "own: a machine has no room for rows from others"
+    slowest = max(costs, key=lambda cost: cost.total_s)
+    parts = [("sweep", slowest.sweep_s), ("network", slowest.network_s)]
+    parts += [("packs", slowest.write_s + slowest.read_back_s)] if slowest.write_s else []
+    shared = f"a common sweep takes {format_seconds(shared_s)} ("
+    shared += ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in parts) + ")"
+    own = f"own sweeps {format_seconds(own_s)}"
+    if not is_shared and shared_s < own_s:
+        own += f" (gains less than {SHARED_GAIN - 1:.0%})"
+    return f"{shared}, {own}" if is_shared else f"{own}, {shared}"

@@ -1,0 +1,661 @@
+"""A store of feature rows (N, F): written to the SSD, read from it with every byte verified, or held in memory.
+
+`FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` serves the same interface from an
+array.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.ids import as_ids
+from gloader.core.near_names import near_attributes
+from gloader.errors import ConfigError, ShapeError, StoreError
+from gloader.ssd_store.cost.profile import default_row_gap_bytes, ring_depth
+from gloader.ssd_store.format.format import (
+    DATA_OFFSET,
+    find_manifest_name,
+    read_manifest,
+    require_same,
+    stored_dtype,
+    told_apart,
+)
+from gloader.ssd_store.format.manifest import STORE_MANIFEST
+from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
+from gloader.ssd_store.read.columns import Column, StoredRows, check_request, load_column, require_here
+from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
+from gloader.ssd_store.read.lane import ReadKeywords, ReadLane, ReadSettings, mismatch
+from gloader.ssd_store.read.row_kernels import copy_extent, make_target
+from gloader.ssd_store.write.feature_column import FEATURE_DTYPES
+from gloader.ssd_store.write.new_directory import NewDirectory
+from gloader.types import IdArray, ReadStats
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    from gloader.ssd_store.format.format import Manifest
+    from gloader.ssd_store.write.feature_column import FeatureColumnWriter
+
+
+FEATURES: Final = "features"
+FEATURE_STORE: Final = "feature_store"
+
+
+class FeatureWriter:
+    """Creates a stand-alone feature store at ``path``; commits at the clean end of its ``with`` block.
+
+    An exception in the block, of any kind, leaves nothing behind and propagates unchanged.
+
+    Parameters
+    ----------
+    path : the directory to create
+    num_rows : N
+    dim : F
+    dtype : as stored: float32, float16, bfloat16 or int8, as text or as numpy's
+    overwrite : replace a store or dataset at ``path``, atomically, at the commit
+    check_finite : refuse NaN and infinity (int8 always does)
+
+    Raises
+    ------
+    ConfigError
+        Features cannot be stored in this dtype.
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        *,
+        num_rows: int,
+        dim: int,
+        dtype: DTypeLike | str,
+        overwrite: bool = False,
+        check_finite: bool = False,
+        os_io: OsIO = REAL_OS,
+    ) -> None:
+        self._shape = (int(num_rows), int(dim))
+        self._dtype = feature_dtype_name(dtype)
+        self._check_finite = check_finite
+        self._directory = NewDirectory(path, manifest_name=STORE_MANIFEST, overwrite=overwrite, os_io=os_io)
+        self._column: FeatureColumnWriter | None = None
+
+    def __enter__(self) -> Self:
+        """Take the path and check the space.
+
+        Raises
+        ------
+        StoreExistsError, StoreLockedError, StoreWriteError
+            As `NewDirectory`.
+        ShapeError
+            The dimension is not positive.
+        """
+        self._directory.__enter__()
+        try:
+            num_rows, dim = self._shape
+            self._column = self._directory.features(
+                FEATURES, num_rows=num_rows, dim=dim, dtype=self._dtype, check_finite=self._check_finite
+            )
+        except BaseException as error:
+            self._directory.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A failed block commits nothing: half the rows would look like all of them.
+        if error is not None:
+            self._directory.__exit__(kind, error, trace)
+            return
+        try:
+            self._directory.commit(FEATURE_STORE, {})
+        except BaseException as failure:
+            self._directory.__exit__(type(failure), failure, failure.__traceback__)
+            raise
+
+    def append(self, chunk: NDArray[Any]) -> None:
+        """Append the rows ``chunk`` (n, F); see `FeatureColumnWriter.append`."""
+        if self._column is None:
+            raise ShapeError("the writer is not open; use `with FeatureStore.writer(...) as writer:`")
+        self._column.append(chunk)
+
+
+def feature_dtype_name(dtype: DTypeLike | str) -> str:
+    """Return the format's name of a feature dtype, given as text or as a numpy dtype. Pure.
+
+    Raises
+    ------
+    ConfigError
+        Features cannot be stored in it.
+    """
+    try:
+        name = dtype if isinstance(dtype, str) and dtype in FEATURE_DTYPES else np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in FEATURE_DTYPES:
+        raise ConfigError(f"features cannot be stored as {name!r}; allowed: {', '.join(FEATURE_DTYPES)}")
+    return name
+
+
+class RamFeatures:
+    """A `FeatureSource` over a matrix in memory. Thread-safe; holds a reference to ``array``, no copy.
+
+    Parameters
+    ----------
+    array : (N, F)
+        C-contiguous; bfloat16 as uint16 with ``is_bfloat16``.
+    is_bfloat16 : bool
+        Whether uint16 elements are bfloat16.
+    scale : (N,) float32, optional
+        Factor of each int8 row.
+
+    Raises
+    ------
+    ShapeError
+        The matrix is not two-dimensional, has no column or is not C-contiguous, or ``scale`` does not fit.
+    """
+
+    def __init__(
+        self, array: NDArray[Any], *, is_bfloat16: bool = False, scale: NDArray[np.float32] | None = None
+    ) -> None:
+        if array.ndim != 2 or array.shape[1] < 1 or not array.flags.c_contiguous:
+            raise ShapeError(
+                f"features must be a C-contiguous (N, F) matrix with F >= 1, got shape {array.shape}, "
+                f"strides {array.strides}; use numpy.ascontiguousarray"
+            )
+        if scale is not None and (scale.shape != array.shape[:1] or scale.dtype != np.float32):
+            raise ShapeError(
+                f"scale must be float32 of shape {array.shape[:1]}, got {scale.dtype} of {scale.shape}"
+            )
+        self._array = array
+        self._is_bfloat16 = is_bfloat16
+        self._scale = scale
+        bytes_view = array.reshape(-1).view(np.uint8)
+        # Elements of 16 bits leave no odd byte; of those of 8 bits nobody looks at the halves.
+        even = bytes_view.shape[0] // 2 * 2
+        self._bytes = bytes_view
+        self._halves = bytes_view[:even].view(np.uint16)
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The matrix (N, F), as it is stored."""
+        return self._array
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return int(self._array.shape[0])
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return int(self._array.shape[1])
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of a stored element; uint16 for bfloat16."""
+        return self._array.dtype
+
+    def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
+        """Copy ``rows`` into ``out``. Thread-safe.
+
+        Parameters
+        ----------
+        rows : (M,) int64
+            Row ids, in any order, repeats allowed.
+        out : (M, F), or (K, F) with ``at``
+            C-contiguous, of the stored dtype or float32.
+        at : (M,) int64, optional
+            Row of ``out`` for each of ``rows``; defaults to 0..M-1.
+
+        Raises
+        ------
+        ShapeError
+            A row is out of range, or a shape or dtype does not fit.
+        """
+        request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
+        target = make_target(
+            request.rows,
+            request.position,
+            out,
+            dtype=self.dtype,
+            is_bfloat16=self._is_bfloat16,
+            scale=self._scale,
+        )
+        copy_extent(*target, 0, target.rows.shape[0], 0, self._bytes.shape[0], 0, self._bytes, self._halves)
+        return ReadStats(rows=request.rows.shape[0], requests=0, bytes_read=0)
+
+    def close(self) -> None:
+        """Do nothing; the array belongs to whoever made it."""
+
+
+MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 reads of this size in flight
+_WHEN_CLOSED = "the store is closed; open it again"
+_LOAD_BYTES = 4 * 2**20  # read at a time when all rows are read
+
+
+@near_attributes
+class FeatureStore:
+    """A matrix of features on the SSD, open for reading: a `FeatureSource`.
+
+    Thread-safe: calls of `read_into` from several threads take turns. Owns its file, a lane with threads or a ring,
+    and its bounce memory until `close`; also a context manager. Made by `create` or `open`. A forked child may use
+    it beside its parent, and has a lane and bounce memory of its own then.
+
+    Parameters
+    ----------
+    file : DeviceFile
+        The open file of the rows.
+    column : Column
+        What the manifest says about it, scales and page checksums.
+    settings : ReadSettings
+        As passed to `open`.
+    os_io : OsIO
+        The system calls to make.
+    """
+
+    def __init__(
+        self,
+        file: DeviceFile,
+        column: Column,
+        *,
+        settings: ReadSettings,
+        os_io: OsIO,
+    ) -> None:
+        gap = settings.gap_bytes
+        self._file = file
+        self._record = column.record
+        self._scale = column.scale
+        self._checksums = column.checksums
+        self._held = column.held
+        self._settings = settings
+        self._os_io = os_io
+        self._gap_bytes = (
+            default_row_gap_bytes(file.path.parent, column.record.row_bytes) if gap is None else gap
+        )
+        self._dtype = stored_dtype(column.record.dtype)
+        self._extent_bytes = max(
+            min(MAX_EXTENT_BYTES, settings.ring_bytes), min_extent_bytes(column.record.row_bytes)
+        )
+        self._lane = ReadLane(
+            max(settings.ring_bytes, self._extent_bytes),
+            io=settings.io,
+            is_direct=file.is_direct,
+            depth=settings.queue_depth,
+            ring_depth=ring_depth(file.path.parent),
+            os_io=os_io,
+            when_closed=_WHEN_CLOSED,
+        )
+
+    def __repr__(self) -> str:
+        """Return the sizes."""
+        return f"FeatureStore(num_rows={self.num_rows}, dim={self.dim}, dtype={self.dtype})"
+
+    @classmethod
+    def create(
+        cls, path: StrPath, array: NDArray[Any], *, dtype: DTypeLike | None = None, overwrite: bool = False
+    ) -> Self:
+        """Write ``array`` (N, F) to a new store at ``path`` and open it.
+
+        Parameters
+        ----------
+        path : path
+            A folder that does not exist yet.
+        array : (N, F)
+            Features.
+        dtype : dtype, optional
+            What to store: float32, float16, "bfloat16" or int8 (with a scale per row); defaults to the
+            array's own.
+        overwrite : bool
+            Replace an existing store, atomically.
+
+        Raises
+        ------
+        ShapeError
+            The array is not a matrix, or cannot be stored as ``dtype``.
+        StoreExistsError, StoreLockedError, StoreWriteError
+            As `writer`.
+        """
+        if array.ndim != 2:
+            raise ShapeError(f"features must be an (N, F) matrix, got shape {array.shape}")
+        rows, dim = array.shape
+        stored = array.dtype if dtype is None else dtype
+        with cls.writer(path, num_rows=rows, dim=dim, dtype=stored, overwrite=overwrite) as writer:
+            writer.append(array)
+        return cls.open(path)
+
+    @classmethod
+    def writer(
+        cls, path: StrPath, *, num_rows: int, dim: int, dtype: DTypeLike, overwrite: bool = False
+    ) -> FeatureWriter:
+        """Return a writer that takes the rows in chunks and commits at the end of its with-block.
+
+        Parameters
+        ----------
+        path : path
+            A folder that does not exist yet, or a store with ``overwrite``.
+        num_rows, dim : int
+            N and F.
+        dtype : dtype
+            What to store, as for `create`.
+        overwrite : bool
+            Replace an existing store, atomically.
+
+        Raises
+        ------
+        ShapeError, StoreExistsError, StoreLockedError, StoreWriteError
+            As `FeatureWriter`.
+        """
+        return FeatureWriter(path, num_rows=num_rows, dim=dim, dtype=dtype, overwrite=overwrite)
+
+    @classmethod
+    def open(
+        cls,
+        path: StrPath,
+        *,
+        column: str = "features",
+        manifest: Manifest | None = None,
+        os_io: OsIO = REAL_OS,
+        **how: Unpack[ReadKeywords],
+    ) -> Self:
+        """Open a column of a store or dataset for reading. Writes nothing.
+
+        Parameters
+        ----------
+        path : path
+            The folder of a store or dataset.
+        column : str
+            Name of the array.
+        manifest : Manifest, optional
+            The folder's commit record, as it was read before; defaults to the one that is there.
+        os_io : OsIO
+            The system calls to make.
+        io : {"auto", "uring", "threads", "buffered"}
+            How requests are made: through io_uring, threads that block in ``pread``, or threads that read
+            through the page cache; "auto" takes the first that this system allows.
+        verify : {"read", "open", "off"}
+            Check each page against its checksum whenever it is read; all of them once, now; or never
+            (damage on the device then goes unnoticed).
+        direct : {"auto", "require", "off"}
+            Go around the page cache if the file system can; or fail if it cannot; or do not.
+        queue_depth : int, optional
+            Requests in flight; defaults to what the remembered profile of the device says with io_uring, without one
+            256, and to 16 with threads.
+        gap_bytes : int, optional
+            Longest hole between two wanted pages that is read through instead of making another request;
+            defaults to what the remembered profile of the device says; without one 8 KiB, or 0 for rows of a page
+            and more.
+        ring_bytes : int
+            Bounce memory: what is read passes through it on its way to the caller's array. 8 MiB by default; as much
+            as a row and the pages that it begins and ends in at least.
+
+        Raises
+        ------
+        StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError
+            There is no complete store at ``path``, or another than ``manifest`` says.
+        FormatError, VersionError, ChecksumError
+            It is damaged, or of another version.
+        ConfigError
+            A setting is unknown or cannot be had here.
+        ShapeError
+            The column is not a matrix.
+        """
+        settings = ReadSettings(**how)
+        root = Path(path)
+        if manifest is None:
+            manifest = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
+        with told_apart(root, manifest, os_io=os_io):
+            is_verified = settings.verify != "off"
+            loaded = load_column(root, column, manifest, is_verified=is_verified, os_io=os_io)
+            file = DeviceFile(loaded.path, direct=settings.file_mode, os_io=os_io)
+            try:
+                # Without page checksums nothing else would tell the rows of another store at this path.
+                require_same(root, manifest, os_io=os_io)
+                store = cls(file, loaded, settings=settings, os_io=os_io)
+            except BaseException:
+                file.close()
+                raise
+        if settings.verify == "open":  # closes the store if it fails
+            store._verify_all()
+        return store
+
+    @property
+    def num_rows(self) -> int:
+        """N."""
+        return self._record.shape[0]
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """The first row that is here, and the row behind the last; of a part of a dataset not all are."""
+        return (0, self.num_rows) if self._held is None else (self._held.first, self._held.past)
+
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self._record.shape[1]
+
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """The dtype of a stored element; uint16 for bfloat16."""
+        return self._dtype
+
+    @property
+    def logical_dtype(self) -> str:
+        """The dtype that the elements stand for, such as "bfloat16"."""
+        return self._record.dtype
+
+    @property
+    def row_bytes(self) -> int:
+        """R."""
+        return self._record.row_bytes
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hexadecimal digits that change with any byte of the features."""
+        return self._record.digest
+
+    @property
+    def max_extent_bytes(self) -> int:
+        """Longest read of one batch's rows."""
+        return self._extent_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the open store holds: bounce memory, page checksums, scales."""
+        scale_bytes = 0 if self._scale is None else self._scale.nbytes
+        return self._lane.bounce_bytes + self._checksums.nbytes + scale_bytes
+
+    @property
+    def backend(self) -> str:
+        """How requests are made: "uring", "threads" or "plain"."""
+        return self._lane.backend
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether reads go around the page cache."""
+        return self._file.is_direct
+
+    @property
+    def stored_rows(self) -> StoredRows:
+        """What a sweep or another lane needs to read the same rows beside this store.
+
+        Raises
+        ------
+        StoreError
+            The store is closed, or its file has no status.
+        """
+        if self._file.fd < 0:
+            raise StoreError(f"{self._file.path}: {_WHEN_CLOSED}")
+        return StoredRows(
+            path=self._file.path,
+            identity=self._file.identity,
+            num_rows=self.num_rows,
+            dim=self.dim,
+            row_bytes=self.row_bytes,
+            dtype=self._dtype,
+            is_bfloat16=self._record.dtype == "bfloat16",
+            scale=self._scale,
+            checksums=self._checksums,
+            format_version=self._record.version,
+            gap_bytes=self._gap_bytes,
+            settings=self._settings,
+            os_io=self._os_io,
+            held=self._held,
+        )
+
+    def require_here(self, first: int, past: int) -> None:
+        """Require that rows ``first`` to ``past - 1`` are here.
+
+        Raises
+        ------
+        RowNotHereError
+            They are not all: another machine has them; says which, and what to do.
+        """
+        if first < past:
+            require_here(self._file.path, self._held, first, past - 1)
+
+    def duplicate_file(self) -> DeviceFile:
+        """Return another owner of the store's open file, for the caller to close.
+
+        Raises
+        ------
+        StoreError
+            The store is closed.
+        StoreOpenError
+            The process has no descriptor left.
+        """
+        if self._file.fd < 0:
+            raise StoreError(f"{self._file.path}: {_WHEN_CLOSED}")
+        return self._file.duplicate()
+
+    def read_into(
+        self,
+        rows: IdArray,
+        out: NDArray[Any],
+        /,
+        *,
+        at: IdArray | None = None,
+        gap_bytes: int | None = None,
+    ) -> ReadStats:
+        """Read ``rows`` into ``out``; all of them, or raise. Thread-safe.
+
+        Parameters
+        ----------
+        rows : (M,) int64
+            Row ids, in any order, repeats allowed; ascending ids are cheapest.
+        out : (M, F), or (K, F) with ``at``
+            C-contiguous, of the stored dtype, or float32, to which rows are then converted. Undefined after an
+            error.
+        at : (M,) int64, optional
+            Row of ``out`` for each of ``rows``; the other rows of ``out`` are left alone.
+        gap_bytes : int, optional
+            Longest hole that is read through; defaults to that of the store.
+
+        Raises
+        ------
+        ShapeError
+            A row is out of range, or a shape or dtype does not fit; nothing was read.
+        RowNotHereError
+            A row is on another machine; nothing was read.
+        StoreReadError
+            The device failed.
+        ChecksumError
+            Bytes on the device are not what was written.
+        TruncatedStoreError
+            The file was cut after it was opened.
+        StoreError
+            The store is closed.
+        """
+        request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at).in_file_order()
+        if self._held is not None and request.rows.shape[0]:
+            require_here(self._file.path, self._held, int(request.rows[0]), int(request.rows[-1]))
+        target = make_target(
+            request.rows,
+            request.position,
+            out,
+            dtype=self._dtype,
+            is_bfloat16=self._record.dtype == "bfloat16",
+            scale=self._scale,
+        )
+        # In file order the rows of a page meet, and reads merge.
+        extents = plan_extents(
+            request.rows,
+            row_bytes=self.row_bytes,
+            data_offset=DATA_OFFSET,
+            max_gap_bytes=self._gap_bytes if gap_bytes is None else gap_bytes,
+            max_extent_bytes=self._extent_bytes,
+        )
+        requests, page = self._lane.read(
+            self._file,
+            extents,
+            target,
+            data_offset=DATA_OFFSET,
+            checksums=self._checksums,
+            format_version=self._record.version,
+        )
+        if page >= 0:
+            raise mismatch(
+                self._file.path, page, target.rows, row_bytes=self.row_bytes, data_offset=DATA_OFFSET
+            )
+        return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
+
+    def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
+        """Read ``rows`` (all of them by default) into memory, as they are stored. Thread-safe.
+
+        ``rows`` are (M,) ids in any order, or a mask of all rows.
+        ``into`` is memory for them, starting at a multiple of an element, and longer perhaps; by default it is new.
+
+        Raises
+        ------
+        ShapeError, RowNotHereError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
+            As `read_into`.
+        """
+        ids = (
+            np.arange(self.num_rows)
+            if rows is None
+            else as_ids(rows, noun="rows", error=ShapeError, masked=self.num_rows)
+        )
+        if self._held is not None and ids.shape[0]:  # before the first piece is read
+            self.require_here(int(ids.min()), int(ids.max()) + 1)
+        num_bytes = ids.shape[0] * self.row_bytes
+        # On a page: rows of a power of two then touch no more lines of the link, or of a cache, than they fill.
+        memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
+        array = memory.view(self._dtype).reshape(ids.shape[0], self.dim)
+        step = max(1, _LOAD_BYTES // self.row_bytes)
+        for start in range(0, ids.shape[0], step):
+            self.read_into(ids[start : start + step], array[start : start + step])
+        scale = None if self._scale is None else self._scale[ids]
+        return RamFeatures(array, is_bfloat16=self._record.dtype == "bfloat16", scale=scale)
+
+    def close(self) -> None:
+        """Wait for the read in progress and release everything. Idempotent."""
+        # In the lane's turn: the read in progress uses the file, and of two threads that close one closes it.
+        self._lane.close(self._file)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _verify_all(self) -> None:
+        """Read every row once with verification, then read without: every page has been verified once."""
+        step = max(1, _LOAD_BYTES // self.row_bytes)
+        scratch = np.empty((min(step, self.num_rows), self.dim), self._dtype)
+        try:
+            first, past = self.held
+            for start in range(first, past, step):
+                rows = np.arange(start, min(start + step, past))
+                self.read_into(rows, scratch[: rows.shape[0]])
+        except BaseException:
+            self.close()
+            raise
+        self._checksums = np.empty(0, np.uint64)

@@ -1,0 +1,303 @@
+"""Verification of a whole store: every byte is read, and every difference from the written bytes is reported.
+
+Memory is two buffers, whatever the store's size.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes
+from gloader.errors import ChecksumError, StoreError
+from gloader.ssd_store.format.checksum import PAGE_BYTES, Digest, checksum_pages, num_pages_of
+from gloader.ssd_store.format.format import (
+    DATA_OFFSET,
+    ArrayRecord,
+    check_array_file,
+    file_bytes,
+    read_exactly,
+    read_manifest,
+    stored_dtype,
+)
+from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from gloader.core.ids import RowRanges
+    from gloader.ssd_store.format.format import Manifest
+
+
+_STEP_BYTES: Final = 4 * 2**20
+_STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
+_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions, and the first few say where to look
+
+Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in all
+
+
+class ElementCheck(Protocol):
+    """A check of what the elements of an array mean, all of which it is given, in order, in pieces."""
+
+    def wrong(self, values: NDArray[Any], /) -> str | None:
+        """Take the next elements; return what is wrong with one of them, or None."""
+        ...
+
+    def wrong_end(self) -> str | None:
+        """Return what is wrong with the end of the array, or None."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One place where a store is not as it was written."""
+
+    file: str
+    message: str
+    page: int | None = None  # number of the 4 KiB page within the data region
+    offset: int | None = None  # byte offset of that page in the file
+    rows: tuple[int, int] | None = None  # first and last row that touch the page
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """The outcome of `verify_directory`."""
+
+    path: str
+    num_arrays: int
+    num_bytes: int  # read and checked
+    problems: tuple[Problem, ...]  # the first thousand
+    ranges: RowRanges | None = None  # the rows whose pages are here, which alone were checked; None: all
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every byte is as it was written."""
+        return not self.problems
+
+
+def verify_directory(
+    path: Path | str,
+    manifest_name: str,
+    *,
+    checks: Callable[[Manifest], Mapping[str, ElementCheck]] | None = None,
+    progress: Progress | None = None,
+    os_io: OsIO = REAL_OS,
+) -> VerifyReport:
+    """Check every byte of the directory ``path``: manifest, headers, data, padding and page checksums.
+
+    Damage is reported, not raised.
+
+    Parameters
+    ----------
+    path : the directory
+    manifest_name : ``dataset.json`` or ``store.json``
+    checks : returns what to ask of the elements of some arrays; it may refuse the record
+    progress : called with bytes done and bytes in all, every few MB
+
+    Raises
+    ------
+    StoreOpenError, NotAStoreError, IncompleteStoreError
+        There is no store or dataset at ``path``.
+    FormatError, VersionError
+        Its record is of another version, or not one of ours; this build cannot check it.
+    StoreReadError
+        The record cannot be read.
+    """
+    root = Path(path)
+    try:
+        manifest = read_manifest(root, manifest_name, os_io=os_io)
+    except ChecksumError as error:
+        # Damage like any other; without a record there is nothing else to compare with.
+        problem = Problem(file=manifest_name, message=str(error))
+        return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
+    pages = {name: _pages_here(record, manifest) for name, record in manifest.arrays.items()}
+    total_bytes = sum(_total_bytes(record, pages[name]) for name, record in manifest.arrays.items())
+    check = _Check(root, os_io, progress, total_bytes)
+    elements = checks(manifest) if checks is not None else {}
+    for name, record in manifest.arrays.items():
+        check.array(record, elements.get(name), pages[name])
+    return VerifyReport(
+        path=str(root),
+        num_arrays=len(manifest.arrays),
+        num_bytes=check.done_bytes,
+        problems=tuple(check.problems[:_MAX_PROBLEMS]),
+        ranges=manifest.ranges,
+    )
+
+
+class _Check:
+    """One pass over the arrays of a directory."""
+
+    def __init__(self, root: Path, os_io: OsIO, progress: Progress | None, total_bytes: int) -> None:
+        self.problems: list[Problem] = []
+        self.done_bytes = 0
+        self._root = root
+        self._os_io = os_io
+        self._progress = progress
+        self._total_bytes = total_bytes
+
+    def array(self, record: ArrayRecord, elements: ElementCheck | None, here: tuple[int, int] | None) -> None:
+        is_checkable = self._is_there(record.file, record.dtype, record.shape)
+        pages = record.pages_file
+        if pages is not None and not (
+            self._is_there(pages, "uint64", (record.num_pages,)) and self._is_pages_file_sound(record, pages)
+        ):
+            pages = None  # the data is still checked, against its digest
+        if not is_checkable:
+            return
+        try:
+            if here is None:
+                self._data(record, pages, elements)
+            elif pages is not None:  # else nothing is known of its pages, and that is told
+                self._pages(record, pages, here)
+        except (StoreError, OSError) as error:
+            self._report(record.file, str(error))
+
+    def _is_there(self, file: str, dtype: str, shape: tuple[int, ...]) -> bool:
+        try:
+            check_array_file(self._root / file, dtype, shape, os_io=self._os_io)
+        except StoreError as error:
+            self._report(file, str(error))
+            return False
+        return True
+
+    def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
+        # First of the two files: the checksums must be sound before the data is compared with them.
+        digest, num_words, padding = Digest(record.version), record.num_pages, False
+        try:
+            for words in self._read(pages_file, num_pages_of(num_words * 8)):
+                checksums = words.view(np.uint64)
+                wanted = min(num_words - digest.num_pages, checksums.size)
+                digest.update(checksums[:wanted])
+                padding |= bool(checksums[wanted:].any())
+        except (StoreError, OSError) as error:
+            self._report(pages_file, str(error))
+            return False
+        if digest.hexdigest() != record.digest:
+            self._report(pages_file, f"the page checksums of {record.name!r} do not match the commit record")
+            return False
+        if padding:
+            self._report(pages_file, "the padding after the page checksums is not zero")
+        return True
+
+    def _data(self, record: ArrayRecord, pages_file: str | None, elements: ElementCheck | None) -> None:
+        """Compare the data page by page if there are sound checksums, else as a whole."""
+        digest, num_reported = Digest(record.version), len(self.problems)
+        count, meaning = math.prod(record.shape), None
+        actual = np.empty(_STEP_PAGES, dtype=np.uint64)
+        expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
+        # Both files are read side by side, so that memory does not grow with the number of pages.
+        try:
+            for data in self._read(record.file, record.num_pages):
+                first_page, checksums = digest.num_pages, actual[: data.size // PAGE_BYTES]
+                checksum_pages(data, first_page, checksums, record.version)
+                digest.update(checksums)
+                if expected is not None:
+                    for page in np.flatnonzero(checksums != expected.next(checksums.size)):
+                        self._report_page(record, first_page + int(page))
+                # What damage made of an element is nobody's meaning.
+                if elements is not None and meaning is None and len(self.problems) == num_reported:
+                    values = data.view(stored_dtype(record.dtype))[:count]
+                    count -= values.size
+                    meaning = elements.wrong(values)
+        finally:
+            if expected is not None:
+                expected.close()
+        # Page by page nothing was found, or there was nothing to compare with: the digest has the last word.
+        if digest.hexdigest() != record.digest and len(self.problems) == num_reported:
+            self._report(
+                record.file, f"the data does not match the digest {record.digest} of the commit record"
+            )
+        if elements is not None and len(self.problems) == num_reported:
+            meaning = meaning or elements.wrong_end()
+            if meaning is not None:
+                self._report(record.file, f"{meaning}; it was written so")
+
+    def _pages(self, record: ArrayRecord, pages_file: str, here: tuple[int, int]) -> None:
+        """Compare those pages of the data that are here, of an array whose rest is on other machines."""
+        page, past = here
+        actual = np.empty(_STEP_PAGES, dtype=np.uint64)
+        expected = _Expected(self._root / pages_file, past - page, self._os_io, first=page)
+        try:
+            for data in self._read(record.file, past - page, first=page):
+                checksums = actual[: data.size // PAGE_BYTES]
+                checksum_pages(data, page, checksums, record.version)
+                for wrong in np.flatnonzero(checksums != expected.next(checksums.size)):
+                    self._report_page(record, page + int(wrong))
+                page += checksums.size
+        finally:
+            expected.close()
+
+    def _read(self, file: str, num_pages: int, *, first: int = 0) -> Iterator[NDArray[np.uint8]]:
+        path = self._root / file
+        buffer = aligned_bytes(min(_STEP_BYTES, max(num_pages, 1) * PAGE_BYTES))
+        begin = DATA_OFFSET + first * PAGE_BYTES
+        with Descriptor(path, os_io=self._os_io) as fd:
+            for start in range(0, num_pages * PAGE_BYTES, _STEP_BYTES):
+                part = buffer[: num_pages * PAGE_BYTES - start]
+                read_exactly(fd, part.data, begin + start, path=path, os_io=self._os_io)
+                yield part
+                self.done_bytes += part.size
+                if self._progress is not None:
+                    self._progress(self.done_bytes, self._total_bytes)
+
+    def _report_page(self, record: ArrayRecord, page: int) -> None:
+        start = page * PAGE_BYTES
+        row_bytes = max(record.row_bytes, 1)
+        last_row = max(record.shape[0] - 1, 0)
+        rows = (min(start // row_bytes, last_row), min((start + PAGE_BYTES - 1) // row_bytes, last_row))
+        offset = DATA_OFFSET + start
+        message = f"page {page} at byte {offset} (rows {rows[0]}..{rows[1]}) does not match its checksum"
+        self._report(record.file, message, page=page, offset=offset, rows=rows)
+
+    def _report(
+        self,
+        file: str,
+        message: str,
+        *,
+        page: int | None = None,
+        offset: int | None = None,
+        rows: tuple[int, int] | None = None,
+    ) -> None:
+        if len(self.problems) < _MAX_PROBLEMS:
+            self.problems.append(Problem(file=file, message=message, page=page, offset=offset, rows=rows))
+
+
+class _Expected:
+    """The page checksums of an array from page ``first`` on, read as they are needed."""
+
+    def __init__(self, path: Path, num_pages: int, os_io: OsIO, *, first: int = 0) -> None:
+        self._path = path
+        self._os_io = os_io
+        self._words = np.empty(min(_STEP_PAGES, num_pages), dtype=np.uint64)
+        self._offset = DATA_OFFSET + 8 * first
+        self._file = Descriptor(path, os_io=os_io)
+
+    def next(self, count: int) -> NDArray[np.uint64]:
+        words = self._words[:count]
+        read_exactly(
+            self._file.number, words.view(np.uint8).data, self._offset, path=self._path, os_io=self._os_io
+        )
+        self._offset += count * 8
+        return words
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _pages_here(record: ArrayRecord, manifest: Manifest) -> tuple[int, int] | None:
+    """Return the first page of an array that is here, and the page behind the last; None: all are. Pure."""
+    held = manifest.held_rows(record.name)
+    return None if held is None else held.span(record.row_bytes, PAGE_BYTES)
+
+
+def _total_bytes(record: ArrayRecord, here: tuple[int, int] | None) -> int:
+    pages = file_bytes(record.num_pages * 8) - DATA_OFFSET if record.pages_file else 0
+    data = record.file_bytes - DATA_OFFSET if here is None else (here[1] - here[0]) * PAGE_BYTES
+    return data + pages

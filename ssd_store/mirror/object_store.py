@@ -1,0 +1,568 @@
+"""Object stores: the seam, the limits on requests, and the client that uses obstore.
+
+`Limits` are the bytes and requests per second that a user allows, shared by all threads. Redirects of a web server
+are followed within its host and refused to another one. Errors come in gloader's words: the texts of obstore may hold
+signed queries, headers and key ids.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import os
+import re
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
+
+from gloader.core.malformed import shown
+from gloader.core.paths import shown_url
+from gloader.core.units import format_bytes, parse_bytes
+from gloader.errors import ConfigError, MissingDependencyError, StoreReadError, StoreWriteError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from typing_extensions import Buffer
+
+
+REQUEST_TIMEOUT_S: Final = 60.0  # of one request, until its last byte is here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectFacts:
+    """What a store says of an object."""
+
+    size: int  # bytes
+    # Of this content, never of another one: the ETag, or what comes nearest to one where the store has none.
+    etag: str
+
+
+class ObjectStore(Protocol):
+    """The objects below a URL, by their names. Thread-safe.
+
+    Every method raises `StoreReadError` (`put` and `delete`: `StoreWriteError`) with one of these errno: EBUSY (the
+    store asks to slow down), ETIMEDOUT, ECONNRESET (a connection that failed, or a body that was cut), EIO (an error
+    of the server), ENOENT, EACCES, ESTALE (another content than asked for), or EINVAL (a request that it refuses).
+    """
+
+    @property
+    def url(self) -> str:
+        """Where they are, as it may be shown: without user, password and query."""
+        ...
+
+    def head(self, name: str, /) -> ObjectFacts | None:
+        """Return the facts of an object; None: it is not there."""
+        ...
+
+    def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
+        """Return a whole object, of at most ``max_bytes``; a larger one is refused with EFBIG."""
+        ...
+
+    def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
+        """Return ``length`` bytes from byte ``start`` on, of the content that has ``etag``."""
+        ...
+
+    def put(self, name: str, source: Path | bytes | Iterator[bytes], /) -> None:
+        """Write an object, or replace it; it is there whole or not at all."""
+        ...
+
+    def list(self, prefix: str = "", /) -> list[str]:
+        """Return the names that begin with the folders ``prefix``, sorted; EINVAL where a store lists nothing."""
+        ...
+
+    def delete(self, name: str, /) -> None:
+        """Remove an object; one that is not there is no error."""
+        ...
+
+
+# What a store gives a machine: between 6 and 20 Gb/s were measured of S3.
+_LIKELY_BYTES_PER_S: Final = 1e9
+_BURST_S: Final = 0.25  # what may be saved up while nothing is asked for
+_REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
+_ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
+
+
+class TokenBucket:
+    """A rate that nobody exceeds for longer than a moment. Thread-safe; whoever asks first is served first.
+
+    Parameters
+    ----------
+    per_s : what comes in every second, at least more than 0
+    clock : seconds, as of `time.monotonic`
+    """
+
+    def __init__(self, per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.per_s = per_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free_at = clock() - _BURST_S  # when all that was taken has come in
+
+    def take(self, amount: float) -> float:
+        """Take ``amount``, which may be more than is there; return the seconds to wait before it is used."""
+        with self._lock:
+            now = self._clock()
+            begin = max(self._free_at, now - _BURST_S)
+            self._free_at = begin + amount / self.per_s
+            # It waits for what came before it, not for itself: a block is larger than any burst.
+            return max(0.0, begin - now)
+
+
+class Limits:
+    """The limits on an object store; none by default. Thread-safe.
+
+    Parameters
+    ----------
+    bytes_per_s, requests_per_s : rates of all requests together; None: no limit
+    clock : seconds, as of `time.monotonic`
+
+    Raises
+    ------
+    ConfigError
+        A rate is not above 0.
+    """
+
+    def __init__(
+        self,
+        *,
+        bytes_per_s: float | None = None,
+        requests_per_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        rates = (bytes_per_s, requests_per_s)
+        if any(rate is not None and not rate > 0 for rate in rates):
+            raise ConfigError(f"a limit of an object store must be above 0, not {rates}; give {_ALLOWED}")
+        self.bytes_per_s = bytes_per_s
+        self.requests_per_s = requests_per_s
+        self._bytes = TokenBucket(bytes_per_s, clock=clock) if bytes_per_s else None
+        self._requests = TokenBucket(requests_per_s, clock=clock) if requests_per_s else None
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """Return the limits that ``text`` says, such as "500MB/s,3000req/s"; None or nothing: no limits. Pure.
+
+        Raises
+        ------
+        ConfigError
+            The text says something else, or one of them twice.
+        """
+        rates: dict[str, float | None] = {"bytes_per_s": None, "requests_per_s": None}
+        for part in filter(None, map(str.strip, (text or "").split(","))):
+            requests = _REQUESTS.fullmatch(part)
+            name = "requests_per_s" if requests else "bytes_per_s"
+            if rates[name] is not None:
+                raise ConfigError(f"{shown(text)} gives the same limit twice; allowed are {_ALLOWED}")
+            rates[name] = float(requests[1]) if requests else _bytes_of(part, text)
+        return cls(bytes_per_s=rates["bytes_per_s"], requests_per_s=rates["requests_per_s"])
+
+    @property
+    def likely_bytes_per_s(self) -> float:
+        """What comes in a second, until the reads of a run say better."""
+        return self.bytes_per_s or _LIKELY_BYTES_PER_S
+
+    def take(self, num_bytes: int) -> float:
+        """Take a request of ``num_bytes``; return the seconds to wait before it is made."""
+        waits = [self._bytes.take(num_bytes)] if self._bytes else []
+        waits += [self._requests.take(1)] if self._requests else []
+        return max(waits, default=0.0)
+
+    def __str__(self) -> str:
+        rates = [f"{format_bytes(self.bytes_per_s)}/s"] if self.bytes_per_s else []
+        rates += [f"{self.requests_per_s:g}req/s"] if self.requests_per_s else []
+        return ",".join(rates) or "none"
+
+
+def _bytes_of(part: str, text: str | None) -> float:
+    size = part[: -len("/s")] if part.lower().endswith("/s") else ""
+    try:
+        rate = parse_bytes(size) if size[:1].isdigit() else 0
+    except ConfigError:
+        rate = 0
+    if rate <= 0:
+        raise ConfigError(f"{shown(text)} is no limit of an object store; allowed are {_ALLOWED}")
+    return float(rate)
+
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_MOST_HOPS: Final = 10  # as obstore follows
+
+
+class RedirectGuard:
+    """Refuses objects that a web server has another host answer for; each is asked for once, by HEAD. Thread-safe.
+
+    obstore follows redirects by itself. The record of a dataset, and so its checksums, would be another host's.
+
+    Parameters
+    ----------
+    url : of the folder of the objects, http or https, perhaps with user and password
+    timeout_s : of a request
+    """
+
+    def __init__(self, url: str, *, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        user, _, host = parts.netloc.rpartition("@")
+        self._folder = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
+        self._headers = {"Authorization": f"Basic {_basic(user)}"} if user else {}
+        self._timeout_s = timeout_s
+        self._opener = OpenerDirector()
+        for handler in (ProxyHandler, HTTPHandler, HTTPSHandler):  # none that follows, or raises for a status
+            self._opener.add_handler(handler())
+        self._direct: set[str] = set()
+
+    def require_direct(self, name: str) -> None:
+        """Raise `StoreReadError` where a request for the object ``name`` would be answered by another host.
+
+        A server that cannot be asked is left to the request itself, which says what is wrong.
+        """
+        if name in self._direct:
+            return
+        url = f"{self._folder}/{quote(name)}"
+        try:
+            other = self._other_host(url)
+        except (OSError, HTTPException, ValueError):
+            return
+        if other is not None:
+            text = (
+                f"the server sends requests on to {shown_url(other)}, and redirects to another host are not followed; "
+                "give the URL that it leads to, or read it with --object-redirects (object_redirects=True)"
+            )
+            raise StoreReadError(errno.EINVAL, text, url)
+        self._direct.add(name)
+
+    def _other_host(self, url: str) -> str | None:
+        """Return the URL at another host that ``url`` leads to, None: there is none."""
+        for _ in range(_MOST_HOPS):
+            request = Request(url, headers=self._headers, method="HEAD")  # noqa: S310 - http and https alone
+            response = self._opener.open(request, timeout=self._timeout_s)
+            with response:
+                place = response.headers.get("Location")
+            found = urljoin(url, place or url)
+            # Another scheme is followed by no request.
+            if response.status not in _REDIRECTS or urlsplit(found).scheme not in {"http", "https"}:
+                return None
+            if not _is_same_host(url, found):
+                return found
+            url = found
+        return None
+
+
+def _is_same_host(first: str, second: str) -> bool:
+    """Return whether two URLs are of one server; https in place of http is. Pure."""
+    one, other = urlsplit(first), urlsplit(second)
+    is_upgrade = (one.scheme, other.scheme) == ("http", "https")
+    return one.hostname == other.hostname and (is_upgrade or _port(first) == _port(second))
+
+
+def _port(url: str) -> int:
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _basic(user: str) -> str:
+    return base64.b64encode(unquote(user).encode()).decode("ascii")
+
+
+Failure = TypeVar("Failure", bound=StoreReadError | StoreWriteError)
+
+# Of obstore's text: "status: 503" and "kind: Timeout" of its Rust values, and the code in the body of S3's answers.
+_STATUS = re.compile(r"\bstatus: (\d{3})\b|status code: (\d{3})\b")
+_KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
+_CODE = re.compile(r"<Code>(\w{1,60})</Code>")
+_QUERY = re.compile(r"\?[^\s\"',)>]*")
+_USER = re.compile(r"//[^/\s\"']*@")
+_SLOW_CODES: Final = frozenset({"SlowDown", "ServerBusy", "RequestLimitExceeded", "TooManyRequests"})
+_ADVICE: Final = {
+    errno.EBUSY: "the store asks to slow down; allow fewer requests with --object-requests or --object-limit",
+    errno.ETIMEDOUT: "it took too long; check the network, or allow fewer requests with --object-requests",
+    errno.ECONNRESET: "the connection failed; check the network and the endpoint",
+    errno.EIO: "the store has an error of its own; try again later",
+    errno.ENOENT: "there is no such object; check the URL",
+    errno.EACCES: "permission denied; check the credentials that the environment names, and what they may read",
+    errno.ESTALE: "it was replaced since it was first seen; open the dataset again",
+    errno.EINVAL: "the store refuses the request; check the URL and the settings in the environment",
+}
+_BY_NAME: Final = {
+    "FileNotFoundError": (errno.ENOENT, "not found"),
+    "PermissionError": (errno.EACCES, "permission denied"),
+    "PreconditionError": (errno.ESTALE, "another ETag"),
+    "PermissionDeniedError": (errno.EACCES, "permission denied"),
+    "UnauthenticatedError": (errno.EACCES, "not authenticated"),
+    "NotSupportedError": (errno.EINVAL, "not supported, such as ranges of bytes by a web server"),
+    "InvalidPathError": (errno.EINVAL, "no name of an object"),
+}
+_BY_WORDS: Final = {
+    "UnexpectedRange": (errno.ESTALE, "the object is shorter than it was"),
+    "StartTooLarge": (errno.ESTALE, "the object is shorter than it was"),
+    "redential": (errno.EACCES, "no credentials were found"),
+}
+
+
+def store_error(kind: type[Failure], url: str, doing: str, error: BaseException) -> Failure:
+    """Return the error for what obstore raised. Pure; to be raised ``from None``, since ``error`` may hold secrets.
+
+    Parameters
+    ----------
+    kind : class of the returned error
+    url : of the object, as it may be shown
+    doing : what was asked, such as "reading bytes 0 to 99"
+    error : what obstore raised
+    """
+    code, reason = _classified(error)
+    return refusal(kind, code, url, f"{doing} failed ({reason})")
+
+
+def refusal(kind: type[Failure], code: int, url: str, text: str) -> Failure:
+    """Return the error ``text`` about ``url`` with the advice for the errno ``code``. Pure."""
+    return kind(code, f"{text}: {_ADVICE[code]}", url)
+
+
+def redacted(error: BaseException) -> str:
+    """Return the first line of an error's text without queries and users of URLs, and not at length. Pure."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return _USER.sub("//", _QUERY.sub("", lines[0]))[:200]
+
+
+def _classified(error: BaseException) -> tuple[int, str]:
+    """Return the errno that says what kind of failure this is, and a few words that hold nothing of the request."""
+    text = str(error)
+    status = _STATUS.search(text)
+    if status is not None:
+        number, code = int(status[1] or status[2]), _CODE.search(text)
+        is_slow = code is not None and code[1] in _SLOW_CODES
+        return errno.EBUSY if is_slow else _errno_of_status(number), f"HTTP {number}" + (
+            f" {code[1]}" if code else ""
+        )
+    known = _BY_NAME.get(type(error).__name__)
+    if known is not None:
+        return known
+    kind = _KIND.search(text)
+    if "TimedOut" in text or (kind is not None and kind[1] == "Timeout"):
+        return errno.ETIMEDOUT, "timed out"
+    if kind is not None:
+        return errno.ECONNRESET, "no connection" if kind[1] == "Connect" else f"connection: {kind[1]}"
+    return next(
+        (known for words, known in _BY_WORDS.items() if words in text), (errno.EIO, type(error).__name__)
+    )
+
+
+def _errno_of_status(status: int) -> int:
+    if status in (429, 503):
+        return errno.EBUSY
+    if status in (408, 504):
+        return errno.ETIMEDOUT
+    if status >= 500:
+        return errno.EIO
+    known = {404: errno.ENOENT, 410: errno.ENOENT, 401: errno.EACCES, 403: errno.EACCES, 412: errno.ESTALE}
+    return known.get(status, errno.EINVAL)
+
+
+T = TypeVar("T")
+
+_PART_BYTES: Final = 16 * 2**20  # of an upload in parts: S3 takes 10,000 of them, so up to 160 GB
+_STALL_S: Final = 20.0  # without any byte
+_CONNECT_S: Final = 5.0
+
+
+def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: bool = False) -> ObjectStore:
+    """Open the objects below ``url`` through obstore; no request is made.
+
+    Credentials are found by obstore alone: environment variables (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ...),
+    the files of the vendors' tools, or the machine's own role.
+
+    Parameters
+    ----------
+    url : s3://, gs://, az://, https://, http://, file:// or, within a process, memory://name
+    timeout_s : of one request, until its last byte is here
+    redirects : follow a web server to another host
+
+    Raises
+    ------
+    ConfigError
+        The URL is none, or something that the store needs is not set.
+    MissingDependencyError
+        obstore is not installed.
+    """
+    shown = shown_url(url)
+    try:
+        from obstore.exceptions import BaseError
+        from obstore.store import from_url
+    except ImportError as error:
+        raise MissingDependencyError.of_extra(f"{shown} is read with obstore", "object") from error
+    if url.startswith("memory://"):
+        store = _memory_store(shown)
+        return ObstoreClient(shown, once=store, patient=store)
+    options: dict[str, Any] = {}
+    if not url.startswith("file://"):
+        options["client_options"] = {
+            "timeout": timedelta(seconds=timeout_s),
+            "read_timeout": timedelta(seconds=min(timeout_s, _STALL_S)),
+            "connect_timeout": timedelta(seconds=min(timeout_s, _CONNECT_S)),
+            "allow_http": _says_http(url),
+        }
+    try:
+        # Blocks are repeated by the fetcher, which must see every refusal to slow down in time. What is asked for once
+        # and by nobody else, obstore repeats itself.
+        patient = from_url(url, **options)
+        once = (
+            patient
+            if url.startswith("file://")
+            else from_url(url, **options, retry_config={"max_retries": 0})
+        )
+    except (BaseError, ValueError, OSError) as error:
+        raise ConfigError(
+            f"{shown} cannot be opened: {redacted(error)}; allowed are s3://bucket/folder, gs://bucket/folder, "
+            "az://container/folder, https://host/folder and file:///folder, and the settings of the store in the "
+            "environment, such as AWS_REGION or AZURE_STORAGE_ACCOUNT_NAME"
+        ) from None
+    is_guarded = shown.lower().startswith("http") and not redirects
+    guard = RedirectGuard(url, timeout_s=timeout_s) if is_guarded else None
+    return ObstoreClient(shown, once=once, patient=patient, guard=guard)
+
+
+def _says_http(url: str) -> bool:
+    """Return whether the endpoint of ``url`` is named as an unencrypted one, by itself or in the environment."""
+    if url.startswith("http://"):
+        return True
+    prefixes = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
+    prefix = prefixes.get(url[:2])
+    return prefix is not None and any(
+        value.lower().startswith("http://")
+        for name, value in os.environ.items()
+        if name.startswith(prefix) and ("ENDPOINT" in name or name.endswith("BASE_URL"))
+    )
+
+
+class ObstoreClient:
+    """The objects of an obstore store, each request a call that lets other threads run. Thread-safe.
+
+    Parameters
+    ----------
+    url : where they are, as it may be shown
+    once : the store, which repeats no request: for `get`, whose caller does
+    patient : the same store, which repeats requests itself
+    guard : refuses objects of other hosts; None: there are none, or they are allowed
+    """
+
+    def __init__(self, url: str, *, once: Any, patient: Any, guard: RedirectGuard | None = None) -> None:
+        self.url = url
+        self._once = once
+        self._patient = patient
+        self._guard = guard
+
+    def head(self, name: str, /) -> ObjectFacts | None:
+        """As `ObjectStore.head`."""
+        try:
+            return _facts(
+                self._asked(StoreReadError, name, "asking for it", lambda: self._patient.head(name))
+            )
+        except StoreReadError as error:
+            if error.errno == errno.ENOENT:
+                return None
+            raise
+
+    def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
+        """As `ObjectStore.read`."""
+
+        def act() -> tuple[bytes, ObjectFacts]:
+            result = self._patient.get(name)
+            facts = _facts(result.meta)
+            # Its size is known before its bytes are asked for.
+            return b"" if facts.size > max_bytes else bytes(result.bytes()), facts
+
+        data, facts = self._asked(StoreReadError, name, "reading it", act)
+        if facts.size > max_bytes:
+            text = (
+                f"the object has {facts.size} bytes, at most {max_bytes} are expected: it is something else"
+            )
+            raise StoreReadError(errno.EFBIG, text, self._url_of(name))
+        return data, facts
+
+    def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
+        """As `ObjectStore.get`."""
+        doing = f"reading bytes {start} to {start + length - 1}"
+        options: dict[str, Any] = {"range": (start, start + length)}
+        # A weak tag matches nothing, says RFC 9110; the answer's own is compared in any case.
+        if etag.startswith('"'):
+            options["if_match"] = etag
+
+        def act() -> tuple[Buffer, ObjectFacts]:
+            result = self._once.get(name, options=options)
+            facts = _facts(result.meta)
+            return b"" if facts.etag != etag else result.bytes(), facts
+
+        data, facts = self._asked(StoreReadError, name, doing, act)
+        if facts.etag != etag:
+            raise refusal(StoreReadError, errno.ESTALE, self._url_of(name), f"{doing} failed (another ETag)")
+        return data
+
+    def put(self, name: str, source: Path | bytes | Iterator[bytes], /) -> None:
+        """As `ObjectStore.put`; large ones in parts, where the store takes them so."""
+        # A web server knows no parts.
+        has_parts = not self.url.startswith("http")
+        options: dict[str, Any] = {} if has_parts else {"use_multipart": False}
+        content = source if has_parts or isinstance(source, Path | bytes) else b"".join(source)
+        self._asked(
+            StoreWriteError,
+            name,
+            "writing it",
+            lambda: self._patient.put(name, content, chunk_size=_PART_BYTES, **options),
+        )
+
+    def list(self, prefix: str = "", /) -> list[str]:
+        """As `ObjectStore.list`."""
+
+        def act() -> list[str]:
+            return sorted(entry["path"] for entry in self._patient.list(prefix or None).collect())
+
+        return self._asked(StoreReadError, prefix, "listing it", act)
+
+    def delete(self, name: str, /) -> None:
+        """As `ObjectStore.delete`."""
+        try:
+            self._asked(StoreWriteError, name, "removing it", lambda: self._patient.delete(name))
+        except StoreWriteError as error:
+            if error.errno != errno.ENOENT:
+                raise
+
+    def __repr__(self) -> str:
+        return f"ObstoreClient({self.url!r})"
+
+    def _url_of(self, name: str) -> str:
+        return f"{self.url}/{name}" if name else self.url
+
+    def _asked(
+        self,
+        kind: type[StoreReadError | StoreWriteError],
+        name: str,
+        doing: str,
+        act: Callable[[], T],
+    ) -> T:
+        if self._guard is not None:
+            self._guard.require_direct(name)
+        try:
+            return act()
+        except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a signed query
+            failure = store_error(kind, self._url_of(name), doing, error)
+        # Outside of the block: not even as the context of ours may the library's text be shown.
+        raise failure
+
+
+@cache
+def _memory_store(_url: str) -> Any:
+    """Return the store of this process for a URL such as memory://name: for tests and trials."""
+    from obstore.store import MemoryStore
+
+    return MemoryStore()
+
+
+def _facts(meta: Any) -> ObjectFacts:
+    # Where there is no ETag, the time of the last change stands for it; it never begins with a quote.
+    etag = meta["e_tag"] or f"of {meta['last_modified'].isoformat()}"
+    return ObjectFacts(size=meta["size"], etag=etag)

@@ -1,0 +1,668 @@
+"""Sources of the missing rows of a superbatch: direct reads, rows staged in memory, packs on the SSD.
+
+`MissSource` is the seam. `DirectMisses` reads each batch's rows from the store. `InRamMisses` holds rows that one
+sweep read in file order. `PackedMisses` reads a pack back, one region for each batch, every byte checked.
+
+`Packer` writes packs. A random read of a small row costs as much as kilobytes of sequential reading. So one sweep
+over the store's file writes each batch's rows into a region of the batch, and the batch reads its region
+sequentially.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+
+import numpy as np
+from numba import njit
+
+from gloader.core.aligned_memory import mapped_bytes
+from gloader.errors import BudgetError, PlanError, ShapeError, StoreError
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.read.columns import RowRequest, check_request, require_wanted_here
+from gloader.ssd_store.read.row_kernels import copy_extent, make_target
+from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_regions, region_extents
+from gloader.ssd_store.sweep.supply import arrival_order, collect_arrivals, order_of
+from gloader.ssd_store.sweep.sweeper import MAX_PIECE_BYTES, MAX_RING_BYTES, SweepCost, Sweeper, plan_buffers
+from gloader.ssd_store.sweep.wanted_rows import collect_rows, collect_union, first_at_least, rows_digest
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.feature_store import FeatureStore
+    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.spill.regions import Regions
+    from gloader.ssd_store.sweep.supply import ArrivalOrder, ArrivingRows
+    from gloader.ssd_store.sweep.wanted_rows import WantedRows
+    from gloader.types import IdArray
+
+
+_NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), writes=0, bytes_written=0)
+
+
+class MissSource(Protocol):
+    """Brings the rows that miss every cache to their batch, one superbatch long."""
+
+    @property
+    def strategy(self) -> str:
+        """Which one: a member of `STRATEGIES`."""
+        ...
+
+    @property
+    def cost(self) -> SweepCost:
+        """What making the source moved, as counted while it was made; the batches' own reads are not in it.
+
+        What came from other machines or an object store is `bytes_brought`, apart from reads of the own disk.
+        """
+        ...
+
+    def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Read the missing rows of a batch, all of them or raise.
+
+        Parameters
+        ----------
+        batch : its number within the superbatch, from 0
+        rows : (M,) int64, ascending
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
+        """
+        ...
+
+    def release(self, batch: int) -> None:
+        """Give back the disk or memory of a batch that is done. Idempotent."""
+        ...
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
+        ...
+
+
+class DirectMisses:
+    """Reads each batch's missing rows from the store when it asks for them. Thread-safe; owns nothing.
+
+    Parameters
+    ----------
+    store : the store, which stays its owner's
+    gap_bytes : longest hole that is read through; defaults to that of the store
+    """
+
+    strategy = "direct"
+    cost = _NO_SWEEP
+
+    def __init__(self, store: FeatureStore, *, gap_bytes: int | None = None) -> None:
+        self._store = store
+        self._gap_bytes = gap_bytes
+
+    def read_into(self, _batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Read ``rows`` into ``out``; raises as `FeatureStore.read_into`.
+
+        Parameters
+        ----------
+        rows : (M,) int64, ascending
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
+        """
+        if self._gap_bytes is None:
+            return self._store.read_into(rows, out, at=at)
+        return self._store.read_into(rows, out, at=at, gap_bytes=self._gap_bytes)
+
+    def release(self, batch: int) -> None:
+        """Do nothing: nothing is held for a batch."""
+
+    def close(self) -> None:
+        """Do nothing: the store belongs to whoever opened it."""
+
+
+def check_misses(
+    batch: int,
+    rows: IdArray,
+    out: NDArray[Any],
+    at: IdArray,
+    *,
+    num_batches: int,
+    num_rows: int,
+    dim: int,
+) -> RowRequest:
+    """Check what is asked of a `MissSource`. Pure.
+
+    Parameters
+    ----------
+    batch : its number within the superbatch
+    rows : (M,) int64, ascending
+    out : (K, F)
+    at : (M,) int64, row of ``out`` for each of ``rows``
+    num_batches : S
+    num_rows, dim : N and F of the store
+
+    Raises
+    ------
+    ShapeError
+        The batch or a row is out of range, rows do not ascend, or a shape does not fit.
+    """
+    if not 0 <= batch < num_batches:
+        raise ShapeError(f"batch {batch} is not one of the superbatch's {num_batches}")
+    # The rows come from a plan; `out` and `at` are the caller's, and kernels write where `at` says, unchecked.
+    request = check_request(rows, out, num_rows=num_rows, dim=dim, at=at)
+    if not request.is_sorted:
+        raise ShapeError(f"batch {batch}: missing rows must ascend; sort them and `at` with them")
+    return request
+
+
+def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
+    """Return the error for rows that are not those the batch was prepared for. Pure.
+
+    Parameters
+    ----------
+    strategy : how they were prepared, a member of `STRATEGIES`
+    superbatch : how the message begins, such as "superbatch 3, "; may be empty
+    batch : its number within the superbatch
+    """
+    return PlanError(
+        f"{superbatch}batch {batch} asks for other rows than those that were {strategy} for it; pass the missing "
+        "rows of the plan that it was made from, unchanged"
+    )
+
+
+BUFFER_BYTES: Final = 4 * 2**20  # of the sweep
+_PAGE_BYTES: Final = 4096
+
+
+def load_misses(
+    store: FeatureStore,
+    misses: Sequence[IdArray],
+    *,
+    is_cancelled: Callable[[], bool],
+    max_gap_bytes: int | None = None,
+    arriving: ArrivingRows | None = None,
+) -> InRamMisses:
+    """Read the rows that any batch of a superbatch misses, each once, into memory, as they are stored.
+
+    The caller sees to it that they fit: `in_ram_bytes` says how much they take, and 4 MiB of buffers come on top of it
+    while they are read.
+
+    Parameters
+    ----------
+    store : of the rows
+    misses : S arrays of row ids, ascending, none twice; each is asked for once
+    is_cancelled : looked at every few milliseconds
+    max_gap_bytes : longest hole that is read through; defaults to what the remembered profile of the device says
+    arriving : brings all of them, in place of the store, whose file is not read; its owner closes it. Takes four bytes
+        more for each row while it lasts
+
+    Raises
+    ------
+    ShapeError
+        Rows are out of range or do not ascend.
+    RowNotHereError
+        A row is on another machine.
+    StoreReadError, TruncatedStoreError, ChecksumError
+        The store cannot be read, or is damaged.
+    StoreError, ConfigError
+        As `Sweeper`.
+    ChannelClosedError
+        ``is_cancelled`` returned true.
+    PlanError
+        A row does not arrive, or rows of another length do.
+    GloaderError
+        What brings the rows failed, as it says.
+    """
+    stored = store.stored_rows
+    union = collect_union(
+        misses, num_rows=stored.num_rows, row_bytes=stored.row_bytes, is_cancelled=is_cancelled
+    )
+    wanted, order = union, None
+    if arriving is None:
+        require_wanted_here(stored, union)
+    else:
+        wanted = collect_arrivals(
+            [union.ids], arriving.layout, num_rows=stored.num_rows, is_cancelled=is_cancelled
+        )
+        order = order_of(arriving.layout)
+    # One byte more than the rows, so that the sweep never finds it full.
+    rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
+    # A sweeper for each superbatch: its 4 MiB are not kept while the rows, which may be all of the memory, are used.
+    # On the file that the store has open: another may be at its path by now.
+    sweeper = Sweeper(
+        stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file(), gap_bytes=max_gap_bytes
+    )
+    try:
+        cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled, source=arriving)
+    finally:
+        sweeper.close()
+    return InRamMisses(stored, union.ids, rows, num_batches=len(misses), cost=cost, order=order)
+
+
+def in_ram_bytes(num_rows: int, row_bytes: int) -> int:
+    """Return the bytes of memory that ``num_rows`` different rows in RAM take. Pure."""
+    return num_rows * (row_bytes + 4)
+
+
+class InRamMisses:
+    """The missing rows of a superbatch in memory: a `MissSource`. Thread-safe; made by `load_misses`.
+
+    Parameters
+    ----------
+    stored : the store's rows, for their shape and dtype
+    ids : (K,) ids of the rows, ascending
+    rows : (>= K * R,) their bytes, as stored, in the same order or in ``order``
+    num_batches : S
+    cost : of the sweep that brought them
+    order : in which they arrived; None: they ascend
+    """
+
+    strategy = "staged"
+
+    def __init__(
+        self,
+        stored: StoredRows,
+        ids: NDArray[Any],
+        rows: NDArray[np.uint8],
+        *,
+        num_batches: int,
+        cost: SweepCost,
+        order: ArrivalOrder | None = None,
+    ) -> None:
+        self.cost = cost
+        self._stored = stored
+        self._runs = None if order is None else _Runs.of(ids, order)
+        self._num_batches = num_batches
+        self._rows: tuple[NDArray[Any], NDArray[np.uint8]] | None = (ids, rows)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory; 0 when closed."""
+        rows = self._rows
+        return 0 if rows is None else sum(array.nbytes for array in rows)
+
+    def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Copy the missing rows of ``batch``.
+
+        Parameters
+        ----------
+        batch : 0..S-1
+        rows : (M,) int64, rows that were loaded
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
+
+        Raises
+        ------
+        ShapeError
+            A shape or dtype does not fit, or a row is out of range.
+        PlanError
+            A row was not loaded.
+        StoreError
+            The rows were given back.
+        """
+        # Taken once: if another thread closes this meanwhile, the copy still has its rows.
+        stored, held = self._stored, self._rows
+        request = check_misses(
+            batch, rows, out, at, num_batches=self._num_batches, num_rows=stored.num_rows, dim=stored.dim
+        )
+        if held is None:
+            raise StoreError(f"{stored.path}: the staged rows were given back")
+        ids, held_rows = held
+        rank = np.empty(request.rows.shape[0], np.int64)
+        if not _find(ids, request.rows, rank):
+            raise other_rows("staged", "", batch)
+        scale = None if stored.scale is None else stored.scale[ids]
+        if self._runs is not None:
+            _move(rank, self._runs.begins, self._runs.shift)
+            scale = None if scale is None else self._runs.in_order(scale)
+        target = make_target(
+            rank,
+            request.position,
+            out,
+            dtype=stored.dtype,
+            is_bfloat16=stored.is_bfloat16,
+            scale=scale,
+        )
+        copy_extent(*target, 0, rank.shape[0], 0, held_rows.shape[0], 0, held_rows, held_rows.view(np.uint16))
+        return ReadStats(rows=rank.shape[0], requests=0, bytes_read=0)
+
+    def release(self, batch: int) -> None:
+        """Do nothing: other batches may want the same rows."""
+
+    def close(self) -> None:
+        """Give the memory back. Idempotent."""
+        self._rows = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Runs:
+    """Stretches of ascending rows that lie in memory in another order."""
+
+    begins: IdArray  # (Q + 1,) rank at which each begins
+    shift: IdArray  # (Q,) from a row's rank to its place
+    in_turn: IdArray  # (Q,) as they lie
+
+    @classmethod
+    def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _Runs:
+        begins = order.begins(ids)
+        counts = np.diff(begins)[order.in_turn]
+        place = np.empty_like(counts)
+        place[order.in_turn] = np.cumsum(counts) - counts
+        return cls(begins=begins, shift=place - begins[:-1], in_turn=order.in_turn)
+
+    def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return ``values`` (K,) of ascending rows as the rows lie."""
+        parts = [values[self.begins[run] : self.begins[run + 1]] for run in self.in_turn.tolist()]
+        return np.concatenate([values[:0], *parts])
+
+
+@njit(cache=True, nogil=True)
+def _move(rank: IdArray, begins: IdArray, shift: IdArray) -> None:
+    """Turn ranks, which ascend, into places."""
+    run = 0
+    for i in range(rank.shape[0]):
+        while rank[i] >= begins[run + 1]:
+            run += 1
+        rank[i] += shift[run]
+
+
+@njit(cache=True, nogil=True)
+def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
+    """Write where each of ``rows`` is in ``ids``, both ascending; return whether all are there."""
+    low = np.int64(0)
+    count = ids.shape[0]
+    for i in range(rows.shape[0]):
+        low = first_at_least(ids, low, count, rows[i])
+        if low == count or ids[low] != rows[i]:
+            return False
+        rank[i] = low
+    return True
+
+
+class PackedMisses:
+    """The missing rows of a superbatch in a pack: a `MissSource`. Thread-safe; made by `Packer.pack`.
+
+    Owns its files until their batches are released, or until `close`.
+
+    Parameters
+    ----------
+    stored : the rows that were packed
+    regions : where they are
+    wanted : which rows they are; only their counts and digests are kept
+    superbatch : its number, for messages
+    order : in which the rows of each batch lie in its region; None: they ascend
+    """
+
+    strategy = "packed"
+
+    def __init__(
+        self,
+        stored: StoredRows,
+        regions: Regions,
+        wanted: WantedRows,
+        *,
+        superbatch: int,
+        order: ArrivalOrder | None = None,
+    ) -> None:
+        self.superbatch = superbatch
+        self._stored = stored
+        self._regions = regions
+        self._counts = wanted.counts
+        self._digests = wanted.digests
+        self._order = order
+
+    @property
+    def cost(self) -> SweepCost:
+        """Of the sweep that made the pack."""
+        return self._regions.cost
+
+    @property
+    def num_batches(self) -> int:
+        """S."""
+        return int(self._counts.shape[0])
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on disk when it was made."""
+        return self._regions.num_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that the pack holds: checksums and layout, counts and digests."""
+        return self._regions.resident_bytes + self._counts.nbytes + self._digests.nbytes
+
+    def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
+        """Read the missing rows of ``batch`` back, every byte checked.
+
+        Parameters
+        ----------
+        batch : 0..S-1
+        rows : (M,) int64, exactly the rows that were packed for it
+        out : (K, F), of the stored dtype or float32
+        at : (M,) int64, row of ``out`` for each of ``rows``
+
+        Raises
+        ------
+        ShapeError
+            A shape or dtype does not fit, or a row is out of range.
+        PlanError
+            The rows are not those that were packed.
+        ChecksumError
+            The pack was damaged or cut since; the message names superbatch, batch and byte.
+        SpillError
+            The device fails, or the batch was released.
+        StoreError
+            The packer is closed.
+        """
+        stored, layout = self._stored, self._regions.layout
+        request = check_misses(
+            batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
+        )
+        num = request.rows.shape[0]
+        # A row's place in the region is given by its rank alone: only the very rows that were packed are right.
+        if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
+            raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
+        if num == 0:
+            return ReadStats(rows=0, requests=0, bytes_read=0)
+        ids, position = request.rows, request.position
+        if self._order is not None:
+            in_region = arrival_order(self._order, ids)
+            ids, position = ids[in_region], position[in_region]
+        # Within the region a row's place is its rank; its id says only which scale it has.
+        target = make_target(
+            np.arange(num),
+            position,
+            out,
+            dtype=stored.dtype,
+            is_bfloat16=stored.is_bfloat16,
+            scale=None if stored.scale is None else stored.scale[ids],
+        )
+        first, last = layout.first_page[batch : batch + 2].tolist()
+        extents = region_extents(int(layout.start[batch]), (last - first) * PAGE_BYTES, num, stored.row_bytes)
+        requests = self._regions.read(batch, extents, target)
+        return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
+
+    def release(self, batch: int) -> None:
+        """Say that ``batch`` is done; its file goes back to the folder with the last batch in it. Idempotent."""
+        self._regions.release(batch)
+
+    def close(self) -> None:
+        """Remove the files of batches that were not released. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; its bytes stay in use until the folder is closed.
+        """
+        self._regions.close()
+
+
+DEFAULT_MEMORY_BYTES: Final = 16 * 2**20
+MIN_MEMORY_BYTES: Final = 2 * 2**20
+_MAX_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, not a power of two apart
+_SHARE_OF_ROOM: Final = 16
+
+
+class Packer:
+    """Makes packs of a store's rows, one sweep at a time, and reads them back. Thread-safe.
+
+    Owns a descriptor, rings or threads and buffers until `close`, which closes its packs as well. A pack may be read
+    while the next is made.
+
+    Parameters
+    ----------
+    store : whose rows; it may be read, and closed, independently
+    folder : takes the packs, within its budget
+    memory_bytes : of all buffers; 16 MiB by default. Pieces of 16 KiB or more for S batches need about 6 MiB and
+        20 KiB for each batch, see `packer_memory_bytes`
+    max_gap_bytes : longest hole between two wanted pages that a sweep reads through; defaults to what the remembered
+        profile of the device says
+    buffers : of `pack_buffers`, in place of ``memory_bytes``: packers of several stores take turns with them, and
+        their owner closes them
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is below 2 MiB.
+    StoreError, ConfigError
+        As `Sweeper`.
+    """
+
+    def __init__(
+        self,
+        store: FeatureStore,
+        folder: SpillFolder,
+        *,
+        memory_bytes: int | None = None,
+        max_gap_bytes: int | None = None,
+        buffers: SharedBuffers | None = None,
+    ) -> None:
+        self._stored = store.stored_rows
+        self._regions = RegionStore(
+            self._stored,
+            folder,
+            buffers=pack_buffers(memory_bytes) if buffers is None else buffers,
+            owns_buffers=buffers is None,
+            gap_bytes=max_gap_bytes,
+        )
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of buffers."""
+        return self._regions.resident_bytes
+
+    def pack(
+        self,
+        misses: Sequence[IdArray],
+        *,
+        superbatch: int,
+        is_cancelled: Callable[[], bool],
+        arriving: ArrivingRows | None = None,
+    ) -> PackedMisses:
+        """Write the missing rows of each batch of a superbatch to the disk, or leave nothing there.
+
+        Takes four bytes a row while it lasts; the pack keeps eight for each 4 KiB of it.
+
+        Parameters
+        ----------
+        misses : S arrays of row ids, ascending, none twice; each is asked for once
+        superbatch : its number, for messages
+        is_cancelled : looked at every few milliseconds
+        arriving : brings all of them, in place of the store, whose file is not read; its owner closes it
+
+        Raises
+        ------
+        ShapeError
+            Rows are out of range or do not ascend.
+        RowNotHereError
+            A row is on another machine.
+        BudgetError
+            The pack exceeds the folder's budget, or there are too many batches for the buffers.
+        SpillError
+            The disk is full (the message says needed and free bytes) or fails, or the folder is closed.
+        StoreReadError, TruncatedStoreError, ChecksumError
+            The store cannot be read, or is damaged.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        StoreError
+            The packer is closed.
+        PlanError
+            A row does not arrive, or rows of another length do.
+        GloaderError
+            What brings the rows failed, as it says.
+        """
+        stored = self._stored
+        with self._regions.turn:
+            self._regions.require_open()
+            # Planned for its error alone: too many batches are to fail before a row is collected.
+            plan_buffers(len(misses), self._regions.sweep_bytes)
+            num_rows, row_bytes = stored.num_rows, stored.row_bytes
+            if arriving is None:
+                wanted = collect_rows(
+                    misses, num_rows=num_rows, row_bytes=row_bytes, is_cancelled=is_cancelled
+                )
+                require_wanted_here(stored, wanted)
+            else:
+                wanted = collect_arrivals(
+                    misses, arriving.layout, num_rows=num_rows, is_cancelled=is_cancelled
+                )
+            regions = self._regions.write(
+                wanted,
+                plan_regions(wanted.counts, row_bytes),
+                label=f"superbatch {superbatch}",
+                member="batch",
+                is_cancelled=is_cancelled,
+                arriving=arriving,
+            )
+        order = None if arriving is None else order_of(arriving.layout)
+        return PackedMisses(stored, regions, wanted, superbatch=superbatch, order=order)
+
+    def close(self) -> None:
+        """Wait for a sweep in progress, then close every pack and release everything. Idempotent."""
+        self._regions.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
+    """Return the buffers that packers pack and read back with.
+
+    Parameters
+    ----------
+    memory_bytes : of all of them; 16 MiB by default
+
+    Raises
+    ------
+    BudgetError
+        ``memory_bytes`` is below 2 MiB.
+    """
+    memory_bytes = DEFAULT_MEMORY_BYTES if memory_bytes is None else memory_bytes
+    if memory_bytes < MIN_MEMORY_BYTES:
+        raise BudgetError(
+            f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
+            "memory_budget, or use another io_strategy"
+        )
+    # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
+    lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
+    sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
+    return SharedBuffers(sweep_bytes=sweep_bytes, lane_bytes=lane_bytes, name="the packer")
+
+
+def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
+    """Return the buffers that pack superbatches of ``num_batches`` at full speed. Pure.
+
+    Parameters
+    ----------
+    num_batches : S
+    room : bytes of memory that there are; beyond what pieces of 16 KiB need, no more than a sixteenth of it is taken.
+        None: no limit
+    """
+    per_piece = num_batches + num_batches // 4
+    least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + per_piece * 4 * PAGE_BYTES)
+    most = max(least, _MAX_LANE_BYTES + 2 * MAX_RING_BYTES + per_piece * MAX_PIECE_BYTES)
+    chosen = most if room is None else min(most, max(least, room // _SHARE_OF_ROOM))
+    return chosen // 2**20 * 2**20

@@ -1,1 +1,0 @@
-"""Sources of the missing rows of a superbatch: direct reads, memory, packs."""

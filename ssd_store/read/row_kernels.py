@@ -1,0 +1,360 @@
+"""Kernels on the bytes of finished reads: verify pages, copy rows out, copy lists of elements.
+
+`Target` is the caller's array with the conversion on the way there; `ReadJob` is the extents of one file and their
+rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from gloader.core.numba_ops import copy_block, prefetch
+from gloader.core.value_kernels import dequantize_int8, widen_bfloat16, widen_float16
+from gloader.errors import ShapeError
+from gloader.ssd_store.format.checksum import page_checksum_at
+from gloader.ssd_store.read.extents import ALIGNMENT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.types import IdArray
+
+
+_AHEAD = 8  # rows; their first cache lines are fetched early, the hardware follows within a row
+_LINE_BYTES = 64
+_FETCHED_BYTES = 8 * _LINE_BYTES
+RAW, HALF, BRAIN, SCALED = 0, 1, 2, 3  # as stored; float16, bfloat16 or int8 * scale to float32
+
+
+class Target(NamedTuple):
+    """Where the rows of one call go, as views that a kernel can take. Owns nothing.
+
+    A named tuple and not a dataclass, because numba takes only the former.
+    """
+
+    rows: IdArray  # (M,) stored rows, ascending
+    position: IdArray  # (M,) row of the output for each of them; empty: its own rank
+    out_bytes: NDArray[np.uint8]  # the output as bytes; used by RAW
+    out_floats: NDArray[np.float32]  # the output as floats; used by the other modes
+    scale: NDArray[np.float32]  # (N,) factor of each stored row; used by SCALED
+    mode: int  # RAW, HALF, BRAIN or SCALED
+    row_bytes: int  # bytes of one stored row
+    dim: int  # elements of one row
+
+
+def make_target(
+    rows: IdArray,
+    position: IdArray,
+    out: NDArray[Any],
+    *,
+    dtype: np.dtype[Any],
+    is_bfloat16: bool = False,
+    scale: NDArray[np.float32] | None = None,
+) -> Target:
+    """Describe the copy of stored ``rows`` into ``out``. Pure.
+
+    Parameters
+    ----------
+    rows : (M,) int64
+        Stored rows in ascending order.
+    position : (M,) int64 or empty
+        Row of ``out`` for each of ``rows``; empty when row i goes to row i.
+    out : (>= M, F)
+        C-contiguous, of ``dtype`` or float32.
+    dtype : dtype
+        Of the stored elements; bfloat16 is stored as uint16.
+    is_bfloat16 : bool
+        Whether uint16 elements are bfloat16.
+    scale : (N,) float32, optional
+        Factor of each stored int8 row.
+
+    Raises
+    ------
+    ShapeError
+        ``out`` is not C-contiguous, or the stored dtype cannot become its dtype.
+    """
+    if out.ndim != 2 or not out.flags.c_contiguous or not out.flags.writeable:
+        raise ShapeError(
+            f"out must be a writable C-contiguous matrix, got shape {out.shape}, strides {out.strides}"
+        )
+    # Kernels see the output as bytes or as floats, never as its own dtype: one compiled kernel serves all dtypes.
+    flat = out.reshape(-1)
+    mode = _mode(dtype, out.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
+    return Target(
+        mode=mode,
+        row_bytes=out.shape[1] * dtype.itemsize,
+        dim=out.shape[1],
+        rows=rows,
+        position=position,
+        out_bytes=flat.view(np.uint8),
+        out_floats=flat if mode != RAW else np.empty(0, np.float32),
+        scale=scale if scale is not None else np.empty(0, np.float32),
+    )
+
+
+def _mode(stored: np.dtype[Any], wanted: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
+    if wanted == stored:
+        return RAW
+    if wanted == np.float32:
+        if stored == np.float16:
+            return HALF
+        if stored == np.uint16 and is_bfloat16:
+            return BRAIN
+        if stored == np.int8 and has_scale:
+            return SCALED
+    allowed = (
+        str(stored) if not (is_bfloat16 or has_scale or stored == np.float16) else f"{stored} or float32"
+    )
+    raise ShapeError(f"out has dtype {wanted}, but rows stored as {stored} can be read as {allowed}")
+
+
+@njit(cache=True, nogil=True)
+def copy_extent(
+    rows: IdArray,
+    position: IdArray,
+    out_bytes: NDArray[np.uint8],
+    out_floats: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    mode: int,
+    row_bytes: int,
+    dim: int,
+    begin: int,
+    end: int,
+    start: int,
+    stop: int,
+    shift: int,
+    source: NDArray[np.uint8],
+    words: NDArray[np.uint16],
+) -> None:
+    """Copy what bytes ``start`` to ``stop`` of the matrix hold of rows ``rows[begin:end]``.
+
+    The first arguments are the fields of `Target`, which as a tuple would be slower: taking an array out of
+    it counts references, and threads would fight for the counters. Byte b of the matrix is
+    ``source[b + shift]``; ``words`` is ``source`` seen as 16-bit words. Nothing is checked: it was planned.
+    """
+    fetched = min(row_bytes, _FETCHED_BYTES)
+    for i in range(begin, end):
+        if i + _AHEAD < end:
+            ahead = rows[i + _AHEAD] * row_bytes + shift
+            for byte in range(0, fetched, _LINE_BYTES):
+                prefetch(source, ahead + byte)
+        first = rows[i] * row_bytes
+        # A row that straddles two reads is copied in two parts: ``skip`` bytes of it came with the read before.
+        at = max(first, start)
+        count = min(first + row_bytes, stop) - at
+        skip = at - first
+        at += shift
+        where = position[i] if position.shape[0] > 0 else np.int64(i)
+        if mode == RAW:
+            copy_block(out_bytes, where * row_bytes + skip, source, at, count)
+        elif mode == HALF:
+            widen_float16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+        elif mode == BRAIN:
+            widen_bfloat16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+        else:
+            dequantize_int8(out_floats, where * dim + skip, source, at, count, scale[rows[i]])
+
+
+class ReadJob(NamedTuple):
+    """One call of ``read_into`` as a kernel sees it: the reads, the bounce slots and the target.
+
+    ``bounce``, ``bounce_halves`` and ``bounce_words`` are views of the same bounce memory. A named tuple and not a
+    dataclass, because numba takes only the former.
+    """
+
+    offset: IdArray  # (X,) the fields of `Extents`
+    length: IdArray
+    row_begin: IdArray
+    row_end: IdArray
+    data_offset: int  # byte of the file where page 0 and row 0 start
+    checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
+    format_version: int  # of the format that they were made by
+    bounce: NDArray[np.uint8]
+    bounce_halves: NDArray[np.uint16]
+    bounce_words: NDArray[np.uint64]
+    slot_bytes: int  # distance of two slots of the bounce memory
+    target: Target
+
+
+@njit(cache=True, nogil=True)
+def verify_and_copy(job: ReadJob, e: int, base: int) -> int:
+    """Verify and copy extent ``e``, whose bytes start at ``job.bounce[base]``; see `verify_and_copy_fields`."""
+    (
+        offset,
+        length,
+        row_begin,
+        row_end,
+        data_offset,
+        checksums,
+        format_version,
+        bounce,
+        halves,
+        words,
+        _,
+        target,
+    ) = job
+    rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim = target
+    return verify_and_copy_fields(
+        e, base, offset, length, row_begin, row_end, data_offset, checksums, format_version, bounce, halves, words,
+        rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
+    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def verify_and_copy_fields(
+    e: int,
+    base: int,
+    offset: IdArray,
+    length: IdArray,
+    row_begin: IdArray,
+    row_end: IdArray,
+    data_offset: int,
+    checksums: NDArray[np.uint64],
+    format_version: int,
+    bounce: NDArray[np.uint8],
+    halves: NDArray[np.uint16],
+    words: NDArray[np.uint64],
+    rows: IdArray,
+    position: IdArray,
+    out_bytes: NDArray[np.uint8],
+    out_floats: NDArray[np.float32],
+    scale: NDArray[np.float32],
+    mode: int,
+    row_bytes: int,
+    dim: int,
+) -> int:
+    """Verify and copy extent ``e``, whose bytes start at ``bounce[base]``.
+
+    The arguments are the fields of `ReadJob` and `Target`, spread out by loops that call this for each
+    read: taking an array out of a tuple counts references, for which threads would fight. Pages that no
+    wanted row touches were read for speed only and are not verified.
+
+    Returns
+    -------
+    int
+        -1, or the first page whose checksum differs; no row of the extent was copied then.
+    """
+    begin, end = row_begin[e], row_end[e]
+    # From here on bytes count from row 0, as rows and pages do; ``shift`` leads from there into the bounce memory.
+    start = offset[e] - data_offset
+    stop = start + length[e]
+    shift = base - start
+    # Verified before a byte is copied: of a damaged extent nothing reaches the caller's array.
+    page = first_bad_page(rows, row_bytes, begin, end, start, stop, shift, words, checksums, format_version)
+    if page < 0:
+        copy_extent(
+            rows, position, out_bytes, out_floats, scale, mode, row_bytes, dim,
+            begin, end, start, stop, shift, bounce, halves,
+        )  # fmt: skip
+    return page
+
+
+@njit(cache=True, nogil=True, inline="always")
+def first_bad_page(
+    rows: IdArray,
+    row_bytes: int,
+    begin: int,
+    end: int,
+    start: int,
+    stop: int,
+    shift: int,
+    words: NDArray[np.uint64],
+    checksums: NDArray[np.uint64],
+    format_version: int,
+) -> int:
+    """Return the first page in bytes ``start`` to ``stop`` under rows ``[begin:end]`` that differs, or -1."""
+    if checksums.shape[0] == 0:
+        return -1
+    page = start // ALIGNMENT
+    for i in range(begin, end):
+        first = rows[i] * row_bytes
+        # Rows ascend: a page that several of them touch is verified once.
+        page = max(page, first // ALIGNMENT)
+        past = (min(first + row_bytes, stop) - 1) // ALIGNMENT + 1
+        while page < past:
+            if (
+                page_checksum_at(words, (shift + page * ALIGNMENT) // 8, page, format_version)
+                != checksums[page]
+            ):
+                return page
+            page += 1
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def next_pages(
+    starts: IdArray, counts: IdArray, order: IdArray, at: int, done: int, per_page: int, pages: IdArray
+) -> int:
+    """Write the next pages of lists, of list ``at`` those behind its first ``done`` elements; return how many.
+
+    They ascend: a list that begins on an earlier page, as it is asked for twice, waits for the next call.
+
+    Parameters
+    ----------
+    starts, counts : (M,) where lists begin, and their elements
+    order : (M,) in which they lie in the file; empty: as they are
+    at, done : the list to go on with, in that order, and its elements that were copied
+    per_page : elements in a page
+    pages : (P,) written
+    """
+    count = 0
+    for i in range(at, starts.shape[0]):
+        node = order[i] if order.shape[0] else i
+        if done < counts[node]:
+            page = (starts[node] + done) // per_page
+            if count > 0 and page < pages[count - 1]:
+                return count
+            if count > 0 and page == pages[count - 1]:
+                page += 1
+            for wanted in range(page, (starts[node] + counts[node] - 1) // per_page + 1):
+                if count == pages.shape[0]:
+                    return count
+                pages[count] = wanted
+                count += 1
+        done = 0
+    return count
+
+
+@njit(cache=True, nogil=True)
+def copy_lists(
+    starts: IdArray,
+    counts: IdArray,
+    order: IdArray,
+    ends: IdArray,
+    at: int,
+    done: int,
+    pages: IdArray,
+    elements: NDArray[Any],
+    values: NDArray[Any],
+) -> tuple[int, int]:
+    """Copy what ``pages`` hold of lists, from where `next_pages` began; return where it ended.
+
+    Parameters
+    ----------
+    starts, counts, order, at, done : as of `next_pages`
+    ends : (M,) where the elements of each list end in ``values``
+    pages : (P,) ascending
+    elements : (P, per page) theirs
+    values : written
+    """
+    per_page = elements.shape[1]
+    row = 0
+    while at < starts.shape[0]:
+        node = order[at] if order.shape[0] else at
+        while done < counts[node]:
+            page = (starts[node] + done) // per_page
+            while row < pages.shape[0] and pages[row] < page:
+                row += 1
+            if row == pages.shape[0] or pages[row] != page:
+                return at, done
+            column = starts[node] + done - page * per_page
+            out = ends[node] - counts[node] + done
+            length = min(counts[node] - done, per_page - column)
+            for i in range(length):
+                values[out + i] = elements[row, column + i]
+            done += length
+        at, done = at + 1, 0
+    return at, done

@@ -1,0 +1,602 @@
+"""Regions of the spill folder, one for each batch or frontier: written by a sweep, read back, every byte checked.
+
+A region has whole pages, and several regions share a file. `SharedBuffers` serve region stores of several files in
+turn.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from gloader.core.aligned_memory import aligned_bytes, mapped_bytes
+from gloader.errors import (
+    ChecksumError,
+    SpillError,
+    StoreError,
+    StoreOpenError,
+    StoreReadError,
+    TruncatedStoreError,
+)
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.os_io import spill_errors
+from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.extents import Extents
+from gloader.ssd_store.read.lane import ReadLane
+from gloader.ssd_store.read.row_kernels import make_target
+from gloader.ssd_store.spill.folder import SpillFile
+from gloader.ssd_store.sweep.sweeper import Sweeper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from gloader.config import IoMode
+    from gloader.ssd_store.os_io import OsIO
+    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.read.device_file import Direct
+    from gloader.ssd_store.read.row_kernels import Target
+    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.sweep.supply import ArrivingRows, WantedPositions
+    from gloader.ssd_store.sweep.sweeper import SweepCost
+    from gloader.ssd_store.sweep.wanted_rows import WantedRows
+    from gloader.types import IdArray
+
+
+MAX_FILES: Final = 16  # of a group of batches; each is given back when its last batch is done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RegionLayout:
+    """The regions of S batches. Row i of a batch starts ``i * row_bytes`` after the start of its region."""
+
+    file: IdArray  # (S,) number of the file that holds each region
+    start: IdArray  # (S,) byte of the file, a multiple of 4096
+    first_page: IdArray  # (S + 1,) where each region's pages start in the pack's checksums
+    file_bytes: IdArray  # (G,) bytes of each file
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return int(self.file_bytes.sum())
+
+    @property
+    def num_pages(self) -> int:
+        """Pages of all regions."""
+        return int(self.first_page[-1])
+
+
+def pack_bytes(misses_per_batch: Sequence[int] | IdArray, row_bytes: int) -> int:
+    """Return the bytes on disk of a pack of so many rows for each batch. Pure."""
+    return plan_regions(np.asarray(misses_per_batch, np.int64), row_bytes).num_bytes
+
+
+def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) -> RegionLayout:
+    """Lay out a region for ``counts[b]`` rows of each batch, contiguous batches in a file. Pure.
+
+    Parameters
+    ----------
+    counts : (S,)
+    row_bytes : R
+    groups : (S,) neighbours of different groups share no file, as they are not done at the same time; none: one group
+    """
+    pages = -(-counts * row_bytes // PAGE_BYTES)
+    first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
+    file = _files(counts.shape[0], groups)
+    num_files = int(file[-1]) + 1 if file.shape[0] else 0
+    begins = np.searchsorted(file, np.arange(num_files))
+    file_pages = np.bincount(file, pages, num_files).astype(np.int64)
+    return RegionLayout(
+        file=file,
+        start=(first_page[:-1] - first_page[begins][file]) * PAGE_BYTES,
+        first_page=first_page,
+        file_bytes=file_pages * PAGE_BYTES,
+    )
+
+
+def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
+    """Return the number of each batch's file."""
+    # Neighbours share a file: batches end in order, so files become free in order, and the disk with them.
+    ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
+    sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
+    file, first = [np.empty(0, np.int64)], 0
+    for size in sizes.tolist():
+        file.append(first + np.arange(size) // max(1, -(-size // MAX_FILES)))
+        first = int(file[-1][-1]) + 1 if size else first
+    return np.concatenate(file)
+
+
+class RegionFiles:
+    """Creates the files of a pack, lends them to readers and gives each back when its batches are released.
+
+    Thread-safe. Owns the files until `close`. Their descriptors are open while a pack is written and while a region is
+    read, no longer: packs of many relations are there at a time.
+
+    Parameters
+    ----------
+    folder : takes the files, within its budget
+    layout : of the pack
+    label : whose pack it is, for messages
+    direct : go around the page cache if the file system can
+    """
+
+    def __init__(self, folder: SpillFolder, layout: RegionLayout, label: str, *, direct: bool) -> None:
+        self.is_direct = direct
+        self._folder = folder
+        self._layout = layout
+        self._label = label
+        self._lock = threading.Lock()
+        self._paths: dict[int, Path] = {}  # of the files that are there, by number
+        self._writing: dict[int, SpillFile] = {}
+        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # batches that were not released
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether every file was given back or removed."""
+        return not self._paths
+
+    def create(self) -> list[SpillFile | None]:
+        """Reserve all files, and create those that no idle file of the folder serves; return them, None for empty ones.
+
+        Raises
+        ------
+        BudgetError, SpillError
+            As `SpillFolder.reserve_file`; or a file cannot be created or grow. The caller calls `give_up`.
+        """
+        what = f"the pack of {self._label}"
+        # For all files together first: the message then tells what the whole pack needs, and nothing was reserved.
+        self._folder.require_room(self._layout.num_bytes, what)
+        sizes, reused = self._layout.file_bytes.tolist(), set()
+        for number, size in enumerate(sizes):
+            if size and (path := self._folder.reuse_file(size)) is not None:
+                self._paths[number] = path
+                reused.add(number)
+            elif size:
+                self._paths[number] = self._folder.reserve_file(size, what)
+        os_io = self._folder.os_io
+        for number, path in self._paths.items():
+            with spill_errors(path, f"creating {what}", needed_bytes=self._layout.num_bytes, os_io=os_io):
+                file = SpillFile(
+                    path, sizes[number], direct=self.is_direct, is_new=number not in reused, os_io=os_io
+                )
+            self._writing[number] = file
+            self.is_direct &= file.is_direct
+        os_io.kill_point("pack.in_sweep")
+        return [self._writing.get(number) for number in range(len(sizes))]
+
+    def complete(self) -> None:
+        """Say that everything has been written.
+
+        Raises
+        ------
+        SpillError
+            The device failed after all.
+        """
+        os_io = self._folder.os_io
+        for number in list(self._writing):
+            file = self._writing.pop(number)
+            with spill_errors(file.path, f"completing the pack of {self._label}", os_io=os_io):
+                file.close()
+
+    def give_up(self, error: BaseException) -> None:
+        """Remove what there is because of ``error``, which gets a note if that fails too."""
+        for file in self._writing.values():
+            file.abandon()
+        self._writing.clear()
+        try:
+            self.close()
+        except SpillError as failure:
+            error.add_note(f"and a part of the pack of {self._label} could not be removed ({failure})")
+
+    @contextmanager
+    def reading(self, batch: int, label: str) -> Iterator[DeviceFile]:
+        """Lend the file with the region of ``batch``; it stays as long as the block lasts.
+
+        Raises
+        ------
+        SpillError
+            The batch was released, or the file cannot be opened.
+        """
+        number = int(self._layout.file[batch])
+        # Held while the caller reads: nobody removes the file under it. The lane makes readers take turns anyway.
+        with self._lock:
+            if not self._is_live[batch]:
+                raise SpillError(errno.ENOENT, f"the pack of {label} was released", str(self._folder.path))
+            file = self._opened(number, label)
+            try:
+                yield file
+            finally:
+                file.close()
+
+    def release(self, batch: int) -> None:
+        """Say that ``batch`` is done, and give its file back to the folder if it was the last. Idempotent."""
+        with self._lock:
+            self._is_live[batch] = False
+            number = int(self._layout.file[batch])
+            if number in self._paths and not self._is_live[self._layout.file == number].any():
+                self._folder.keep_file(self._paths.pop(number))
+
+    def close(self) -> None:
+        """Remove the files that were not given back. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; the others are.
+        """
+        # One file that cannot be removed must not keep the others on the disk.
+        failure: SpillError | None = None
+        with self._lock:
+            self._is_live[:] = False
+            for number in list(self._paths):
+                try:
+                    self._remove(number)
+                except SpillError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _opened(self, number: int, label: str) -> DeviceFile:
+        path = self._paths[number]
+        direct: Direct = "auto" if self.is_direct else "off"
+        try:
+            return DeviceFile(path, direct=direct, os_io=self._folder.os_io)
+        except StoreOpenError as error:
+            text = f"opening the pack of {label} failed: {error.strerror}"
+            raise SpillError(error.errno or errno.EIO, text, str(path)) from error
+
+    def _remove(self, number: int) -> None:
+        self._folder.remove_file(self._paths[number])
+        del self._paths[number]
+
+
+class SharedBuffers:
+    """Memory for sweeps, and a lane to read back through, of stores of one folder: one sweeps at a time. Thread-safe.
+
+    Owns the lane until `close`, which comes behind that of the stores.
+
+    Parameters
+    ----------
+    sweep_bytes, lane_bytes : for sweeps and for reading back; whole pages
+    name : whose they are, in messages, such as "the packer"
+    """
+
+    def __init__(self, *, sweep_bytes: int, lane_bytes: int, name: str) -> None:
+        self.turn = threading.RLock()  # held during a sweep
+        self.memory = mapped_bytes(sweep_bytes)
+        self.num_bytes = sweep_bytes + lane_bytes
+        self.name = name
+        self._lane_bytes = lane_bytes
+        self._lane: ReadLane | None = None
+
+    def lane(self, *, io: IoMode, is_direct: bool, os_io: OsIO) -> ReadLane:
+        """Return the lane, which is made as the first store wants it.
+
+        Parameters
+        ----------
+        io : how requests are made
+        is_direct : whether files are read past the page cache
+        os_io : the system calls
+
+        Raises
+        ------
+        ConfigError
+            ``io`` is "uring" and there is none.
+        """
+        with self.turn:
+            if self._lane is None:
+                self._lane = ReadLane(
+                    self._lane_bytes,
+                    io=io,
+                    is_direct=is_direct,
+                    os_io=os_io,
+                    when_closed=f"{self.name} that reads it is closed",
+                )
+            return self._lane
+
+    def close(self) -> None:
+        """Close the lane. Idempotent."""
+        with self.turn:
+            if self._lane is not None:
+                self._lane.close()
+
+
+CHUNK_BYTES: Final = 128 * 1024  # of a read-back request
+_IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
+_BYTE: Final = np.dtype(np.uint8)
+
+
+class RegionStore:
+    """Makes regions of a file's rows, one sweep at a time, and reads them back. Thread-safe.
+
+    Owns a descriptor, rings or threads and its buffers until `close`, which closes its regions as well. Regions may be
+    read while the next are made.
+
+    Parameters
+    ----------
+    stored : whose rows
+    folder : takes the regions, within its budget
+    buffers : for sweeps and for reading back; others may share them
+    owns_buffers : whether they are closed with it
+    gap_bytes : longest hole that a sweep over `WantedRows` reads through; defaults to what is known of the device
+
+    Raises
+    ------
+    StoreError, ConfigError
+        As `Sweeper`.
+    """
+
+    def __init__(
+        self,
+        stored: StoredRows,
+        folder: SpillFolder,
+        *,
+        buffers: SharedBuffers,
+        owns_buffers: bool = True,
+        gap_bytes: int | None = None,
+    ) -> None:
+        self.turn = buffers.turn
+        self.sweep_bytes = buffers.memory.nbytes
+        self.resident_bytes = buffers.num_bytes
+        self._stored = stored
+        self._folder = folder
+        self._name = buffers.name
+        self._owned = buffers if owns_buffers else None
+        self._is_closed = False
+        self._is_direct = True  # until a spilled file refuses
+        self._made: list[RegionFiles] = []  # of those not given back yet
+        self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
+        try:
+            self._lane = buffers.lane(
+                io=stored.settings.io,
+                is_direct=self._sweeper.is_direct,
+                os_io=stored.os_io if folder.os_io.is_real else folder.os_io,
+            )
+        except BaseException:
+            self._sweeper.close()
+            raise
+
+    def require_open(self) -> None:
+        """Check that it is open.
+
+        Raises
+        ------
+        StoreError
+            It is closed.
+        """
+        if self._is_closed:
+            raise StoreError(f"{self._stored.path}: {self._name} is closed; make another")
+
+    def write(
+        self,
+        wanted: WantedRows | WantedPositions,
+        layout: RegionLayout,
+        *,
+        label: str,
+        member: str,
+        is_cancelled: Callable[[], bool],
+        arriving: ArrivingRows | None = None,
+    ) -> Regions:
+        """Write what each member wants to its region, or leave nothing there.
+
+        Parameters
+        ----------
+        wanted : the rows of S members
+        layout : of their regions
+        label : whose they are, for messages, such as "superbatch 3"
+        member : what one of them is called there, such as "batch"
+        is_cancelled : looked at every few milliseconds
+        arriving : rows that take the place of the file; ``wanted`` are slots of theirs
+
+        Raises
+        ------
+        BudgetError
+            The regions exceed the folder's budget, or there are too many members for the buffers.
+        SpillError
+            The disk is full (the message says needed and free bytes) or fails, or the folder is closed.
+        StoreReadError, TruncatedStoreError, ChecksumError
+            The rows cannot be read, or are damaged.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        StoreError
+            This is closed.
+        GloaderError
+            What brings the rows failed, as it says.
+        """
+        with self.turn:
+            self.require_open()
+            sums = np.empty(layout.num_pages, np.uint64)
+            files = RegionFiles(
+                self._folder, layout, label, direct=self._is_direct and self._sweeper.is_direct
+            )
+            try:
+                targets = files.create()
+                self._is_direct = files.is_direct
+                cost = self._sweeper.to_files(
+                    wanted,
+                    [targets[number] for number in layout.file.tolist()],
+                    layout.start,
+                    sums,
+                    layout.first_page[:-1],
+                    label=f"{label}, {member}",
+                    is_cancelled=is_cancelled,
+                    source=arriving,
+                )
+                self._folder.os_io.kill_point("pack.after_sweep")
+                files.complete()
+            except BaseException as error:
+                files.give_up(error)
+                raise
+            # Noted once it is complete; until then `give_up` removes it. Those that are gone are forgotten.
+            self._made = [*(others for others in self._made if not others.is_gone), files]
+            return Regions(files, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)
+
+    def close(self) -> None:
+        """Wait for a sweep in progress, then close all regions and release everything. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; the others are.
+        """
+        with self.turn, ExitStack() as stack:
+            for files in self._made:
+                stack.callback(files.close)
+            # The lane before the files: nobody may read a region whose file goes away.
+            self._is_closed = True
+            self._sweeper.close()
+            if self._owned is not None:
+                self._owned.close()
+
+
+class Regions:
+    """What one sweep wrote, a region for each member. Thread-safe; made by `RegionStore.write`.
+
+    Owns its files until their members are released, or until `close`.
+
+    Parameters
+    ----------
+    files : that hold the regions
+    layout : where they are in the files
+    checksums : of their pages, region after region
+    label : what one of them is called in messages, before its number
+    lane : to read with; it stays the store's
+    cost : of the sweep
+    """
+
+    def __init__(
+        self,
+        files: RegionFiles,
+        layout: RegionLayout,
+        checksums: NDArray[np.uint64],
+        *,
+        label: str,
+        lane: ReadLane,
+        cost: SweepCost,
+    ) -> None:
+        self.layout = layout
+        self.cost = cost
+        self._files = files
+        self._checksums = checksums
+        self._label = label
+        self._lane = lane
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes on disk when they were made."""
+        return self.layout.num_bytes
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes of memory that are held: checksums, and the layout."""
+        return int(self._checksums.nbytes + 3 * 8 * self.layout.file.shape[0])
+
+    def read(self, number: int, extents: Extents, target: Target) -> int:
+        """Read the region of a member, every byte checked; return the number of requests.
+
+        Parameters
+        ----------
+        number : 0..S-1
+        extents : the reads, see `region_extents`
+        target : where its rows go
+
+        Raises
+        ------
+        ChecksumError
+            It was damaged or cut since; the message names whose it is, the file and the byte.
+        SpillError
+            The device fails, or the region was released.
+        StoreError
+            The store is closed.
+        """
+        first, last = self.layout.first_page[number : number + 2].tolist()
+        start = int(self.layout.start[number])
+        label = f"{self._label} {number}"
+        with self._files.reading(number, label) as file:
+            try:
+                requests, page = self._lane.read(
+                    file, extents, target, data_offset=start, checksums=self._checksums[first:last]
+                )
+            except TruncatedStoreError as error:
+                text = f"it has {file.num_bytes} bytes, {start + (last - first) * PAGE_BYTES} are needed"
+                raise _damage(label, file.path, start, text) from error
+            except StoreReadError as error:
+                text = f"reading the pack of {label} failed: {error.strerror}"
+                raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
+        if page >= 0:
+            offset = start + page * PAGE_BYTES
+            raise _damage(label, file.path, offset, f"the page at byte {offset} does not match its checksum")
+        return requests
+
+    def read_array(self, number: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Read the region of a member as the array (count,) that it is; read-only. Raises as `read`.
+
+        Parameters
+        ----------
+        number : 0..S-1
+        count : elements that were written to it
+        dtype : of them
+        """
+        if count == 0:  # of a region without a page there may be no file
+            return np.empty(0, dtype)
+        first, last = self.layout.first_page[number : number + 2].tolist()
+        content = aligned_bytes((last - first) * PAGE_BYTES).reshape(-1, PAGE_BYTES)
+        # Page by page: of an array nobody wants a part.
+        self.read(
+            number,
+            region_extents(int(self.layout.start[number]), content.nbytes, last - first, PAGE_BYTES),
+            make_target(np.arange(last - first), _IN_ORDER, content, dtype=_BYTE),
+        )
+        values = content.reshape(-1).view(dtype)[:count]
+        values.flags.writeable = False  # as arrays in memory are, so that kernels are compiled for one kind
+        return values
+
+    def release(self, number: int) -> None:
+        """Say that a member is done; its file goes back to the folder with the last member in it. Idempotent."""
+        self._files.release(number)
+
+    def close(self) -> None:
+        """Remove the files of members that were not released. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; its bytes stay in use until the folder is closed.
+        """
+        # The files first, which waits for a reader: with no checksums it would verify nothing.
+        self._files.close()
+        self._checksums = np.empty(0, np.uint64)
+
+
+def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) -> Extents:
+    """Return the reads of a region, in chunks of 128 KiB. Pure.
+
+    Parameters
+    ----------
+    start : byte of the file at which the region starts
+    num_bytes : of the region, whole pages
+    num_rows : rows in it, one after the other
+    row_bytes : R
+    """
+    offset = np.arange(0, num_bytes, CHUNK_BYTES)
+    end = np.minimum(offset + CHUNK_BYTES, num_bytes)
+    return Extents(
+        offset=start + offset,
+        length=end - offset,
+        row_begin=offset // row_bytes,
+        row_end=np.minimum(-(-end // row_bytes), num_rows),
+    )
+
+
+def _damage(label: str, path: Path, offset: int, what: str) -> ChecksumError:
+    return ChecksumError(
+        f"the pack of {label} ({path}) is damaged at byte {offset}: {what}; it was changed after it was written: "
+        "check the disk and resume from the last checkpoint"
+    )

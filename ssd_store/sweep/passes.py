@@ -1,0 +1,159 @@
+"""Plans of a pass over a file: the fastest of three ways to read the wanted pages, and the buffers. Pure.
+
+The ways: the wanted pages alone ("direct"), with the holes between them ("merged"), or all of the file ("full").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import numpy as np
+from numba import njit
+
+from gloader.errors import BudgetError
+from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.sweep.kernels import WHOLE_FILE, next_extent
+from gloader.ssd_store.sweep.sweeper import EXTENT_BYTES, MAX_RING_BYTES, num_pieces
+from gloader.ssd_store.sweep.wanted_rows import count_bits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.cost.io_rates import IoRates
+    from gloader.types import IdArray
+
+
+PassWay: TypeAlias = Literal["direct", "merged", "full"]
+# The first of those that take the same time: where every page is wanted all three read the same, where no two are near
+# one another two of them.
+_WAYS: Final[tuple[PassWay, ...]] = ("full", "direct", "merged")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WayReads:
+    """What one way of reading makes of the wanted pages."""
+
+    requests: int
+    num_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassPlan:
+    """How a pass reads, and what it is predicted to take."""
+
+    way: PassWay
+    gap_bytes: int  # for `WantedPositions`
+    seconds: float  # of reading and of writing what was read
+    pages_wanted: int
+    ways: dict[PassWay, WayReads]
+
+
+def plan_pass(
+    pages: NDArray[np.uint64],
+    num_pages: int,
+    rates: IoRates,
+    *,
+    gap_bytes: int,
+    written_bytes: int,
+    forced: PassWay | None = None,
+) -> PassPlan:
+    """Return the fastest way to read ``pages``. Pure.
+
+    Parameters
+    ----------
+    pages : a bit for each page of the file
+    num_pages : P
+    rates : of the device of the file, and of that of the spill folder
+    gap_bytes : longest hole that "merged" reads through
+    written_bytes : that the pass writes, whichever way it reads
+    forced : a way to take whatever it costs
+    """
+    times, gaps = rates.times, {"direct": 0, "merged": gap_bytes, "full": WHOLE_FILE}
+    ways: dict[PassWay, WayReads] = {}
+    for name in _WAYS:
+        by_size = np.zeros(EXTENT_BYTES // ALIGNMENT + 1, np.int64)
+        count_extents(pages, num_pages, gaps[name], EXTENT_BYTES, by_size)
+        num_bytes = int(by_size @ np.arange(by_size.shape[0])) * ALIGNMENT
+        seconds = sum(
+            count * times.seconds(size * ALIGNMENT) for size, count in enumerate(by_size.tolist()) if count
+        )
+        # Extents that follow one another without a hole run at the sequential rate, whatever their size.
+        ways[name] = WayReads(
+            requests=int(by_size.sum()),
+            num_bytes=num_bytes,
+            seconds=num_bytes / rates.read_bytes_per_s if name == "full" else seconds,
+        )
+    way = min(_WAYS, key=lambda name: ways[name].seconds) if forced is None else forced
+    write_s = written_bytes / rates.write_bytes_per_s
+    read_s = ways[way].seconds
+    return PassPlan(
+        way=way,
+        gap_bytes=gaps[way],
+        seconds=read_s + write_s if rates.is_one_device else max(read_s, write_s),
+        pages_wanted=min(int(count_bits(pages)), num_pages),
+        ways=ways,
+    )
+
+
+@njit(cache=True, nogil=True)
+def count_extents(
+    pages: NDArray[np.uint64], num_pages: int, gap_bytes: int, max_bytes: int, by_size: IdArray
+) -> None:
+    """Count the extents of a sweep over ``pages`` by their number of pages, without reading one.
+
+    Parameters
+    ----------
+    pages : a bit for each page that is wanted
+    num_pages : P
+    gap_bytes, max_bytes : as of `next_extent`
+    by_size : (>= longest + 1,) counted up
+    """
+    page = np.int64(0)
+    while True:
+        start, stop = next_extent(pages, page, num_pages, gap_bytes, max_bytes)
+        if start == stop:
+            return
+        by_size[(stop - start) // ALIGNMENT] += 1
+        page = stop // ALIGNMENT
+
+
+MIN_PASS_BYTES: Final = 4 * 2**20
+_LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, not a power of two apart
+_PORTION_BYTES: Final = 6 * 2**20  # of all owners: they are filled in a few milliseconds
+_PIECE_BYTES: Final = 4 * PAGE_BYTES  # of what an owner writes at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassBuffers:
+    """The buffers of a pass."""
+
+    sweep_bytes: int  # for extents that were read and pieces that are written
+    lane_bytes: int  # for reading back
+    portion_bytes: int  # for positions
+
+
+def plan_pass_buffers(memory_bytes: int) -> PassBuffers:
+    """Share ``memory_bytes`` out between the buffers of a pass. Pure.
+
+    Raises
+    ------
+    BudgetError
+        The memory is too small.
+    """
+    if memory_bytes < MIN_PASS_BYTES:
+        raise BudgetError(
+            f"passes over the edges need {MIN_PASS_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
+            "memory_budget"
+        )
+    lane = min(_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
+    portions = min(_PORTION_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
+    sweep = (memory_bytes - lane - portions) // PAGE_BYTES * PAGE_BYTES
+    return PassBuffers(sweep_bytes=sweep, lane_bytes=lane, portion_bytes=portions)
+
+
+def pass_memory_bytes(num_owners: int) -> int:
+    """Return the buffers with which a pass for so many owners runs at full speed. Pure."""
+    return _LANE_BYTES + _PORTION_BYTES + MAX_RING_BYTES + num_pieces(num_owners) * _PIECE_BYTES

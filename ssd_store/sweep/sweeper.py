@@ -1,0 +1,436 @@
+"""One pass over a store's file that brings wanted rows, batch by batch, to another place.
+
+The pages that hold wanted rows are read once, in file order, merged over small holes, with many requests in flight;
+each row is then dealt out to every batch that wants it. A `SweepSource` brings bytes that the file lacks here, in the
+same order.
+"""
+
+from __future__ import annotations
+
+import errno
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from gloader.errors import BudgetError, ConfigError, SpillError, StoreError, StoreReadError
+from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
+from gloader.ssd_store.format.format import DATA_OFFSET
+from gloader.ssd_store.os_io import spill_errors
+from gloader.ssd_store.read.backend import ExecutorKind, choose_executor
+from gloader.ssd_store.read.extents import ALIGNMENT
+from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep.drivers import (
+    DAMAGED,
+    FINISHED,
+    READ_CARE,
+    READ_DEPTH,
+    RUNNING,
+    WRITE_CARE,
+    CallDriver,
+    SweepDriver,
+    SweepFiles,
+    UringDriver,
+    give_back,
+    piece_of,
+)
+from gloader.ssd_store.sweep.kernels import Sweep
+from gloader.ssd_store.sweep.supply import (
+    ArrivingRows,
+    Repairs,
+    SweepContent,
+    WantedPositions,
+    bring,
+    is_wanted_for_certain,
+    raise_astray,
+    raise_mismatch,
+    stored_arrivals,
+    supply_of,
+)
+from gloader.ssd_store.sweep.wanted_rows import WantedRows, require_going
+from gloader.types import ReadStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from gloader.ssd_store.os_io import OsIO, SweepSource
+    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.read.device_file import DeviceFile
+    from gloader.ssd_store.spill.folder import SpillFile
+    from gloader.ssd_store.sweep.supply import Supply
+    from gloader.types import IdArray
+
+
+EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
+_BROUGHT_BYTES: Final = 2**20  # of an extent that a source brings: each is a call of Python
+MAX_RING_BYTES: Final = 4 * 2**20
+MIN_RING_BYTES: Final = 2**20
+MAX_PIECE_BYTES: Final = 64 * 1024  # larger ones gain nothing
+_STEP_BYTES: Final = 4 * 2**20  # dealt out between two looks at `is_cancelled`: a few milliseconds
+_SPARE_SHARE: Final = 4  # one piece in flight for so many batches
+_MIN_SPARE: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepBuffers:
+    """How the memory of a sweep is shared out."""
+
+    ring_bytes: int  # extents that were read
+    piece_bytes: int
+    num_pieces: int
+
+
+def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
+    """Share memory out between the extents that are read and the pieces that batches write. Pure.
+
+    Pieces of up to 64 KiB, one for each batch and a quarter more; smaller ones, of at least a page, when there are
+    many batches.
+
+    Raises
+    ------
+    BudgetError
+        The memory is too small.
+    """
+    # Pieces get most of it: they are what a device writes at once, and small writes are slow.
+    ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
+    wanted = num_pieces(num_batches)
+    piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
+    if piece < 4 * ALIGNMENT:  # many batches: rather short of extents than of pieces
+        ring = MIN_RING_BYTES
+        piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
+    if piece < ALIGNMENT:
+        raise BudgetError(
+            f"packing {num_batches} batches at once needs {MIN_RING_BYTES + wanted * ALIGNMENT} bytes of buffers and "
+            f"{memory_bytes} are allowed; raise memory_budget or use smaller superbatches"
+        )
+    piece = min(piece, MAX_PIECE_BYTES)
+    ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # what is left goes to both
+    return SweepBuffers(ring_bytes=ring, piece_bytes=piece, num_pieces=(memory_bytes - ring) // piece)
+
+
+def num_pieces(num_batches: int) -> int:
+    """Return how many pieces are wanted: each batch holds one that is not full, and others are being written. Pure."""
+    return num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCost:
+    """What a sweep moved."""
+
+    read: ReadStats  # rows: those dealt out
+    writes: int  # requests
+    bytes_written: int
+    bytes_brought: int = 0  # by a source, in place of reads
+
+
+class Sweeper:
+    """A lane of its own on a store's file. Owns a descriptor, a ring or threads until `close`; one sweep at a time.
+
+    Parameters
+    ----------
+    stored : the rows to sweep
+    memory : page-aligned buffers, which the sweeper keeps
+    file : the open file, which it owns from here on; None: ``stored`` opens it
+    gap_bytes : longest hole between two wanted pages that is read through; defaults to what the remembered
+        profile of the device says
+    is_real : False if the files are to be written through their own system calls only, as tests do
+
+    Raises
+    ------
+    StoreOpenError
+        The file cannot be opened, or is not the one that the store has open.
+    ConfigError
+        The store was opened with ``io="uring"``, and there is no second ring.
+    """
+
+    def __init__(
+        self,
+        stored: StoredRows,
+        memory: NDArray[np.uint8],
+        *,
+        file: DeviceFile | None = None,
+        gap_bytes: int | None = None,
+        is_real: bool = True,
+    ) -> None:
+        self._stored = stored
+        self._memory = memory
+        self._gap_bytes = default_sweep_gap_bytes(stored.path.parent) if gap_bytes is None else gap_bytes
+        if self._gap_bytes < 0:
+            raise ConfigError(f"max_gap_bytes={self._gap_bytes} must be at least 0")
+
+        def make(kind: ExecutorKind) -> SweepDriver:
+            if kind == "uring":
+                return UringDriver(memory)
+            return CallDriver(stored.os_io, threaded=kind == "threads")
+
+        self._file = stored.open_file() if file is None else file
+        self._driver: SweepDriver | None = None
+        try:
+            self._driver = choose_executor(
+                stored.settings.io,
+                is_direct=self._file.is_direct,
+                is_real=is_real and stored.os_io.is_real,
+                make=make,
+            )
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether reads go around the page cache."""
+        return self._file.is_direct
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of buffers."""
+        return self._memory.nbytes
+
+    @property
+    def backend(self) -> str:
+        """How requests are made: "uring", "threads" or "plain"."""
+        return self._driver.name if self._driver else "closed"
+
+    def to_memory(
+        self,
+        wanted: WantedRows,
+        out: NDArray[np.uint8],
+        *,
+        is_cancelled: Callable[[], bool],
+        source: SweepSource | ArrivingRows | None = None,
+    ) -> SweepCost:
+        """Bring the rows of a single batch, as stored, into memory.
+
+        Parameters
+        ----------
+        wanted : the rows of one batch
+        out : uint8, page-aligned and longer than the rows: it is one piece, and a full piece would be written
+        is_cancelled : looked at every few milliseconds
+        source : brings the pages of the file; or rows that arrive in place of the file, of which ``wanted`` are slots.
+            It stays the caller's. None: the file is read, as far as its `OsIO` knows no source
+
+        Raises
+        ------
+        StoreReadError, TruncatedStoreError, ChecksumError
+            As `FeatureStore.read_into`.
+        ChannelClosedError
+            ``is_cancelled`` returned true.
+        GloaderError
+            What brings the pages failed, as it says.
+        """
+        # One piece that never fills: the rows are dealt to their place, and nothing is written.
+        buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
+        nowhere = np.zeros(1, np.int64)
+        with self._content(wanted, source) as content:
+            supply = supply_of(wanted)
+            sweep = self._prepare(content, supply, buffers, out, np.empty(0, np.uint64), nowhere)
+            files = SweepFiles(
+                label="a superbatch, batch",
+                file=self._file if content.source is None else None,
+                targets=(),
+                fds=nowhere,
+                starts=nowhere,
+            )
+            return self._run(content, supply, sweep, files, is_cancelled)
+
+    def to_files(
+        self,
+        wanted: WantedRows | WantedPositions,
+        targets: Sequence[SpillFile | None],
+        starts: IdArray,
+        sums: NDArray[np.uint64],
+        first_page: IdArray,
+        *,
+        label: str,
+        is_cancelled: Callable[[], bool],
+        source: SweepSource | ArrivingRows | None = None,
+    ) -> SweepCost:
+        """Write each batch's rows, as stored, one after the other to its region of a file.
+
+        Parameters
+        ----------
+        wanted : the rows of S batches, or of other owners
+        targets : (S,) the file of each batch; None: it has no rows
+        starts : (S,) byte of that file at which its region starts
+        sums : receives the checksums of the pages written
+        first_page : (S,) where those of each batch start
+        label : who wants the rows, for messages; a number follows it, as in "superbatch 3, batch 5"
+        is_cancelled : looked at every few milliseconds
+        source : as of `to_memory`
+
+        Raises
+        ------
+        BudgetError
+            There are too many batches for the buffers.
+        SpillError
+            The device of ``targets`` is full or fails.
+        StoreReadError, TruncatedStoreError, ChecksumError, ChannelClosedError, GloaderError
+            As `to_memory`.
+        """
+        buffers = plan_buffers(wanted.counts.shape[0], self._memory.nbytes)
+        pieces = self._memory[buffers.ring_bytes :]
+        fds = np.array([-1 if target is None else target.fd for target in targets], np.int64)
+        with self._content(wanted, source) as content:
+            file = self._file if content.source is None else None
+            files = SweepFiles(label=label, file=file, targets=targets, fds=fds, starts=starts)
+            supply = supply_of(wanted)
+            sweep = self._prepare(content, supply, buffers, pieces, sums, first_page)
+            return self._run(content, supply, sweep, files, is_cancelled)
+
+    def close(self) -> None:
+        """Release everything. Idempotent."""
+        if self._driver is not None:
+            self._driver.close()
+            self._driver = None
+            self._file.close()
+            self._memory = np.empty(0, np.uint8)
+
+    @contextmanager
+    def _content(
+        self,
+        wanted: WantedRows | WantedPositions,
+        source: SweepSource | ArrivingRows | None,
+    ) -> Iterator[SweepContent]:
+        """Lend what a sweep reads for as long as the block lasts."""
+        stored = self._stored
+        if self._driver is None:
+            raise StoreError(f"{stored.path}: the lane of this sweep is closed")
+        if isinstance(source, ArrivingRows):
+            arrived = stored_arrivals(stored, source.layout)
+            yield SweepContent(wanted=wanted, stored=arrived, source=source.source)
+        elif source is not None:
+            yield SweepContent(wanted=wanted, stored=stored, source=source)
+        elif (own := stored.os_io.source(self._file.fd, wanted.pages, DATA_OFFSET)) is None:
+            yield SweepContent(wanted=wanted, stored=stored)
+        else:
+            with closing(own):
+                yield SweepContent(wanted=wanted, stored=stored, source=own)
+
+    def _prepare(
+        self,
+        content: SweepContent,
+        supply: Supply,
+        buffers: SweepBuffers,
+        pieces: NDArray[np.uint8],
+        sums: NDArray[np.uint64],
+        first_page: IdArray,
+    ) -> Sweep:
+        ring, wanted = self._memory[: buffers.ring_bytes], content.wanted
+        num_batches = supply.ends.shape[0]
+        is_long = supply.ids.dtype == np.int64
+        stored, longest = content.stored, EXTENT_BYTES if content.source is None else _BROUGHT_BYTES
+        max_bytes = min(longest, buffers.ring_bytes // 4) // ALIGNMENT * ALIGNMENT
+        gap_bytes = wanted.gap_bytes if isinstance(wanted, WantedPositions) else self._gap_bytes
+        sweep = Sweep(
+            ids=np.empty(0, np.int32) if is_long else supply.ids,
+            long_ids=supply.ids if is_long else np.empty(0, np.int64),
+            ends=supply.ends,
+            has_more=supply.has_more,
+            pages=wanted.pages,
+            num_pages=wanted.num_pages,
+            row_bytes=stored.row_bytes,
+            checksums=stored.checksums,
+            format_version=stored.format_version,
+            max_bytes=max_bytes,
+            # Of a source no device reads a hole: to ask once more would take longer than to copy it.
+            gap_bytes=gap_bytes if content.source is None else max_bytes,
+            ring=ring,
+            ring_words=ring.view(np.uint64),
+            extents=np.zeros((5, READ_DEPTH), np.int64),
+            batches=np.zeros((6, num_batches), np.int64),
+            pieces=pieces,
+            piece_words=pieces.view(np.uint64),
+            piece_bytes=buffers.piece_bytes,
+            owners=np.zeros((3, buffers.num_pieces), np.int64),
+            free=np.zeros(buffers.num_pieces, np.int64),
+            ready=np.zeros(buffers.num_pieces, np.int64),
+            failed=np.zeros(buffers.num_pieces, np.int64),
+            sums=sums,
+            first_page=first_page,
+            state=np.zeros(kernels.NUM_STATES, np.int64),
+        )
+        kernels.begin(sweep, supply.starts)
+        return sweep
+
+    def _run(
+        self,
+        content: SweepContent,
+        supply: Supply,
+        sweep: Sweep,
+        files: SweepFiles,
+        is_cancelled: Callable[[], bool],
+    ) -> SweepCost:
+        driver, source, wanted = self._driver, content.source, content.wanted
+        if driver is None:
+            raise StoreError(f"{self._stored.path}: the lane of this sweep is closed")
+        repairs = Repairs(self._file)
+        try:
+            status = RUNNING
+            while status != FINISHED:
+                require_going(is_cancelled, f"a sweep over {content.stored.path}")
+                status = driver.step(sweep, files, _STEP_BYTES)
+                if status == kernels.STARVED:
+                    supply.refill(sweep)
+                if status == kernels.ASTRAY:
+                    raise_astray(sweep, files.label)
+                if status == DAMAGED and is_wanted_for_certain(wanted, sweep):
+                    driver.settle(sweep)
+                    if not repairs.repair(sweep):
+                        raise_mismatch(content, sweep)
+                if status == READ_CARE and source is not None:
+                    bring(source, sweep, is_cancelled)
+                elif status in (READ_CARE, WRITE_CARE):
+                    # A careful request may fall back from O_DIRECT, and so exchange a descriptor that others use.
+                    driver.settle(sweep)
+                    care = _read_carefully if status == READ_CARE else _write_carefully
+                    care(sweep, files, self._stored.os_io)
+            supply.require_end(sweep)
+        except BaseException:
+            # Whatever happened, nothing may be in flight into buffers and files that the caller now takes away.
+            driver.settle(sweep)
+            raise
+        return _cost(sweep, supply.num_rows, is_brought=source is not None)
+
+
+def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
+    """Read the extent at the head, whatever it takes."""
+    slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
+    start, length, at, _, _ = sweep.extents[:, slot].tolist()
+    if files.file is None:
+        raise StoreReadError(errno.EBADF, "a sweep without a file has nothing to read again")
+    files.file.read_fully(sweep.ring[at : at + length].data, DATA_OFFSET + start)
+    sweep.extents[kernels.FLAG, slot] = kernels.DONE
+
+
+def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
+    """Write the pieces whose write failed, whatever it takes."""
+    while sweep.state[kernels.NUM_FAILED]:
+        sweep.state[kernels.NUM_FAILED] -= 1
+        piece = int(sweep.failed[sweep.state[kernels.NUM_FAILED]])
+        batch, data, offset = piece_of(piece, sweep, files)
+        target = files.targets[batch]
+        if target is None:
+            raise SpillError(errno.EBADF, f"{files.label} {batch} has rows and no file")
+        doing = f"packing {files.label} {batch}"
+        with spill_errors(target.path, doing, needed_bytes=len(data), os_io=os_io):
+            target.write_fully(data, offset)
+        files.fds[[other is target for other in files.targets]] = target.fd  # it may have changed
+        give_back(piece, sweep)
+
+
+def _cost(sweep: Sweep, num_rows: int, *, is_brought: bool) -> SweepCost:
+    state = sweep.state
+    requests, num_bytes = int(state[kernels.NUM_READS]), int(state[kernels.READ_BYTES])
+    return SweepCost(
+        read=ReadStats(
+            rows=num_rows,
+            requests=0 if is_brought else requests,
+            bytes_read=0 if is_brought else num_bytes,
+        ),
+        writes=int(state[kernels.NUM_WRITES]),
+        bytes_written=int(state[kernels.WRITE_BYTES]),
+        bytes_brought=num_bytes if is_brought else 0,
+    )
