@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gloader.core.kernels import njit
 from gloader.errors import PlanError
 from gloader.types import CacheStep
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, get_args
 
 import numpy as np
-from numba import njit
 
 from gloader.cache.actions import ADMIT, BYPASS, MAX_CAPACITY, batch_step
 from gloader.cache.static import SlotMap
 from gloader.cache.trace import NO_ROWS
 from gloader.config import OnlineName
+from gloader.core.kernels import njit
 from gloader.errors import ConfigError, PlanError
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.cache.actions import ADMIT, BYPASS, ON_DEVICE
 from gloader.cache.next_use import DEVICE, NOTHING, cell
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import prefetch, to_int
 
 if TYPE_CHECKING:

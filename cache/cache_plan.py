@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
-from numba import njit
 
 from gloader.cache.actions import ADMIT, ON_DEVICE, batch_step, select_misses
 from gloader.cache.trace import lengths_of
+from gloader.core.kernels import njit
 from gloader.errors import PlanError
 from gloader.types import CacheStep, IdArray
 

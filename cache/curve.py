@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.cache import belady_kernels
 from gloader.cache.next_use import PlannerTable
 from gloader.cache.trace import BatchReader
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import prefetch, to_int
 from gloader.errors import PlanError
 

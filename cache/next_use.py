@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
 from gloader.errors import PlanError
 

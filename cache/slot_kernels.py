@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from numba import njit
-
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, prefetch
 from gloader.core.value_kernels import (
     dequantize_int8,

@@ -12,9 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.cache.trace import NO_ROWS
+from gloader.core.kernels import njit
 from gloader.core.offsets import Offsets, degrees_between, offset_at
 from gloader.errors import ConfigError, PlanError
 from gloader.types import CacheStep

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, overload
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
 from gloader.errors import PlanError
 

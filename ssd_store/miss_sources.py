@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
-from numba import njit
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.kernels import njit
 from gloader.errors import BudgetError, PlanError, ShapeError, StoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.columns import RowRequest, check_request, require_wanted_here

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numba import njit
 
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.csc.external_csc import UnweightedEdges
 from gloader.convert.csc.sorted_ranges import cut_ranges
 from gloader.convert.source import MeanOf, ReversedEdges
+from gloader.core.kernels import njit
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import relation_text
 from gloader.errors import BudgetError, SourceError

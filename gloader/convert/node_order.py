@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numba import njit
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk, chunks_after_rules
 from gloader.convert.csc.external_csc import ScratchCsc, UnweightedEdges
 from gloader.convert.csc.spill import append_bytes, read_bytes
 from gloader.convert.source import ChangedEdges, Splits
+from gloader.core.kernels import njit
 from gloader.errors import ShapeError
 from gloader.ssd_store.write.feature_column import cast_rows, check_finite_rows
 

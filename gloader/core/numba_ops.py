@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import carray, config, njit, types
+from numba import carray, config, types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.extending import intrinsic
+
+from gloader.core.kernels import njit
 
 # A child that is forked while another thread compiles would wait for ever for the compiler, which nobody gives back.
 os.register_at_fork(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
-from numba import njit
 
 from gloader.core.hashing import GOLDEN, inverse, mix64, mix_int, unmix64
 from gloader.core.ids import outside
+from gloader.core.kernels import njit
 from gloader.errors import ConfigError, SeedError
 from gloader.types import BatchSeeds
 

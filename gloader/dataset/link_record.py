@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.malformed import shown
 from gloader.core.value_kernels import first_outside
 from gloader.dataset.schema import LinkRecord, relation_text

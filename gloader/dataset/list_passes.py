@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.kernels import njit
 from gloader.core.thread_times import helping
 from gloader.dataset.edge_passes import PassReport
 from gloader.dataset.topology import element_rule

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.offsets import Offsets, compact_bytes, compact_offsets
 from gloader.core.units import format_bytes
 from gloader.dataset.values import ValueCheck, wrong_value

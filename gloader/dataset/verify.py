@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.dataset.link_record import LinkCheck, link_arrays
 from gloader.dataset.record import MATRICES, all_limits, check_record, link_limits
 from gloader.dataset.schema import relation_text

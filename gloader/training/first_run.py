@@ -460,9 +460,8 @@ def lacks_kernels(*modules: str) -> bool:
 def _is_compiled(name: str) -> bool:
     """Return whether numba's cache holds some kernel of a module as it is now."""
     kernels = _kernels_of(name)
-    # numba says so to nobody. Its index is empty where it is of another version of numba or of the source.
     try:
-        return any(kernel._cache._cache_file._load_index() for kernel in kernels)  # noqa: SLF001
+        return any(kernel._cache.is_filled() for kernel in kernels)  # noqa: SLF001 - numba has no public way
     except (AttributeError, OSError):
         # Another numba, or no folder for its cache, where a rehearsal would be for nothing each time.
         return True

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import BudgetError, ConfigError, PlanError, ShapeError
 from gloader.ssd_store.cost.io_rates import STRATEGIES, Calibration, IoRates, Strategy

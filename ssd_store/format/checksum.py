@@ -18,7 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numba import njit
+
+from gloader.core.kernels import njit
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

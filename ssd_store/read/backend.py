@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
 
 import numba
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.signals import thread_errors
 from gloader.core.thread_times import helping
 from gloader.errors import ConfigError

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.core.ids import outside
+from gloader.core.kernels import njit
 from gloader.errors import ConfigError, FormatError, RowNotHereError, ShapeError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.array_reader import load_array, load_page_checksums

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.errors import ConfigError, ShapeError
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.core.aligned_memory import aligned_bytes, mapped_bytes
+from gloader.core.kernels import njit
 from gloader.errors import ForkError, ShapeError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
 from gloader.ssd_store.format.array_reader import damaged_pages, load_page_checksums

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, prefetch
 from gloader.core.value_kernels import dequantize_int8, widen_bfloat16, widen_float16
 from gloader.errors import ShapeError

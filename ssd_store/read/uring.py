@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numba
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.errors import StoreReadError
 from gloader.ssd_store.machine_ops import (
     call_errno,

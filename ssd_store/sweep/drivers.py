@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
 from gloader.core.signals import thread_errors
 from gloader.core.thread_times import helping

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, to_int
 from gloader.ssd_store.format.checksum import FORMAT_VERSION, page_checksum_at
 from gloader.ssd_store.read.extents import ALIGNMENT, joins_read

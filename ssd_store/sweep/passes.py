@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.errors import BudgetError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.extents import ALIGNMENT

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
-from numba import njit
 
 from gloader.core.ids import id_dtype
+from gloader.core.kernels import njit
 from gloader.errors import PlanError
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import ALIGNMENT

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
 from gloader.core.ids import as_ids, id_dtype
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
 from gloader.errors import ChannelClosedError, ShapeError
 from gloader.ssd_store.format.checksum import extend_digest

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numba import njit
 
 from gloader.bridges.loader_view import nodes_by_hop
+from gloader.core.kernels import njit
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError, MissingDependencyError
 from gloader.types import HeteroReadyBatch

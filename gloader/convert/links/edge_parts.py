@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numba import njit
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk
 from gloader.convert.options import PARTS
 from gloader.convert.source import LinkChunk
 from gloader.core.hashing import GOLDEN, mix64, mix_int
+from gloader.core.kernels import njit
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:

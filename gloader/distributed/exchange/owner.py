@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, to_int
 from gloader.errors import BudgetError, RankError
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages

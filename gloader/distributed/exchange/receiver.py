@@ -14,9 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
 from gloader.core.aligned_memory import mapped_bytes
+from gloader.core.kernels import njit
 from gloader.core.signals import thread_errors
 from gloader.core.thread_times import helping
 from gloader.distributed.exchange.owner import (

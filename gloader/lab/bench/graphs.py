@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numba import njit
 
 from gloader.core.hashing import mix64
+from gloader.core.kernels import njit
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph
 from gloader.samplers.rng import layer_key, to_int, unit, word

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
 from gloader.convert.source import EdgeChunk
 from gloader.core.hashing import GOLDEN, mix64, mix_int
+from gloader.core.kernels import njit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,125 @@
+"""The decorator of every kernel: numba's, with a cache on disk that holds for the kernel and its callees.
+
+numba compares the file of a kernel alone. After a change of a callee in another file it would run old machine code,
+and after a move of a type that a kernel takes it fails while it reads its own index.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import TYPE_CHECKING, Any
+
+import numba
+import numpy as np
+from numba.core.caching import FunctionCache
+from numba.core.dispatcher import Dispatcher
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_PACKAGE = __name__.partition(".")[0]
+# An index or a kernel that an earlier version wrote: a module or a class moved, or a field is gone.
+_OUTDATED = (ImportError, AttributeError, TypeError, EOFError, KeyError)
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Return `numba.njit` with ``options``, whose cache on disk notices changes of callees."""
+
+    def decorate(function: Callable[..., Any]) -> Any:
+        compiled = numba.njit(**options)(function)
+        if type(getattr(compiled, "_cache", None)) is FunctionCache:
+            compiled._cache = KernelCache(function)  # noqa: SLF001 - numba has no public way
+        return compiled
+
+    return decorate
+
+
+class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
+    """numba's cache of one kernel, valid while the kernel, its callees and their constants are unchanged."""
+
+    _is_stamped = False
+
+    def is_filled(self) -> bool:
+        """Return whether machine code of the kernel as it is now lies on the disk."""
+        self._stamp()
+        try:
+            return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
+        except _OUTDATED:
+            return False
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return the machine code for the types ``sig``; None means that it has to be compiled."""
+        self._stamp()
+        try:
+            return super().load_overload(sig, target_context)
+        except _OUTDATED:
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Write the machine code ``data`` for the types ``sig``."""
+        self._stamp()
+        try:
+            super().save_overload(sig, data)
+        except _OUTDATED:  # numba reads the index first
+            self.flush()
+            super().save_overload(sig, data)
+
+    def _stamp(self) -> None:
+        # Not when the kernel is declared: its callees may stand below it in the file.
+        if not self._is_stamped:
+            self._cache_file._source_stamp = kernel_stamp(self._py_func)  # noqa: SLF001 - as above
+            self._is_stamped = True
+
+
+def kernel_stamp(function: FunctionType) -> str:
+    """Return a digest of the files of ``function`` and its callees, and of the constants in their globals."""
+    files, constants = set(), set()
+    seen: set[FunctionType] = set()
+    waiting = [function]
+    while waiting:
+        caller = waiting.pop()
+        if caller in seen:
+            continue
+        seen.add(caller)
+        files.add(caller.__code__.co_filename)
+        for name in _names(caller.__code__):
+            value = caller.__globals__.get(name)
+            if isinstance(value, Dispatcher):
+                waiting.append(value.py_func)
+            elif isinstance(value, int | float | str | tuple):
+                constants.add(f"{name}={value!r}")
+            elif isinstance(value, np.ndarray):
+                constants.add(f"{name}={value.dtype}{value.tolist()}")
+            elif (
+                path := _own_file(value)
+            ) is not None:  # a named tuple, an intrinsic, an overloaded function
+                files.add(path)
+    parts = [*sorted(map(_digest, files)), *sorted(constants)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _own_file(value: object) -> str | None:
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    if module is None or module.__name__.partition(".")[0] != _PACKAGE:
+        return None
+    return inspect.getsourcefile(module)
+
+
+@cache
+def _digest(path: str) -> str:
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except OSError:  # a source in an archive, or removed while the program runs
+        return path
