@@ -87,6 +87,9 @@ NO_EDGE: Final = -1  # in place of a position or of a row: there is none
 
 ANY_RELATION: Final = "*"  # stands for every relation that has no fan-outs of its own
 
+NODE: Final = "node"  # the node type of a graph of one type
+EDGE: Final[Relation] = (NODE, "to", NODE)  # and its relation
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class BatchId:

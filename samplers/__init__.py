@@ -1,44 +1,36 @@
-"""Samplers: a graph in, the topology of mini-batches out. Imported as ``gloader.samplers``."""
+"""Samplers: they take a graph and return the topology of mini-batches. Imported as ``gloader.samplers``."""
 
 if __name__ != "gloader.samplers":
     raise ImportError(
         "import this package as gloader.samplers, not samplers: two names would make two of every class"
     )
 
-from gloader.samplers.graph import CscGraph, Topology
+from gloader.samplers.graph import CscGraph, HeteroGraph, Topology, unreachable_relations
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
-from gloader.samplers.hetero_graph import HeteroGraph
-from gloader.samplers.hetero_merged import MergedHeteroBatch
-from gloader.samplers.hetero_temporal import HeteroTemporalSampler
 from gloader.samplers.labor import LaborSampler
 from gloader.samplers.layerwise import LayerSampler
 from gloader.samplers.make import (
+    TIMED_SWEEP_REFUSAL,
     call_bytes,
+    hetero_call_bytes,
+    hetero_map_bytes,
+    hetero_sweep_refusal,
+    hetero_temporal_call_bytes,
+    make_hetero_sampler,
+    make_hetero_temporal_sampler,
     make_sampler,
+    make_temporal_sampler,
     node_map_bytes,
     preferred_layout,
     reads_weights,
     sweep_refusal,
     swept_words,
-)
-from gloader.samplers.make_hetero import (
-    hetero_call_bytes,
-    hetero_map_bytes,
-    hetero_sweep_refusal,
-    make_hetero_sampler,
-)
-from gloader.samplers.make_temporal import (
-    TIMED_SWEEP_REFUSAL,
-    hetero_temporal_call_bytes,
-    make_hetero_temporal_sampler,
-    make_temporal_sampler,
     temporal_call_bytes,
     temporal_map_bytes,
 )
-from gloader.samplers.merged import MergedBatch
+from gloader.samplers.merged import MergedBatch, MergedHeteroBatch
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
-from gloader.samplers.reach import unreachable_relations
-from gloader.samplers.temporal import TemporalSampler
+from gloader.samplers.temporal import HeteroTemporalSampler, TemporalSampler
 
 __all__ = [
     "CscGraph",

@@ -1,4 +1,4 @@
-"""Checks of a sampler's arguments, before a kernel runs."""
+"""Checks of what a sampler is given, and of what a hop would hold, before a kernel runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gloader.types import ANY_RELATION, CollectiveFanouts
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from gloader.types import IdArray, Relation
+    from gloader.types import BatchId, IdArray, Relation
 
 __all__ = [
     "MAX_LOCAL",
@@ -22,6 +22,8 @@ __all__ = [
     "checked_hops",
     "checked_seed",
     "checked_seeds",
+    "checked_total",
+    "require_distinct",
     "resolve_fanouts",
     "split_seeds",
 ]
@@ -99,6 +101,8 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
         As of `checked_seeds`.
     """
     checked = checked_seeds(seeds, int(type_starts[-1]))
+    if len(type_starts) == 2:
+        return [checked]
     parts = [checked[:0]] * (len(type_starts) - 1)
     if len(checked):
         ends = np.searchsorted(type_starts[1:], (checked.min(), checked.max()), side="right")
@@ -108,6 +112,34 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
             of_type = checked if first == last else checked[(checked >= start) & (checked < end)]
             parts[number] = of_type - start
     return parts
+
+
+def require_distinct(seeds: IdArray, *, noun: str = "seeds") -> None:
+    """Raise SeedError if one of ``seeds``, called ``noun`` in the message, repeats; it lists up to five. Pure."""
+    values, counts = np.unique(seeds, return_counts=True)
+    repeated = values[counts > 1]
+    if len(repeated):
+        raise SeedError(f"{len(repeated)} {noun} repeat within the batch, among them {repeated[:5].tolist()}")
+
+
+def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, ...]) -> int:
+    """Return ``total``, the in-edges or edges of a hop, after the check that int32 offsets can hold it. Pure.
+
+    Parameters
+    ----------
+    total : edges; a kernel that gave up counting returns -1
+    hop, batch_id, fanouts : for the message
+
+    Raises
+    ------
+    ConfigError
+        There are 2**31 edges or more.
+    """
+    if not 0 <= total <= MAX_LOCAL:
+        raise ConfigError(
+            f"hop {hop} of {batch_id} would have 2**31 edges or more; lower the batch size or fanouts={fanouts}"
+        )
+    return total
 
 
 def _listed(names: Iterable[str]) -> str:

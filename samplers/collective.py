@@ -12,15 +12,15 @@ import numpy as np
 from numba import njit
 
 from gloader.samplers import pick_kernels
-from gloader.samplers.arguments import MAX_LOCAL
-from gloader.samplers.hops import checked_total, fetch_degrees
+from gloader.samplers.arguments import MAX_LOCAL, checked_total
 from gloader.samplers.rng import relation_key
+from gloader.samplers.workspace import Picked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gloader.samplers.hetero_graph import HeteroGraph
-    from gloader.samplers.hetero_workspace import HeteroWorkspace
+    from gloader.samplers.graph import HeteroGraph
+    from gloader.samplers.workspace import Workspace
     from gloader.types import BatchId, IdArray, LocalArray
 
 
@@ -48,13 +48,13 @@ class CollectiveDraws:
 
     def deal(
         self,
-        work: HeteroWorkspace,
+        work: Workspace,
         batch_id: BatchId,
         hop: int,
         destinations: Sequence[range],
         key: np.uint64,
-    ) -> Mapping[int, tuple[LocalArray, IdArray]]:
-        """Return where the edges of each destination begin (D + 1,) and the edges, by the number of the relation.
+    ) -> Mapping[int, Picked]:
+        """Return the picked edges of each relation, by its number.
 
         Relations without edges, and those into types without destinations, are left out.
 
@@ -72,7 +72,7 @@ class CollectiveDraws:
         GraphError
             The in-edges of a node do not lie within the graph's.
         """
-        dealt: dict[int, tuple[LocalArray, IdArray]] = {}
+        dealt: dict[int, Picked] = {}
         if self._fanouts[hop] == 0:
             return dealt
         for here, numbers in zip(destinations, self._into, strict=True):
@@ -83,17 +83,17 @@ class CollectiveDraws:
 
     def _deal_type(
         self,
-        work: HeteroWorkspace,
+        work: Workspace,
         batch_id: BatchId,
         hop: int,
         here: range,
         numbers: Sequence[int],
         key: np.uint64,
-        dealt: dict[int, tuple[LocalArray, IdArray]],
+        dealt: dict[int, Picked],
     ) -> None:
         spaces = [work.relations[number] for number in numbers]
-        for number, space in zip(numbers, spaces, strict=True):
-            fetch_degrees(self._topologies[number], space, here)
+        for space in spaces:
+            space.fetch(here)
         part = slice(here.start, here.stop)
         totals = spaces[0].degrees[part].copy()
         for space in spaces[1:]:
@@ -108,7 +108,7 @@ class CollectiveDraws:
             num_edges = _deal(
                 picked, indptr, before, space.starts[part], space.degrees[part], own_indptr, edges
             )
-            dealt[number] = own_indptr, edges[:num_edges].copy()
+            dealt[number] = Picked(own_indptr, edges[:num_edges].copy())
 
     def _pick(
         self,

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.errors import GraphError
-    from gloader.samplers.graph import Topology
-    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.graph import HeteroGraph, Topology
     from gloader.types import AnySeeds, IdArray
 
 __all__ = [
@@ -138,7 +137,7 @@ def excluded_of_relations(
     ):
         if sampler is not None and len(positions):
             raise _unable(len(positions), sampler, "the sampler 'neighbor'")
-        text = f" of relation {':'.join(relation)!r}"
+        text = "" if graph.is_one_type else f" of relation {':'.join(relation)!r}"
         found.append(_of_relation(positions, topology, seeds_of_type.get(relation[2], _NOBODY), text))
     return tuple(found) if any(of_relation is not None for of_relation in found) else ()
 

@@ -8,8 +8,7 @@ import numpy as np
 
 from gloader.core.ids import id_dtype
 from gloader.samplers import distinct_kernels
-from gloader.samplers.arguments import checked_seeds
-from gloader.samplers.hops import require_distinct
+from gloader.samplers.arguments import checked_seeds, require_distinct
 from gloader.samplers.sweeping import Frontier
 
 if TYPE_CHECKING:

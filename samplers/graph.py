@@ -1,8 +1,9 @@
-"""A graph in compressed sparse column form: for each node, the nodes it receives messages from."""
+"""Graphs: one topology in compressed sparse column form for each relation between node types."""
 
 from __future__ import annotations
 
 from dataclasses import InitVar, dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
@@ -12,14 +13,14 @@ from gloader.core.value_kernels import first_bad_weight, first_descent, first_ou
 from gloader.errors import GraphError
 from gloader.samplers.pick_kernels import count_in_edges
 from gloader.samplers.time_kernels import first_descent_in_lists
-from gloader.types import ByShapes
+from gloader.types import EDGE, NODE, ByShapes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gloader.types import IdArray, LocalArray
+    from gloader.types import IdArray, LocalArray, Relation
 
 CHUNK: Final = 1 << 22  # entries checked per kernel call, so that an interrupt is noticed between two
 
@@ -437,3 +438,94 @@ def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | N
                 f"{node}: the list of each node must be sorted by time"
             )
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class HeteroGraph(ByShapes):
+    """A graph of node types and relations: the topology of a relation has the in-edges of its destination type.
+
+    Ids count from 0 within each type. The order of types and relations matters: the draws of a relation depend on its
+    number. Thread-safe, as its topologies are.
+
+    Parameters
+    ----------
+    num_nodes : of each type; ids within a type count from 0
+    relations : of (source type, name, destination type): ``num_nodes`` of the topology are the destinations,
+        ``num_sources`` the sources; in memory or on the SSD
+
+    Raises
+    ------
+    GraphError
+        There is no type, a relation names one that is not there, or its topology has other numbers of nodes.
+    """
+
+    num_nodes: Mapping[str, int]
+    relations: Mapping[Relation, Topology]
+
+    def __post_init__(self) -> None:
+        """Check that types and relations fit one another."""
+        if not self.num_nodes:
+            raise GraphError("a graph needs a node type, and there is none")
+        for relation, topology in self.relations.items():
+            source, _, destination = relation
+            for node_type, count, end in (
+                (source, topology.num_sources, "sources"),
+                (destination, topology.num_nodes, "destinations"),
+            ):
+                if node_type not in self.num_nodes:
+                    allowed = ", ".join(map(repr, self.num_nodes))
+                    raise GraphError(
+                        f"relation {':'.join(relation)} names the type {node_type!r}; there are {allowed}"
+                    )
+                if count != self.num_nodes[node_type]:
+                    raise GraphError(
+                        f"relation {':'.join(relation)} has {count} {end}; type {node_type!r} has "
+                        f"{self.num_nodes[node_type]} nodes"
+                    )
+
+    @classmethod
+    def of_one_type(cls, topology: Topology) -> HeteroGraph:
+        """Return the graph of one type whose only relation is ``topology``."""
+        return cls(num_nodes={NODE: topology.num_nodes}, relations={EDGE: topology})
+
+    @property
+    def is_one_type(self) -> bool:
+        """Whether this is a graph of one type, see `of_one_type`: messages then name no type."""
+        return len(self.num_nodes) == 1 and tuple(self.relations) == (EDGE,)
+
+    @property
+    def node_types(self) -> tuple[str, ...]:
+        """The types, in order."""
+        return tuple(self.num_nodes)
+
+    @property
+    def type_starts(self) -> IdArray:
+        """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v`` where all nodes are numbered through.
+
+        Seeds are: the order of an epoch knows no types.
+        """
+        return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of memory that are held for it."""
+        return sum(topology.held_bytes for topology in self.relations.values())
+
+
+def unreachable_relations(
+    relations: Sequence[Relation], seed_types: Iterable[str], num_hops: int
+) -> tuple[Relation, ...]:
+    """Return the relations, in order, whose destinations no hop can find, whatever their edges are. Pure.
+
+    Parameters
+    ----------
+    relations : of the graph
+    seed_types : types that seeds have
+    num_hops : L
+    """
+    found = set(seed_types)
+    reached: set[Relation] = set()
+    for _ in range(num_hops):
+        reached |= {relation for relation in relations if relation[2] in found}
+        found |= {source for source, _, _ in reached}
+    return tuple(relation for relation in relations if relation not in reached)

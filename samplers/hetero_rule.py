@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers.exclusion import Excluded
-    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.graph import HeteroGraph
     from gloader.samplers.list_rule import ListRule
     from gloader.samplers.pick_rule import UniformPickRule
     from gloader.samplers.sweeping import Frontier

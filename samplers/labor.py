@@ -14,14 +14,11 @@ from numba import njit
 
 from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels
-from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed
-from gloader.samplers.drawn import checked_drawn
-from gloader.samplers.exclusion import unexcluded_seeds
-from gloader.samplers.hops import checked_total, sample_layers, weighted_block
-from gloader.samplers.list_replay import replay_hop
-from gloader.samplers.list_rule import ListRule
+from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_total
+from gloader.samplers.graph import HeteroGraph
+from gloader.samplers.hops import HopFrame, hops_of_one_type, taken_of_scratch
+from gloader.samplers.list_rule import ListRule, picked_of_records
 from gloader.samplers.rng import layer_key
-from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +27,168 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
-    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray, SampledBatch
+    from gloader.samplers.workspace import Candidates, Picked, RelationSpace
+    from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
 
-_NAME = "the sampler 'labor'"
 _ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
 _MOST_ITERATIONS = 100  # gains shrink fast; the bound is for a graph on which they never fall below the above
+
+
+class LaborPick:
+    """Picks edges by numbers of their sources: the `RelationPick` of `LaborSampler`, with its parameters and errors.
+
+    Only the layered layout: the destinations of a hop are all nodes so far.
+    """
+
+    def __init__(
+        self,
+        graph: Topology,
+        fanouts: Sequence[int],
+        *,
+        seed: int = 0,
+        iterations: int = 0,
+        share_layers: bool = False,
+        normalize: bool = False,
+    ) -> None:
+        if type(iterations) is not int or iterations < -1:
+            raise ConfigError(f"iterations is {iterations!r}; allowed: 0, 1, ..., or -1 for convergence")
+        self.graph = graph
+        self.fanouts = checked_hops(fanouts)
+        self.seed = checked_seed(seed)
+        self.iterations = iterations
+        self.share_layers = bool(share_layers)
+        self.normalize = bool(normalize)
+
+    @property
+    def has_edge_weight(self) -> bool:
+        """Whether blocks have weights: they do."""
+        return True
+
+    @property
+    def unable_to_exclude(self) -> str:
+        """The name of the sampler, which cannot exclude edges."""
+        return "the sampler 'labor'"
+
+    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
+        """Return the key of all draws of a hop. Pure."""
+        return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
+
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `RelationPick`
+        """Return the rule of sweeps.
+
+        Parameters
+        ----------
+        layout : "layered", the only one
+        relation : number of the relation, see `relation_key`
+
+        Raises
+        ------
+        ConfigError
+            Chances depend on what all destinations of a hop share.
+        """
+        if self.iterations != 0:
+            raise ConfigError(
+                f"LABOR with iterations={self.iterations} weighs all in-edges of a hop before it takes one, and edges "
+                "that are swept go by once; use iterations=0, or topology='direct' or 'ram'"
+            )
+        return ListRule(
+            graph=self.graph,
+            fanouts=self.fanouts,
+            seed=self.seed,
+            is_weighted=False,
+            share_layers=self.share_layers,
+            relation=relation,
+        )
+
+    def pick(
+        self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
+    ) -> Picked:
+        """Pick the edges of one hop; parameters and errors as of `RelationPick`."""
+        graph, fanout, num_dst = self.graph, self.fanouts[hop], destinations.stop
+        indptr = np.zeros(num_dst + 1, dtype=np.int32)
+        lists = graph.sources.lists(space.starts, space.degrees, 0, num_dst)
+        if space.candidates is None:
+            self._pick_independently(lists, space, batch_id, hop, num_dst, key, indptr)
+        else:
+            num_edges = checked_total(int(space.degrees[:num_dst].sum()), hop, batch_id, self.fanouts)
+            space.candidates.find(graph, space, lists, num_dst, num_edges)
+            self._pick_jointly(lists, space, space.candidates, fanout, num_dst, key, indptr)
+        return taken_of_scratch(space, lists, num_dst, indptr, normalize=self.normalize)
+
+    def replay(
+        self,
+        space: RelationSpace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: range,
+        key: np.uint64,  # noqa: ARG002 - as of `RelationPick`
+        drawn: NDArray[Any],
+    ) -> Picked:
+        """Return what `pick` does from the records of `ListRule`; raises GraphError for those of another batch."""
+        picked = picked_of_records(self.rule_of("layered"), space, batch_id, hop, destinations, drawn)
+        if self.normalize and picked.edge_weight is not None:
+            poisson_kernels.scale_to_degree(
+                space.degrees, destinations.stop, picked.indptr, picked.edge_weight
+            )
+        return picked
+
+    def _pick_independently(
+        self,
+        lists: EdgeLists,
+        space: RelationSpace,
+        batch_id: BatchId,
+        hop: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        fanout = self.fanouts[hop]
+        expected = pick_kernels.count_uniform(space.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
+        room = checked_total(expected, hop, batch_id, self.fanouts)
+        # The number of edges is random, ``expected`` in the mean: an eighth more is nearly always enough, and one that
+        # is not costs a second pass with the same draws.
+        space.scratch.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
+        rows = (lists.values, lists.starts, space.degrees, num_dst, fanout, key, indptr)
+        while (
+            poisson_kernels.pick_by_fanout(*rows, space.scratch.edges, space.scratch.weights)
+            == poisson_kernels.OVERFLOW
+        ):
+            checked_total(len(space.scratch.edges) + 1, hop, batch_id, self.fanouts)
+            space.scratch.reserve_edges(min(2 * len(space.scratch.edges), MAX_LOCAL))
+
+    def _pick_jointly(
+        self,
+        lists: EdgeLists,
+        space: RelationSpace,
+        candidates: Candidates,
+        fanout: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        rows = (candidates.offsets, num_dst, candidates.of_edge)
+        # Equal chances are LABOR-0; each iteration raises those of sources that several destinations ask for.
+        chances = candidates.chances[: candidates.count]
+        chances.fill(1.0)
+        before = np.inf
+        for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
+            expected = _improve_chances(*rows, fanout, chances, candidates.tops)
+            # The expected number of nodes never rises, so that it is enough to see it stay.
+            if self.iterations < 0 and expected > before * (1 - _ENOUGH):
+                break
+            before = expected
+        _solve_scales(*rows, fanout, chances, candidates.scales)
+        poisson_kernels.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
+        poisson_kernels.pick_candidates(
+            lists.starts,
+            *rows,
+            chances,
+            candidates.scales,
+            candidates.numbers,
+            indptr,
+            space.scratch.edges,
+            space.scratch.weights,
+        )
 
 
 class LaborSampler:
@@ -77,15 +231,23 @@ class LaborSampler:
         share_layers: bool = False,
         normalize: bool = False,
     ) -> None:
-        if type(iterations) is not int or iterations < -1:
-            raise ConfigError(f"iterations is {iterations!r}; allowed: 0, 1, ..., or -1 for convergence")
-        self.graph = graph
-        self.fanouts = checked_hops(fanouts)
-        self.seed = checked_seed(seed)
-        self.iterations = iterations
-        self.share_layers = bool(share_layers)
-        self.normalize = bool(normalize)
-        self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=iterations != 0)
+        pick = LaborPick(
+            graph,
+            fanouts,
+            seed=seed,
+            iterations=iterations,
+            share_layers=share_layers,
+            normalize=normalize,
+        )
+        self.graph, self.fanouts, self.seed, self.iterations = graph, pick.fanouts, pick.seed, pick.iterations
+        self.share_layers, self.normalize = pick.share_layers, pick.normalize
+        self._pick = pick
+        self._frame = HopFrame(
+            HeteroGraph.of_one_type(graph),
+            [pick],
+            num_hops=len(pick.fanouts),
+            has_candidates=iterations != 0,
+        )
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -97,58 +259,18 @@ class LaborSampler:
 
         Raises
         ------
-        SeedError
-            Seeds are no integers, out of range or repeat; the message lists up to five.
-        ConfigError
-            A hop would have 2**31 edges, or with ``iterations`` its destinations 2**31 in-edges; or edges are excluded,
-            or seeds have times.
-        GraphError
-            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+        SeedError, ConfigError, GraphError
+            As of `HopFrame.sample`; with ``iterations`` ConfigError for 2**31 in-edges of the destinations of a hop.
         """
-        given = unexcluded_seeds(seeds, sampler=_NAME)
-
-        def sample_layer(
-            _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
-        ) -> Block:
-            return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop))
-
-        return sample_layers(self.graph, self._pool, batch_id, given, len(self.fanouts), sample_layer)
+        return self._frame.sample(batch_id, seeds).one_type()
 
     @property
     def rule(self) -> ListRule:
-        """What its hops want.
-
-        Raises
-        ------
-        ConfigError
-            Chances depend on what all destinations of a hop share.
-        """
-        return self.rule_of("layered")
-
-    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `NeighborSampler`
-        """Return what its hops want; raises as `rule`.
-
-        Parameters
-        ----------
-        layout : "layered", which is all that it has
-        relation : number of the relation that the graph is, see `relation_key`
-        """
-        if self.iterations != 0:
-            raise ConfigError(
-                f"LABOR with iterations={self.iterations} weighs all in-edges of a hop before it takes one, and edges "
-                "that are swept go by once; use iterations=0, or topology='direct' or 'ram'"
-            )
-        return ListRule(
-            graph=self.graph,
-            fanouts=self.fanouts,
-            seed=self.seed,
-            is_weighted=False,
-            share_layers=self.share_layers,
-            relation=relation,
-        )
+        """The rule of sweeps for its hops; raises as `LaborPick.rule_of`."""
+        return self._pick.rule_of("layered")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
+        """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.
 
         Parameters
         ----------
@@ -163,141 +285,8 @@ class LaborSampler:
         SeedError, ConfigError, GraphError
             As of `sample`; or the records are of another batch.
         """
-        rule, drawn = self.rule, checked_drawn(drawn, len(self.fanouts))
-        given = unexcluded_seeds(seeds, sampler=_NAME)
-
-        def replay_layer(
-            _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
-        ) -> Block:
-            return self._replay_hop(rule, work, batch_id, hop, range(num_dst), drawn[hop])
-
-        return sample_layers(self.graph, self._pool, batch_id, given, len(self.fanouts), replay_layer)
-
-    @property
-    def has_edge_weight(self) -> bool:
-        """Whether blocks have weights: they do."""
-        return True
-
-    @property
-    def unable_to_exclude(self) -> str:
-        """What it is called, as it takes no excluded edges."""
-        return _NAME
-
-    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the key of all draws of a hop. Pure."""
-        return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
-
-    def sample_hop(
-        self,
-        work: Workspace,
-        batch_id: BatchId,
-        hop: int,
-        destinations: range,
-        key: np.uint64,
-        drawn: NDArray[Any] | None = None,
-    ) -> Block:
-        """Sample, or with ``drawn`` replay, one hop of a batch: what `sample` is made of.
-
-        Parameters
-        ----------
-        work : the batch so far, with the degrees of ``destinations``; what the hop finds joins ``work.sources``
-        batch_id, hop : the address
-        destinations : all positions in ``work.nodes`` so far
-        key : of the draws, see `hop_key`
-        drawn : of this hop, see `replay`
-
-        Raises
-        ------
-        ConfigError, GraphError
-            As of `replay`.
-        """
-        if drawn is not None:
-            return self._replay_hop(self.rule, work, batch_id, hop, destinations, drawn)
-        graph, fanout, num_dst = self.graph, self.fanouts[hop], destinations.stop
-        indptr = np.zeros(num_dst + 1, dtype=np.int32)
-        # With a fan-out of 0 nothing is looked at.
-        lists = graph.sources.lists(work.starts, work.degrees, 0, num_dst if fanout else 0)
-        if fanout == 0:
-            pass
-        elif work.candidates is None:
-            self._pick_independently(lists, work, batch_id, hop, num_dst, key, indptr)
-        else:
-            num_edges = checked_total(int(work.degrees[:num_dst].sum()), hop, batch_id, self.fanouts)
-            work.candidates.find(graph, work, lists, num_dst, num_edges)
-            self._pick_jointly(lists, work, work.candidates, fanout, num_dst, key, indptr)
-        return weighted_block(graph, work, lists, num_dst, indptr, normalize=self.normalize)
-
-    def _replay_hop(
-        self,
-        rule: ListRule,
-        work: Workspace,
-        batch_id: BatchId,
-        hop: int,
-        destinations: range,
-        drawn: NDArray[Any],
-    ) -> Block:
-        block = replay_hop(rule, work, batch_id, hop, destinations, drawn)
-        if self.normalize and block.edge_weight is not None:
-            poisson_kernels.scale_to_degree(work.degrees, destinations.stop, block.indptr, block.edge_weight)
-        return block
-
-    def _pick_independently(
-        self,
-        lists: EdgeLists,
-        work: Workspace,
-        batch_id: BatchId,
-        hop: int,
-        num_dst: int,
-        key: np.uint64,
-        indptr: LocalArray,
-    ) -> None:
-        fanout = self.fanouts[hop]
-        expected = pick_kernels.count_uniform(work.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
-        room = checked_total(expected, hop, batch_id, self.fanouts)
-        # The number of edges is random, ``expected`` in the mean: an eighth more is nearly always enough, and one that
-        # is not costs a second pass with the same draws.
-        work.scratch.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
-        rows = (lists.values, lists.starts, work.degrees, num_dst, fanout, key, indptr)
-        while (
-            poisson_kernels.pick_by_fanout(*rows, work.scratch.edges, work.scratch.weights)
-            == poisson_kernels.OVERFLOW
-        ):
-            checked_total(len(work.scratch.edges) + 1, hop, batch_id, self.fanouts)
-            work.scratch.reserve_edges(min(2 * len(work.scratch.edges), MAX_LOCAL))
-
-    def _pick_jointly(
-        self,
-        lists: EdgeLists,
-        work: Workspace,
-        candidates: Candidates,
-        fanout: int,
-        num_dst: int,
-        key: np.uint64,
-        indptr: LocalArray,
-    ) -> None:
-        rows = (candidates.offsets, num_dst, candidates.of_edge)
-        # Equal chances are LABOR-0; each iteration raises those of sources that several destinations ask for.
-        chances = candidates.chances[: candidates.count]
-        chances.fill(1.0)
-        before = np.inf
-        for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
-            expected = _improve_chances(*rows, fanout, chances, candidates.tops)
-            # The expected number of nodes never rises, so that it is enough to see it stay.
-            if self.iterations < 0 and expected > before * (1 - _ENOUGH):
-                break
-            before = expected
-        _solve_scales(*rows, fanout, chances, candidates.scales)
-        poisson_kernels.numbers_of(candidates.nodes, candidates.count, key, candidates.numbers)
-        poisson_kernels.pick_candidates(
-            lists.starts,
-            *rows,
-            chances,
-            candidates.scales,
-            candidates.numbers,
-            indptr,
-            work.scratch.edges,
-            work.scratch.weights,
-        )
+        hops = hops_of_one_type(drawn, len(self.fanouts))
+        return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
 
 
 @njit(cache=True, nogil=True)

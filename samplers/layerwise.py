@@ -21,19 +21,21 @@ from numba import njit
 from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, poisson_kernels
-from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed
-from gloader.samplers.exclusion import unexcluded_seeds
-from gloader.samplers.hops import checked_total, sample_layers, weighted_block
+from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_total
+from gloader.samplers.graph import HeteroGraph
+from gloader.samplers.hops import HopFrame, taken_of_scratch
 from gloader.samplers.rng import layer_key, to_int
-from gloader.samplers.workspace import Candidates, Workspace, WorkspacePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
-    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray, SampledBatch
+    from gloader.samplers.list_rule import ListRule
+    from gloader.samplers.workspace import Candidates, Picked, RelationSpace
+    from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
 
 LayerMethod = Literal["ladies", "fastgcn"]
 Adjacency = Literal["mean", "gcn"]
@@ -52,6 +54,166 @@ class _Turn:
 
 
 _TURN = _Turn()
+
+
+class LayerPick:
+    """Picks the nodes of a layer: the `RelationPick` of `LayerSampler`, whose parameters and errors it has.
+
+    ``fanouts`` are the layer sizes. Only the layered layout: the destinations of a hop are all nodes so far.
+    """
+
+    def __init__(
+        self,
+        graph: Topology,
+        layer_sizes: Sequence[int],
+        *,
+        seed: int = 0,
+        method: LayerMethod = "ladies",
+        adjacency: Adjacency = "mean",
+        normalize: bool = False,
+    ) -> None:
+        if method not in ("ladies", "fastgcn"):
+            raise ConfigError(f"method is {method!r}; allowed: 'ladies', 'fastgcn'")
+        if adjacency not in ("mean", "gcn"):
+            raise ConfigError(f"adjacency is {adjacency!r}; allowed: 'mean', 'gcn'")
+        self.graph = graph
+        self.fanouts = checked_hops(layer_sizes, noun="layer_sizes")
+        self.seed = checked_seed(seed)
+        self.method = method
+        self.adjacency = adjacency
+        self.normalize = bool(normalize)
+        self._norms: NDArray[np.float32] | None = None
+
+    @property
+    def has_edge_weight(self) -> bool:
+        """Whether blocks have weights: they do."""
+        return True
+
+    @property
+    def unable_to_exclude(self) -> str:
+        """The name of the sampler, which cannot exclude edges."""
+        return f"the sampler {self.method!r}"
+
+    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
+        """Return the key of all draws of a hop. Pure."""
+        return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
+
+    def pick(
+        self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
+    ) -> Picked:
+        """Pick the edges of one hop; parameters and errors as of `RelationPick`."""
+        num_dst, size = destinations.stop, self.fanouts[hop]
+        indptr = np.zeros(num_dst + 1, dtype=np.int32)
+        lists = self.graph.sources.lists(space.starts, space.degrees, 0, num_dst)
+        if space.candidates is None:
+            self._pick_from_graph(lists, space, batch_id, hop, num_dst, key, indptr)
+        else:
+            num_edges = checked_total(int(space.degrees[:num_dst].sum()), hop, batch_id, self.fanouts)
+            space.candidates.find(self.graph, space, lists, num_dst, num_edges)
+            self._pick_from_neighborhood(lists, space, space.candidates, size, num_dst, key, indptr)
+        return taken_of_scratch(space, lists, num_dst, indptr, normalize=self.normalize)
+
+    def replay(self, *_: Any) -> Picked:
+        """Raise ConfigError: it cannot be swept, as `rule_of` says."""
+        raise self._unswept()
+
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `RelationPick`
+        """Raise ConfigError: it weighs all in-edges of a hop."""
+        raise self._unswept()
+
+    def _unswept(self) -> ConfigError:
+        return ConfigError(
+            f"the sampler {self.method!r} weighs the in-edges of all nodes of a hop before it takes one, and edges "
+            "that are swept go by once; use topology='direct' or 'ram', or the sampler 'neighbor'"
+        )
+
+    def _pick_from_neighborhood(
+        self,
+        lists: EdgeLists,
+        space: RelationSpace,
+        candidates: Candidates,
+        size: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        count = candidates.count
+        if size < 0 or count <= size:
+            candidates.chances[:count] = 1.0
+        else:
+            # ``tops`` is scratch of LABOR, with room for every candidate; here it holds the norms.
+            norms = candidates.tops[:count]
+            rows = (space.degrees, candidates.offsets, num_dst, candidates.of_edge)
+            _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
+            if self.adjacency == "gcn":
+                _divide_by_degree(self.graph.offsets, candidates.nodes, norms)
+            poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
+            _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
+        candidates.scales[:num_dst] = 1.0
+        candidates.numbers[:count] = 0  # the choice is made: whoever has a chance is taken
+        poisson_kernels.pick_candidates(
+            lists.starts,
+            candidates.offsets,
+            num_dst,
+            candidates.of_edge,
+            candidates.chances,
+            candidates.scales,
+            candidates.numbers,
+            indptr,
+            space.scratch.edges,
+            space.scratch.weights,
+        )
+
+    def _pick_from_graph(
+        self,
+        lists: EdgeLists,
+        space: RelationSpace,
+        batch_id: BatchId,
+        hop: int,
+        num_dst: int,
+        key: np.uint64,
+        indptr: LocalArray,
+    ) -> None:
+        scale = self._graph_scales[hop]
+        rows = (lists.values, lists.starts, space.degrees, num_dst, self._graph_norms, scale, key, indptr)
+        # A guess; it doubles until the edges fit, with the same draws each time.
+        space.scratch.reserve_edges(4096)
+        while (
+            outcome := poisson_kernels.pick_by_node(*rows, space.scratch.edges, space.scratch.weights)
+        ) < 0:
+            if outcome <= poisson_kernels.DAMAGED:
+                raise graph_errors.bad_edge(self.graph, poisson_kernels.DAMAGED - outcome)
+            checked_total(len(space.scratch.edges) + 1, hop, batch_id, self.fanouts)
+            space.scratch.reserve_edges(min(2 * len(space.scratch.edges), MAX_LOCAL))
+
+    @property
+    def _graph_norms(self) -> NDArray[np.float32]:
+        """(N,) of every column, over all rows."""
+        norms = self._norms
+        if norms is None:
+            # Of threads that meet at the first batch one reads all edges, and the others wait for it.
+            with _TURN.lock:
+                norms = self._norms = self._add_up_norms() if self._norms is None else self._norms
+        return norms
+
+    def _add_up_norms(self) -> NDArray[np.float32]:
+        graph, is_gcn = self.graph, self.adjacency == "gcn"
+        norms = np.zeros(graph.num_nodes)
+        node = first = 0
+        for piece in graph.sources.pieces():
+            node, bad = _add_graph_norms(graph.offsets, graph.num_edges, piece, first, node, is_gcn, norms)
+            if bad >= 0:
+                raise graph_errors.bad_edge(graph, bad)
+            first += len(piece)
+        if is_gcn:
+            _divide_all(graph.offsets, norms)
+        return norms.astype(np.float32)
+
+    @cached_property
+    def _graph_scales(self) -> tuple[float, ...]:
+        """One for each layer: the chance of a node is scale times norm, at most 1."""
+        norms = self._graph_norms[self._graph_norms > 0].astype(np.float64)
+        return tuple(_poisson_scale(norms, size) for size in self.fanouts)
 
 
 class LayerSampler:
@@ -93,18 +255,17 @@ class LayerSampler:
         adjacency: Adjacency = "mean",
         normalize: bool = False,
     ) -> None:
-        if method not in ("ladies", "fastgcn"):
-            raise ConfigError(f"method is {method!r}; allowed: 'ladies', 'fastgcn'")
-        if adjacency not in ("mean", "gcn"):
-            raise ConfigError(f"adjacency is {adjacency!r}; allowed: 'mean', 'gcn'")
-        self.graph = graph
-        self.layer_sizes = checked_hops(layer_sizes, noun="layer_sizes")
-        self.seed = checked_seed(seed)
-        self.method = method
-        self.adjacency = adjacency
-        self.normalize = bool(normalize)
-        self._pool = WorkspacePool(graph.num_nodes, 0, has_candidates=method == "ladies")
-        self._norms: NDArray[np.float32] | None = None
+        pick = LayerPick(
+            graph, layer_sizes, seed=seed, method=method, adjacency=adjacency, normalize=normalize
+        )
+        self.graph, self.layer_sizes, self.seed = graph, pick.fanouts, pick.seed
+        self.method, self.adjacency, self.normalize = pick.method, pick.adjacency, pick.normalize
+        self._frame = HopFrame(
+            HeteroGraph.of_one_type(graph),
+            [pick],
+            num_hops=len(pick.fanouts),
+            has_candidates=method == "ladies",
+        )
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -116,119 +277,10 @@ class LayerSampler:
 
         Raises
         ------
-        SeedError
-            Seeds are no integers, out of range or repeat; the message lists up to five.
-        ConfigError
-            The destinations of a hop have 2**31 in-edges; or edges are excluded, or seeds have times.
-        GraphError
-            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+        SeedError, ConfigError, GraphError
+            As of `HopFrame.sample`; ConfigError also for 2**31 in-edges of the destinations of a hop.
         """
-        given, hops = unexcluded_seeds(seeds, sampler=f"the sampler {self.method!r}"), len(self.layer_sizes)
-        return sample_layers(self.graph, self._pool, batch_id, given, hops, self._sample_hop)
-
-    def _sample_hop(
-        self, graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
-    ) -> Block:
-        size = self.layer_sizes[hop]
-        indptr = np.zeros(num_dst + 1, dtype=np.int32)
-        key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
-        # With a size of 0 nothing is looked at.
-        lists = graph.sources.lists(work.starts, work.degrees, 0, num_dst if size else 0)
-        if size == 0:
-            pass
-        elif work.candidates is None:
-            self._pick_from_graph(lists, work, batch_id, hop, num_dst, key, indptr)
-        else:
-            num_edges = checked_total(int(work.degrees[:num_dst].sum()), hop, batch_id, self.layer_sizes)
-            work.candidates.find(graph, work, lists, num_dst, num_edges)
-            self._pick_from_neighborhood(lists, work, work.candidates, size, num_dst, key, indptr)
-        return weighted_block(graph, work, lists, num_dst, indptr, normalize=self.normalize)
-
-    def _pick_from_neighborhood(
-        self,
-        lists: EdgeLists,
-        work: Workspace,
-        candidates: Candidates,
-        size: int,
-        num_dst: int,
-        key: np.uint64,
-        indptr: LocalArray,
-    ) -> None:
-        count = candidates.count
-        if size < 0 or count <= size:
-            candidates.chances[:count] = 1.0
-        else:
-            # ``tops`` is scratch of LABOR, with room for every candidate; here it holds the norms.
-            norms = candidates.tops[:count]
-            rows = (work.degrees, candidates.offsets, num_dst, candidates.of_edge)
-            _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
-            if self.adjacency == "gcn":
-                _divide_by_degree(self.graph.offsets, candidates.nodes, norms)
-            poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
-            _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
-        candidates.scales[:num_dst] = 1.0
-        candidates.numbers[:count] = 0  # the choice is made: whoever has a chance is taken
-        poisson_kernels.pick_candidates(
-            lists.starts,
-            candidates.offsets,
-            num_dst,
-            candidates.of_edge,
-            candidates.chances,
-            candidates.scales,
-            candidates.numbers,
-            indptr,
-            work.scratch.edges,
-            work.scratch.weights,
-        )
-
-    def _pick_from_graph(
-        self,
-        lists: EdgeLists,
-        work: Workspace,
-        batch_id: BatchId,
-        hop: int,
-        num_dst: int,
-        key: np.uint64,
-        indptr: LocalArray,
-    ) -> None:
-        scale = self._graph_scales[hop]
-        rows = (lists.values, lists.starts, work.degrees, num_dst, self._graph_norms, scale, key, indptr)
-        # A guess; it doubles until the edges fit, with the same draws each time.
-        work.scratch.reserve_edges(4096)
-        while (outcome := poisson_kernels.pick_by_node(*rows, work.scratch.edges, work.scratch.weights)) < 0:
-            if outcome <= poisson_kernels.DAMAGED:
-                raise graph_errors.bad_edge(self.graph, poisson_kernels.DAMAGED - outcome)
-            checked_total(len(work.scratch.edges) + 1, hop, batch_id, self.layer_sizes)
-            work.scratch.reserve_edges(min(2 * len(work.scratch.edges), MAX_LOCAL))
-
-    @property
-    def _graph_norms(self) -> NDArray[np.float32]:
-        """(N,) of every column, over all rows."""
-        norms = self._norms
-        if norms is None:
-            # Of threads that meet at the first batch one reads all edges, and the others wait for it.
-            with _TURN.lock:
-                norms = self._norms = self._add_up_norms() if self._norms is None else self._norms
-        return norms
-
-    def _add_up_norms(self) -> NDArray[np.float32]:
-        graph, is_gcn = self.graph, self.adjacency == "gcn"
-        norms = np.zeros(graph.num_nodes)
-        node = first = 0
-        for piece in graph.sources.pieces():
-            node, bad = _add_graph_norms(graph.offsets, graph.num_edges, piece, first, node, is_gcn, norms)
-            if bad >= 0:
-                raise graph_errors.bad_edge(graph, bad)
-            first += len(piece)
-        if is_gcn:
-            _divide_all(graph.offsets, norms)
-        return norms.astype(np.float32)
-
-    @cached_property
-    def _graph_scales(self) -> tuple[float, ...]:
-        """One for each layer: the chance of a node is scale times norm, at most 1."""
-        norms = self._graph_norms[self._graph_norms > 0].astype(np.float64)
-        return tuple(_poisson_scale(norms, size) for size in self.layer_sizes)
+        return self._frame.sample(batch_id, seeds).one_type()
 
 
 def _choose(

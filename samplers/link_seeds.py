@@ -9,7 +9,7 @@ import numpy as np
 from gloader.core.negatives import Binary, Table, Uniform
 from gloader.errors import ConfigError
 from gloader.samplers.arguments import checked_seed
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.link_draws import NegativeDraws, without_negatives
 from gloader.samplers.link_ends import EndNumbers
 from gloader.samplers.link_exclusion import LinkExclusion

@@ -16,10 +16,12 @@ from gloader.core.ids import id_dtype
 from gloader.core.value_kernels import first_outside
 from gloader.errors import ConfigError, GraphError
 from gloader.samplers import graph_errors, list_kernels
+from gloader.samplers.arguments import checked_total
 from gloader.samplers.exclusion import unexcluded_seeds
 from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.list_kernels import Lists
 from gloader.samplers.rng import layer_key, relation_key
+from gloader.samplers.workspace import Picked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +30,8 @@ if TYPE_CHECKING:
 
     from gloader.samplers.graph import Topology
     from gloader.samplers.sweeping import Frontier
-    from gloader.types import AnySeeds, BatchId
+    from gloader.samplers.workspace import RelationSpace
+    from gloader.types import AnySeeds, BatchId, IdArray, LocalArray
 
     TakeWords = Callable[[int, NDArray[Any]], None]  # of an owner; they are overwritten afterwards
 
@@ -279,3 +282,82 @@ def _kept_edges(rule: ListRule) -> int:
     """Return how many edges of a list an owner holds while it goes by."""
     # Who chooses has more edges than it takes.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
+
+
+def picked_of_records(
+    rule: ListRule,
+    space: RelationSpace,
+    batch_id: BatchId,
+    hop: int,
+    destinations: range,
+    drawn: NDArray[Any],
+) -> Picked:
+    """Return what the sampler in memory picks in a hop, before `LaborSampler.normalize`, from records of a sweep.
+
+    Parameters
+    ----------
+    rule : of the sampler
+    space : the batch so far, with the degrees of its nodes
+    batch_id, hop : the address
+    destinations : positions in the nodes of the batch so far, up to their end
+    drawn : the records of the hop, flat
+
+    Raises
+    ------
+    GraphError
+        The records are not those of these nodes, or a source is no node.
+    ConfigError
+        There are 2**31 edges or more.
+    """
+    here = slice(destinations.start, destinations.stop)
+    records = drawn.reshape(-1, rule.record_words)
+    places = records[:, 0].copy()
+    begins, counts = _find_records(rule, space, batch_id, hop, here, places)
+    num_edges = checked_total(int(counts.sum()), hop, batch_id, rule.fanouts)
+    indptr = np.zeros(len(counts) + 1, dtype=np.int32)
+    np.cumsum(counts, out=indptr[1:])
+    taken = np.empty(num_edges, dtype=np.int64)
+    edge_ids = np.empty(num_edges, dtype=np.int64)
+    list_kernels.place_records(places, begins, space.starts[here], indptr, taken, edge_ids)
+    sources = records[:, 1].copy()
+    sources.flags.writeable = False  # as those of a graph, so that relabelling is compiled for one kind
+    edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[here], indptr, records[taken, -1])
+    return Picked(indptr, edge_ids, sources=(sources, taken), edge_weight=edge_weight)
+
+
+def _find_records(
+    rule: ListRule, space: RelationSpace, batch_id: BatchId, hop: int, here: slice, places: NDArray[Any]
+) -> tuple[IdArray, IdArray]:
+    """Return where the records of each destination begin, and how many edges it takes."""
+    num_dst = here.stop - here.start
+    begins, counts = np.zeros(num_dst, dtype=np.int64), np.zeros(num_dst, dtype=np.int64)
+    if rule.fanouts[hop] == 0:
+        return begins, counts
+    # Records are of nodes in ascending order, a batch has its nodes in the order in which they were found.
+    order = np.argsort(space.nodes[here])
+    found = np.empty((2, num_dst), dtype=np.int64)
+    if not list_kernels.find_records(places, space.degrees[here][order], found[0], found[1]):
+        raise GraphError(
+            f"hop {hop} of {batch_id}: {len(places)} records are not those of its {num_dst} nodes: they belong to "
+            "another batch, or to a sampler with another seed or other fan-outs"
+        )
+    begins[order], counts[order] = found
+    return begins, counts
+
+
+def _edge_weight(
+    rule: ListRule, fanout: int, degrees: IdArray, indptr: LocalArray, last_words: NDArray[Any]
+) -> NDArray[np.float32] | None:
+    """Return how many edges of the graph each edge of a hop stands for; ``last_words`` are those of their records."""
+    counts = np.diff(indptr)
+    takes_all = np.full(len(degrees), True) if fanout < 0 else degrees <= fanout
+    if not rule.is_weighted:
+        # Of a fan-out of 0 no edge is taken; the chance of any would be 0.
+        chances = np.where(takes_all, 1.0, max(fanout, 1) / np.maximum(degrees, 1))
+        return np.repeat((1.0 / chances).astype(np.float32), counts)
+    if not rule.has_importance:
+        return None
+    # Nodes that take all edges of positive weight have a chance of 1; how many there are is known only now.
+    certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
+    chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
+    return np.where(np.repeat(takes_all, counts), certain, chosen)

@@ -1,4 +1,4 @@
-"""The table of samplers: from a name and its options to the sampler."""
+"""The table of samplers: a name with options makes a sampler, and says what memory it takes."""
 
 from __future__ import annotations
 
@@ -9,23 +9,44 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from gloader.config import Layout
 from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels, weighted_kernels
-from gloader.samplers.labor import LaborSampler
+from gloader.samplers.arguments import checked_fanouts, resolve_fanouts
+from gloader.samplers.collective import CollectiveDraws
+from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
+from gloader.samplers.labor import LaborPick, LaborSampler
 from gloader.samplers.layerwise import LayerSampler
-from gloader.samplers.neighbor import MergedBlockSampler, NeighborSampler
+from gloader.samplers.neighbor import MergedBlockSampler, NeighborPick, NeighborSampler
 from gloader.samplers.node_map import hash_map_bytes
+from gloader.samplers.temporal import HeteroTemporalSampler, TemporalSampler
+from gloader.samplers.times import TimeRule, search_bytes
 from gloader.samplers.workspace import DENSE_LIMIT, candidate_bytes
+from gloader.types import CollectiveFanouts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
-    from gloader.samplers.graph import Topology
-    from gloader.types import SampledBatch, Sampler
+    from gloader.config import TimeBound, TimeStrategy
+    from gloader.core.fanouts import FanoutsLike
+    from gloader.samplers.graph import HeteroGraph, Topology
+    from gloader.samplers.hops import RelationPick
+    from gloader.types import Block, HeteroBatch, HeteroSampler, IdArray, SampledBatch, Sampler
 
 _MAP_BYTES = 4  # the local id of a node
 _MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
 # Of an edge that a kernel takes before it is known how many there are: its place and its weight.
 _TAKEN_EDGE_BYTES = 12
+_DRAW_BYTES = 8  # of an edge that is drawn for all relations together
+_WITH_TYPES = ("neighbor", "weighted", "labor")
+# Of an edge, beside its block: the entry of its source, and its place among them.
+_EDGE_BYTES = 16
+# Of a node whose range is looked up: its tree, its id, the time that is asked at, and with a window both of its ends.
+_NODE_BYTES = 88
+
+# Why edges are not swept where seeds ask at a time, and what can be, see `sweep_refusal`.
+TIMED_SWEEP_REFUSAL = (
+    "a node that is asked for at a time looks its edges up in the times of its list before it takes one",
+    "time_strategy='none'",
+)
 _CHOOSES_TOGETHER = (
     "which chooses for all nodes of a layer together, so that none can keep what it drew before"
 )
@@ -304,3 +325,268 @@ def _value(text: str) -> bool | int | str:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     return int(text) if text.removeprefix("-").isdecimal() else text
+
+
+def make_hetero_sampler(
+    spec: str,
+    graph: HeteroGraph,
+    fanouts: FanoutsLike,
+    seed: int = 0,
+    *,
+    layout: Layout = "layered",
+) -> HeteroSampler:
+    """Return the sampler that ``spec`` describes, of a graph of several types.
+
+    Parameters
+    ----------
+    spec : "neighbor", "weighted" (relations without weights are drawn alike) or "labor"; options may follow, as of
+        `make_sampler`
+    graph : the topology
+    fanouts : neighbours per node, relation and hop, see `checked_fanouts`
+    seed : any integer; taken modulo 2**64
+    layout : see `make_sampler`
+
+    Raises
+    ------
+    ConfigError
+        The name, an option or the layout is unknown, or a value is not allowed; the sampler is for graphs of one type,
+        or by weights, and no relation has any; fan-outs name a relation that is not there, or miss one.
+    """
+    name, options = parse_spec(spec)
+    require_layout(spec, layout)
+    checked = checked_fanouts(fanouts)
+    resolved = resolve_fanouts(checked, tuple(graph.relations))
+    make = _maker(name, graph, options)
+    pairs = zip(graph.relations.values(), resolved, strict=True)
+    sampler = RelationwiseSampler(
+        graph,
+        [make(topology, hops, seed=seed) for topology, hops in pairs],
+        num_hops=len(checked),
+        has_candidates=has_candidates(spec),
+        collective=_collective(name, graph, checked, options)
+        if isinstance(checked, CollectiveFanouts)
+        else None,
+    )
+    return MergedHeteroBlockSampler(sampler) if layout == "merged" else sampler
+
+
+def _collective(
+    name: str, graph: HeteroGraph, fanouts: CollectiveFanouts, options: dict[str, Any]
+) -> CollectiveDraws:
+    if name != "neighbor":
+        raise ConfigError(
+            f"sampler {name!r} with fanouts={str(fanouts)!r}: fan-outs of all relations together are drawn alike; use "
+            "the sampler 'neighbor', or fan-outs of each relation"
+        )
+    return CollectiveDraws(graph, fanouts.fanouts, replace=options.get("replace", False))
+
+
+def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | None:
+    """Return why the edges of a sampler of any graph cannot be swept, and what can be; None: they can be. Pure.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    fanouts : of every relation, of each, or of all together
+    """
+    if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
+        return (
+            "fan-outs of all relations together draw over the edges of several files at once",
+            "fan-outs of each relation",
+        )
+    return sweep_refusal(spec)
+
+
+def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) -> int:
+    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps to find nodes again. Pure.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    graph : the topology
+    found : of each type, nodes and edges of a large batch, each of which may be a node of a hash table; a type that is
+        not there has none
+    """
+    return sum(
+        node_map_bytes(spec, num_nodes=num_nodes, found=found.get(name, 0))
+        for name, num_nodes in graph.num_nodes.items()
+    )
+
+
+def hetero_call_bytes(
+    spec: str, graph: HeteroGraph, batch: HeteroBatch, *, is_collective: bool = False
+) -> int:
+    """Return what a call of the sampler ``spec`` held to sample ``batch``, beside it and the map of nodes. Pure.
+
+    Copies of edges that are not in memory, and what is noted of those that it chose from: of the relation with most,
+    as relations are sampled one after the other.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    graph : the topology
+    batch : a large one
+    is_collective : whether it was drawn from all relations together
+    """
+    if not batch.blocks:
+        return 0
+    last_hop = batch.blocks[0]  # the largest
+    held = [
+        hop_bytes(
+            spec,
+            graph.relations[relation],
+            num_edges=block.num_edges,
+            in_edges=int(
+                graph.relations[relation].in_degrees(batch.nodes[relation[2]][: block.num_dst]).sum()
+            ),
+        )
+        for relation, block in last_hop.items()
+        if block.num_edges
+    ]
+    # Draws of all relations wait until they are dealt out; `Candidates` of one type stay while another's are found.
+    drawn = sum(_DRAW_BYTES * block.num_edges for block in last_hop.values()) if is_collective else 0
+    return drawn + (sum(held) if has_candidates(spec) else max(held, default=0))
+
+
+def _maker(name: str, graph: HeteroGraph, options: dict[str, Any]) -> Callable[..., RelationPick]:
+    """Return what makes the sampler of a relation of its topology and its fan-outs."""
+    if name == "neighbor":
+        return partial(NeighborPick, **options)
+    if name == "labor":
+        return partial(LaborPick, **options)
+    if name != "weighted":
+        raise ConfigError(
+            f"sampler {name!r} draws nodes of one type; a graph of several types takes the samplers "
+            f"{', '.join(map(repr, _WITH_TYPES))}"
+        )
+    if all(topology.weights is None for topology in graph.relations.values()):
+        raise ConfigError(
+            "weighted sampling needs a weight for each edge, and no relation of this graph has any; use the sampler "
+            "'neighbor', or write edge weights of a relation when the dataset is made"
+        )
+    return partial(_weighted_if_it_can_be, **options)
+
+
+def _weighted_if_it_can_be(topology: Topology, *arguments: Any, **options: Any) -> NeighborPick:
+    return NeighborPick(topology, *arguments, weighted=topology.weights is not None, **options)
+
+
+def make_temporal_sampler(
+    graph: Topology,
+    fanouts: Sequence[int],
+    seed: int = 0,
+    *,
+    layout: Layout = "layered",
+    strategy: TimeStrategy = "uniform",
+    bound: TimeBound = "<",
+    window: int | None = None,
+    spec: str = "neighbor",
+) -> TemporalSampler:
+    """Return the sampler of seeds that ask at a time.
+
+    Parameters
+    ----------
+    graph : the topology, with times
+    fanouts : neighbours per node, hop next to the seeds first
+    seed : any integer; taken modulo 2**64
+    layout : see `make_sampler`
+    strategy : "uniform" draws among the edges that a node may take, "last" takes the latest of them, in order
+    bound : "<" takes edges before the time of the seed, "<=" also those of that second
+    window : seconds up to the bound that edges may be from; None: any time before
+    spec : "neighbor", with the options of `make_sampler`
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed, the graph has no times, or the sampler is another.
+    """
+    require_layout(spec, layout)
+    rule = _rule(spec, strategy, bound, window)
+    return TemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout)
+
+
+def make_hetero_temporal_sampler(
+    graph: HeteroGraph,
+    fanouts: FanoutsLike,
+    seed: int = 0,
+    *,
+    layout: Layout = "layered",
+    strategy: TimeStrategy = "uniform",
+    bound: TimeBound = "<",
+    window: int | None = None,
+    spec: str = "neighbor",
+) -> HeteroTemporalSampler:
+    """Return the sampler of seeds of several types that ask at a time.
+
+    Parameters
+    ----------
+    graph : the topology, with times of at least one relation
+    fanouts : neighbours per node, relation and hop, see `checked_fanouts`
+    seed, layout, strategy, bound, window, spec : see `make_temporal_sampler`
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed, no relation has times, or the sampler is another.
+    """
+    require_layout(spec, layout)
+    rule = _rule(spec, strategy, bound, window)
+    return HeteroTemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout)
+
+
+def temporal_map_bytes(found: int) -> int:
+    """Return the most bytes that a sampling thread keeps to find entries again, of ``found`` in a large batch. Pure."""
+    return hash_map_bytes(found)
+
+
+def temporal_call_bytes(graph: Topology, batch: SampledBatch) -> int:
+    """Return what a call held to sample ``batch``, beside it and the map of entries. Pure.
+
+    Parameters
+    ----------
+    graph : the topology, with times
+    batch : a large one
+    """
+    if not batch.blocks:
+        return 0
+    # The last hop is the largest, and behind it the degrees of all nodes are looked up.
+    return _timed_hop_bytes(graph, batch.nodes, batch.blocks[0], num_ranges=len(batch.nodes))
+
+
+def hetero_temporal_call_bytes(graph: HeteroGraph, batch: HeteroBatch) -> int:
+    """Return what `temporal_call_bytes` does, of the relation with most: they are sampled one after the other. Pure."""
+    if not batch.blocks:
+        return 0
+    last_hop = batch.blocks[0]
+    held = (
+        _timed_hop_bytes(
+            topology,
+            batch.nodes[relation[2]],
+            last_hop[relation],
+            num_ranges=last_hop[relation].num_dst,
+        )
+        for relation, topology in graph.relations.items()
+    )
+    return max(held, default=0)
+
+
+def _timed_hop_bytes(graph: Topology, nodes: IdArray, block: Block, *, num_ranges: int) -> int:
+    in_edges = int(graph.in_degrees(nodes[: block.num_dst]).sum())
+    taken = hop_bytes("neighbor", graph, num_edges=block.num_edges, in_edges=in_edges)
+    searched = 0
+    if graph.times is not None:  # a window has two ends to search
+        asked = in_edges if num_ranges == block.num_dst else int(graph.in_degrees(nodes[:num_ranges]).sum())
+        searched = search_bytes(graph.times, num_lists=2 * num_ranges, num_edges=2 * asked)
+    # One after the other: what a hop may take is known before it takes it.
+    return max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched)
+
+
+def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | None) -> TimeRule:
+    name, options = parse_spec(spec)
+    if name != "neighbor":
+        raise ConfigError(
+            f"sampler {name!r} takes edges of all times; time_strategy goes with the sampler 'neighbor'"
+        )
+    if strategy == "none":
+        raise ConfigError("time_strategy='none' samples edges of all times, which make_sampler does")
+    return TimeRule(strategy=strategy, bound=bound, window=window, replace=options.get("replace", False))

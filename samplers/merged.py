@@ -1,4 +1,4 @@
-"""Merged hops: every node of a batch draws once, in the hop after the one that found it, as in PyG."""
+"""The merged layout, as in PyG: every node of a batch draws once, in the hop after the one that found it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,31 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.types import BatchId, Block, IdArray, Links, LocalArray, SampledBatch
+from gloader.types import BatchId, Block, HeteroBatch, IdArray, Links, LocalArray, Relation, SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedHops:
+    """The edges of all hops of a batch as one CSC graph, of one relation; see `MergedBatch`."""
+
+    indptr: LocalArray  # (D + 1,) of the nodes that sampled
+    indices: LocalArray  # (num_edges,)
+    edge_ids: IdArray  # (num_edges,)
+    num_sampled_edges: tuple[int, ...]  # L
+    edge_weight: NDArray[np.float32] | None  # (num_edges,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBatch:
     """The topology of one mini-batch with the edges of all hops over one list of nodes, as PyG lays it out.
 
-    Only nodes that a hop found first sample in the next hop. As nodes stand in the order in which they are found, the
-    edges are one CSC graph, of which the hops up to any depth are a prefix.
+    A hop lets only the nodes sample that the hop before found. Nodes stand in the order in which they are found, so
+    that the edges are one CSC graph, and the hops up to any depth are a prefix of it.
     """
 
     id: BatchId
@@ -42,8 +53,7 @@ class MergedBatch:
     @property
     def edge_index(self) -> LocalArray:
         """(2, num_edges) local ids of sources and destinations, hop after hop; made anew by each call."""
-        destinations = np.arange(len(self.indptr) - 1, dtype=np.int32)
-        return np.stack([self.indices, np.repeat(destinations, np.diff(self.indptr))])
+        return _edge_index(self)
 
     def to_blocks(self) -> SampledBatch:
         """Return the batch as blocks for layered models, whose arrays are views of this one's.
@@ -52,13 +62,8 @@ class MergedBatch:
         and are computed from the same neighbours again. So ``blocks[0]`` holds all edges, and a layered forward equals
         that of a model over ``edge_index``, whole or trimmed as PyG's `trim_to_layer` does.
         """
-        # One more of the nodes than of the edges: those that the last hop found do not sample.
         num_nodes = tuple(accumulate(self.num_sampled_nodes))
-        num_edges = tuple(accumulate(self.num_sampled_edges))
-        blocks = [
-            self._first_hops(num_dst=num_dst, num_src=num_src, num_edges=edges)
-            for num_dst, num_src, edges in zip(num_nodes, num_nodes[1:], num_edges, strict=False)
-        ]
+        blocks = _first_hops(self, num_nodes, num_nodes[1:])
         return SampledBatch(
             id=self.id,
             nodes=self.nodes,
@@ -69,65 +74,52 @@ class MergedBatch:
             in_degrees=self.in_degrees,
         )
 
-    def _first_hops(self, *, num_dst: int, num_src: int, num_edges: int) -> Block:
-        return Block(
-            indptr=self.indptr[: num_dst + 1],
-            indices=self.indices[:num_edges],
-            edge_ids=self.edge_ids[:num_edges],
-            num_src=num_src,
-            num_dst=num_dst,
-            edge_weight=None if self.edge_weight is None else self.edge_weight[:num_edges],
-        )
-
-
-def merge_hops(
-    batch_id: BatchId,
-    nodes: IdArray,
-    hops: Sequence[Block],
-    num_nodes: Sequence[int],
-    *,
-    links: Links | None = None,
-    trees: LocalArray | None = None,
-    in_degrees: NDArray[np.float32] | None = None,
-) -> MergedBatch:
-    """Join the hops of a batch; the destinations of hop l are the nodes ``num_nodes[l]:num_nodes[l + 1]``. Pure.
-
-    Parameters
-    ----------
-    batch_id : the address of the batch
-    nodes : (U,) int64, global ids in first-seen order
-    hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
-    num_nodes : (L + 2,) 0, then the nodes known before each hop, then U
-    links : what is predicted of the seeds
-    trees : (U,) the seed of each node, where seeds share none
-    in_degrees : (U,) of each node the in-edges that hops may take, where these are not all
-    """
-    joined = join_hops(hops, num_nodes)
-    return MergedBatch(
-        id=batch_id,
-        nodes=nodes,
-        num_seeds=num_nodes[1],
-        indptr=joined.indptr,
-        indices=joined.indices,
-        edge_ids=joined.edge_ids,
-        num_sampled_nodes=tuple(np.diff(num_nodes).tolist()),
-        num_sampled_edges=joined.num_sampled_edges,
-        edge_weight=joined.edge_weight,
-        links=links,
-        trees=trees,
-        in_degrees=in_degrees,
-    )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedHops:
-    """The edges of all hops of a batch as one CSC graph, of one relation; see `MergedBatch`."""
+class MergedHeteroBatch:
+    """The topology of one mini-batch with the edges of all hops, one CSC graph for each relation, as PyG lays it out.
 
-    indptr: LocalArray  # (D + 1,) of the nodes that sampled
-    indices: LocalArray  # (num_edges,)
-    edge_ids: IdArray  # (num_edges,)
-    num_sampled_edges: tuple[int, ...]  # L
-    edge_weight: NDArray[np.float32] | None  # (num_edges,)
+    As `MergedBatch`, for each relation: only nodes that a hop found first sample in the next hop. Every type and
+    relation is there, perhaps empty, in the order of the graph.
+    """
+
+    id: BatchId
+    nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
+    num_seeds: Mapping[str, int]  # of each type
+    edges: Mapping[Relation, JoinedHops]
+    num_sampled_nodes: Mapping[str, tuple[int, ...]]  # L + 1: the seeds, then the new nodes of each hop
+    links: Links | None = None  # as of `SampledBatch`
+    trees: Mapping[str, LocalArray] | None = None  # as of `SampledBatch`, of each type
+
+    @property
+    def num_sampled_edges(self) -> dict[Relation, tuple[int, ...]]:
+        """Of each relation the edges of each hop, L."""
+        return {relation: edges.num_sampled_edges for relation, edges in self.edges.items()}
+
+    def edge_index(self, relation: Relation) -> LocalArray:
+        """Return (2, num_edges) local ids of sources and destinations, hop after hop; made anew by each call."""
+        return _edge_index(self.edges[relation])
+
+    def to_blocks(self) -> HeteroBatch:
+        """Return the batch as blocks for layered models, whose arrays are views of this one's.
+
+        As `MergedBatch.to_blocks`: a block holds every edge that its destinations drew, each in its one hop.
+        """
+        known = {name: tuple(accumulate(counts)) for name, counts in self.num_sampled_nodes.items()}
+        num_hops = len(next(iter(known.values()))) - 1
+        prefixes = {
+            relation: _first_hops(edges, known[relation[2]], known[relation[0]][1:])
+            for relation, edges in self.edges.items()
+        }
+        blocks = [{relation: of[hop] for relation, of in prefixes.items()} for hop in range(num_hops)]
+        return HeteroBatch(
+            id=self.id,
+            nodes=self.nodes,
+            num_seeds=self.num_seeds,
+            blocks=tuple(reversed(blocks)),
+            links=self.links,
+            trees=self.trees,
+        )
 
 
 def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
@@ -161,3 +153,26 @@ def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
         num_sampled_edges=counts,
         edge_weight=np.concatenate(weights) if weights else None,
     )
+
+
+def _edge_index(edges: MergedBatch | JoinedHops) -> LocalArray:
+    destinations = np.arange(len(edges.indptr) - 1, dtype=np.int32)
+    return np.stack([edges.indices, np.repeat(destinations, np.diff(edges.indptr))])
+
+
+def _first_hops(
+    edges: MergedBatch | JoinedHops, num_dst: Sequence[int], num_src: Sequence[int]
+) -> list[Block]:
+    """Return a block for each depth, views of ``edges``; ``num_dst``, ``num_src`` (>= L,) are its nodes."""
+    totals = accumulate(edges.num_sampled_edges)
+    return [
+        Block(
+            indptr=edges.indptr[: destinations + 1],
+            indices=edges.indices[:total],
+            edge_ids=edges.edge_ids[:total],
+            num_src=sources,
+            num_dst=destinations,
+            edge_weight=None if edges.edge_weight is None else edges.edge_weight[:total],
+        )
+        for total, destinations, sources in zip(totals, num_dst, num_src, strict=False)
+    ]

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import ConfigError, ShapeError
-from gloader.samplers import graph_errors, pick_kernels, weighted_kernels
-from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_seeds
-from gloader.samplers.drawn import checked_drawn, find_places
-from gloader.samplers.exclusion import degrees_without, excluded_edges, seeds_of, unexcluded_seeds
-from gloader.samplers.exclusion_kernels import pass_over
-from gloader.samplers.hops import checked_total, enter_seeds, fetch_degrees, sample_layers, taken_block
-from gloader.samplers.list_replay import replay_hop
-from gloader.samplers.list_rule import ListRule
-from gloader.samplers.merged import MergedBatch, merge_hops
+from gloader.samplers import distinct_kernels, graph_errors, pick_kernels, time_kernels, weighted_kernels
+from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_total
+from gloader.samplers.graph import HeteroGraph
+from gloader.samplers.hops import HopFrame, hops_of_one_type
+from gloader.samplers.list_rule import ListRule, picked_of_records
 from gloader.samplers.pick_rule import UniformPickRule
 from gloader.samplers.rng import layer_key
-from gloader.samplers.workspace import Workspace, WorkspacePool
+from gloader.samplers.workspace import Picked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +23,223 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.samplers.graph import EdgeLists, Topology
-    from gloader.samplers.sweeping import HopRule
-    from gloader.types import AnySeeds, BatchId, BatchSeeds, Block, IdArray, LocalArray, SampledBatch
+    from gloader.samplers.merged import MergedBatch
+    from gloader.samplers.workspace import RelationSpace
+    from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
+
+
+class NeighborPick:
+    """Picks up to ``fanouts[l]`` edges of each node in hop l: the `RelationPick` of `NeighborSampler`.
+
+    Parameters
+    ----------
+    graph : the edges of a relation
+    fanouts, seed, replace, weighted, importance : as of `NeighborSampler`
+    takes_last : take the last edges of a range, in order, and draw none
+
+    Raises
+    ------
+    ConfigError
+        As of `NeighborSampler`.
+    """
+
+    def __init__(
+        self,
+        graph: Topology,
+        fanouts: Sequence[int],
+        *,
+        seed: int = 0,
+        replace: bool = False,
+        weighted: bool = False,
+        importance: bool = True,
+        takes_last: bool = False,
+    ) -> None:
+        if weighted and graph.weights is None:
+            raise ConfigError(
+                "weighted sampling needs a weight for each edge, and this graph has none; prepare the dataset from a "
+                "source that has them, such as `gloader prepare edges:FILE OUT` with the columns src, dst, weight, or "
+                "Dataset.from_numpy(..., edge_weight=...); or use the sampler 'neighbor'"
+            )
+        self.graph = graph
+        self.fanouts = checked_hops(fanouts)
+        self.seed = checked_seed(seed)
+        self.replace = bool(replace)
+        self.weighted = bool(weighted)
+        self.importance = bool(importance)
+        self.takes_last = takes_last
+
+    @property
+    def unable_to_exclude(self) -> str | None:
+        """The name of the weighted sampler, which cannot exclude edges."""
+        return "the sampler 'weighted'" if self.weighted else None
+
+    @property
+    def has_edge_weight(self) -> bool:
+        """Whether blocks have weights."""
+        return self.weighted and self.importance
+
+    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
+        """Return the key of all draws of a hop. Pure."""
+        return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
+
+    def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
+        """Return the rule of sweeps for hops of ``layout``.
+
+        Parameters
+        ----------
+        layout : of the batches
+        relation : number of the relation, see `relation_key`
+
+        Raises
+        ------
+        ConfigError
+            It draws by weights with replacement.
+        """
+        if self.weighted:
+            return self._list_rule(layout, relation=relation)
+        return UniformPickRule(
+            self.graph,
+            self.fanouts,
+            seed=self.seed,
+            replace=self.replace,
+            layout=layout,
+            relation=relation,
+        )
+
+    def pick(
+        self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
+    ) -> Picked:
+        """Pick the edges of one hop; parameters and errors as of `RelationPick`."""
+        indptr, picked, edge_weight = self._pick(space, batch_id, hop, destinations, key)
+        edge_ids = picked[: len(picked) - pick_kernels.SLACK]
+        return Picked(indptr, edge_ids, edge_weight=edge_weight if self.has_edge_weight else None)
+
+    def replay(
+        self,
+        space: RelationSpace,
+        batch_id: BatchId,
+        hop: int,
+        destinations: range,
+        key: np.uint64,
+        drawn: NDArray[Any],
+    ) -> Picked:
+        """Return what `pick` does from the sources at the distinct positions of the hop, or from records by weight."""
+        if self.weighted:
+            return picked_of_records(self._list_rule(), space, batch_id, hop, destinations, drawn)
+        indptr, picked, _ = self._pick(space, batch_id, hop, destinations, key)
+        places, num_places = _find_places(
+            space.ranges.nodes(space, destinations),
+            space.degrees[destinations.start : destinations.stop],
+            indptr,
+            picked,
+            fanout=self.fanouts[hop],
+            replace=self.replace,
+        )
+        if num_places != len(drawn):
+            raise ShapeError(
+                f"hop {hop} of {batch_id} takes {num_places} distinct edges, and {len(drawn)} values were drawn "
+                "for it: they belong to another batch, or to a sampler with another seed or other fan-outs"
+            )
+        return Picked(indptr, picked[: len(picked) - pick_kernels.SLACK], sources=(drawn, places))
+
+    def _pick(
+        self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
+    ) -> tuple[LocalArray, IdArray, NDArray[np.float32] | None]:
+        """Return where the edges of each destination begin, the edges with `SLACK` behind them, and their weights."""
+        fanout = self.fanouts[hop]
+        indptr = np.empty(len(destinations) + 1, dtype=np.int32)
+        lists = self._weights(space, fanout, destinations)
+        num_edges = self._count(space, lists, fanout, destinations, indptr)
+        is_too_many = min(space.sources.count + num_edges, space.sources.num_nodes) > MAX_LOCAL
+        checked_total(-1 if is_too_many else num_edges, hop, batch_id, self.fanouts)
+        # Arrays of the batch's own, written in place: they are handed out, and ``space`` goes to another call.
+        picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
+        edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
+        self._draw(space, lists, fanout, destinations, key, indptr, picked, edge_weight)
+        edge_ids = picked[:num_edges]
+        if lists is None:
+            space.ranges.pass_over(space, destinations, indptr, edge_ids)
+        else:
+            lists.to_positions(edge_ids, indptr, destinations.start)
+        return indptr, picked, edge_weight
+
+    def _list_rule(self, layout: Layout = "layered", *, relation: int = 0) -> ListRule:
+        if self.replace:
+            raise ConfigError(
+                "weighted sampling with replacement needs the sum of a node's weights before its first draw, and edges "
+                "that are swept go by once; use topology='direct' or 'ram', or the sampler 'weighted:replace=false'"
+            )
+        return ListRule(
+            graph=self.graph,
+            fanouts=self.fanouts,
+            seed=self.seed,
+            is_weighted=True,
+            has_importance=self.importance,
+            is_merged=layout == "merged",
+            relation=relation,
+        )
+
+    def _weights(self, space: RelationSpace, fanout: int, destinations: range) -> EdgeLists | None:
+        """Return the weights of the edges of ``destinations``; None: all edges are alike, or none is taken."""
+        weights = self.graph.weights
+        if weights is None or not self.weighted or fanout == 0:
+            return None
+        return weights.lists(space.starts, space.degrees, destinations.start, destinations.stop)
+
+    def _count(
+        self,
+        space: RelationSpace,
+        lists: EdgeLists | None,
+        fanout: int,
+        destinations: range,
+        indptr: LocalArray,
+    ) -> int:
+        """Write the local ``indptr`` (D + 1,) of the hop; return its edges, -1 for more than int32 can count."""
+        rows = (space.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
+        if lists is None:
+            return int(pick_kernels.count_uniform(*rows))
+        return int(weighted_kernels.count_weighted(lists.values, lists.starts, *rows))
+
+    def _draw(
+        self,
+        space: RelationSpace,
+        lists: EdgeLists | None,
+        fanout: int,
+        destinations: range,
+        key: np.uint64,
+        indptr: LocalArray,
+        out: IdArray,
+        importance: NDArray[np.float32] | None,
+    ) -> None:
+        """Write the edges that ``destinations`` take to ``out``, and how many each stands for to ``importance``.
+
+        An edge is a place in ``lists``, or without them a position in the graph.
+        """
+        if fanout == 0:
+            return
+        starts = space.starts if lists is None else lists.starts
+        rows = (space.nodes, starts, space.degrees, destinations.start, destinations.stop)
+        if lists is None:
+            if self.takes_last:
+                time_kernels.pick_last(*rows[1:], indptr, out)
+            elif self.replace:
+                pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
+            else:
+                pick_kernels.pick_uniform(*rows, key, indptr, out, space.scratch.bits)
+            return
+        if self.replace:
+            # Inversion searches the running sum of a node's weights, which are as many as its in-edges.
+            pick = weighted_kernels.pick_weighted_with_replacement
+            space.scratch.reserve_numbers(
+                int(space.degrees[destinations.start : destinations.stop].max(initial=0))
+            )
+        else:
+            pick = weighted_kernels.pick_weighted
+            space.scratch.reserve_numbers(max(fanout, 0))
+        bad = pick(lists.values, *rows, fanout, key, indptr, out, space.scratch.numbers, importance)
+        if bad >= 0:
+            node = int(space.ranges.nodes(space, range(bad, bad + 1))[0])
+            raise graph_errors.bad_weights(self.graph, node)
 
 
 class NeighborSampler:
@@ -67,19 +278,12 @@ class NeighborSampler:
         weighted: bool = False,
         importance: bool = True,
     ) -> None:
-        self.graph = graph
-        if weighted and graph.weights is None:
-            raise ConfigError(
-                "weighted sampling needs a weight for each edge, and this graph has none; prepare the dataset from a "
-                "source that has them, such as `gloader prepare edges:FILE OUT` with the columns src, dst, weight, or "
-                "Dataset.from_numpy(..., edge_weight=...); or use the sampler 'neighbor'"
-            )
-        self.fanouts = checked_hops(fanouts)
-        self.seed = checked_seed(seed)
-        self.replace = bool(replace)
-        self.weighted = bool(weighted)
-        self.importance = bool(importance)
-        self._pool = WorkspacePool(graph.num_nodes, max(self.fanouts))
+        pick = NeighborPick(
+            graph, fanouts, seed=seed, replace=replace, weighted=weighted, importance=importance
+        )
+        self.graph, self.fanouts, self.seed = graph, pick.fanouts, pick.seed
+        self.replace, self.weighted, self.importance = pick.replace, pick.weighted, pick.importance
+        self._frame = HopFrame(HeteroGraph.of_one_type(graph), [pick], num_hops=len(pick.fanouts))
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
@@ -87,61 +291,33 @@ class NeighborSampler:
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : (B,) distinct node ids; B = 0 gives an empty batch. With `BatchSeeds.excluded`, no hop takes one of
-            these edges: the fan-out stays full where edges are left, and all of these are equally likely
+        seeds : (B,) distinct node ids, see `HopFrame.sample`
 
         Raises
         ------
-        SeedError
-            Seeds are no integers, out of range or repeat; the message lists up to five. Excluded positions do not
-            ascend, or are none of the graph.
-        ConfigError
-            The batch would have 2**31 nodes or edges in a hop; seeds have times, or it draws by weights and edges are
-            excluded.
-        GraphError
-            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+        SeedError, ConfigError, GraphError
+            As of `HopFrame.sample`.
         """
-        return self._sample(batch_id, seeds, None)
+        return self._frame.sample(batch_id, seeds).one_type()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
         Parameters and errors are those of `sample`.
         """
-        return self._sample_merged(batch_id, seeds, None)
+        return self._frame.sample(batch_id, seeds, is_merged=True).one_type_merged()
 
     @property
     def rule(self) -> UniformPickRule | ListRule:
-        """What its layered hops want.
-
-        Raises
-        ------
-        ConfigError
-            It draws by weights with replacement.
-        """
+        """The rule of sweeps for layered hops; raises as `NeighborPick.rule_of`."""
         return self.rule_of("layered")
 
-    def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return what the hops of ``layout`` want; raises as `rule`.
-
-        Parameters
-        ----------
-        layout : of the batches
-        relation : number of the relation that the graph is, see `relation_key`
-        """
-        if self.weighted:
-            return self._list_rule(layout, relation=relation)
-        return UniformPickRule(
-            self.graph,
-            self.fanouts,
-            seed=self.seed,
-            replace=self.replace,
-            layout=layout,
-            relation=relation,
-        )
+    def rule_of(self, layout: Layout) -> UniformPickRule | ListRule:
+        """Return the rule of sweeps for hops of ``layout``; raises as `NeighborPick.rule_of`."""
+        return self._frame.picks[0].rule_of(layout)
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch that `sample` returns, bit for bit, from what its hops drew. Thread-safe.
+        """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.
 
         Parameters
         ----------
@@ -157,208 +333,13 @@ class NeighborSampler:
         SeedError, ConfigError, GraphError
             As of `sample`.
         """
-        return self._sample(batch_id, seeds, checked_drawn(drawn, len(self.fanouts)))
+        hops = hops_of_one_type(drawn, len(self.fanouts))
+        return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
 
     def replay_merged(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> MergedBatch:
         """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
-        return self._sample_merged(batch_id, seeds, checked_drawn(drawn, len(self.fanouts)))
-
-    def _sample(
-        self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]] | None
-    ) -> SampledBatch:
-        """Sample, or with ``drawn`` replay, layered blocks."""
-        given = self._given(seeds)
-
-        def sample_layer(
-            _graph: Topology, work: Workspace, batch_id: BatchId, hop: int, num_dst: int
-        ) -> Block:
-            here = None if drawn is None else drawn[hop]
-            return self.sample_hop(work, batch_id, hop, range(num_dst), self.hop_key(batch_id, hop), here)
-
-        return sample_layers(self.graph, self._pool, batch_id, given, len(self.fanouts), sample_layer)
-
-    def _sample_merged(
-        self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]] | None
-    ) -> MergedBatch:
-        """Sample, or with ``drawn`` replay, merged hops."""
-        graph, given = self.graph, self._given(seeds)
-        checked = checked_seeds(given.nodes, graph.num_nodes)
-        excluded = excluded_edges(given.excluded, graph, checked)
-        hops: list[Block] = []
-        num_edges = 0
-        with np.errstate(over="ignore"), self._pool.lend() as work:
-            counts = [0, enter_seeds(work.sources, checked)]
-            work.begin(excluded)
-            for hop in range(len(self.fanouts)):
-                # The nodes that the hop before found; in the first hop, the seeds.
-                found_last = range(counts[-2], counts[-1])
-                fetch_degrees(graph, work, found_last)
-                key, here = self.hop_key(batch_id, hop), None if drawn is None else drawn[hop]
-                hops.append(self.sample_hop(work, batch_id, hop, found_last, key, here))
-                counts.append(hops[-1].num_src)
-                num_edges = checked_total(num_edges + hops[-1].num_edges, hop, batch_id, self.fanouts)
-            nodes = work.nodes[: counts[-1]].copy()
-        degrees = degrees_without(excluded, graph, nodes)
-        return merge_hops(batch_id, nodes, hops, counts, links=given.links, in_degrees=degrees)
-
-    def _given(self, seeds: AnySeeds) -> BatchSeeds:
-        unable = self.unable_to_exclude
-        return seeds_of(seeds) if unable is None else unexcluded_seeds(seeds, sampler=unable)
-
-    @property
-    def unable_to_exclude(self) -> str | None:
-        """What it is called where it takes no excluded edges; None: it does."""
-        return "the sampler 'weighted'" if self.weighted else None
-
-    @property
-    def has_edge_weight(self) -> bool:
-        """Whether blocks have weights."""
-        return self.weighted and self.importance
-
-    def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the key of all draws of a hop. Pure."""
-        return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
-
-    def sample_hop(
-        self,
-        work: Workspace,
-        batch_id: BatchId,
-        hop: int,
-        destinations: range,
-        key: np.uint64,
-        drawn: NDArray[Any] | None = None,
-    ) -> Block:
-        """Sample, or with ``drawn`` replay, one hop of a batch: what `sample` is made of.
-
-        Parameters
-        ----------
-        work : the batch so far, with the degrees of ``destinations``; what the hop finds joins ``work.sources``
-        batch_id, hop : the address
-        destinations : positions in ``work.nodes``
-        key : of the draws, see `hop_key`
-        drawn : of this hop, see `replay`
-
-        Raises
-        ------
-        ShapeError, ConfigError, GraphError
-            As of `replay`.
-        """
-        if drawn is not None and self.weighted:
-            return replay_hop(self._list_rule(), work, batch_id, hop, destinations, drawn)
-        graph, fanout = self.graph, self.fanouts[hop]
-        indptr = np.empty(len(destinations) + 1, dtype=np.int32)
-        lists = self._weights(work, fanout, destinations)
-        num_edges = self._count(work, lists, fanout, destinations, indptr)
-        most_nodes = min(work.sources.count + num_edges, graph.num_sources)
-        if num_edges < 0 or most_nodes > MAX_LOCAL:
-            raise ConfigError(
-                f"hop {hop} of {batch_id} would have 2**31 edges or more; "
-                f"lower the batch size or fanouts={self.fanouts}"
-            )
-        # Arrays of the batch's own, written in place: they are handed out, and ``work`` goes to another call.
-        picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
-        edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
-        self._pick(work, lists, fanout, destinations, key, indptr, picked, edge_weight)
-        edge_ids = picked[:num_edges]
-        if work.excluded is not None:
-            # Degrees do not count what is excluded, so that these are ranks among what is left.
-            pass_over(
-                work.excluded, work.excluded_at, destinations.start, destinations.stop, indptr, edge_ids
-            )
-        if lists is not None:
-            lists.to_positions(edge_ids, indptr, destinations.start)
-        if drawn is None:
-            sources, places = graph.sources.at(edge_ids)
-        else:
-            sources = drawn
-            here = slice(destinations.start, destinations.stop)
-            places, num_places = find_places(
-                work.nodes[here], work.degrees[here], indptr, picked, fanout=fanout, replace=self.replace
-            )
-            if num_places != len(sources):
-                raise ShapeError(
-                    f"hop {hop} of {batch_id} takes {num_places} distinct edges, and {len(sources)} values were drawn "
-                    "for it: they belong to another batch, or to a sampler with another seed or other fan-outs"
-                )
-        return taken_block(
-            graph,
-            work,
-            destinations,
-            indptr,
-            edge_ids,
-            sources=(sources, places),
-            edge_weight=edge_weight if self.has_edge_weight else None,
-        )
-
-    def _list_rule(self, layout: Layout = "layered", *, relation: int = 0) -> ListRule:
-        if self.replace:
-            raise ConfigError(
-                "weighted sampling with replacement needs the sum of a node's weights before its first draw, and edges "
-                "that are swept go by once; use topology='direct' or 'ram', or the sampler 'weighted:replace=false'"
-            )
-        return ListRule(
-            graph=self.graph,
-            fanouts=self.fanouts,
-            seed=self.seed,
-            is_weighted=True,
-            has_importance=self.importance,
-            is_merged=layout == "merged",
-            relation=relation,
-        )
-
-    def _weights(self, work: Workspace, fanout: int, destinations: range) -> EdgeLists | None:
-        """Return the weights of the in-edges of ``destinations``; None where all edges are alike or none is taken."""
-        weights = self.graph.weights
-        if weights is None or not self.weighted or fanout == 0:
-            return None
-        return weights.lists(work.starts, work.degrees, destinations.start, destinations.stop)
-
-    def _count(
-        self, work: Workspace, lists: EdgeLists | None, fanout: int, destinations: range, indptr: LocalArray
-    ) -> int:
-        """Write the local ``indptr`` (D + 1,) of the hop; return its edges, -1 for more than int32 can count."""
-        rows = (work.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
-        if lists is None:
-            return int(pick_kernels.count_uniform(*rows))
-        return int(weighted_kernels.count_weighted(lists.values, lists.starts, *rows))
-
-    def _pick(
-        self,
-        work: Workspace,
-        lists: EdgeLists | None,
-        fanout: int,
-        destinations: range,
-        key: np.uint64,
-        indptr: LocalArray,
-        out: IdArray,
-        importance: NDArray[np.float32] | None,
-    ) -> None:
-        """Write the edges that ``destinations`` take to ``out``, and what each stands for to ``importance``.
-
-        An edge is a place in ``lists``, or without them a position in the graph.
-        """
-        if fanout == 0:
-            return
-        starts = work.starts if lists is None else lists.starts
-        rows = (work.nodes, starts, work.degrees, destinations.start, destinations.stop)
-        if lists is None:
-            if self.replace:
-                pick_kernels.pick_with_replacement(*rows, fanout < 0, key, indptr, out)
-            else:
-                pick_kernels.pick_uniform(*rows, key, indptr, out, work.scratch.bits)
-            return
-        if self.replace:
-            # Inversion searches the running sum of a node's weights, which are as many as its in-edges.
-            pick = weighted_kernels.pick_weighted_with_replacement
-            work.scratch.reserve_numbers(
-                int(work.degrees[destinations.start : destinations.stop].max(initial=0))
-            )
-        else:
-            pick = weighted_kernels.pick_weighted
-            work.scratch.reserve_numbers(max(fanout, 0))
-        bad = pick(lists.values, *rows, fanout, key, indptr, out, work.scratch.numbers, importance)
-        if bad >= 0:
-            raise graph_errors.bad_weights(self.graph, int(work.nodes[bad]))
+        hops = hops_of_one_type(drawn, len(self.fanouts))
+        return self._frame.sample(batch_id, seeds, is_merged=True, drawn=hops).one_type_merged()
 
 
 class MergedBlockSampler:
@@ -375,10 +356,47 @@ class MergedBlockSampler:
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
     @property
-    def rule(self) -> HopRule:
-        """What its hops want; raises as `NeighborSampler.rule`."""
+    def rule(self) -> UniformPickRule | ListRule:
+        """The rule of sweeps for merged hops; raises as `NeighborSampler.rule`."""
         return self.sampler.rule_of("merged")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns; parameters and errors are those of `NeighborSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()
+
+
+def _find_places(
+    nodes: IdArray,
+    degrees: IdArray,
+    indptr: LocalArray,
+    edge_ids: IdArray,
+    *,
+    fanout: int,
+    replace: bool,
+) -> tuple[IdArray, int]:
+    """Return the rank of each edge of a hop among its distinct edges by position, and the number of these. Pure.
+
+    Parameters
+    ----------
+    nodes, degrees : (D,) the destinations of the hop, in the order of the batch, and their in-degrees
+    indptr : (D + 1,) where the edges of each begin
+    edge_ids : (K,) positions in the graph, with `SLACK` more
+    fanout, replace : of the hop
+
+    Returns
+    -------
+    tuple
+        (K,) places, and the number of distinct edges.
+    """
+    counts = np.diff(indptr).astype(np.int64)
+    ranks, ordered = np.empty(pick_kernels.SLACK, dtype=np.int64), np.empty(max(fanout, 0), dtype=np.int64)
+    if replace:
+        distinct_kernels.count_picks(edge_ids, indptr, degrees, fanout, ranks, ordered, counts)
+    # Of ascending nodes the lists ascend, too.
+    order = np.argsort(nodes)
+    ends = np.cumsum(counts[order])
+    begins = np.empty_like(counts)
+    begins[order] = ends - counts[order]
+    places = np.empty(int(indptr[-1]) + pick_kernels.SLACK, dtype=np.int64)
+    distinct_kernels.place_picks(edge_ids, indptr, degrees, fanout, replace, begins, ranks, ordered, places)
+    return places[: indptr[-1]], int(ends[-1]) if len(ends) else 0

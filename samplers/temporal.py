@@ -1,40 +1,26 @@
-"""Sampling by time: each seed asks at a time of its own, and all of its neighbourhood is from before it."""
+"""Samplers of seeds that ask at a time: all of a seed's neighbourhood is from before it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from gloader.core.fanouts import checked_fanouts
 from gloader.errors import ConfigError
-from gloader.samplers.arguments import checked_hops, checked_seed, checked_seeds
-from gloader.samplers.exclusion import NOTHING_EXCLUDED, excluded_edges
-from gloader.samplers.hops import checked_total
-from gloader.samplers.merged import MergedBatch, merge_hops
-from gloader.samplers.rng import layer_key
-from gloader.samplers.timed_hops import MAX_ENTRY, TimedHops, require_entries, timed_seeds
-from gloader.samplers.workspace import WorkspacePool
-from gloader.types import SampledBatch
+from gloader.samplers.arguments import checked_hops, resolve_fanouts
+from gloader.samplers.graph import HeteroGraph
+from gloader.samplers.hops import HopFrame
+from gloader.samplers.neighbor import NeighborPick
+from gloader.types import CollectiveFanouts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from gloader.config import Layout
+    from gloader.core.fanouts import FanoutsLike
     from gloader.samplers.graph import Topology
-    from gloader.samplers.timed_hops import TimedSeeds, TimeRule
-    from gloader.types import AnySeeds, BatchId, Block, IdArray, LocalArray
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TreeNodes:
-    """The nodes of a batch, as of `SampledBatch`."""
-
-    nodes: IdArray
-    trees: LocalArray
-    in_degrees: NDArray[np.float32]
+    from gloader.samplers.merged import MergedBatch, MergedHeteroBatch
+    from gloader.samplers.times import TimeRule
+    from gloader.types import AnySeeds, BatchId, HeteroBatch, SampledBatch
 
 
 class TemporalSampler:
@@ -84,11 +70,8 @@ class TemporalSampler:
         self.graph = graph
         self.fanouts = checked_hops(fanouts)
         self.rule = rule
-        self.seed = checked_seed(seed)
         self.layout = layout
-        self._hops = TimedHops(graph=graph, fanouts=self.fanouts, rule=rule)
-        # Entries are beyond any array of labels: the pool makes hash tables.
-        self._pool = WorkspacePool(MAX_ENTRY, max(self.fanouts))
+        self._frame = _frame(HeteroGraph.of_one_type(graph), [self.fanouts], rule, seed)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample blocks in the layout of the sampler. Thread-safe.
@@ -96,77 +79,100 @@ class TemporalSampler:
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : `BatchSeeds` with ``times``; nodes may repeat, none give an empty batch. No hop takes an excluded edge
+        seeds : `BatchSeeds` with ``times``; nodes may repeat, see `HopFrame.sample`
 
         Raises
         ------
-        SeedError
-            Seeds have no times, or not one each, or these are no integers; seeds are no integers or out of range.
-            Excluded positions do not ascend, or are none of the graph.
-        ConfigError
-            The batch would have 2**31 nodes or edges in a hop, or entries beyond int64.
-        GraphError
-            Times that were read from the SSD do not ascend in the list of a node, or a graph that was not checked has
-            an entry that cannot be; the message names the position.
+        SeedError, ConfigError, GraphError
+            As of `HopFrame.sample`; or times that were read from the SSD do not ascend in the list of a node.
         """
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
-        given = timed_seeds(seeds)
-        found, hops, counts = self._sample(batch_id, given, is_merged=False)
-        return SampledBatch(
-            id=batch_id,
-            nodes=found.nodes,
-            num_seeds=counts[1],
-            blocks=tuple(reversed(hops)),  # a model starts at the hop that lies farthest from the seeds
-            links=given.links,
-            trees=found.trees,
-            in_degrees=found.in_degrees,
-        )
+        return self._frame.sample(batch_id, seeds).one_type()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
         """Sample merged hops: only the entries found in one hop sample in the next, as in PyG. Thread-safe.
 
         Parameters and errors are those of `sample`.
         """
-        given = timed_seeds(seeds)
-        found, hops, counts = self._sample(batch_id, given, is_merged=True)
-        return merge_hops(
-            batch_id,
-            found.nodes,
-            hops,
-            counts,
-            links=given.links,
-            trees=found.trees,
-            in_degrees=found.in_degrees,
-        )
+        return self._frame.sample(batch_id, seeds, is_merged=True).one_type_merged()
 
-    def _sample(
-        self, batch_id: BatchId, seeds: TimedSeeds, *, is_merged: bool
-    ) -> tuple[_TreeNodes, list[Block], list[int]]:
-        """Return the nodes, the hops, and how many nodes were known: 0, the seeds, those of each hop."""
-        num_nodes = self.graph.num_nodes
-        roots = checked_seeds(seeds.nodes, num_nodes)
-        require_entries(len(roots), num_nodes)
-        entries = np.arange(len(roots), dtype=np.int64) * num_nodes + roots
-        edges = (excluded_edges(seeds.excluded, self.graph, roots) or NOTHING_EXCLUDED).positions
-        hops: list[Block] = []
-        num_edges = 0
-        with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
-            work.sources.begin(entries)  # distinct, as trees are
-            work.fetched = 0
-            counts = [0, len(roots)]
-            for hop in range(len(self.fanouts)):
-                # Merged: those that the hop before found. Layered: everyone.
-                here = range(counts[-2] if is_merged else 0, counts[-1])
-                self._hops.fetch(work, here, seeds.times, edges)
-                key = layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
-                hops.append(self._hops.sample_hop(work, batch_id, hop, here, key, edges))
-                counts.append(hops[-1].num_src)
-                num_edges += hops[-1].num_edges
-                if is_merged:  # one list of all edges
-                    checked_total(num_edges, hop, batch_id, self.fanouts)
-            # Of those that draw nothing too: a model may look at the degrees of all.
-            self._hops.fetch(work, range(counts[-1]), seeds.times, edges)
-            degrees = work.degrees[: counts[-1]].astype(np.float32)
-            trees, nodes = np.divmod(work.nodes[: counts[-1]], num_nodes)
-        return _TreeNodes(nodes=nodes, trees=trees.astype(np.int32), in_degrees=degrees), hops, counts
+
+class HeteroTemporalSampler:
+    """Samples as `TemporalSampler`, in each hop relation after relation over the nodes known before it.
+
+    A tree has nodes of all types, each once. Edges of a relation without times are taken at any time: they have always
+    been there. Draws are hashed with the number of the relation, as those of `RelationwiseSampler` are, so that a graph
+    of one relation gives the batches of that relation alone. Pure and thread-safe.
+
+    Parameters
+    ----------
+    graph : the topology, with times of at least one relation
+    fanouts : neighbours per node, relation and hop, see `checked_fanouts`
+    rule : which edges a node may take, and which it takes
+    seed : any integer; taken modulo 2**64
+    layout : "layered" or "merged", see `make_sampler`
+
+    Raises
+    ------
+    ConfigError
+        Fan-outs name a relation that is not there, miss one, or are of all relations together; no relation has times.
+    """
+
+    def __init__(
+        self,
+        graph: HeteroGraph,
+        fanouts: FanoutsLike,
+        *,
+        rule: TimeRule,
+        seed: int = 0,
+        layout: Layout = "layered",
+    ) -> None:
+        checked = checked_fanouts(fanouts)
+        if isinstance(checked, CollectiveFanouts):
+            raise ConfigError(
+                f"time_strategy={rule.strategy!r} draws relation by relation; use fan-outs of each relation in "
+                f"place of {str(checked)!r}"
+            )
+        if all(topology.times is None for topology in graph.relations.values()):
+            raise ConfigError(
+                "sampling by time needs times of edges, and no relation of this graph has any; prepare the dataset "
+                "with --edge-time, or use time_strategy='none'"
+            )
+        self.graph = graph
+        self.rule = rule
+        self.layout = layout
+        self._frame = _frame(graph, resolve_fanouts(checked, tuple(graph.relations)), rule, seed)
+
+    def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
+        """Sample blocks in the layout of the sampler. Thread-safe.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch, part of the random key
+        seeds : `BatchSeeds` with ``times``, of any types, numbered through; nodes may repeat, see `HopFrame.sample`
+
+        Raises
+        ------
+        SeedError, ConfigError, GraphError
+            As of `TemporalSampler.sample`.
+        """
+        if self.layout == "merged":
+            return self.sample_merged(batch_id, seeds).to_blocks()
+        return self._frame.sample(batch_id, seeds).by_type()
+
+    def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
+        """Sample merged hops: only the entries found in one hop sample in the next, as in PyG. Thread-safe.
+
+        Parameters and errors are those of `sample`.
+        """
+        return self._frame.sample(batch_id, seeds, is_merged=True).by_type_merged()
+
+
+def _frame(graph: HeteroGraph, fanouts: Sequence[Sequence[int]], rule: TimeRule, seed: int) -> HopFrame:
+    """Return the frame of seeds that ask at a time; ``fanouts`` of each relation."""
+    picks = [
+        NeighborPick(topology, hops, seed=seed, replace=rule.replace, takes_last=rule.strategy == "last")
+        for topology, hops in zip(graph.relations.values(), fanouts, strict=True)
+    ]
+    return HopFrame(graph, picks, num_hops=len(fanouts[0]), rule=rule)

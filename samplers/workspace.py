@@ -1,26 +1,25 @@
-"""The scratch memory of a sampling call, kept from batch to batch and lent to one call at a time."""
+"""The scratch memory of sampling calls, reused from batch to batch."""
 
 from __future__ import annotations
 
 from collections import deque
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 from numba import njit
 
 from gloader.samplers import graph_errors
-from gloader.samplers.exclusion_kernels import lower_degrees
 from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
 from gloader.samplers.pick_kernels import bit_set
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from gloader.samplers.exclusion import Excluded
-    from gloader.samplers.graph import EdgeLists, Topology
+    from gloader.errors import GraphError
+    from gloader.samplers.graph import EdgeLists, HeteroGraph, Topology
     from gloader.types import IdArray, LocalArray
 
 DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
@@ -28,7 +27,7 @@ _NOBODY: IdArray = np.empty(0, dtype=np.int64)
 
 
 class FoundNodes:
-    """The nodes that a batch has found, of one type, and the map that finds them again; the buffer grows.
+    """The nodes of one type that a batch has found, and the map from them to local ids; the buffer grows.
 
     Parameters
     ----------
@@ -36,10 +35,10 @@ class FoundNodes:
     num_nodes : N, the most there can be
     """
 
-    __slots__ = ("_num_nodes", "count", "map", "nodes")
+    __slots__ = ("count", "map", "nodes", "num_nodes")
 
     def __init__(self, node_map: NodeMap, num_nodes: int) -> None:
-        self._num_nodes = num_nodes
+        self.num_nodes = num_nodes
         self.map = node_map
         self.nodes: IdArray = np.empty(0, dtype=np.int64)
         self.count = 0
@@ -67,7 +66,7 @@ class FoundNodes:
             The number of nodes, or -1 - i if the source of edge i is no node of the graph; this is then not to be used
             again.
         """
-        self._reserve(min(self.count + len(places), self._num_nodes))
+        self._reserve(min(self.count + len(places), self.num_nodes))
         self.count = self.map.relabel(values, places, self.nodes, self.count, out)
         return self.count
 
@@ -108,25 +107,102 @@ class Scratch:
             self.numbers = np.empty(max(size, 2 * self.numbers.shape[0]), dtype=np.float64)
 
 
-class Workspace:
-    """What the hops of a relation work on; one call uses it at a time.
+class Picked(NamedTuple):
+    """The edges that the D destinations of a hop take of one relation."""
+
+    indptr: LocalArray  # (D + 1,) where the edges of each destination begin
+    edge_ids: IdArray  # (M,) positions in the graph, or with ``lists`` places in their values
+    sources: tuple[NDArray[Any], IdArray] | None = None  # an array, and (M,) the places of the sources in it
+    lists: EdgeLists | None = None  # the sources of the destinations' lists
+    edge_weight: NDArray[np.float32] | None = None  # (M,) of the block
+
+    def sources_of(self, graph: Topology) -> tuple[NDArray[Any], IdArray]:
+        """Return an array, and (M,) where in it the source of each edge is."""
+        if self.lists is not None:
+            return self.lists.values, self.edge_ids
+        return self.sources or graph.sources.at(self.edge_ids)
+
+    def positions(self) -> IdArray:
+        """Return the positions (M,) of the edges in the graph; places in lists are overwritten by them."""
+        if self.lists is not None:
+            self.lists.to_positions(self.edge_ids, self.indptr)
+        return self.edge_ids
+
+    def bad_source(self, graph: Topology, nodes: IdArray, at: int, source: int) -> GraphError:
+        """Return the error for edge ``at``, whose ``source`` is no node; ``nodes`` (D,) are the destinations."""
+        return graph_errors.bad_neighbor(graph, nodes, self.indptr, self.positions(), at, source=source)
+
+
+class EdgeRanges(Protocol):
+    """The edges of one relation that the destinations of one batch may take. For one thread."""
+
+    def fetch(self, space: RelationSpace, first: int, last: int, /) -> None:
+        """Write the range of each of the destinations ``first:last`` to ``space``.
+
+        Raises
+        ------
+        GraphError
+            The in-edges of a node do not lie within the graph's, or are not sorted by time.
+        """
+        ...
+
+    def pass_over(
+        self, space: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray, /
+    ) -> None:
+        """Turn picks among the edges that are not excluded into positions.
+
+        Parameters
+        ----------
+        space : the batch so far
+        destinations : positions in ``space.nodes``
+        indptr : (D + 1,) where the edges of each begin
+        edge_ids : (M,) written
+        """
+        ...
+
+    def nodes(self, space: RelationSpace, destinations: range, /) -> IdArray:
+        """Return the ids (D,) of ``destinations`` in the graph."""
+        ...
+
+    def found(
+        self, space: RelationSpace, destinations: range, picked: Picked, /
+    ) -> tuple[NDArray[Any], IdArray]:
+        """Return an array, and (M,) where in it the batch finds the source of each picked edge: a node or an entry.
+
+        Parameters
+        ----------
+        space, destinations : as of `pass_over`
+        picked : what the destinations take
+
+        Raises
+        ------
+        GraphError
+            A source is no node.
+        """
+        ...
+
+    def in_degrees(self, space: RelationSpace, nodes: IdArray, /) -> NDArray[np.float32] | None:
+        """Return the in-edges that hops may take of each of the ``nodes`` (U,) of the batch; None: all of them."""
+        ...
+
+
+class RelationSpace:
+    """The scratch memory of one relation of a batch; one call uses it at a time.
 
     Parameters
     ----------
     found : the nodes of the destination type
-    sources : the nodes of the source type; of a graph of one type the same
+    sources : the nodes of the source type, the same in a relation within a type
     scratch : of the call
-    candidates : of the samplers that choose for all destinations of a hop together; None: the others
+    candidates : for samplers that choose for all destinations of a hop together, else None
     """
 
     __slots__ = (
+        "_fetched",
         "_found",
-        "_num_to_come",
         "candidates",
         "degrees",
-        "excluded",
-        "excluded_at",
-        "fetched",
+        "ranges",
         "scratch",
         "sources",
         "starts",
@@ -139,41 +215,41 @@ class Workspace:
         self.sources = sources
         self.scratch = scratch
         self.candidates = candidates
-        self.starts: IdArray = np.empty(0, dtype=np.int64)  # where the in-edges of a destination begin
-        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # how many it has
-        self.fetched = 0  # destinations whose starts and degrees are there
-        self.excluded: Excluded | None = None  # edges that are not taken: degrees do not count them
-        self.excluded_at: IdArray = np.empty(0, dtype=np.int64)  # local ids of their nodes; -1: not found yet
-        self._num_to_come = 0  # of these nodes, whose degrees still count them
+        self.starts: IdArray = np.empty(0, dtype=np.int64)  # where the range of each destination begins
+        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # edges of the range that may be taken
+        self._fetched = 0  # destinations whose range is known
+        self.ranges: EdgeRanges  # set by `begin`
 
-    def begin(self, excluded: Excluded | None = None) -> None:
-        """Begin a batch in which no hop takes the edges ``excluded``."""
-        self.fetched = 0
-        self.excluded = excluded
-        self._num_to_come = 0
-        if excluded is not None:
-            self._num_to_come = len(excluded.nodes)
-            self.excluded_at = np.full(len(excluded.nodes), -1, dtype=np.int64)
+    def begin(self, ranges: EdgeRanges) -> None:
+        """Begin a batch whose hops take edges from ``ranges``."""
+        self._fetched = 0
+        self.ranges = ranges
 
-    def leave_out(self, first: int, last: int) -> None:
-        """Take what is excluded off the degrees of the destinations ``first:last``, which were just fetched."""
-        if self.excluded is not None and self._num_to_come:
-            self._found.map.find(self.excluded.nodes, self.excluded_at)
-            self._num_to_come = lower_degrees(self.excluded, self.excluded_at, first, last, self.degrees)
+    def fetch(self, destinations: range) -> None:
+        """Write ``starts`` and ``degrees`` of ``destinations``, unless an earlier hop did; raises as `EdgeRanges`."""
+        first, last = max(self._fetched, destinations.start), destinations.stop
+        if first < last:
+            self._reserve_degrees(last)
+            self.ranges.fetch(self, first, last)
+            self._fetched = last
 
     @property
     def nodes(self) -> IdArray:
-        """The nodes of the destination type in first-seen order, and more room."""
+        """The nodes of the destination type in first-seen order, and free space behind them."""
         return self._found.nodes
 
-    def reserve_degrees(self, num_nodes: int) -> None:
-        """Make room for ``num_nodes`` in ``starts`` and ``degrees``, keeping those that were fetched."""
+    def places_of(self, nodes: IdArray, out: IdArray) -> None:
+        """Write the local ids of ``nodes`` (n,) of the destination type to ``out`` (n,) where it is -1."""
+        self._found.map.find(nodes, out)
+
+    def _reserve_degrees(self, num_nodes: int) -> None:
+        """Make room for ``num_nodes`` in ``starts`` and ``degrees``; fetched ranges are kept."""
         if num_nodes <= self.starts.shape[0]:
             return
         capacity = max(num_nodes, 2 * self.starts.shape[0])
         for name in ("starts", "degrees"):
             grown = np.empty(capacity, dtype=np.int64)
-            grown[: self.fetched] = getattr(self, name)[: self.fetched]
+            grown[: self._fetched] = getattr(self, name)[: self._fetched]
             setattr(self, name, grown)
 
 
@@ -196,15 +272,17 @@ class Candidates:
         self.tops: NDArray[np.float64] = np.empty(0)
         self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
-    def find(self, graph: Topology, work: Workspace, lists: EdgeLists, num_dst: int, num_edges: int) -> None:
-        """Find the sources of all in-edges of the first ``num_dst`` nodes in ``work``.
+    def find(
+        self, graph: Topology, space: RelationSpace, lists: EdgeLists, num_dst: int, num_edges: int
+    ) -> None:
+        """Find the sources of all in-edges of the first ``num_dst`` nodes in ``space``.
 
-        Leaves room for all of these edges in ``work.scratch.edges``.
+        Leaves room for all of these edges in ``space.scratch.edges``.
 
         Parameters
         ----------
         graph : the topology
-        work : the batch so far, with the degrees of its nodes
+        space : the batch so far, with the degrees of its nodes
         lists : the sources of these edges
         num_dst : D, destinations of the hop
         num_edges : their in-edges
@@ -214,60 +292,84 @@ class Candidates:
         GraphError
             The source of an edge is not a node of the graph.
         """
-        work.scratch.reserve_edges(num_edges)
+        space.scratch.reserve_edges(num_edges)
         self.offsets = _grown(self.offsets, num_dst + 1)
         self.scales = _grown(self.scales, num_dst)
         self.of_edge = _grown(self.of_edge, num_edges)
         self.nodes = _grown(self.nodes, min(num_edges, graph.num_sources) + 1)
-        _list_edges(lists.starts, work.degrees, num_dst, self.offsets, work.scratch.edges)
-        # A map of its own: that of ``work`` holds the local ids of the batch, which only sources that are taken join.
+        _list_edges(lists.starts, space.degrees, num_dst, self.offsets, space.scratch.edges)
+        # A map of its own: that of ``space`` holds the local ids of the batch, which only sources that are taken join.
         self._map.begin(_NOBODY, self.nodes)
         of_edge = self.of_edge[:num_edges]
-        places = work.scratch.edges[:num_edges]
+        places = space.scratch.edges[:num_edges]
         self.count = self._map.relabel(lists.values, places, self.nodes, 0, of_edge)
         if self.count < 0:
             offsets = self.offsets[: num_dst + 1]
             lists.to_positions(places, offsets)
-            raise graph_errors.bad_neighbor(graph, work.nodes[:num_dst], offsets, places, -1 - self.count)
+            raise graph_errors.bad_neighbor(graph, space.nodes[:num_dst], offsets, places, -1 - self.count)
         for name in ("chances", "tops", "numbers"):
             setattr(self, name, _grown(getattr(self, name), self.count))
 
 
-class WorkspacePool:
-    """Lends each concurrent call a workspace of its own; it keeps as many as calls ever ran at once. Thread-safe.
+class Workspace:
+    """The scratch memory of a sampling call: the nodes found of each type, and a space for each relation.
 
     Parameters
     ----------
-    num_nodes : N
-    largest_fanout : of all hops
-    dense_limit : nodes from which on local ids come from a hash table instead of an array of N
-    has_candidates : whether each workspace needs `Candidates`
+    graph : the types and relations
+    largest_fanout : of all hops and relations
+    dense_limit : largest type whose local ids are in an array; those of larger types are in a hash table
+    has_candidates : whether hops choose for all destinations together
+    limits : upper bound of the node ids of each type; None: its number of nodes
     """
+
+    __slots__ = ("found", "relations")
 
     def __init__(
         self,
-        num_nodes: int,
+        graph: HeteroGraph,
         largest_fanout: int,
         *,
         dense_limit: int = DENSE_LIMIT,
         has_candidates: bool = False,
+        limits: Mapping[str, int] | None = None,
     ) -> None:
-        self._has_candidates = has_candidates
-        self._num_nodes = num_nodes
-        self._largest_fanout = largest_fanout
-        self._map = DenseMap if num_nodes <= dense_limit else HashMap
+        limits = graph.num_nodes if limits is None else limits
+        maps = {name: DenseMap if count <= dense_limit else HashMap for name, count in limits.items()}
+        found = {name: FoundNodes(maps[name](count), count) for name, count in limits.items()}
+        # One for each source type: the next hop overwrites it.
+        candidates: dict[str, Candidates] = {}
+        if has_candidates:
+            sources = dict.fromkeys(source for source, _, _ in graph.relations)
+            candidates = {name: Candidates(maps[name](graph.num_nodes[name])) for name in sources}
+        scratch = Scratch(largest_fanout)
+        self.found = tuple(found.values())
+        self.relations = tuple(
+            RelationSpace(found[destination], found[source], scratch, candidates.get(source))
+            for source, _, destination in graph.relations
+        )
+
+
+class WorkspacePool:
+    """Lends each concurrent call a workspace; keeps as many as calls ever ran at once. Thread-safe.
+
+    Parameters
+    ----------
+    make : makes a workspace
+    """
+
+    def __init__(self, make: Callable[[], Workspace]) -> None:
+        self._make = make
         self._free: deque[Workspace] = deque()
 
     @contextmanager
     def lend(self) -> Iterator[Workspace]:
-        """Lend a workspace for the length of a ``with`` block; one whose block raised is dropped."""
+        """Lend a workspace for the length of a ``with`` block; drop it if the block raises."""
         try:
             workspace = self._free.pop()  # a deque's pop and append are atomic: no lock
         except IndexError:
-            candidates = Candidates(self._map(self._num_nodes)) if self._has_candidates else None
-            found = FoundNodes(self._map(self._num_nodes), self._num_nodes)
-            workspace = Workspace(found, found, Scratch(self._largest_fanout), candidates)
-        # Not in a `finally`: a map that was interrupted, or met a damaged graph, is not to be used again.
+            workspace = self._make()
+        # Not in a `finally`: a map that was interrupted, or met a damaged graph, must not be used again.
         yield workspace
         self._free.append(workspace)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from gloader.models import HeteroNetwork
 from gloader.models.gat import RelationAttention
 from gloader.models.sage import RelationMean
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeteroGraph
 from gloader.types import Relation
 
 

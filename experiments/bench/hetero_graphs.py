@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.samplers import CscGraph
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeteroGraph
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

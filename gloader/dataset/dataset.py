@@ -19,7 +19,7 @@ from gloader.dataset.record import check_record, content_digest
 from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node_tables
 from gloader.dataset.writer import DatasetWriter, HeteroDatasetWriter
 from gloader.errors import ConfigError
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeteroGraph
 from gloader.ssd_store.format.format import DATASET_MANIFEST, load_manifest, told_apart
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 

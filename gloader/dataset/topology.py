@@ -13,8 +13,7 @@ from gloader.core.offsets import Offsets, compact_bytes, compact_offsets
 from gloader.core.units import format_bytes
 from gloader.dataset.values import ValueCheck, wrong_value
 from gloader.errors import BudgetError
-from gloader.samplers.graph import EdgeLists, in_degrees
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import EdgeLists, HeteroGraph, in_degrees
 from gloader.ssd_store.format.array_reader import array_pieces, load_page_checksums
 from gloader.ssd_store.format.format import check_array_file
 from gloader.ssd_store.read.device_file import DeviceFile

@@ -14,9 +14,8 @@ from gloader.device import sampling_kernels
 from gloader.device.sampling_kernels import Destinations, Sampling
 from gloader.device.tier import room_of_hop
 from gloader.samplers import MergedBlockSampler, NeighborSampler
-from gloader.samplers.arguments import checked_seeds
+from gloader.samplers.arguments import checked_seeds, checked_total, require_distinct
 from gloader.samplers.exclusion import unexcluded_seeds
-from gloader.samplers.hops import checked_total, require_distinct
 from gloader.samplers.rng import layer_key
 from gloader.types import AnySeeds, BatchId, Block, DeviceBlock, IdArray, SampledBatch, SampledOnDevice
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork, HeteroNetwork
     from gloader.models.conv import Conv, HeteroLayer
     from gloader.samplers import Topology
-    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.graph import HeteroGraph
     from gloader.training.inference.edges import Edges
     from gloader.training.inference.plan import LayerPlan, TypePlans
     from gloader.training.inference.row_stream import AnyRows

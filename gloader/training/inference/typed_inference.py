@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gloader.device import Device
     from gloader.models import HeteroNetwork
     from gloader.models.conv import HeteroLayer, RelationConv, Table
-    from gloader.samplers.hetero_graph import HeteroGraph
+    from gloader.samplers.graph import HeteroGraph
     from gloader.training.inference.placement import HeteroPlacement, LayerOutputs
     from gloader.training.inference.plan import LayerPlan
     from gloader.training.inference.row_stream import AnyRows

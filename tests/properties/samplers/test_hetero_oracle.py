@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.samplers.graphs import SHARES, seeds_without, some_edges
+from unit.samplers.graphs import SHARES, seeds_without, some_edges, use_hash_tables
 from unit.samplers.hetero_oracle import HeteroOracle
 from unit.samplers.oracle import OracleBlock
 
 from gloader.samplers import CscGraph, HeteroGraph, MergedHeteroBatch, make_hetero_sampler
-from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
-from gloader.samplers.hetero_workspace import HeteroWorkspacePool
 from gloader.types import (
     AnySeeds,
     BatchId,
@@ -91,8 +89,7 @@ def sampler_of(case: dict[str, Any], layout: Any = "layered") -> Any:
     spec = f"{'weighted' if case['weighted'] else 'neighbor'}:replace={str(case['replace']).lower()}"
     made: Any = make_hetero_sampler(spec, graph, asked, case["seed"], layout=layout)
     if case["is_hashed"]:
-        inner: RelationwiseSampler = made.sampler if isinstance(made, MergedHeteroBlockSampler) else made
-        inner._pool = HeteroWorkspacePool(graph, 35, dense_limit=0)
+        use_hash_tables(getattr(made, "sampler", made))
     return made
 
 

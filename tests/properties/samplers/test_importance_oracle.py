@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.samplers.graphs import use_hash_tables
 from unit.samplers.importance_oracle import Hop, ImportanceOracle, weighted_importance
 from unit.samplers.oracle import layer_key, node_key
 
 from gloader.samplers import CscGraph, LaborSampler, LayerSampler, NeighborSampler
-from gloader.samplers.workspace import WorkspacePool
 from gloader.types import BatchId, Block, SampledBatch
 
 
@@ -40,13 +40,6 @@ def cases(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def use_hash_maps(sampler: Any, case: dict[str, Any]) -> None:
-    if case["is_hashed"]:
-        has_candidates = sampler._pool._has_candidates
-        num_nodes = case["graph"].num_nodes
-        sampler._pool = WorkspacePool(num_nodes, 0, dense_limit=0, has_candidates=has_candidates)
-
-
 def assert_hop_equals(graph: CscGraph, batch: SampledBatch, block: Block, expected: Hop) -> None:
     assert block.edge_weight is not None
     assert block.indptr.tolist() == [0, *np.cumsum([len(taken) for taken in expected.taken]).tolist()]
@@ -57,7 +50,8 @@ def assert_hop_equals(graph: CscGraph, batch: SampledBatch, block: Block, expect
 
 
 def check(case: dict[str, Any], sampler: Any, hop_of: Any) -> None:
-    use_hash_maps(sampler, case)
+    if case["is_hashed"]:
+        use_hash_tables(sampler)
     batch = sampler.sample(case["batch_id"], case["seeds"])
     assert batch.nodes[: batch.num_seeds].tolist() == case["seeds"].tolist()
     num_nodes = len(case["seeds"])

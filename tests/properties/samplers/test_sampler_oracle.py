@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.samplers.graphs import SHARES, seeds_without, some_edges
+from unit.samplers.graphs import SHARES, seeds_without, some_edges, use_hash_tables
 from unit.samplers.oracle import OracleBlock, OracleSampler
 
 from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler
-from gloader.samplers.workspace import WorkspacePool
 from gloader.types import AnySeeds, BatchId, SampledBatch
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -58,7 +57,7 @@ def samplers(case: dict[str, Any]) -> tuple[NeighborSampler, OracleSampler]:
         graph, case["fanouts"], seed=case["seed"], replace=case["replace"], weighted=weights is not None
     )
     if case["is_hashed"]:
-        ours._pool = WorkspacePool(graph.num_nodes, max(case["fanouts"]), dense_limit=0)
+        use_hash_tables(ours)
     indptr, indices = case["indptr"].tolist(), case["indices"].tolist()
     excluded = frozenset(edge for of_relation in case["excluded"] for edge in of_relation.tolist())
     return ours, OracleSampler(

@@ -295,7 +295,7 @@ def test_arguments_that_no_batch_has_are_refused(monkeypatch: pytest.MonkeyPatch
         ConfigError, match=r"2 edges are excluded, and the device cannot .* sampling_device='cpu'"
     ):
         sampler.sample(FIRST, some)
-    monkeypatch.setattr("gloader.samplers.hops.MAX_LOCAL", 20)
+    monkeypatch.setattr("gloader.samplers.arguments.MAX_LOCAL", 20)
     with pytest.raises(ConfigError, match=r"hop 0 of BatchId\(epoch=0, index=0\) would have 2\*\*31 edges"):
         sampler.sample(FIRST, SEEDS)
 

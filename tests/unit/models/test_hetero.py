@@ -14,7 +14,7 @@ from gloader.errors import ConfigError
 from gloader.models import HETERO_MODELS, HeteroNetwork, Schema, build_hetero_model, gat, sage
 from gloader.models.adjacency import Adjacency
 from gloader.samplers import CscGraph
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeteroGraph
 from gloader.types import HeteroReadyBatch, Relation
 
 C = 3

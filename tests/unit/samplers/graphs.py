@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from gloader.samplers import CscGraph
+from gloader.samplers.workspace import WorkspacePool
 from gloader.types import AnySeeds, BatchSeeds, IdArray
 
 SHARES = (
@@ -24,6 +28,12 @@ def some_edges(num_edges: int, share: float | None, random: np.random.Generator)
 def seeds_without(seeds: IdArray, excluded: tuple[IdArray, ...]) -> AnySeeds:
     """``seeds`` of a batch that takes none of the edges ``excluded`` of each relation."""
     return BatchSeeds(nodes=seeds, excluded=excluded) if excluded else seeds
+
+
+def use_hash_tables(sampler: Any) -> None:
+    """Let a sampler of the hop frame find nodes of any type in hash tables."""
+    frame = sampler._frame
+    frame._pool = WorkspacePool(partial(frame._make_workspace, dense_limit=0))
 
 
 def random_graph(

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from unit.samplers.graphs import use_hash_tables
 
 from gloader.errors import GraphError
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.samplers.labor import LaborSampler
-from gloader.samplers.workspace import WorkspacePool
 from gloader.types import BatchId
 
 NUM_NODES, DEGREE = 60, 12
@@ -40,7 +40,7 @@ def sampler_of(
 ) -> NeighborSampler:
     sampler = NeighborSampler(graph, fanouts, **options)
     if hashed:
-        sampler._pool = WorkspacePool(graph.num_nodes, max(fanouts), dense_limit=0)
+        use_hash_tables(sampler)
     return sampler
 
 
@@ -111,7 +111,8 @@ def test_weights_that_change_between_counting_and_picking(
         validate=False,
     )
     sampler = NeighborSampler(graph, [fanout], weighted=True, replace=replace)
-    count = sampler._count
+    pick: Any = sampler._frame.picks[0]
+    count = pick._count
 
     def count_then_change(*arguments: Any) -> int:
         total = count(*arguments)
@@ -119,7 +120,7 @@ def test_weights_that_change_between_counting_and_picking(
         weights[::DEGREE] = 1.0
         return total
 
-    monkeypatch.setattr(sampler, "_count", count_then_change)
+    monkeypatch.setattr(pick, "_count", count_then_change)
     with pytest.raises(GraphError, match="changed while they were read"):
         sampler.sample(BATCH, np.arange(4))
 

@@ -24,8 +24,8 @@ from gloader.samplers import (
     node_map_bytes,
     unreachable_relations,
 )
-from gloader.samplers.hetero_workspace import HeteroWorkspace
 from gloader.samplers.node_map import DenseMap, HashMap
+from gloader.samplers.workspace import Workspace
 from gloader.testing.sampler_suite import GraphOnDisk
 from gloader.types import BatchId
 
@@ -151,5 +151,5 @@ def test_only_what_is_noted_of_candidates_stays_from_relation_to_relation(spec: 
 
 
 def test_types_of_many_nodes_have_hash_tables_and_others_not() -> None:
-    work = HeteroWorkspace(papers(), 5, dense_limit=150, has_candidates=False)
+    work = Workspace(papers(), 5, dense_limit=150)
     assert [type(found.map) for found in work.found] == [HashMap, DenseMap, DenseMap, DenseMap]

@@ -10,7 +10,7 @@ import pytest
 from unit.samplers.graphs import grid, random_graph, star
 
 from gloader.errors import ConfigError, SeedError
-from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler, hops
+from gloader.samplers import CscGraph, MergedBlockSampler, NeighborSampler, arguments
 from gloader.types import BatchId, SampledBatch
 
 FIRST = BatchId(epoch=0, index=0)
@@ -80,7 +80,7 @@ def test_no_seeds_and_hops_without_edges() -> None:
 def test_hops_that_are_too_large_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = CscGraph(indptr=np.array([0, 15, 30]), indices=np.array([1] * 15 + [0] * 15))
     assert sample(graph, [-1, -1], [0]).blocks[0].num_edges == 30
-    monkeypatch.setattr(hops, "MAX_LOCAL", 20)
+    monkeypatch.setattr(arguments, "MAX_LOCAL", 20)
     with pytest.raises(
         ConfigError, match=r"hop 1 of .* would have 2\*\*31 edges or more; lower the batch size"
     ):

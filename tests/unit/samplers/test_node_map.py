@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from unit.samplers.graphs import random_graph
+from unit.samplers.graphs import random_graph, use_hash_tables
 
 from gloader.samplers import NeighborSampler, node_map
 from gloader.samplers.make import node_map_bytes
 from gloader.samplers.node_map import DenseMap, HashMap, hash_map_bytes
-from gloader.samplers.workspace import WorkspacePool
 from gloader.testing.sampler_suite import batch_bytes
 from gloader.types import BatchId
 
@@ -101,13 +100,13 @@ def test_colliding_nodes_are_told_apart() -> None:
 def test_both_maps_give_identical_batches(dtype: type) -> None:
     graph = random_graph(2000, 70, dtype=dtype)
     dense, hashed = NeighborSampler(graph, [10, 10, 5]), NeighborSampler(graph, [10, 10, 5])
-    hashed._pool = WorkspacePool(graph.num_nodes, 10, dense_limit=0)
+    use_hash_tables(hashed)
     for i in range(4):
         seeds = np.arange(i, 2000, 23)
         batch = BatchId(epoch=0, index=i)
         assert batch_bytes(dense.sample(batch, seeds)) == batch_bytes(hashed.sample(batch, seeds))
-    assert isinstance(hashed._pool._free[0].sources.map, HashMap)
-    assert isinstance(dense._pool._free[0].sources.map, DenseMap)
+    assert isinstance(hashed._frame._pool._free[0].found[0].map, HashMap)
+    assert isinstance(dense._frame._pool._free[0].found[0].map, DenseMap)
 
 
 def test_what_a_thread_keeps_for_a_large_graph_follows_from_its_batches() -> None:

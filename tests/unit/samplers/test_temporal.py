@@ -19,12 +19,12 @@ from gloader.samplers import (
     HeteroGraph,
     NeighborSampler,
     TemporalSampler,
-    hops,
+    arguments,
     make_hetero_temporal_sampler,
     make_temporal_sampler,
-    timed_hops,
+    neighbor,
 )
-from gloader.samplers.time_search import rank_bounds
+from gloader.samplers.times import rank_bounds
 from gloader.testing.sampler_suite import GraphOnDisk, batch_bytes, require_same
 from gloader.types import BatchId, BatchSeeds, Block, Links, SampledBatch
 
@@ -455,8 +455,8 @@ def test_a_batch_of_more_than_int32_can_count_is_refused(
     first, second = plain.sample_merged(FIRST, seeds).num_sampled_edges
     assert min(first, second) > 1
     if limit == "edges of all hops":
-        monkeypatch.setattr(hops, "MAX_LOCAL", first + second - 1)
+        monkeypatch.setattr(arguments, "MAX_LOCAL", first + second - 1)
     else:
-        monkeypatch.setattr(timed_hops, "MAX_LOCAL", max(first, second))
+        monkeypatch.setattr(neighbor, "MAX_LOCAL", max(first, second))
     with pytest.raises(ConfigError, match=r"hop 1 of .* 2\*\*31 edges or more; lower the batch size"):
         sampler.sample(FIRST, seeds)

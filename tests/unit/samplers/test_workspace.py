@@ -11,7 +11,7 @@ import pytest
 from unit.samplers.graphs import random_graph
 
 from gloader.errors import SeedError
-from gloader.samplers import NeighborSampler, workspace
+from gloader.samplers import NeighborSampler, hops, workspace
 from gloader.testing.sampler_suite import batch_bytes
 from gloader.types import BatchId
 
@@ -35,11 +35,11 @@ def test_one_thread_needs_one_workspace_and_the_sampler_releases_it(monkeypatch:
     class Watched(workspace.Workspace):
         __slots__ = ("__weakref__",)
 
-        def __init__(self, *arguments: Any) -> None:
-            super().__init__(*arguments)
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
             alive.append(weakref.ref(self))
 
-    monkeypatch.setattr(workspace, "Workspace", Watched)
+    monkeypatch.setattr(hops, "Workspace", Watched)
     sampler = NeighborSampler(random_graph(100, 9), [3])
     for i in range(5):
         sampler.sample(BatchId(epoch=0, index=i), np.arange(10))

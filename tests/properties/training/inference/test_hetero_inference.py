@@ -16,8 +16,7 @@ from gloader.config import ModelConfig
 from gloader.errors import BudgetError, ConfigError
 from gloader.models import HeteroNetwork, Schema, build_hetero_model
 from gloader.samplers import CscGraph
-from gloader.samplers.graph import HeldScan
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeldScan, HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement

@@ -13,7 +13,7 @@ from gloader.config import ModelConfig
 from gloader.dataset import Dataset
 from gloader.dataset.topology import open_hetero_topology
 from gloader.models import HeteroNetwork, Schema, build_hetero_model
-from gloader.samplers.hetero_graph import HeteroGraph
+from gloader.samplers.graph import HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.testing.faults import FaultyOS

@@ -1,19 +1,26 @@
-"""Where a time stands in lists of edges that are sorted by time, in memory or on the SSD."""
+"""Times: which edges a seed that asks at a time may take, and their ranges in lists that are sorted by time."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
+from gloader.config import require_window
+from gloader.core.ids import as_ids
+from gloader.errors import ConfigError, SeedError
 from gloader.samplers import time_kernels
 from gloader.samplers.graph import HeldValues
 from gloader.samplers.graph_errors import bad_time
+from gloader.types import BatchSeeds
 
 if TYPE_CHECKING:
+    from gloader.config import TimeBound
     from gloader.samplers.graph import EdgeValues
-    from gloader.types import IdArray
+    from gloader.types import AnySeeds, IdArray
 
+MAX_ENTRY = 2**63 - 1  # entries are int64
 # Two pages of times. A list of no more is read whole: halving it first would read a page for each page that it saves,
 # and wait for one after the other. Of a longer one each step reads a page and saves half of the rest.
 _READ_WHOLE: Final = 1024
@@ -22,7 +29,67 @@ _AT_A_TIME: Final = 1 << 18
 # Of a list that is searched, beside its times: where it begins and ends, what it is searched for, what was found to lie
 # before and behind it, its rank, and the same once more of those that are halved together.
 _LIST_BYTES: Final = 160
-_FIRST, _LAST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRule:
+    """The rule by which a node that is asked for at time t takes edges.
+
+    It may take edges before t, and with the bound "<=" edges of time t as well. A window of w seconds leaves only
+    t - w <= time < t, or t - w < time <= t. Times are int64; nothing is rounded.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+
+    strategy: Literal["uniform", "last"] = "uniform"  # draw among these edges, or take the latest, in order
+    bound: TimeBound = "<"
+    window: int | None = None  # w, at least 1; None: edges may lie any time back
+    replace: bool = False  # draw with replacement; for "uniform" alone
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.strategy not in ("uniform", "last"):
+            raise ConfigError(f"time_strategy is {self.strategy!r}; allowed: 'uniform', 'last'")
+        if self.bound not in ("<", "<="):
+            raise ConfigError(f"time_bound is {self.bound!r}; allowed: '<', '<='")
+        require_window(self.window)
+        if self.replace and self.strategy == "last":
+            raise ConfigError(
+                "time_strategy='last' takes the latest edges and draws none, so that there is nothing to replace; use "
+                "replace=False, or time_strategy='uniform'"
+            )
+
+    def narrow(self, times: EdgeValues, asked: IdArray, starts: IdArray, degrees: IdArray) -> None:
+        """Make whole lists the ranges that may be taken.
+
+        Parameters
+        ----------
+        times : of the edges
+        asked : (D,) the time that is asked at of each list
+        starts, degrees : (D,) of whole lists; written
+
+        Raises
+        ------
+        GloaderError
+            As of `rank_bounds`.
+        """
+        is_inclusive = self.bound == "<="
+        if self.window is None:
+            degrees[:] = rank_bounds(times, starts, degrees, asked, is_inclusive=is_inclusive)
+            return
+        # Both ends of a range side by side, so that what they share of a page is read once.
+        bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
+        bounds[::2] -= self.window
+        counts[::2] *= (
+            asked >= _EARLIEST + self.window
+        )  # else it begins before all times, and its bound has wrapped
+        ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
+        starts += ranks[::2]
+        degrees[:] = ranks[1::2] - ranks[::2]
 
 
 def rank_bounds(
@@ -78,8 +145,8 @@ class _Search:
         self._is_inclusive = is_inclusive
         # The times before ``left`` and at ``right``: what was read is compared, so that no list passes for sorted that
         # was seen not to be.
-        self._floors = np.full(len(starts), _FIRST)
-        self._ceilings = np.full(len(starts), _LAST)
+        self._floors = np.full(len(starts), _EARLIEST)
+        self._ceilings = np.full(len(starts), _LATEST)
 
     def halve(self) -> None:
         """Read times in the middle of long lists, until no list is long."""
@@ -118,3 +185,38 @@ class _Search:
             value = int(lists.values[lists.starts[bad] + rank])
             raise bad_time(int(self._left[some][bad]) + rank, value)
         time_kernels.rank_bounds(*found, self._bounds[some], self._is_inclusive, ranks[some])
+
+
+def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
+    """Return ``seeds`` and the time of each, (B,) int64 seconds. Pure.
+
+    Raises
+    ------
+    SeedError
+        They have no times, or not one each, or these are no integers.
+    """
+    if not isinstance(seeds, BatchSeeds) or seeds.times is None:
+        raise SeedError(
+            "the seeds have no times, and this sampler takes the edges before the time of each seed"
+        )
+    kind = np.asarray(seeds.times).dtype
+    if kind.kind == "f" and len(seeds.times):
+        raise SeedError(
+            f"times of seeds have dtype {kind}; they are int64 seconds, as floats round them (float32 those of our "
+            "days to 128 s)"
+        )
+    times = as_ids(seeds.times, noun="times of seeds", error=SeedError)
+    if len(times) != len(seeds.nodes):
+        raise SeedError(
+            f"{len(times)} times for {len(seeds.nodes)} seeds; each seed asks at a time of its own"
+        )
+    return seeds, times
+
+
+def require_entries(num_trees: int, num_nodes: int) -> None:
+    """Raise ConfigError where ``num_trees`` trees of a type of ``num_nodes`` nodes have entries beyond int64. Pure."""
+    if num_trees * num_nodes > MAX_ENTRY:
+        raise ConfigError(
+            f"{num_trees} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than int64 can "
+            "number; lower the batch size"
+        )
