@@ -11,10 +11,11 @@ from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels, weighted_kernels
 from gloader.samplers.arguments import checked_fanouts, resolve_fanouts
 from gloader.samplers.collective import CollectiveDraws
+from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.hetero import MergedHeteroBlockSampler, RelationwiseSampler
 from gloader.samplers.labor import LaborPick, LaborSampler
-from gloader.samplers.layerwise import LayerSampler
-from gloader.samplers.neighbor import MergedBlockSampler, NeighborPick, NeighborSampler
+from gloader.samplers.layerwise import LayerPick, LayerSampler
+from gloader.samplers.neighbor import MergedBlockSampler, NeighborPick, NeighborSampler, require_weights
 from gloader.samplers.node_map import hash_map_bytes
 from gloader.samplers.temporal import HeteroTemporalSampler, TemporalSampler
 from gloader.samplers.times import TimeRule, search_bytes
@@ -27,16 +28,15 @@ if TYPE_CHECKING:
 
     from gloader.config import TimeBound, TimeStrategy
     from gloader.core.fanouts import FanoutsLike
-    from gloader.samplers.graph import HeteroGraph, Topology
+    from gloader.samplers.graph import Topology
     from gloader.samplers.hops import RelationPick
-    from gloader.types import Block, HeteroBatch, HeteroSampler, IdArray, SampledBatch, Sampler
+    from gloader.types import AnyBatch, Block, HeteroSampler, IdArray, Sampler
 
 _MAP_BYTES = 4  # the local id of a node
 _MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
 # Of an edge that a kernel takes before it is known how many there are: its place and its weight.
 _TAKEN_EDGE_BYTES = 12
 _DRAW_BYTES = 8  # of an edge that is drawn for all relations together
-_WITH_TYPES = ("neighbor", "weighted", "labor")
 # Of an edge, beside its block: the entry of its source, and its place among them.
 _EDGE_BYTES = 16
 # Of a node whose range is looked up: its tree, its id, the time that is asked at, and with a window both of its ends.
@@ -72,6 +72,9 @@ class _SamplerKind:
     # Makes merged hops of what ``make`` returns, which must have ``sample_merged``. None: it has layered ones only.
     to_merged: Callable[[Any], Sampler] | None = None
     why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
+    # Makes the picks of a relation, with the parameters of ``make``. None: it samples graphs of one type only.
+    pick: Callable[..., RelationPick] | None = None
+    has_times: bool = False  # whether its picks take edges before a time
 
 
 def _weighted_words(options: dict[str, Any]) -> int:
@@ -79,6 +82,11 @@ def _weighted_words(options: dict[str, Any]) -> int:
     if options.get("replace", False):
         return 0
     return 3 if options.get("importance", True) else 2
+
+
+def _weighted_pick(topology: Topology, *arguments: Any, **options: Any) -> NeighborPick:
+    """Return picks by weight, or of a relation without weights uniform ones."""
+    return NeighborPick(topology, *arguments, weighted=topology.weights is not None, **options)
 
 
 # A new sampler is one line here. Its class samples layered blocks, see `gloader.types.Sampler`.
@@ -90,6 +98,8 @@ _SAMPLERS = {
         kernels=pick_kernels,
         swept_words=lambda _: 1,
         to_merged=MergedBlockSampler,
+        pick=NeighborPick,
+        has_times=True,
     ),
     "weighted": _SamplerKind(
         make=partial(NeighborSampler, weighted=True),
@@ -101,6 +111,8 @@ _SAMPLERS = {
         why_unswept="needs the sum of a node's weights before its first draw",
         instead_swept="the sampler 'weighted:replace=false'",
         to_merged=MergedBlockSampler,
+        pick=_weighted_pick,
+        has_times=True,
     ),
     "labor": _SamplerKind(
         make=LaborSampler,
@@ -112,6 +124,7 @@ _SAMPLERS = {
         swept_words=lambda options: 2 if options.get("iterations", 0) == 0 else 0,
         instead_swept="the sampler 'labor:iterations=0'",
         why_layered=_CHOOSES_TOGETHER,
+        pick=LaborPick,
     ),
     "ladies": _SamplerKind(
         make=partial(LayerSampler, method="ladies"),
@@ -121,6 +134,7 @@ _SAMPLERS = {
         lists="sources",
         has_candidates=lambda _: True,
         why_layered=_CHOOSES_TOGETHER,
+        pick=partial(LayerPick, method="ladies"),
     ),
     "fastgcn": _SamplerKind(
         make=partial(LayerSampler, method="fastgcn"),
@@ -132,7 +146,9 @@ _SAMPLERS = {
     ),
 }
 SAMPLER_NAMES = tuple(_SAMPLERS)
-_WITH_MERGED = tuple(name for name, kind in _SAMPLERS.items() if kind.to_merged is not None)
+_WITH_MERGED = [repr(name) for name, kind in _SAMPLERS.items() if kind.to_merged is not None]
+_WITH_TYPES = [repr(name) for name, kind in _SAMPLERS.items() if kind.pick is not None]
+_WITH_TIMES = [repr(name) for name, kind in _SAMPLERS.items() if kind.has_times]
 
 
 def node_map_bytes(spec: str, *, num_nodes: int, found: int) -> int:
@@ -156,16 +172,77 @@ def kernels_of(spec: str) -> ModuleType:
     return _SAMPLERS[parse_spec(spec)[0]].kernels
 
 
-def call_bytes(spec: str, graph: Topology, batch: SampledBatch) -> int:
-    """Return what a call of the sampler ``spec`` held to sample ``batch``, beside it and the map of nodes. Pure.
+def call_bytes(
+    spec: str, graph: Topology | HeteroGraph, batch: AnyBatch, *, is_collective: bool = False
+) -> int:
+    """Return what a call of the sampler ``spec`` held to sample ``batch``, besides it and the map of nodes. Pure.
 
-    Copies of edges that are not in memory, and what is noted of those that it chose from.
+    Copies of edges that are not in memory, and notes of the edges that it chose from: for the largest relation, as
+    relations are sampled one after the other.
+
+    Parameters
+    ----------
+    spec : the name of a sampler, with options
+    graph : the topology
+    batch : a large one
+    is_collective : whether it was drawn from all relations together
     """
-    if not batch.blocks:
-        return 0
-    last_hop = batch.blocks[0]  # the largest
-    in_edges = int(graph.in_degrees(batch.nodes[: last_hop.num_dst]).sum())
-    return hop_bytes(spec, graph, num_edges=last_hop.num_edges, in_edges=in_edges)
+    hops = _last_hop(graph, batch)
+    held = [
+        hop_bytes(
+            spec, topology, num_edges=block.num_edges, in_edges=_in_edges(topology, nodes, block.num_dst)
+        )
+        for topology, nodes, block in hops
+        if block.num_edges
+    ]
+    # Draws of all relations wait until they are dealt out; `Candidates` of one type stay while another's are found.
+    drawn = sum(_DRAW_BYTES * block.num_edges for _, _, block in hops) if is_collective else 0
+    return drawn + (sum(held) if has_candidates(spec) else max(held, default=0))
+
+
+def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: str = "neighbor") -> int:
+    """Return what a call held to sample ``batch`` by time, besides it and the map of entries. Pure.
+
+    Parameters
+    ----------
+    graph : the topology, with times
+    batch : a large one
+    spec : the name of the sampler, with options
+    """
+    held = [0]
+    for topology, nodes, block in _last_hop(graph, batch):
+        # Degrees of all nodes of a batch of one type are looked up.
+        num_ranges = block.num_dst if isinstance(graph, HeteroGraph) else len(nodes)
+        in_edges = _in_edges(topology, nodes, block.num_dst)
+        taken = hop_bytes(spec, topology, num_edges=block.num_edges, in_edges=in_edges)
+        searched = 0
+        if topology.times is not None:  # a window has two ends to search
+            asked = _in_edges(topology, nodes, num_ranges)
+            searched = search_bytes(topology.times, num_lists=2 * num_ranges, num_edges=2 * asked)
+        # One after the other: a hop looks its ranges up before it takes from them.
+        held.append(max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched))
+    return max(held)
+
+
+hetero_call_bytes, hetero_temporal_call_bytes = call_bytes, temporal_call_bytes  # by their former names
+
+
+def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topology, IdArray, Block]]:
+    """Return the topology of each relation, the nodes of its destination type, and its block of the last hop.
+
+    The last hop is the largest. A batch without hops has none.
+    """
+    typed = graph if isinstance(graph, HeteroGraph) else HeteroGraph.of_one_type(graph)
+    nodes = dict(zip(typed.node_types, batch.node_arrays, strict=True))
+    return [
+        (topology, nodes[relation[2]], batch.edges_of(number)[0])
+        for number, (relation, topology) in enumerate(typed.relations.items())
+        if batch.blocks
+    ]
+
+
+def _in_edges(graph: Topology, nodes: IdArray, count: int) -> int:
+    return int(graph.in_degrees(nodes[:count]).sum())
 
 
 def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> int:
@@ -278,7 +355,7 @@ def require_layout(spec: str, layout: Layout) -> None:
     if layout == "merged" and kind.to_merged is None:
         raise ConfigError(
             f"layout='merged' with sampler {name!r}, {kind.why_layered}; use layout='layered', or the sampler "
-            f"{' or '.join(map(repr, _WITH_MERGED))}"
+            f"{' or '.join(_WITH_MERGED)}"
         )
 
 
@@ -339,10 +416,10 @@ def make_hetero_sampler(
 
     Parameters
     ----------
-    spec : "neighbor", "weighted" (relations without weights are drawn alike) or "labor"; options may follow, as of
-        `make_sampler`
+    spec : "neighbor", "weighted" (relations without weights are drawn alike), "labor" or "ladies"; options may follow,
+        as of `make_sampler`
     graph : the topology
-    fanouts : neighbours per node, relation and hop, see `checked_fanouts`
+    fanouts : neighbours per node, relation and hop, see `checked_fanouts`; of "ladies" nodes per relation and layer
     seed : any integer; taken modulo 2**64
     layout : see `make_sampler`
 
@@ -355,12 +432,9 @@ def make_hetero_sampler(
     name, options = parse_spec(spec)
     require_layout(spec, layout)
     checked = checked_fanouts(fanouts)
-    resolved = resolve_fanouts(checked, tuple(graph.relations))
-    make = _maker(name, graph, options)
-    pairs = zip(graph.relations.values(), resolved, strict=True)
     sampler = RelationwiseSampler(
         graph,
-        [make(topology, hops, seed=seed) for topology, hops in pairs],
+        _picks(spec, graph, resolve_fanouts(checked, tuple(graph.relations)), seed),
         num_hops=len(checked),
         has_candidates=has_candidates(spec),
         collective=_collective(name, graph, checked, options)
@@ -413,62 +487,29 @@ def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) ->
     )
 
 
-def hetero_call_bytes(
-    spec: str, graph: HeteroGraph, batch: HeteroBatch, *, is_collective: bool = False
-) -> int:
-    """Return what a call of the sampler ``spec`` held to sample ``batch``, beside it and the map of nodes. Pure.
-
-    Copies of edges that are not in memory, and what is noted of those that it chose from: of the relation with most,
-    as relations are sampled one after the other.
-
-    Parameters
-    ----------
-    spec : the name of a sampler, with options
-    graph : the topology
-    batch : a large one
-    is_collective : whether it was drawn from all relations together
-    """
-    if not batch.blocks:
-        return 0
-    last_hop = batch.blocks[0]  # the largest
-    held = [
-        hop_bytes(
-            spec,
-            graph.relations[relation],
-            num_edges=block.num_edges,
-            in_edges=int(
-                graph.relations[relation].in_degrees(batch.nodes[relation[2]][: block.num_dst]).sum()
-            ),
-        )
-        for relation, block in last_hop.items()
-        if block.num_edges
-    ]
-    # Draws of all relations wait until they are dealt out; `Candidates` of one type stay while another's are found.
-    drawn = sum(_DRAW_BYTES * block.num_edges for block in last_hop.values()) if is_collective else 0
-    return drawn + (sum(held) if has_candidates(spec) else max(held, default=0))
-
-
-def _maker(name: str, graph: HeteroGraph, options: dict[str, Any]) -> Callable[..., RelationPick]:
-    """Return what makes the sampler of a relation of its topology and its fan-outs."""
-    if name == "neighbor":
-        return partial(NeighborPick, **options)
-    if name == "labor":
-        return partial(LaborPick, **options)
-    if name != "weighted":
+def _picks(
+    spec: str, graph: HeteroGraph, fanouts: Sequence[Sequence[int]], seed: int, **options: Any
+) -> list[RelationPick]:
+    """Return the picks of the sampler ``spec`` for each relation; ``options`` are added to those of ``spec``."""
+    name, given = parse_spec(spec)
+    make = _SAMPLERS[name].pick
+    if make is None:
         raise ConfigError(
             f"sampler {name!r} draws nodes of one type; a graph of several types takes the samplers "
-            f"{', '.join(map(repr, _WITH_TYPES))}"
+            f"{', '.join(_WITH_TYPES)}"
         )
-    if all(topology.weights is None for topology in graph.relations.values()):
+    if reads_weights(spec):
+        require_weights(graph)
+    between = [":".join(relation) for relation in graph.relations if relation[0] != relation[2]]
+    if given.get("adjacency") == "gcn" and between:
         raise ConfigError(
-            "weighted sampling needs a weight for each edge, and no relation of this graph has any; use the sampler "
-            "'neighbor', or write edge weights of a relation when the dataset is made"
+            f"sampler {spec!r} divides by the in-degrees of sources, and those of {between[0]!r} are of another type "
+            "than its destinations; use adjacency=mean"
         )
-    return partial(_weighted_if_it_can_be, **options)
-
-
-def _weighted_if_it_can_be(topology: Topology, *arguments: Any, **options: Any) -> NeighborPick:
-    return NeighborPick(topology, *arguments, weighted=topology.weights is not None, **options)
+    return [
+        make(topology, hops, seed=seed, **given, **options)
+        for topology, hops in zip(graph.relations.values(), fanouts, strict=True)
+    ]
 
 
 def make_temporal_sampler(
@@ -493,16 +534,17 @@ def make_temporal_sampler(
     strategy : "uniform" draws among the edges that a node may take, "last" takes the latest of them, in order
     bound : "<" takes edges before the time of the seed, "<=" also those of that second
     window : seconds up to the bound that edges may be from; None: any time before
-    spec : "neighbor", with the options of `make_sampler`
+    spec : "neighbor" or "weighted", with the options of `make_sampler`
 
     Raises
     ------
     ConfigError
-        A value is not allowed, the graph has no times, or the sampler is another.
+        A value is not allowed, the graph has no times or no weights for "weighted", or the sampler is another.
     """
     require_layout(spec, layout)
     rule = _rule(spec, strategy, bound, window)
-    return TemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout)
+    weights = _weights_of(spec)
+    return TemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout, **weights)
 
 
 def make_hetero_temporal_sampler(
@@ -531,7 +573,8 @@ def make_hetero_temporal_sampler(
     """
     require_layout(spec, layout)
     rule = _rule(spec, strategy, bound, window)
-    return HeteroTemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout)
+    weights = _weights_of(spec)
+    return HeteroTemporalSampler(graph, fanouts, rule=rule, seed=seed, layout=layout, **weights)
 
 
 def temporal_map_bytes(found: int) -> int:
@@ -539,54 +582,23 @@ def temporal_map_bytes(found: int) -> int:
     return hash_map_bytes(found)
 
 
-def temporal_call_bytes(graph: Topology, batch: SampledBatch) -> int:
-    """Return what a call held to sample ``batch``, beside it and the map of entries. Pure.
-
-    Parameters
-    ----------
-    graph : the topology, with times
-    batch : a large one
-    """
-    if not batch.blocks:
-        return 0
-    # The last hop is the largest, and behind it the degrees of all nodes are looked up.
-    return _timed_hop_bytes(graph, batch.nodes, batch.blocks[0], num_ranges=len(batch.nodes))
-
-
-def hetero_temporal_call_bytes(graph: HeteroGraph, batch: HeteroBatch) -> int:
-    """Return what `temporal_call_bytes` does, of the relation with most: they are sampled one after the other. Pure."""
-    if not batch.blocks:
-        return 0
-    last_hop = batch.blocks[0]
-    held = (
-        _timed_hop_bytes(
-            topology,
-            batch.nodes[relation[2]],
-            last_hop[relation],
-            num_ranges=last_hop[relation].num_dst,
-        )
-        for relation, topology in graph.relations.items()
-    )
-    return max(held, default=0)
-
-
-def _timed_hop_bytes(graph: Topology, nodes: IdArray, block: Block, *, num_ranges: int) -> int:
-    in_edges = int(graph.in_degrees(nodes[: block.num_dst]).sum())
-    taken = hop_bytes("neighbor", graph, num_edges=block.num_edges, in_edges=in_edges)
-    searched = 0
-    if graph.times is not None:  # a window has two ends to search
-        asked = in_edges if num_ranges == block.num_dst else int(graph.in_degrees(nodes[:num_ranges]).sum())
-        searched = search_bytes(graph.times, num_lists=2 * num_ranges, num_edges=2 * asked)
-    # One after the other: what a hop may take is known before it takes it.
-    return max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched)
-
-
 def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | None) -> TimeRule:
     name, options = parse_spec(spec)
-    if name != "neighbor":
+    if not _SAMPLERS[name].has_times:
         raise ConfigError(
-            f"sampler {name!r} takes edges of all times; time_strategy goes with the sampler 'neighbor'"
+            f"sampler {name!r} takes edges of all times; time_strategy goes with the sampler {' or '.join(_WITH_TIMES)}"
         )
     if strategy == "none":
         raise ConfigError("time_strategy='none' samples edges of all times, which make_sampler does")
+    if strategy == "last" and reads_weights(spec):
+        raise ConfigError(
+            f"time_strategy='last' takes the latest edges and looks at no weights; use time_strategy='uniform' with "
+            f"the sampler {name!r}, or the sampler 'neighbor'"
+        )
     return TimeRule(strategy=strategy, bound=bound, window=window, replace=options.get("replace", False))
+
+
+def _weights_of(spec: str) -> dict[str, bool]:
+    """Return the keywords of samplers by time that say how ``spec`` looks at weights."""
+    options = parse_spec(spec)[1]
+    return {"weighted": reads_weights(spec), "importance": options.get("importance", True)}

@@ -365,6 +365,15 @@ class MergedBlockSampler:
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()
 
 
+def require_weights(graph: HeteroGraph) -> None:
+    """Raise ConfigError where no relation of ``graph`` has weights. Pure."""
+    if all(topology.weights is None for topology in graph.relations.values()):
+        raise ConfigError(
+            "weighted sampling needs a weight for each edge, and no relation of this graph has any; use the sampler "
+            "'neighbor', or write edge weights of a relation when the dataset is made"
+        )
+
+
 def _find_places(
     nodes: IdArray,
     degrees: IdArray,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gloader.core.fanouts import checked_fanouts
 from gloader.errors import ConfigError
 from gloader.samplers.arguments import checked_hops, resolve_fanouts
 from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.hops import HopFrame
-from gloader.samplers.neighbor import NeighborPick
+from gloader.samplers.neighbor import NeighborPick, require_weights
 from gloader.types import CollectiveFanouts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gloader.config import Layout
     from gloader.core.fanouts import FanoutsLike
@@ -42,11 +43,13 @@ class TemporalSampler:
     rule : which edges a node may take, and which it takes
     seed : any integer; taken modulo 2**64
     layout : "layered" or "merged", see `make_sampler`
+    weighted, importance : draw by weight among the edges before a time, see `NeighborSampler`
 
     Raises
     ------
     ConfigError
-        A fan-out is not an integer >= -1, there is none; the graph has no times, or its edges lead from another type.
+        A fan-out is not an integer >= -1, or there is none. The graph has no times, or no weights with ``weighted``, or
+        its edges lead from another type.
     """
 
     def __init__(
@@ -57,6 +60,8 @@ class TemporalSampler:
         rule: TimeRule,
         seed: int = 0,
         layout: Layout = "layered",
+        weighted: bool = False,
+        importance: bool = True,
     ) -> None:
         if graph.times is None:
             raise ConfigError(
@@ -71,7 +76,10 @@ class TemporalSampler:
         self.fanouts = checked_hops(fanouts)
         self.rule = rule
         self.layout = layout
-        self._frame = _frame(HeteroGraph.of_one_type(graph), [self.fanouts], rule, seed)
+        pick = _picks(rule, seed, weighted=weighted, importance=importance)
+        self._frame = HopFrame(
+            HeteroGraph.of_one_type(graph), [pick(graph, fanouts)], num_hops=len(self.fanouts), rule=rule
+        )
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample blocks in the layout of the sampler. Thread-safe.
@@ -112,6 +120,7 @@ class HeteroTemporalSampler:
     rule : which edges a node may take, and which it takes
     seed : any integer; taken modulo 2**64
     layout : "layered" or "merged", see `make_sampler`
+    weighted, importance : draw by weight among the edges before a time, see `NeighborSampler`
 
     Raises
     ------
@@ -127,6 +136,8 @@ class HeteroTemporalSampler:
         rule: TimeRule,
         seed: int = 0,
         layout: Layout = "layered",
+        weighted: bool = False,
+        importance: bool = True,
     ) -> None:
         checked = checked_fanouts(fanouts)
         if isinstance(checked, CollectiveFanouts):
@@ -134,6 +145,8 @@ class HeteroTemporalSampler:
                 f"time_strategy={rule.strategy!r} draws relation by relation; use fan-outs of each relation in "
                 f"place of {str(checked)!r}"
             )
+        if weighted:
+            require_weights(graph)
         if all(topology.times is None for topology in graph.relations.values()):
             raise ConfigError(
                 "sampling by time needs times of edges, and no relation of this graph has any; prepare the dataset "
@@ -142,7 +155,13 @@ class HeteroTemporalSampler:
         self.graph = graph
         self.rule = rule
         self.layout = layout
-        self._frame = _frame(graph, resolve_fanouts(checked, tuple(graph.relations)), rule, seed)
+        pick = _picks(rule, seed, importance=importance)
+        resolved = resolve_fanouts(checked, tuple(graph.relations))
+        picks = [
+            pick(topology, hops, weighted=weighted and topology.weights is not None)
+            for topology, hops in zip(graph.relations.values(), resolved, strict=True)
+        ]
+        self._frame = HopFrame(graph, picks, num_hops=len(checked), rule=rule)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
         """Sample blocks in the layout of the sampler. Thread-safe.
@@ -169,10 +188,8 @@ class HeteroTemporalSampler:
         return self._frame.sample(batch_id, seeds, is_merged=True).by_type_merged()
 
 
-def _frame(graph: HeteroGraph, fanouts: Sequence[Sequence[int]], rule: TimeRule, seed: int) -> HopFrame:
-    """Return the frame of seeds that ask at a time; ``fanouts`` of each relation."""
-    picks = [
-        NeighborPick(topology, hops, seed=seed, replace=rule.replace, takes_last=rule.strategy == "last")
-        for topology, hops in zip(graph.relations.values(), fanouts, strict=True)
-    ]
-    return HopFrame(graph, picks, num_hops=len(fanouts[0]), rule=rule)
+def _picks(rule: TimeRule, seed: int, **options: Any) -> Callable[..., NeighborPick]:
+    """Return what makes the picks of a relation of its topology and fan-outs."""
+    return partial(
+        NeighborPick, seed=seed, replace=rule.replace, takes_last=rule.strategy == "last", **options
+    )

@@ -34,9 +34,7 @@ from gloader.samplers import (
     HeteroTemporalSampler,
     TemporalSampler,
     call_bytes,
-    hetero_call_bytes,
     hetero_map_bytes,
-    hetero_temporal_call_bytes,
     node_map_bytes,
     temporal_call_bytes,
     temporal_map_bytes,
@@ -46,7 +44,7 @@ from gloader.samplers.hetero_rule import HeteroRule
 from gloader.ssd_store.cost.device_profile import MAX_GAP_BYTES
 from gloader.ssd_store.read.extents import num_pages
 from gloader.ssd_store.sweep.passes import pass_memory_bytes
-from gloader.types import BatchId, CollectiveFanouts, HeteroBatch, seed_nodes
+from gloader.types import BatchId, CollectiveFanouts, seed_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -449,15 +447,6 @@ def _most_call_bytes(spec: str, work: Workload) -> int:
 
 def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
     graph = work.topology
-    if isinstance(batch, HeteroBatch):
-        if not isinstance(graph, HeteroGraph):
-            return 0
-        if isinstance(work.sampler, HeteroTemporalSampler):
-            return hetero_temporal_call_bytes(graph, batch)
-        is_collective = isinstance(work.fanouts, CollectiveFanouts)
-        return hetero_call_bytes(spec, graph, batch, is_collective=is_collective)
-    if isinstance(graph, HeteroGraph):
-        return 0
-    if isinstance(work.sampler, TemporalSampler):
-        return temporal_call_bytes(graph, batch)
-    return call_bytes(spec, graph, batch)
+    if isinstance(work.sampler, TemporalSampler | HeteroTemporalSampler):
+        return temporal_call_bytes(graph, batch, spec)
+    return call_bytes(spec, graph, batch, is_collective=isinstance(work.fanouts, CollectiveFanouts))

@@ -70,6 +70,10 @@ class TestConvergedLabor(OurHeteroSuite):
     spec = "labor:iterations=-1,normalize=true"
 
 
+class TestLadies(OurHeteroSuite):
+    spec, fanouts = "ladies", {"paper:cites:paper": [60, 0], "*": [-1, 40]}
+
+
 class TestCollective(OurHeteroSuite):
     spec, fanouts = "neighbor", gloader.collective([9, 6])
 
@@ -119,6 +123,8 @@ def test_one_relation_gives_the_golden_digests_of_the_graph_of_one_type(replace:
         ("labor", "layered"),
         ("labor:share_layers=true", "layered"),
         ("labor:iterations=2,normalize=true", "layered"),
+        ("ladies", "layered"),
+        ("ladies:adjacency=gcn,normalize=true", "layered"),
     ],
 )
 def test_one_relation_gives_the_batches_of_the_graph_of_one_type(spec: str, layout: Any) -> None:
@@ -303,12 +309,17 @@ def test_an_edge_from_no_node_of_its_type_is_named() -> None:
     ("spec", "fanouts", "options", "message"),
     [
         (
-            "ladies",
+            "fastgcn",
             [2],
             {},
-            "sampler 'ladies' draws nodes of one type; .* the samplers 'neighbor', 'weighted', 'labor'",
+            "sampler 'fastgcn' draws nodes of one type; .* 'neighbor', 'weighted', 'labor', 'ladies'",
         ),
-        ("fastgcn", [2], {}, "sampler 'fastgcn' draws nodes of one type"),
+        (
+            "ladies:adjacency=gcn",
+            [2],
+            {},
+            "divides by the in-degrees of sources, and those of 'author:writes:paper' are of another type",
+        ),
         ("weighted", [2], {}, "no relation of this graph has any; use the sampler 'neighbor'"),
         ("labor", [2], {"layout": "merged"}, "layout='merged' with sampler 'labor'"),
         (

@@ -142,7 +142,11 @@ def test_only_what_is_noted_of_candidates_stays_from_relation_to_relation(spec: 
     graph = on_disk(papers(weighted=True))
     batch = make_hetero_sampler(spec, graph, [3, 2]).sample(FIRST, np.arange(40))
     alone = [
-        hetero_call_bytes(spec, graph, replace(batch, blocks=({relation: block},)))
+        hetero_call_bytes(
+            spec,
+            HeteroGraph(num_nodes=graph.num_nodes, relations={relation: graph.relations[relation]}),
+            replace(batch, blocks=({relation: block},)),
+        )
         for relation, block in batch.blocks[0].items()
     ]
     assert min(map(bool, alone)) < max(map(bool, alone))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -21,6 +22,7 @@ from gloader.samplers import (
     TemporalSampler,
     arguments,
     make_hetero_temporal_sampler,
+    make_sampler,
     make_temporal_sampler,
     neighbor,
 )
@@ -42,6 +44,12 @@ def timed_graph(num_nodes: int = NUM_NODES, max_degree: int = 60, *, seed: int =
     sources, times = random.integers(0, num_nodes, indptr[-1]), random.integers(0, 1000, indptr[-1])
     order = np.lexsort((sources, times, rows))
     return CscGraph(indptr=indptr, indices=sources[order].astype(np.int32), edge_time=times[order])
+
+
+def weighted_graph() -> CscGraph:
+    """`timed_graph` with weights, some of them 0."""
+    graph, random = timed_graph(), np.random.default_rng(5)
+    return replace(graph, edge_weight=random.random(graph.num_edges) * (random.random(graph.num_edges) > 0.2))
 
 
 def star(times: list[int]) -> CscGraph:
@@ -165,6 +173,58 @@ def test_a_seed_behind_all_times_gets_what_is_drawn_without_times(layout: Any, r
         )
         found = timed.sample(FIRST, ask([node], [LATEST]))
         require_same(batch_bytes(found), batch_bytes(expected), FIRST, "times change what is drawn")
+
+
+@pytest.mark.parametrize("layout", ["layered", "merged"])
+@pytest.mark.parametrize("options", ["replace=false", "replace=true", "importance=false"])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_weights_count_among_the_edges_before_a_time(layout: Any, options: str, on_disk: bool) -> None:
+    """The tree of the first seed is what a weighted sampler draws of a graph that has no other edges."""
+    graph = weighted_graph()
+    assert graph.edge_time is not None
+    topology: Any = GraphOnDisk(graph) if on_disk else graph
+    for asked, window in ((600, None), (600, 250), (LATEST, None)):
+        begin = -1 if window is None else asked - window
+        kept = np.flatnonzero((begin <= graph.edge_time) & (graph.edge_time < asked))
+        rows = np.repeat(np.arange(NUM_NODES), np.diff(graph.indptr))[kept]
+        weights: Any = graph.edge_weight
+        before = CscGraph(
+            indptr=np.searchsorted(rows, np.arange(NUM_NODES + 1)).astype(np.int64),
+            indices=graph.indices[kept],
+            edge_weight=weights[kept],
+        )
+        spec = f"weighted:{options}"
+        alone: Any = make_sampler(spec, before, [5, 20, 3], 4, layout=layout)
+        timed = make_temporal_sampler(topology, [5, 20, 3], 4, layout=layout, window=window, spec=spec)
+        expected, found = (
+            alone.sample(FIRST, np.array([7])),
+            timed.sample(FIRST, ask([7], [asked])),
+        )
+        positions = tuple(replace(block, edge_ids=kept[block.edge_ids]) for block in expected.blocks)
+        same = replace(expected, blocks=positions)
+        require_same(batch_bytes(found), batch_bytes(same), FIRST, "edges of other times count")
+        assert (found.blocks[0].edge_weight is None) == (options == "importance=false")
+
+
+def test_weights_of_relations_count_where_there_are_times() -> None:
+    graph = weighted_graph()
+    alike = replace(graph, edge_weight=None)
+    first, other = ("node", "to", "node"), ("node", "as", "node")
+    typed = HeteroGraph(num_nodes={"node": NUM_NODES}, relations={first: graph, other: alike})
+    seeds = ask([7, 9], [600, 900])
+    found = make_hetero_temporal_sampler(typed, [5, 4], 4, spec="weighted").sample(FIRST, seeds)
+    alone = make_temporal_sampler(graph, [5], 4, spec="weighted").sample(FIRST, seeds)
+    plain = make_hetero_temporal_sampler(typed, [5, 4], 4).sample(FIRST, seeds)
+    block, expected = found.blocks[-1][first], alone.blocks[-1]
+    assert block.edge_ids.tolist() == expected.edge_ids.tolist()
+    assert block.edge_weight is not None
+    assert expected.edge_weight is not None
+    assert block.edge_weight.tolist() == expected.edge_weight.tolist()
+    assert found.blocks[-1][other].edge_weight is None
+    assert found.blocks[-1][other].edge_ids.tolist() == plain.blocks[-1][other].edge_ids.tolist()
+    timed = HeteroGraph(num_nodes={"node": NUM_NODES}, relations={other: alike})
+    with pytest.raises(ConfigError, match="no relation of this graph has any; use the sampler 'neighbor'"):
+        make_hetero_temporal_sampler(timed, [5], spec="weighted")
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -351,8 +411,9 @@ def test_seeds_that_are_no_nodes_are_refused(nodes: list[int]) -> None:
         ({"window": 2**63}, "below 2"),
         ({"window": 1.5}, "whole number"),
         ({"window": True}, "whole number"),
-        ({"spec": "weighted"}, "'weighted' takes edges of all times"),
-        ({"spec": "labor"}, "'labor' takes edges of all times"),
+        ({"spec": "weighted"}, "needs a weight for each edge"),
+        ({"spec": "weighted", "strategy": "last"}, "takes the latest edges and looks at no weights"),
+        ({"spec": "labor"}, "'labor' takes edges of all times; .* the sampler 'neighbor' or 'weighted'"),
         ({"spec": "ladies"}, "'ladies' takes edges of all times"),
         ({"spec": "neighbor:replace=true", "strategy": "last"}, "nothing to replace"),
         ({"layout": "flat"}, "layout='flat'"),
