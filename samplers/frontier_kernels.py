@@ -14,7 +14,7 @@ from numba import njit
 from gloader.core.numba_ops import array_at
 from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.distinct_kernels import order_distinct
-from gloader.samplers.exclusion_kernels import (
+from gloader.samplers.exclusion import (
     Excluded,
     advance,
     pass_over_node,

@@ -19,9 +19,8 @@ from gloader.samplers.exclusion import (
     unexcluded_seeds,
 )
 from gloader.samplers.merged import MergedBatch, MergedHeteroBatch, join_hops
-from gloader.samplers.ranges import AllEdges, EdgesBefore
+from gloader.samplers.ranges import MAX_ENTRY, AllEdges, EdgesBefore, require_entries, timed_seeds
 from gloader.samplers.rng import relation_key
-from gloader.samplers.times import MAX_ENTRY, require_entries, timed_seeds
 from gloader.samplers.workspace import Picked, Workspace, WorkspacePool
 from gloader.types import BatchId, Block, HeteroBatch, SampledBatch
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.samplers.graph import EdgeLists, HeteroGraph, Topology
     from gloader.samplers.list_rule import ListRule
     from gloader.samplers.pick_rule import UniformPickRule
-    from gloader.samplers.times import TimeRule
+    from gloader.samplers.ranges import TimeRule
     from gloader.samplers.workspace import EdgeRanges, RelationSpace
     from gloader.types import AnySeeds, IdArray, Links, LocalArray
 

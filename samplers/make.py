@@ -17,8 +17,8 @@ from gloader.samplers.labor import LaborPick, LaborSampler
 from gloader.samplers.layerwise import LayerPick, LayerSampler
 from gloader.samplers.neighbor import MergedBlockSampler, NeighborPick, NeighborSampler, require_weights
 from gloader.samplers.node_map import hash_map_bytes
+from gloader.samplers.ranges import TimeRule, search_bytes
 from gloader.samplers.temporal import HeteroTemporalSampler, TemporalSampler
-from gloader.samplers.times import TimeRule, search_bytes
 from gloader.samplers.workspace import DENSE_LIMIT, candidate_bytes
 from gloader.types import CollectiveFanouts
 

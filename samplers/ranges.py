@@ -7,22 +7,230 @@ entry t * N + v. Lists are sorted by time, so that an entry may take one range o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from gloader.samplers import exclusion_kernels, graph_errors, pick_kernels, time_kernels
+from gloader.config import require_window
+from gloader.core.ids import as_ids
+from gloader.errors import ConfigError, SeedError
+from gloader.samplers import exclusion, graph_errors, pick_kernels, time_kernels
 from gloader.samplers.exclusion import degrees_without
+from gloader.samplers.graph import HeldValues
+from gloader.samplers.graph_errors import bad_time
+from gloader.types import BatchSeeds
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gloader.config import TimeBound
     from gloader.core.offsets import Offsets
     from gloader.samplers.exclusion import Excluded
-    from gloader.samplers.graph import Topology
-    from gloader.samplers.times import TimeRule
+    from gloader.samplers.graph import EdgeValues, Topology
     from gloader.samplers.workspace import Picked, RelationSpace
-    from gloader.types import IdArray, LocalArray
+    from gloader.types import AnySeeds, IdArray, LocalArray
+
+
+MAX_ENTRY = 2**63 - 1  # entries are int64
+# Two pages of times. A list of no more is read whole: halving it first would read a page for each page that it saves,
+# and wait for one after the other. Of a longer one each step reads a page and saves half of the rest.
+_READ_WHOLE: Final = 1024
+# Times that are read at a time, of many lists: a bound for the memory, and requests enough for the disk.
+_AT_A_TIME: Final = 1 << 18
+# Of a list that is searched, beside its times: where it begins and ends, what it is searched for, what was found to lie
+# before and behind it, its rank, and the same once more of those that are halved together.
+_LIST_BYTES: Final = 160
+_EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeRule:
+    """The rule by which a node that is asked for at time t takes edges.
+
+    It may take edges before t, and with the bound "<=" edges of time t as well. A window of w seconds leaves only
+    t - w <= time < t, or t - w < time <= t. Times are int64; nothing is rounded.
+
+    Raises
+    ------
+    ConfigError
+        A value is not allowed.
+    """
+
+    strategy: Literal["uniform", "last"] = "uniform"  # draw among these edges, or take the latest, in order
+    bound: TimeBound = "<"
+    window: int | None = None  # w, at least 1; None: edges may lie any time back
+    replace: bool = False  # draw with replacement; for "uniform" alone
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.strategy not in ("uniform", "last"):
+            raise ConfigError(f"time_strategy is {self.strategy!r}; allowed: 'uniform', 'last'")
+        if self.bound not in ("<", "<="):
+            raise ConfigError(f"time_bound is {self.bound!r}; allowed: '<', '<='")
+        require_window(self.window)
+        if self.replace and self.strategy == "last":
+            raise ConfigError(
+                "time_strategy='last' takes the latest edges and draws none, so that there is nothing to replace; use "
+                "replace=False, or time_strategy='uniform'"
+            )
+
+    def narrow(self, times: EdgeValues, asked: IdArray, starts: IdArray, degrees: IdArray) -> None:
+        """Make whole lists the ranges that may be taken.
+
+        Parameters
+        ----------
+        times : of the edges
+        asked : (D,) the time that is asked at of each list
+        starts, degrees : (D,) of whole lists; written
+
+        Raises
+        ------
+        GloaderError
+            As of `rank_bounds`.
+        """
+        is_inclusive = self.bound == "<="
+        if self.window is None:
+            degrees[:] = rank_bounds(times, starts, degrees, asked, is_inclusive=is_inclusive)
+            return
+        # Both ends of a range side by side, so that what they share of a page is read once.
+        bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
+        bounds[::2] -= self.window
+        counts[::2] *= (
+            asked >= _EARLIEST + self.window
+        )  # else it begins before all times, and its bound has wrapped
+        ranks = rank_bounds(times, np.repeat(starts, 2), counts, bounds, is_inclusive=is_inclusive)
+        starts += ranks[::2]
+        degrees[:] = ranks[1::2] - ranks[::2]
+
+
+def rank_bounds(
+    times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
+) -> IdArray:
+    """Return how many times of each list are before its bound, or at it, (M,) int64. Thread-safe.
+
+    In memory by binary search. On the SSD a list of up to 1,024 times is read, and a longer one halved until no more
+    are left: at most log2(d / 1024) + 3 pages of a list of d edges.
+
+    Parameters
+    ----------
+    times : of all edges, ascending in each list
+    starts, counts : (M,) int64, where each list begins, and how many edges it has
+    bounds : (M,) int64
+    is_inclusive : whether a time that equals the bound is counted
+
+    Raises
+    ------
+    GraphError
+        A time that was read from the SSD is less than one before it in its list; names the position.
+    GloaderError
+        As of `EdgeValues`.
+    """
+    if isinstance(times, HeldValues):
+        ranks = np.empty(len(starts), dtype=np.int64)
+        time_kernels.rank_bounds(times.array, starts, counts, bounds, is_inclusive, ranks)
+        return ranks
+    search = _Search(times, starts, counts, bounds, is_inclusive=is_inclusive)
+    search.halve()
+    return search.finish(starts)
+
+
+def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
+    """Return the memory that a call of `rank_bounds` takes at its peak, for lists with so many edges in all. Pure."""
+    ranks = 8 * num_lists
+    if isinstance(times, HeldValues):
+        return ranks
+    in_hand = max(times.list_bytes(min(num_edges, _AT_A_TIME)), times.fetch_bytes(num_lists))
+    return ranks + _LIST_BYTES * num_lists + in_hand
+
+
+class _Search:
+    """Lists on the SSD, of which less and less is left to search."""
+
+    def __init__(
+        self, times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
+    ) -> None:
+        self._times = times
+        self._left = starts.copy()  # the place of the bound is in left..right
+        self._right = starts + counts
+        self._bounds = bounds
+        self._is_inclusive = is_inclusive
+        # The times before ``left`` and at ``right``: what was read is compared, so that no list passes for sorted that
+        # was seen not to be.
+        self._floors = np.full(len(starts), _EARLIEST)
+        self._ceilings = np.full(len(starts), _LATEST)
+
+    def halve(self) -> None:
+        """Read times in the middle of long lists, until no list is long."""
+        while len(wide := np.flatnonzero(self._right - self._left > _READ_WHOLE)):
+            middle = (self._left[wide] + self._right[wide]) >> 1
+            values, places = self._times.at(middle)
+            found, bounds = values[places], self._bounds[wide]
+            wrong = (found < self._floors[wide]) | (found > self._ceilings[wide])
+            if wrong.any():
+                at = int(np.argmax(wrong))
+                raise bad_time(int(middle[at]), int(found[at]))
+            is_before = found <= bounds if self._is_inclusive else found < bounds
+            before, behind = wide[is_before], wide[~is_before]
+            self._left[before], self._floors[before] = middle[is_before] + 1, found[is_before]
+            self._right[behind], self._ceilings[behind] = middle[~is_before], found[~is_before]
+
+    def finish(self, starts: IdArray) -> IdArray:
+        """Read what is left of the lists; return the ranks from ``starts``."""
+        counts = self._right - self._left
+        ends = np.cumsum(counts)
+        ranks = np.empty(len(counts), dtype=np.int64)
+        first = 0
+        while first < len(counts):
+            done = int(ends[first - 1]) if first else 0
+            # At least one: no list is longer than what is read at a time.
+            last = int(np.searchsorted(ends, done + _AT_A_TIME, side="right"))
+            self._finish(slice(first, last), counts, ranks)
+            first = last
+        return ranks + self._left - starts
+
+    def _finish(self, some: slice, counts: IdArray, ranks: IdArray) -> None:
+        lists = self._times.lists(self._left[some], counts[some], 0, some.stop - some.start)
+        found = lists.values, lists.starts, counts[some]
+        bad, rank = time_kernels.first_unsorted(*found, self._floors[some], self._ceilings[some])
+        if bad >= 0:
+            value = int(lists.values[lists.starts[bad] + rank])
+            raise bad_time(int(self._left[some][bad]) + rank, value)
+        time_kernels.rank_bounds(*found, self._bounds[some], self._is_inclusive, ranks[some])
+
+
+def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
+    """Return ``seeds`` and the time of each, (B,) int64 seconds. Pure.
+
+    Raises
+    ------
+    SeedError
+        They have no times, or not one each, or these are no integers.
+    """
+    if not isinstance(seeds, BatchSeeds) or seeds.times is None:
+        raise SeedError(
+            "the seeds have no times, and this sampler takes the edges before the time of each seed"
+        )
+    kind = np.asarray(seeds.times).dtype
+    if kind.kind == "f" and len(seeds.times):
+        raise SeedError(
+            f"times of seeds have dtype {kind}; they are int64 seconds, as floats round them (float32 those of our "
+            "days to 128 s)"
+        )
+    times = as_ids(seeds.times, noun="times of seeds", error=SeedError)
+    if len(times) != len(seeds.nodes):
+        raise SeedError(
+            f"{len(times)} times for {len(seeds.nodes)} seeds; each seed asks at a time of its own"
+        )
+    return seeds, times
+
+
+def require_entries(num_trees: int, num_nodes: int) -> None:
+    """Raise ConfigError where ``num_trees`` trees of a type of ``num_nodes`` nodes have entries beyond int64. Pure."""
+    if num_trees * num_nodes > MAX_ENTRY:
+        raise ConfigError(
+            f"{num_trees} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than int64 can "
+            "number; lower the batch size"
+        )
 
 
 class AllEdges:
@@ -59,7 +267,7 @@ class AllEdges:
             raise graph_errors.bad_degree(graph, int(space.nodes[bad]))
         if self._excluded is not None and self._num_to_come:
             space.places_of(self._excluded.nodes, self._places)
-            self._num_to_come = exclusion_kernels.lower_degrees(
+            self._num_to_come = exclusion.lower_degrees(
                 self._excluded, self._places, first, last, space.degrees
             )
 
@@ -67,7 +275,7 @@ class AllEdges:
         """Turn picks among the edges that are left into positions."""
         if self._excluded is not None:
             first, last = destinations.start, destinations.stop
-            exclusion_kernels.pass_over(self._excluded, self._places, first, last, indptr, edge_ids)
+            exclusion.pass_over(self._excluded, self._places, first, last, indptr, edge_ids)
 
     def nodes(self, space: RelationSpace, destinations: range) -> IdArray:
         """Return the ids of ``destinations``: the batch knows nodes by them."""

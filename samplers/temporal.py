@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.core.fanouts import FanoutsLike
     from gloader.samplers.graph import Topology
     from gloader.samplers.merged import MergedBatch, MergedHeteroBatch
-    from gloader.samplers.times import TimeRule
+    from gloader.samplers.ranges import TimeRule
     from gloader.types import AnySeeds, BatchId, HeteroBatch, SampledBatch
 
 

@@ -15,8 +15,7 @@ from gloader.errors import ConfigError, SeedError
 from gloader.samplers import HeteroGraph
 from gloader.samplers.arguments import checked_seed
 from gloader.samplers.link_draws import NegativeDraws
-from gloader.samplers.link_exclusion import LinkExclusion
-from gloader.samplers.link_seeds import NEGATIVES_LAYER
+from gloader.samplers.link_seeds import NEGATIVES_LAYER, LinkExclusion
 from gloader.samplers.rng import layer_key
 from gloader.types import NO_EDGE, LinkRows
 

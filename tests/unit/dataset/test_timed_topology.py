@@ -15,7 +15,7 @@ from gloader.dataset import Dataset
 from gloader.dataset.topology import PagedTopology, open_hetero_topology, open_topology, require_offsets
 from gloader.errors import BudgetError, ChecksumError, GraphError
 from gloader.samplers import CscGraph, make_temporal_sampler, temporal_call_bytes, temporal_map_bytes
-from gloader.samplers.times import rank_bounds
+from gloader.samplers.ranges import rank_bounds
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.testing.faults import FaultyOS
 from gloader.testing.sampler_suite import batch_bytes, require_same

@@ -19,8 +19,8 @@ from gloader.core.negatives import Binary, InBatch, Table, Uniform
 from gloader.dataset import Dataset
 from gloader.dataset.topology import open_topology
 from gloader.errors import ConfigError, GraphError
-from gloader.samplers import CscGraph, HeteroGraph, Topology, edge_lookup, free_ends
-from gloader.samplers.link_ends import distinct
+from gloader.samplers import CscGraph, HeteroGraph, Topology, edge_lookup
+from gloader.samplers.link_draws import distinct
 from gloader.samplers.link_seeds import LinkSeeds
 from gloader.types import BatchId, BatchSeeds, Relation
 
@@ -154,7 +154,7 @@ def test_edges_that_are_not_in_the_graph_may_be_strict_negatives() -> None:
 def test_those_that_are_looked_for_are_those_of_the_plain_twin(
     negatives: Any, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(free_ends, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(edge_lookup, "_MOST_BYTES", most_bytes)
     # Two of sixty destinations are free of each source: one negative of nine is no edge by none of its attempts.
     is_edge = np.ones((60, 60), dtype=bool)
     for step in (7, 31):

@@ -26,7 +26,7 @@ from gloader.samplers import (
     make_temporal_sampler,
     neighbor,
 )
-from gloader.samplers.times import rank_bounds
+from gloader.samplers.ranges import rank_bounds
 from gloader.testing.sampler_suite import GraphOnDisk, batch_bytes, require_same
 from gloader.types import BatchId, BatchSeeds, Block, Links, SampledBatch
 
