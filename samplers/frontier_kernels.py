@@ -14,11 +14,7 @@ from numba import njit
 from gloader.core.numba_ops import array_at
 from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.distinct_kernels import order_distinct
-from gloader.samplers.exclusion import (
-    Excluded,
-    advance,
-    pass_over_node,
-)
+from gloader.samplers.exclusion_kernels import Excluded, advance, pass_over_node
 from gloader.samplers.pick_kernels import SLACK, bit_set, pick_uniform, pick_with_replacement, takes_all
 
 if TYPE_CHECKING:
@@ -35,7 +31,7 @@ NODE, DONE = range(2)
 
 
 class Picks(NamedTuple):
-    """How the nodes of a graph pick, and scratch for one thread. A tuple, because numba takes only that.
+    """The way in which nodes pick, with scratch for one thread. A tuple, because numba takes only that.
 
     Nodes are picked for in blocks of up to B: a call of a kernel with all of these arrays for each node would take
     longer than its draws.

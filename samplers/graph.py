@@ -88,7 +88,7 @@ class EdgeValues(Protocol):
         ...
 
     def scan(self) -> ListScan:
-        """Return a scan, for whoever reads every list, or nearly."""
+        """Return a scan, for readers of every list, or nearly."""
         ...
 
     def pieces(self) -> Iterator[NDArray[Any]]:
@@ -109,7 +109,7 @@ class Topology(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """Where the in-edges of each node begin, in memory: those of node v end where those of node v + 1 begin."""
+        """Position of the first in-edge of each node, in memory; the list of node v ends where that of v + 1 begins."""
         ...
 
     @property

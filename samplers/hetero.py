@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gloader.errors import ConfigError
-from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.hops import HopFrame
+from gloader.samplers.sweeping import HeteroRule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

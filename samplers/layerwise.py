@@ -46,7 +46,7 @@ class _Turn:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # In a forked child nobody would let go of it.
+        # In a forked child the lock would stay taken.
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
@@ -150,7 +150,7 @@ class LayerPick:
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
-        candidates.numbers[:count] = 0  # the choice is made: whoever has a chance is taken
+        candidates.numbers[:count] = 0  # the choice is made: each node with a chance is taken
         poisson_kernels.pick_candidates(
             lists.starts,
             candidates.offsets,

@@ -44,7 +44,7 @@ UNKNOWN: Final = -1  # the list of the current node was not looked up
 
 
 class Lists(NamedTuple):
-    """What O owners have taken so far, and wait for. A named tuple because numba takes only that."""
+    """The edges that O owners have taken so far, and wait for. A named tuple, because numba takes only that."""
 
     table: IdArray  # (12, O)
     nodes: IdArray  # (O, W) a portion of the nodes of each
@@ -227,7 +227,7 @@ def _take_passing(
         if at >= lists.capacity:
             status = WORDS_FULL
             break
-        # Written in any case, and kept only if it is taken: nobody can predict a hash.
+        # Written in any case, and kept only if it is taken: no predictor knows a hash.
         words[at] = edge - first if written else -1 - (edge - first)
         words[at + 1] = sources[edge - begin]
         at += size * is_taken

@@ -1,4 +1,4 @@
-"""The hops of samplers that look at whole lists, in sweeps: what they read, and how they choose while it streams by.
+"""The rule of sweeps of samplers that look at whole lists, and their draws while the lists stream by.
 
 Uniform picks know their positions before an edge is read; picks by weight, and those of LABOR-0, do not. So a pass
 reads the lists of all nodes of a frontier, and a node chooses while its list goes by: see `list_kernels`. No more is
@@ -18,9 +18,9 @@ from gloader.errors import ConfigError, GraphError
 from gloader.samplers import graph_errors, list_kernels
 from gloader.samplers.arguments import checked_total
 from gloader.samplers.exclusion import unexcluded_seeds
-from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.list_kernels import Lists
 from gloader.samplers.rng import layer_key, relation_key
+from gloader.samplers.sweeping import first_frontier, next_frontier
 from gloader.samplers.workspace import Picked
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class ListRule:
 
     @property
     def unable_to_exclude(self) -> str:
-        """What its sampler is called, as it takes no excluded edges."""
+        """The name of its sampler, which cannot exclude edges."""
         return "the sampler 'weighted'" if self.is_weighted else "the sampler 'labor'"
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
@@ -140,7 +140,7 @@ class ListRule:
 
 
 class ListDraws:
-    """What the owners of a pass take of the edges that stream by, in the order of their positions. For one thread.
+    """The edges that the owners of a pass take while all edges stream by in order. For one thread.
 
     Takes `list_draws_bytes`.
 
@@ -223,7 +223,7 @@ class ListDraws:
         GraphError
             Edges that an owner waits for were left out.
         """
-        # Whoever looked for a list after the last edge has none; without an offer no list was wanted.
+        # An owner that looked for a list after the last edge has none; without an offer no list was wanted.
         edges = self._lists.table[list_kernels.EDGE]
         waiting = np.flatnonzero((edges != list_kernels.FAR) & (edges != list_kernels.UNKNOWN))
         if len(waiting):
@@ -280,7 +280,7 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
 def _kept_edges(rule: ListRule) -> int:
     """Return how many edges of a list an owner holds while it goes by."""
-    # Who chooses has more edges than it takes.
+    # A node that chooses has more edges than it takes.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
 
 

@@ -26,7 +26,7 @@ _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
 # wait for the one before.
 _AHEAD = 32
 _DEGREE_END = 2**31  # positions of the vector path have 32 bits
-SLACK = LANES  # a vector store writes all lanes, also those that nobody asked for
+SLACK = LANES  # a vector store writes all lanes, also those that are not needed
 # The bit set of Floyd's algorithm, 512 bytes to 1 MB: a word of 64 bits for each draw keeps chance meetings of folded
 # positions rare, and a meeting costs a look at the list.
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17

@@ -1,4 +1,4 @@
-"""What a hop of uniform picks wants: positions that follow from degrees and hashes, before an edge is read."""
+"""The rule of sweeps of uniform picks: positions follow from degrees and hashes, before an edge is read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import frontier_kernels, graph_errors
 from gloader.samplers.arguments import MAX_LOCAL, checked_seeds
 from gloader.samplers.exclusion import excluded_edges, join_excluded, seeds_of
-from gloader.samplers.frontiers import first_frontier, next_frontier
 from gloader.samplers.rng import layer_key, relation_key
+from gloader.samplers.sweeping import first_frontier, next_frontier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +173,7 @@ class UniformPickRule:
         """Return how the nodes of ``frontiers`` pick, with scratch that no other call has."""
         largest = max((self._fanouts[frontier.hop] for frontier in frontiers), default=0)
         if not self._replace:
-            # Who draws has more edges than it draws.
+            # A node that draws has more edges than it draws.
             largest = min(largest, self._graph.num_edges)
         return frontier_kernels.new_picks(
             self._graph.offsets,

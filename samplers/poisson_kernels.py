@@ -73,7 +73,7 @@ def pick_by_fanout(
                     edge_ids[out + edge - begin] = edge
                 out += end - begin
             else:
-                for edge in range(begin, end):  # branch-free: nobody can predict a hash
+                for edge in range(begin, end):  # branch-free: no predictor knows a hash
                     edge_ids[out] = edge
                     out += to_int(number_of(key, graph_indices[edge]) < limit)
         for at in range(first, out):

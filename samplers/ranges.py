@@ -14,7 +14,7 @@ import numpy as np
 from gloader.config import require_window
 from gloader.core.ids import as_ids
 from gloader.errors import ConfigError, SeedError
-from gloader.samplers import exclusion, graph_errors, pick_kernels, time_kernels
+from gloader.samplers import exclusion_kernels, graph_errors, pick_kernels, time_kernels
 from gloader.samplers.exclusion import degrees_without
 from gloader.samplers.graph import HeldValues
 from gloader.samplers.graph_errors import bad_time
@@ -37,8 +37,8 @@ MAX_ENTRY = 2**63 - 1  # entries are int64
 _READ_WHOLE: Final = 1024
 # Times that are read at a time, of many lists: a bound for the memory, and requests enough for the disk.
 _AT_A_TIME: Final = 1 << 18
-# Of a list that is searched, beside its times: where it begins and ends, what it is searched for, what was found to lie
-# before and behind it, its rank, and the same once more of those that are halved together.
+# Of a searched list, besides its times: its ends, its bound, the times that were read before and behind it, its rank,
+# and all of these once more of lists that are halved together.
 _LIST_BYTES: Final = 160
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
@@ -267,7 +267,7 @@ class AllEdges:
             raise graph_errors.bad_degree(graph, int(space.nodes[bad]))
         if self._excluded is not None and self._num_to_come:
             space.places_of(self._excluded.nodes, self._places)
-            self._num_to_come = exclusion.lower_degrees(
+            self._num_to_come = exclusion_kernels.lower_degrees(
                 self._excluded, self._places, first, last, space.degrees
             )
 
@@ -275,7 +275,7 @@ class AllEdges:
         """Turn picks among the edges that are left into positions."""
         if self._excluded is not None:
             first, last = destinations.start, destinations.stop
-            exclusion.pass_over(self._excluded, self._places, first, last, indptr, edge_ids)
+            exclusion_kernels.pass_over(self._excluded, self._places, first, last, indptr, edge_ids)
 
     def nodes(self, space: RelationSpace, destinations: range) -> IdArray:
         """Return the ids of ``destinations``: the batch knows nodes by them."""
@@ -341,6 +341,6 @@ class EdgesBefore:
         return entries, np.arange(len(places), dtype=np.int64)
 
     def in_degrees(self, space: RelationSpace, nodes: IdArray) -> NDArray[np.float32]:
-        """Return the size of the range of each entry, also of those that draw nothing: a model may look at all."""
+        """Return the size of the range of each entry, also of entries that draw nothing: a model may look at all."""
         space.fetch(range(len(nodes)))
         return space.degrees[: len(nodes)].astype(np.float32)

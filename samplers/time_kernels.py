@@ -1,4 +1,4 @@
-"""Kernels of lists of edges that are sorted by time: what of a list a node may take, and who its neighbours are then.
+"""Kernels of lists of edges that are sorted by time: the range of a list that a node may take, and its edges.
 
 Times are int64 and are compared, never subtracted: no difference of two can wrap.
 """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
-_NOBODY: IdArray = np.empty(0, dtype=np.int64)
+_NO_NODES: IdArray = np.empty(0, dtype=np.int64)
 
 
 class FoundNodes:
@@ -299,7 +299,7 @@ class Candidates:
         self.nodes = _grown(self.nodes, min(num_edges, graph.num_sources) + 1)
         _list_edges(lists.starts, space.degrees, num_dst, self.offsets, space.scratch.edges)
         # A map of its own: that of ``space`` holds the local ids of the batch, which only sources that are taken join.
-        self._map.begin(_NOBODY, self.nodes)
+        self._map.begin(_NO_NODES, self.nodes)
         of_edge = self.of_edge[:num_edges]
         places = space.scratch.edges[:num_edges]
         self.count = self._map.relabel(lists.values, places, self.nodes, 0, of_edge)

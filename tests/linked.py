@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.dataset import Dataset
-from gloader.dataset.schema import EDGE
 from gloader.ssd_store.os_io import REAL_OS, OsIO
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

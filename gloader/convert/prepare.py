@@ -21,12 +21,12 @@ from gloader.convert.source_check import check_source
 from gloader.convert.stored_parts import KeptTopology
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
-from gloader.dataset.schema import EDGE
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
 from gloader.ssd_store.os_io import require_free_space
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.readers.table_streams import TableFeatures
 from gloader.convert.source import ChangedEdges, HeteroSource, MeanOf, RandomSplits, Source
-from gloader.dataset.schema import EDGE, NODE, relation_text
+from gloader.dataset.schema import relation_text
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

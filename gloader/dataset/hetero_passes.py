@@ -9,8 +9,8 @@ import numpy as np
 
 from gloader.dataset.edge_passes import PassReport, PickedPasses, shared_buffers
 from gloader.dataset.list_passes import ListPasses
-from gloader.samplers.hetero_rule import HeteroRule
 from gloader.samplers.list_rule import ListRule
+from gloader.samplers.sweeping import HeteroRule
 from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import ReadStats
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
-from gloader.dataset.schema import EDGE, HETERO_KIND, KIND, NODE, Schema, read_schema, relation_text
+from gloader.dataset.schema import HETERO_KIND, KIND, Schema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
 from gloader.errors import FormatError
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, is_of_links
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

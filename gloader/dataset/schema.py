@@ -35,9 +35,6 @@ HETERO_KIND: Final = "hetero"
 DATASET_VERSION: Final = (
     2  # of a dataset of several types; one of a single type is of version 1, and says none
 )
-# What a dataset of one type calls its type and its relation.
-NODE: Final = "node"
-EDGE: Final[Relation] = (NODE, "to", NODE)
 # Far above what a graph has, far below what hurts.
 MAX_TYPES: Final = 1000
 MAX_NODES: Final = 2**48  # of a type, so that all of them together are numbered in int64

@@ -24,21 +24,13 @@ from gloader.dataset.link_record import (
     wrong_table,
 )
 from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS
-from gloader.dataset.schema import (
-    EDGE,
-    HETERO_KIND,
-    KIND,
-    NODE,
-    LinkRecord,
-    Schema,
-    checked_schema,
-    relation_text,
-)
+from gloader.dataset.schema import HETERO_KIND, KIND, LinkRecord, Schema, checked_schema, relation_text
 from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
 from gloader.ssd_store.write.new_directory import NewDirectory
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -26,9 +26,10 @@ from gloader.convert.readers.table_streams import Told
 from gloader.convert.source import HeteroSource, LinkSource, Source
 from gloader.core.hashing import GOLDEN, mixed_words
 from gloader.core.malformed import shown
-from gloader.dataset.schema import EDGE, relation_text
+from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, SourceError
 from gloader.ssd_store.format.manifest import ALLOWED, is_type_name
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -20,8 +20,8 @@ from gloader.convert.options import PrepareOptions, SourceOptions, edge_shares
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.sources.npy import open_npy
 from gloader.dataset import Dataset
-from gloader.dataset.schema import EDGE
 from gloader.errors import BudgetError, ConfigError, GraphError, ShapeError, SourceError, StoreWriteError
+from gloader.types import EDGE
 
 MB = 10**6
 EDGES = np.array([[0, 1], [2, 1], [0, 1], [3, 3], [1, 0], [4, 2]])

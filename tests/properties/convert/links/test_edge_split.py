@@ -16,8 +16,8 @@ from gloader.convert.prepare import prepare
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.source import Source, Splits
 from gloader.dataset import Dataset
-from gloader.dataset.schema import EDGE
 from gloader.errors import ConfigError
+from gloader.types import EDGE
 
 RULES = [
     {},
