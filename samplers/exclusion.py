@@ -1,4 +1,4 @@
-"""Edges that no hop of a batch takes: those that are predicted, which must not tell of themselves."""
+"""Edges that no hop of a batch takes: the edges that it predicts, which messages must not reveal."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NO_NODES: IdArray = np.empty(0, dtype=np.int64)
 
 
 def seeds_of(seeds: AnySeeds) -> BatchSeeds:
-    """Return ``seeds`` with what is said of them: of an array, nothing. Pure.
+    """Wrap plain seeds in `BatchSeeds`. Pure.
 
     Raises
     ------
@@ -55,7 +55,7 @@ def seeds_of(seeds: AnySeeds) -> BatchSeeds:
 
 
 def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampler 'neighbor'") -> BatchSeeds:
-    """Return ``seeds`` as `seeds_of` does, for a sampler that cannot exclude edges. Pure.
+    """Wrap plain seeds in `BatchSeeds` for a sampler that cannot exclude edges. Pure.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ def _unable(count: int, sampler: str, instead: str) -> ConfigError:
 def excluded_edges(
     excluded: tuple[IdArray, ...], graph: Topology, seeds: IdArray = _NO_NODES
 ) -> Excluded | None:
-    """Return the edges that are excluded of a graph of one relation; None: none. Pure.
+    """Return the excluded edges of a graph of one relation, None where no edge is excluded. Pure.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def excluded_of_relations(
     unable: Sequence[str | None],
     seeds: Sequence[IdArray] = (),
 ) -> tuple[Excluded | None, ...]:
-    """Return the edges that are excluded of each relation (K,), None: none; () where none is at all. Pure.
+    """Return the excluded edges of each relation (K,), None for a relation without, () where no edge is excluded. Pure.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def excluded_of_relations(
 
 
 def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) -> NDArray[np.float32] | None:
-    """Return of each of ``nodes`` (U,) the in-edges that are not excluded; None: no edge is. Pure.
+    """Return the in-edges of each of ``nodes`` (U,) without the excluded ones; None: no edge is excluded. Pure.
 
     A model that saw the others counted would see which of its seeds have an edge that it is to predict.
 
@@ -161,7 +161,7 @@ def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) 
 
 
 def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
-    """Return the edges that are excluded of several batches behind one another, and where those of each lie. Pure.
+    """Join the excluded edges of several batches, and return the place of each batch among them. Pure.
 
     Parameters
     ----------
@@ -213,7 +213,7 @@ def _of_relation(
 def _bad_position(
     ids: IdArray, at: int, graph: Topology, node: int, of_relation: str
 ) -> SeedError | GraphError:
-    """Return the error for ``ids[at]``, which cannot be, or whose node is none of a sound graph."""
+    """Return the error for the position ``ids[at]``, which is wrong, or whose node is damaged."""
     if len(bad := outside(ids, graph.num_edges)):
         return SeedError(
             f"{len(bad)} excluded edges{of_relation} are not in 0..{graph.num_edges - 1}, among them {bad[:5].tolist()}"

@@ -1,4 +1,4 @@
-"""The hop frame: hop after hop and relation after relation, destinations pick edges and find new nodes."""
+"""The hop frame: in each hop, relation by relation, nodes pick edges and the batch grows by the sources."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _NO_WEIGHTS = np.empty(0, dtype=np.float32)
 
 
 class RelationPick(Protocol):
-    """Picks the edges of one relation, hop by hop: all that samplers of the hop frame differ in. Thread-safe."""
+    """Picks the edges of one relation, hop by hop. Samplers of the frame differ only in their picks. Thread-safe."""
 
     @property
     def graph(self) -> Topology:
@@ -103,7 +103,7 @@ class RelationPick(Protocol):
         drawn: NDArray[Any],
         /,
     ) -> Picked:
-        """Return what `pick` does from ``drawn``, what a pass over the edges brought; raises ShapeError too."""
+        """Return the edges of `pick` from ``drawn``, see `HopDraws`, instead of the graph; raises ShapeError too."""
         ...
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
@@ -112,7 +112,7 @@ class RelationPick(Protocol):
 
 
 class SampledHops(NamedTuple):
-    """The topology of a mini-batch, by the number of the type and of the relation. Batches are faces of it."""
+    """The topology of a mini-batch, with types and relations by their numbers. Its methods return public batches."""
 
     id: BatchId
     graph: HeteroGraph
@@ -136,7 +136,7 @@ class SampledHops(NamedTuple):
         )
 
     def one_type_merged(self) -> MergedBatch:
-        """Return the merged batch of a graph of one type, whose hops were sampled so."""
+        """Return the merged batch of a graph of one type; the hops must be merged ones."""
         (counts,) = self.counts
         edges = join_hops([blocks[0] for blocks in self.hops], counts)
         return MergedBatch(
@@ -155,7 +155,7 @@ class SampledHops(NamedTuple):
         )
 
     def by_type_merged(self) -> MergedHeteroBatch:
-        """Return the merged batch of a graph of several types, whose hops were sampled so."""
+        """Return the merged batch of a graph of several types; the hops must be merged ones."""
         types = self.graph.node_types
         counts = dict(zip(types, self.counts, strict=True))
         return MergedHeteroBatch(
@@ -324,7 +324,7 @@ class HopFrame:
         return [checked_drawn(of_hop, len(self.picks), noun="relations") for of_hop in drawn]
 
     def _roots(self, seeds: AnySeeds) -> _Roots:
-        """Return ``seeds`` after a look at all that is said of them."""
+        """Check ``seeds``; return their nodes by type and the ranges that each relation offers them."""
         rule, times = self._rule, None
         if rule is not None:
             given, times = timed_seeds(seeds)
@@ -350,7 +350,7 @@ class HopFrame:
         return _Roots(self._entries(given.nodes, nodes), ranges, given.links)
 
     def _entries(self, seeds: IdArray, nodes: Sequence[IdArray]) -> list[IdArray]:
-        """Return the entries of ``seeds``, which are ``nodes`` of each type: each the first of its tree."""
+        """Return the entries of ``seeds``, by type: each seed is the first node of its own tree."""
         require_entries(len(seeds), max(self._sizes, default=0))
         types = np.searchsorted(self._type_starts[1:], seeds, side="right")
         return [
@@ -406,7 +406,7 @@ class HopFrame:
     def _finished(
         self, work: Workspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
-        """Return the blocks of a hop once all its nodes are known; None: one without edges."""
+        """Return the blocks of a hop once all its nodes are known; None stands for a block without edges."""
         # One array for all of a hop: relations without edges cost nothing.
         has_empty = any(block is None for block in blocks)
         no_edges = np.zeros(max(map(len, destinations)) + 1, dtype=np.int32) if has_empty else _NO_SOURCES
@@ -436,14 +436,14 @@ def _empty_block(indptr: LocalArray, num_src: int, edge_weight: NDArray[np.float
 
 
 def _block(graph: Topology, space: RelationSpace, destinations: range, picked: Picked) -> Block:
-    """Return the block of the edges that a hop takes; their sources join the nodes found.
+    """Return the block of the picked edges; their sources join the nodes of the batch.
 
     Raises
     ------
     GraphError
         A source is no node.
     """
-    values, places = space.ranges.found(space, destinations, picked)
+    values, places = space.ranges.sources(space, destinations, picked)
     indices = np.empty(len(places), dtype=np.int32)
     num_src = space.sources.append(values, places, indices)
     if num_src < 0:
@@ -486,7 +486,7 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
 
 
 def hops_of_one_type(drawn: Sequence[NDArray[Any]], num_hops: int) -> list[HopDraws]:
-    """Return what passes over the edges of a graph of one type brought, hop by hop; raises as `checked_drawn`. Pure."""
+    """Return the drawn arrays of a graph of one type as `HopDraws`; raises as `checked_drawn`. Pure."""
     return [(of_hop,) for of_hop in checked_drawn(drawn, num_hops)]
 
 
@@ -513,5 +513,5 @@ def taken_of_scratch(
 
 
 def seed_noun(graph: HeteroGraph, node_type: str) -> str:
-    """Return the name of seeds of ``node_type`` in messages: of a graph of one type the type is not named. Pure."""
+    """Return the name of seeds of ``node_type`` in messages; a graph of one type names no type. Pure."""
     return "seeds" if graph.is_one_type else f"seeds of type {node_type!r}"

@@ -124,7 +124,7 @@ class LaborPick:
         key: np.uint64,  # noqa: ARG002 - as of `RelationPick`
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return what `pick` does from the records of `ListRule`; raises GraphError for those of another batch."""
+        """Return the edges of `pick`, from the records of `ListRule`; GraphError: they are of another batch."""
         picked = picked_of_records(self.rule_of("layered"), space, batch_id, hop, destinations, drawn)
         if self.normalize and picked.edge_weight is not None:
             poisson_kernels.scale_to_degree(

@@ -168,8 +168,8 @@ MAX_ATTEMPTS: Final = 64  # at a strict negative, before those that are allowed 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Beside:
-    """The draws of the negatives of a batch, each of which is beside a positive."""
+class _NegativeSlots:
+    """The places of the negatives of a batch, each of one positive, and their draws."""
 
     key: np.uint64  # of the negatives of the batch
     rows: IdArray  # (B,) of the link table
@@ -184,7 +184,7 @@ class _Beside:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativeDraws:
-    """Draws what stands beside the positives of a batch. Pure and thread-safe.
+    """Draws the negatives of the positives of a batch. Pure and thread-safe.
 
     Negative j of a row takes its draw 2a as its destination, and draw 2a + 1 as its source where that is drawn too; a
     is the attempt, above 0 of strict negatives alone.
@@ -238,14 +238,14 @@ class NegativeDraws:
             case Uniform(k, strict):
                 self._require_room(count, count * k)
                 owners, numbers = np.repeat(np.arange(count), k), np.tile(np.arange(k), count)
-                beside = _Beside(key=key, rows=rows, owners=owners, numbers=numbers)
+                beside = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=numbers)
                 _, wrong = self._drawn(beside, found.sources[owners], strict=strict)
                 return positives.with_destinations(wrong, owners)
             case Binary(_, strict):
                 num_pairs = self.negatives.num_pairs(count)
                 self._require_room(count, num_pairs)
                 numbers, owners = np.divmod(np.arange(num_pairs), max(count, 1))
-                beside = _Beside(key=key, rows=rows, owners=owners, numbers=numbers)
+                beside = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=numbers)
                 return positives.with_pairs(*self._drawn(beside, None, strict=strict), owners)
             case InBatch():
                 self._require_room(count, count * (count - 1))
@@ -253,7 +253,9 @@ class NegativeDraws:
             case Table():
                 return self._from_table(key, rows, found, positives)
 
-    def _drawn(self, beside: _Beside, sources: IdArray | None, *, strict: bool) -> tuple[IdArray, IdArray]:
+    def _drawn(
+        self, beside: _NegativeSlots, sources: IdArray | None, *, strict: bool
+    ) -> tuple[IdArray, IdArray]:
         """Return the sources (Q,), drawn unless they are given, and the drawn destinations (Q,) of negatives."""
         count, graph = len(beside.owners), self.graph
         ends = (
@@ -284,7 +286,13 @@ class NegativeDraws:
         return ends
 
     def _draw_free(
-        self, beside: _Beside, places: IdArray, sources: IdArray, destinations: IdArray, *, without_self: bool
+        self,
+        beside: _NegativeSlots,
+        places: IdArray,
+        sources: IdArray,
+        destinations: IdArray,
+        *,
+        without_self: bool,
     ) -> None:
         """Draw destinations at ``places`` among all that are allowed."""
         wanted = np.unique(sources[places])
@@ -296,7 +304,7 @@ class NegativeDraws:
             destinations[here] = free[destinations[here]]
 
     def _draw_free_pairs(
-        self, beside: _Beside, places: IdArray, sources: IdArray, destinations: IdArray
+        self, beside: _NegativeSlots, places: IdArray, sources: IdArray, destinations: IdArray
     ) -> None:
         """Draw pairs at ``places`` among all that are allowed."""
         free = FreePairs.of(self.graph)
@@ -324,7 +332,7 @@ class NegativeDraws:
             wrong = found.negatives.astype(np.int64, copy=False).reshape(-1)
             return positives.with_destinations(wrong, np.repeat(positives.owners, found.negatives.shape[1]))
         owners, drawn = positives.owners, np.empty(len(rows), dtype=np.int64)
-        beside = _Beside(key=key, rows=rows, owners=owners, numbers=np.zeros_like(owners))
+        beside = _NegativeSlots(key=key, rows=rows, owners=owners, numbers=np.zeros_like(owners))
         beside.draw(0, self.given.num_rows, owners, drawn)
         given = self.given.read(drawn)
         return positives.with_pairs(given.sources, given.destinations, owners)

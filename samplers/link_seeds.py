@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkExclusion:
-    """Finds what a batch of links excludes. Pure and thread-safe. Made by `of_table`."""
+    """Finds the edges that a batch of links excludes. Pure and thread-safe. Made by `of_table`."""
 
     topologies: Sequence[Topology]  # of the K relations
     own: int | None  # the table's relation, a position in them; None: nothing is excluded
@@ -124,7 +124,7 @@ _PAIR_BYTES: Final = 256  # ends, places, ranks and keys that are sorted, of a p
 
 
 class LinkSeeds:
-    """Makes the seeds of a batch of its rows of a link table. Pure and thread-safe.
+    """Makes the seeds of a batch from its rows of a link table. Pure and thread-safe.
 
     Randomness is addressed: a negative is a hash of (seed, epoch, batch index, row, its number beside the row,
     attempt). Strict negatives and ``duplicates`` read the lists of destinations from ``graph``, in memory or page by
@@ -201,7 +201,7 @@ class LinkSeeds:
                 self._num_given = first.negatives.shape[1]
 
     def call_bytes(self, num_rows: int) -> int:
-        """Return about the memory that a call of `of` for so many rows takes at its peak, its result included."""
+        """Return about the peak memory of a call of `of` for ``num_rows`` rows, its result included."""
         num_pairs = self._draws.most_pairs(num_rows) + num_rows * self._num_given
         # The rows once more: what is excluded is looked up.
         return _PAIR_BYTES * (num_rows + num_pairs) + max(
@@ -253,7 +253,7 @@ class LinkSeeds:
         return labels
 
     def _check_columns(self, found: LinkRows) -> None:
-        """Raise ConfigError where the table lacks what a batch would ask of it."""
+        """Raise ConfigError where the table lacks a column that batches need."""
         name = ":".join(self._table.relation)
         if not self._has_negatives and found.labels is None:
             raise ConfigError(
@@ -271,7 +271,7 @@ class LinkSeeds:
 
 
 def _number_of(graph: Topology | HeteroGraph, relation: Relation, what: str) -> int:
-    """Return which of the graph's relations ``relation`` is: the only one of a graph of one type."""
+    """Return the number of ``relation`` in the graph; 0 for a graph of one type."""
     if not isinstance(graph, HeteroGraph):
         return 0
     if relation not in graph.relations:

@@ -62,7 +62,7 @@ class ListRule:
 
     @property
     def word_dtype(self) -> np.dtype[Any]:
-        """Of records: int32, or int64 where node ids need it."""
+        """The dtype of records: int32, or int64 where node ids need it."""
         return id_dtype(self.graph.num_sources)
 
     @property
@@ -279,7 +279,7 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
 
 def _kept_edges(rule: ListRule) -> int:
-    """Return how many edges of a list an owner holds while it goes by."""
+    """Return the most edges of one list that an owner holds."""
     # A node that chooses has more edges than it takes.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
 
@@ -292,7 +292,7 @@ def picked_of_records(
     destinations: range,
     drawn: NDArray[Any],
 ) -> Picked:
-    """Return what the sampler in memory picks in a hop, before `LaborSampler.normalize`, from records of a sweep.
+    """Return the edges that the sampler in memory picks in a hop, from the records of a sweep; not normalized.
 
     Parameters
     ----------

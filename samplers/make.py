@@ -175,7 +175,7 @@ def kernels_of(spec: str) -> ModuleType:
 def call_bytes(
     spec: str, graph: Topology | HeteroGraph, batch: AnyBatch, *, is_collective: bool = False
 ) -> int:
-    """Return what a call of the sampler ``spec`` held to sample ``batch``, besides it and the map of nodes. Pure.
+    """Return the memory of a call of the sampler ``spec`` for ``batch``, without the batch and the map of nodes. Pure.
 
     Copies of edges that are not in memory, and notes of the edges that it chose from: for the largest relation, as
     relations are sampled one after the other.
@@ -201,7 +201,7 @@ def call_bytes(
 
 
 def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: str = "neighbor") -> int:
-    """Return what a call held to sample ``batch`` by time, besides it and the map of entries. Pure.
+    """Return the memory of a call for ``batch`` by time, without the batch and the map of entries. Pure.
 
     Parameters
     ----------
@@ -246,7 +246,7 @@ def _in_edges(graph: Topology, nodes: IdArray, count: int) -> int:
 
 
 def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> int:
-    """Return what a hop of the sampler ``spec`` holds, beside its block and the map of nodes. Pure.
+    """Return the memory of a hop of the sampler ``spec``, without its block and the map of nodes. Pure.
 
     Parameters
     ----------
@@ -599,6 +599,6 @@ def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | Non
 
 
 def _weights_of(spec: str) -> dict[str, bool]:
-    """Return the keywords of samplers by time that say how ``spec`` looks at weights."""
+    """Return the keywords for weights of ``spec`` that samplers by time take."""
     options = parse_spec(spec)[1]
     return {"weighted": reads_weights(spec), "importance": options.get("importance", True)}

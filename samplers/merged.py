@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedHops:
-    """The edges of all hops of a batch as one CSC graph, of one relation; see `MergedBatch`."""
+    """The edges of one relation in all hops of a batch, as one CSC graph; see `MergedBatch`."""
 
     indptr: LocalArray  # (D + 1,) of the nodes that sampled
     indices: LocalArray  # (num_edges,)
@@ -93,7 +93,7 @@ class MergedHeteroBatch:
 
     @property
     def num_sampled_edges(self) -> dict[Relation, tuple[int, ...]]:
-        """Of each relation the edges of each hop, L."""
+        """The number of edges of each relation in each of the L hops."""
         return {relation: edges.num_sampled_edges for relation, edges in self.edges.items()}
 
     def edge_index(self, relation: Relation) -> LocalArray:

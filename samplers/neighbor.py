@@ -123,7 +123,7 @@ class NeighborPick:
         key: np.uint64,
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return what `pick` does from the sources at the distinct positions of the hop, or from records by weight."""
+        """Return the edges of `pick`, from the sources at the hop's distinct positions, or by weight from records."""
         if self.weighted:
             return picked_of_records(self._list_rule(), space, batch_id, hop, destinations, drawn)
         indptr, picked, _ = self._pick(space, batch_id, hop, destinations, key)

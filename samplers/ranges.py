@@ -75,7 +75,7 @@ class TimeRule:
             )
 
     def narrow(self, times: EdgeValues, asked: IdArray, starts: IdArray, degrees: IdArray) -> None:
-        """Make whole lists the ranges that may be taken.
+        """Narrow whole lists to the ranges that may be taken.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ def rank_bounds(
 
 
 def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
-    """Return the memory that a call of `rank_bounds` takes at its peak, for lists with so many edges in all. Pure."""
+    """Return the peak memory of a call of `rank_bounds` for lists with ``num_edges`` edges in all. Pure."""
     ranks = 8 * num_lists
     if isinstance(times, HeldValues):
         return ranks
@@ -144,7 +144,7 @@ def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
 
 
 class _Search:
-    """Lists on the SSD, of which less and less is left to search."""
+    """A binary search in many lists on the SSD at once."""
 
     def __init__(
         self, times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
@@ -278,23 +278,23 @@ class AllEdges:
             exclusion_kernels.pass_over(self._excluded, self._places, first, last, indptr, edge_ids)
 
     def nodes(self, space: RelationSpace, destinations: range) -> IdArray:
-        """Return the ids of ``destinations``: the batch knows nodes by them."""
+        """Return ``destinations`` as the batch has them: by their ids."""
         return space.nodes[destinations.start : destinations.stop]
 
-    def found(
+    def sources(
         self, _space: RelationSpace, _destinations: range, picked: Picked
     ) -> tuple[NDArray[Any], IdArray]:
         """Return the sources themselves."""
         return picked.sources_of(self._graph)
 
     def in_degrees(self, _: RelationSpace, nodes: IdArray) -> NDArray[np.float32] | None:
-        """Return the in-edges of each of ``nodes`` that are not excluded; None: none is."""
+        """Return the in-edges of each of ``nodes`` that are not excluded; None: no edge is excluded."""
         return degrees_without(self._excluded, self._graph, nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgesBefore:
-    """The part of each list that the tree of the destination may take, for entries: `EdgeRanges`."""
+    """The part of each list before the time of the destination's tree: `EdgeRanges` of entries."""
 
     graph: Topology  # one without times gives all its edges at any time
     rule: TimeRule
@@ -328,10 +328,10 @@ class EdgesBefore:
         """Return the node of each entry."""
         return space.nodes[destinations.start : destinations.stop] % self.graph.num_nodes
 
-    def found(
+    def sources(
         self, space: RelationSpace, destinations: range, picked: Picked
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the entry of each source: in the tree of the destination."""
+        """Return the entry of each source, in the tree of the destination."""
         graph, (values, places) = self.graph, picked.sources_of(self.graph)
         entries = np.empty(len(places), dtype=np.int64)
         rows = (picked.indptr, space.nodes, destinations.start, graph.num_nodes, graph.num_sources)

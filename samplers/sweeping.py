@@ -39,7 +39,7 @@ class Frontier:
 
     @property
     def seen_arrays(self) -> tuple[NDArray[Any], ...]:
-        """All nodes so far of each type: of the only one."""
+        """All nodes so far, of the only type."""
         return (self.seen,)
 
 
@@ -106,7 +106,7 @@ class HopRule(Protocol):
 
 
 class AnyHopRule(Protocol):
-    """A `HopRule`, or a `HeteroRule`: its frontiers are `HeteroFrontier`, and what is drawn an array per relation."""
+    """A `HopRule`, or a `HeteroRule` with frontiers of several types and a drawn array for each relation."""
 
     @property
     def num_hops(self) -> int:
@@ -168,7 +168,7 @@ class PickRule(HopRule, Protocol):
 def swept_nodes(
     rule: AnyHopRule, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[Any]
 ) -> tuple[NDArray[Any], ...]:
-    """Return all nodes of a batch, of each type (U_t,) ascending, from what passes brought for its L hops. Pure.
+    """Return the nodes of each type (U_t,) of a batch, ascending, from the drawn arrays of its L hops. Pure.
 
     Parameters
     ----------
@@ -327,7 +327,7 @@ class HeteroRule:
 
 
 def _joined(types: Sequence[Frontier], excluded: tuple[Excluded | None, ...]) -> HeteroFrontier:
-    """Return the frontier of a batch, of one of each type, with what is excluded of each relation."""
+    """Join the frontiers of the types of a batch; ``excluded`` of each relation."""
     return HeteroFrontier(
         batch_id=types[0].batch_id,
         hop=types[0].hop,

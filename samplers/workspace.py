@@ -79,7 +79,7 @@ class FoundNodes:
 
 
 class Scratch:
-    """Buffers of a call whose content no hop leaves to the next; they grow to the largest hop seen.
+    """Buffers of one hop of a call; they grow to the largest hop seen.
 
     Parameters
     ----------
@@ -117,13 +117,13 @@ class Picked(NamedTuple):
     edge_weight: NDArray[np.float32] | None = None  # (M,) of the block
 
     def sources_of(self, graph: Topology) -> tuple[NDArray[Any], IdArray]:
-        """Return an array, and (M,) where in it the source of each edge is."""
+        """Return the source of each edge: an array, and (M,) places in it."""
         if self.lists is not None:
             return self.lists.values, self.edge_ids
         return self.sources or graph.sources.at(self.edge_ids)
 
     def positions(self) -> IdArray:
-        """Return the positions (M,) of the edges in the graph; places in lists are overwritten by them."""
+        """Return the positions (M,) of the edges in the graph; they overwrite places in lists."""
         if self.lists is not None:
             self.lists.to_positions(self.edge_ids, self.indptr)
         return self.edge_ids
@@ -164,10 +164,10 @@ class EdgeRanges(Protocol):
         """Return the ids (D,) of ``destinations`` in the graph."""
         ...
 
-    def found(
+    def sources(
         self, space: RelationSpace, destinations: range, picked: Picked, /
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return an array, and (M,) where in it the batch finds the source of each picked edge: a node or an entry.
+        """Return the sources of ``picked`` as the batch has them, nodes or entries: an array, and (M,) places in it.
 
         Parameters
         ----------
