@@ -278,24 +278,21 @@ class HopFrame:
         ShapeError
             ``drawn`` is of another batch.
         """
-        drawn = None if drawn is None else self._checked_drawn(drawn)
+        draws: Sequence[HopDraws | None] = [None] * self.num_hops
+        if drawn is not None:
+            draws = self._checked_drawn(drawn)
         roots = self._roots(seeds)
         hops: list[list[Block]] = []
-        num_edges = [0] * len(self.picks)
         with np.errstate(over="ignore"), self._pool.lend() as work:  # interpreted hashes wrap around
             self._begin(work, roots)
             counts = [[0, len(nodes)] for nodes in roots.nodes]
-            for hop in range(self.num_hops):
+            for hop, of_hop in enumerate(draws):
                 here = [range(count[-2] if is_merged else 0, count[-1]) for count in counts]
-                hops.append(
-                    self._sample_hop(work, batch_id, hop, here, None if drawn is None else drawn[hop])
-                )
+                hops.append(self._sample_hop(work, batch_id, hop, here, of_hop))
                 for count, found in zip(counts, work.found, strict=True):
                     count.append(found.count)
-                if is_merged:  # one list of all edges
-                    for number, (block, pick) in enumerate(zip(hops[-1], self.picks, strict=True)):
-                        total = num_edges[number] + block.num_edges
-                        num_edges[number] = checked_total(total, hop, batch_id, pick.fanouts)
+                if is_merged:
+                    self._require_one_list(hops, batch_id)
             # Copies, as the workspace goes to another call.
             nodes = [found.nodes[: found.count].copy() for found in work.found]
             in_degrees = None
@@ -315,6 +312,12 @@ class HopFrame:
             trees=trees,
             in_degrees=in_degrees,
         )
+
+    def _require_one_list(self, hops: Sequence[Sequence[Block]], batch_id: BatchId) -> None:
+        """Raise ConfigError where the edges of a relation in ``hops``, the hops so far, are too many for one list."""
+        for number, pick in enumerate(self.picks):
+            total = sum(blocks[number].num_edges for blocks in hops)
+            checked_total(total, len(hops) - 1, batch_id, pick.fanouts)
 
     def _checked_drawn(self, drawn: Sequence[HopDraws]) -> list[HopDraws]:
         if len(drawn) != self.num_hops:
