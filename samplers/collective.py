@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.samplers import pick_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_total
 from gloader.samplers.rng import relation_key

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.samplers.pick_kernels import takes_all
 from gloader.samplers.simd import LANES, rank_sixteen
 

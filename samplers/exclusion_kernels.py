@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.rng import to_int
 

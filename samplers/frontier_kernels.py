@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import array_at
 from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.distinct_kernels import order_distinct

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.numba_ops import prefetch
 from gloader.samplers.rng import bounded, node_key
 

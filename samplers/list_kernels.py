@@ -18,8 +18,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.offsets import Offsets, offset_at
 from gloader.samplers.poisson_kernels import limit_of, number_of
 from gloader.samplers.rng import node_key, unit

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.core.offsets import Offsets, offset_at, prefetch_offset
 from gloader.samplers.rng import ONE, bounded, node_key, to_int
 from gloader.samplers.simd import LANES, REJECTED, REPEATED, draw_sixteen

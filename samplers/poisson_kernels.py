@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.samplers.rng import node_key, to_int
 
 if TYPE_CHECKING:

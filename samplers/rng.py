@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from gloader.core.hashing import GOLDEN, mix64, mix_int
+from gloader.core.kernels import njit
 
 _S11, _S32 = np.uint64(11), np.uint64(32)
 LOW_32 = np.uint64(0xFFFFFFFF)

@@ -19,8 +19,8 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.samplers.rng import node_key, unit
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from numba import njit
 
+from gloader.core.kernels import njit
 from gloader.samplers import graph_errors
 from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
 from gloader.samplers.pick_kernels import bit_set
