@@ -19,7 +19,7 @@ from gloader.models.gine import GineConv
 from gloader.models.sage import SageConv
 from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, NeighborSampler, make_sampler
-from gloader.types import BatchId, DeviceBlock, SampledBatch
+from gloader.types import BatchId, Block, DeviceBlock, SampledBatch
 
 DRAWS = 1500
 DIM = 3
@@ -72,27 +72,66 @@ def device_block(graph: CscGraph, batch: SampledBatch) -> DeviceBlock:
     )
 
 
+def side_by_side(batches: list[SampledBatch]) -> SampledBatch:
+    """Return all draws as one batch, no edge of which leads from one draw to another: a layer takes them at once."""
+    blocks = [batch.blocks[0] for batch in batches]
+    dst, counts = len(SEEDS), [block.num_src for block in blocks]
+    # Seeds of all draws come first, then the other sources of all draws.
+    others = len(blocks) * dst + np.cumsum([0, *counts[:-1]]) - dst * np.arange(len(blocks))
+    indices = [
+        np.where(block.indices < dst, block.indices + i * dst, block.indices + others[i] - dst)
+        for i, block in enumerate(blocks)
+    ]
+    weights = [block.edge_weight for block in blocks if block.edge_weight is not None]
+    lengths = np.concatenate([np.diff(block.indptr) for block in blocks])
+    nodes = [batch.nodes[:dst] for batch in batches] + [batch.nodes[dst:] for batch in batches]
+    block = Block(
+        indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32),
+        indices=np.concatenate(indices).astype(np.int32),
+        edge_ids=np.concatenate([block.edge_ids for block in blocks]),
+        num_src=sum(counts),
+        num_dst=len(blocks) * dst,
+        edge_weight=np.concatenate(weights) if weights else None,
+    )
+    return replace(batches[0], nodes=np.concatenate(nodes), num_seeds=block.num_dst, blocks=(block,))
+
+
+def output(conv: Any, graph: CscGraph, batch: SampledBatch, *, strip: bool = False) -> np.ndarray:
+    """What ``conv`` says about the seeds, (seeds, DIM)."""
+    x = torch.from_numpy(np.random.default_rng(1).normal(2.0, 1.0, (graph.num_nodes, DIM))).float()
+    block = device_block(graph, batch)
+    block = replace(block, edge_weight=None) if strip else block
+    with torch.no_grad():
+        return conv(x[torch.from_numpy(batch.nodes)], block).numpy()
+
+
+def drawn(sampler: Any, draws: int) -> list[SampledBatch]:
+    return [sampler.sample(BatchId(epoch=0, index=i), SEEDS) for i in range(draws)]
+
+
 def outputs(conv: Any, graph: CscGraph, sampler: Any, *, draws: int, strip: bool = False) -> np.ndarray:
     """What ``conv`` says about the seeds in each draw, (draws, B, DIM)."""
-    x = torch.from_numpy(np.random.default_rng(1).normal(2.0, 1.0, (graph.num_nodes, DIM))).float()
-    found = []
-    with torch.no_grad():
-        for i in range(draws):
-            batch = sampler.sample(BatchId(epoch=0, index=i), SEEDS)
-            block = device_block(graph, batch)
-            block = replace(block, edge_weight=None) if strip else block
-            found.append(conv(x[torch.from_numpy(batch.nodes)], block).numpy())
-    return np.stack(found).astype(np.float64)
+    found = output(conv, graph, side_by_side(drawn(sampler, draws)), strip=strip)
+    return found.reshape(draws, len(SEEDS), -1).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", ["neighbor", "ladies"])
+@pytest.mark.parametrize("model", CONVS)
+def test_draws_side_by_side_are_the_draws(graph: CscGraph, model: str, name: str) -> None:
+    conv, sampler = CONVS[model](DIM, DIM), make_sampler(name, graph, [9], 3)
+    apart = [output(conv, graph, batch) for batch in drawn(sampler, 5)]
+    np.testing.assert_allclose(outputs(conv, graph, sampler, draws=5), apart, atol=1e-5)
+    assert not np.allclose(apart[0], apart[1])
 
 
 def errors(conv: Any, graph: CscGraph, sampler: Any, *, strip: bool = False) -> np.ndarray:
     """The distance of the mean from the full aggregate, in standard errors, where draws differ at all."""
     full = outputs(conv, graph, NeighborSampler(graph, [-1]), draws=1)[0]
-    drawn = outputs(conv, graph, sampler, draws=DRAWS, strip=strip)
-    spread = drawn.std(axis=0)
+    found = outputs(conv, graph, sampler, draws=DRAWS, strip=strip)
+    spread = found.std(axis=0)
     is_random = spread > 1e-5
-    np.testing.assert_allclose(drawn.mean(axis=0)[~is_random], full[~is_random], atol=1e-4)
-    return np.abs(drawn.mean(axis=0) - full)[is_random] / (spread[is_random] / DRAWS**0.5)
+    np.testing.assert_allclose(found.mean(axis=0)[~is_random], full[~is_random], atol=1e-4)
+    return np.abs(found.mean(axis=0) - full)[is_random] / (spread[is_random] / DRAWS**0.5)
 
 
 @pytest.mark.parametrize(
