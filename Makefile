@@ -18,7 +18,7 @@ PYTHON := $(shell for p in python3 python3.13 python3.12 python3.11 python3.14; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: help setup train test lint types unit test-long test-graphbolt test-cluster test-lowest test-newest release-check docs bench clean
+.PHONY: help setup train test lint types unit durations test-long test-graphbolt test-cluster test-lowest test-newest release-check docs bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -56,9 +56,11 @@ DEMO_FLAGS := --features ssd --cache 10% --memory-budget 350MB --model graphsage
 train: $(RUN) ## install what a run needs, and train GraphSAGE on the demo graph from the SSD, a tenth of its features in memory (~1 min)
 	$(BIN)/gloader train --dataset synthetic:demo $(DEMO_FLAGS)
 
-test: setup ## lint, types and tests (what CI runs)
-	$(MAKE) --no-print-directory -j 2 --output-sync=target lint types
-	$(MAKE) --no-print-directory unit
+# The types are checked beside the tests, which leave a core idle now and then; what that says comes last.
+test: setup lint ## lint, types and tests (what CI runs)
+	@$(MAKE) --no-print-directory types >$(VENV)/types.log 2>&1 & types=$$!; \
+		status=0; $(MAKE) --no-print-directory unit || status=$$?; \
+		wait $$types || status=$$?; cat $(VENV)/types.log; exit $$status
 
 lint: setup
 	$(BIN)/ruff check .
@@ -70,10 +72,15 @@ types: setup
 	$(BIN)/mypy experiments
 
 # A worker for each core, and no more than four, each of which takes 1 GB and compiles what it needs; a file's tests stay
-# together, so that what they share is built once. Workers that wait for a core must not spin.
-unit: export OMP_WAIT_POLICY = PASSIVE
+# together, so that what they share is built once, and the files that take longest come first (tests/durations.py).
+# Workers that wait for a core must not spin.
+WORKERS := -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+unit durations: export OMP_WAIT_POLICY = PASSIVE
 unit: setup
-	$(BIN)/python -m pytest -q --reliability-report -n logical --maxprocesses 4 --dist loadfile
+	$(BIN)/python -m pytest -q --reliability-report $(WORKERS)
+
+durations: setup ## the tests, and the seconds of each file of them into tests/durations.json, by which they are scheduled
+	$(BIN)/python -m pytest -q $(WORKERS) --write-durations
 
 # numba does not key its cache by these switches, so a lane that compiles has a folder of its own. Kernels that are
 # given raw addresses (ssd_store) need the compiler; the others also run as plain Python.
@@ -112,7 +119,7 @@ test-lowest: ## the tests with the lowest allowed versions, in .venv/lowest (dow
 	test -x $(LOWEST) || "$(PYTHON)" -m venv $(VENV)/lowest
 	$(LOWEST) -m pip install --quiet --disable-pip-version-check -e '.[dgl,ogb,plot,pyg]' hypothesis pytest pytest-xdist scipy \
 		-c tests/lowest-constraints.txt
-	$(LOWEST) -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(LOWEST_TESTS)
+	$(LOWEST) -m pytest -q $(WORKERS) $(LOWEST_TESTS)
 
 LOWEST_TESTS := $(addprefix tests/,unit properties integration/loader integration/training integration/cli)
 
@@ -131,7 +138,7 @@ test-newest: ## the tests with the newest allowed versions, in .venv/newest (dow
 	test -x $(NEWEST) || "$(PYTHON)" -m venv $(VENV)/newest
 	$(NEWEST) -m pip install --quiet --disable-pip-version-check --upgrade --upgrade-strategy eager -e '.[ogb,plot,pyg]' \
 		hypothesis pytest pytest-xdist scipy
-	$(NEWEST) -m pytest -q -n logical --maxprocesses 4 --dist loadfile $(LOWEST_TESTS)
+	$(NEWEST) -m pytest -q $(WORKERS) $(LOWEST_TESTS)
 
 # A warning is an error: a link that leads nowhere, a name in a docstring that is not there. Nothing is fetched.
 docs: $(VENV)/.gloader-docs ## the documentation as a site, in docs/_build/html

@@ -17,6 +17,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from gloader.observe import compile_clock
+from gloader.training import first_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ sys.modules.setdefault("outdated", cast("ModuleType", SimpleNamespace(check_outd
 # Under nohup or cron Ctrl-C is ignored, and every child inherits that: tests that interrupt one would wait in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["reliability_report"]
+pytest_plugins = ["durations", "reliability_report"]
 pytest.register_assert_rewrite("gloader.testing")
 
 _SLOW_MACHINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -48,6 +49,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 compile_clock._CLOCK.is_told = True
 
 _GRACE_S = 2.0  # a thread that was told to stop may need a moment
+
+
+def pytest_collectstart() -> None:
+    """Leave the garbage alone while tests are collected: there are objects by the million, and hardly garbage."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Hide the collected tests from the garbage collector: a test that calls it would search them, for a second."""
+    gc.enable()
+    gc.freeze()
 
 
 class Residue(NamedTuple):
@@ -104,6 +116,17 @@ def private_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("GLOADER_HOME", str(home))
         yield home
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_rehearsals() -> Iterator[None]:
+    """Start no processes that compile a command's kernels first: this process compiles those that it lacks, once.
+
+    `tests/unit/training/test_first_run.py` starts them, and so do the commands that run in a process of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_run, "run_all", lambda *_, **__: False)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -61,6 +61,12 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @pytest.fixture(autouse=True)
+def rehearsals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start what the session starts nowhere else."""
+    monkeypatch.setattr(first_run, "run_all", compile_processes.run_all)
+
+
+@pytest.fixture(autouse=True)
 def no_marks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Keep what a rehearsal leaves out of the cache of the tests."""
     marks = tmp_path / "marks"
