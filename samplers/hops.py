@@ -22,7 +22,7 @@ from gloader.samplers.merged import MergedBatch, MergedHeteroBatch, join_hops
 from gloader.samplers.ranges import MAX_ENTRY, AllEdges, EdgesBefore, require_entries, timed_seeds
 from gloader.samplers.rng import relation_key
 from gloader.samplers.workspace import Picked, Workspace, WorkspacePool
-from gloader.types import BatchId, Block, HeteroBatch, SampledBatch
+from gloader.types import BatchId, BatchSeeds, Block, HeteroBatch, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -329,6 +329,8 @@ class HopFrame:
     def _roots(self, seeds: AnySeeds) -> _Roots:
         """Check ``seeds``; return their nodes by type and the ranges that each relation offers them."""
         rule, times = self._rule, None
+        if rule is None and not isinstance(seeds, BatchSeeds):
+            return _Roots(split_seeds(seeds, self._type_starts), self._all_edges, None)
         if rule is not None:
             given, times = timed_seeds(seeds)
         elif self.collective is not None:
@@ -410,6 +412,8 @@ class HopFrame:
         self, work: Workspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
         """Return the blocks of a hop once all its nodes are known; None stands for a block without edges."""
+        if len(blocks) == 1 and blocks[0] is not None:
+            return [blocks[0]]
         # One array for all of a hop: relations without edges cost nothing.
         has_empty = any(block is None for block in blocks)
         no_edges = np.zeros(max(map(len, destinations)) + 1, dtype=np.int32) if has_empty else _NO_SOURCES
