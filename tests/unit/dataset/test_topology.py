@@ -223,12 +223,10 @@ def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
     with open_topology(dataset, max_bytes=0) as topology:
         os_io.pages.clear()
         if who == "fastgcn":
-            sampler = make_sampler("fastgcn", topology, [64])
+            pick = make_sampler("fastgcn", topology, [64])._frame.picks[0]
             met = Barrier(4)
             with ThreadPoolExecutor(4) as pool:
-                norms = [
-                    pool.submit(lambda: (met.wait(), sampler._graph_norms.tobytes())[1]) for _ in range(4)
-                ]
+                norms = [pool.submit(lambda: (met.wait(), pick._graph_norms.tobytes())[1]) for _ in range(4)]
                 assert len({task.result() for task in norms}) == 1
         elif who == "static":
             with dataset.open_features() as store:
