@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gloader.errors import ConfigError
 from gloader.samplers.hops import HopFrame
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from gloader.samplers.collective import CollectiveDraws
     from gloader.samplers.graph import HeteroGraph
     from gloader.samplers.hops import HopDraws, RelationPick
+    from gloader.samplers.labor import LaborSampler
+    from gloader.samplers.layerwise import LayerSampler
     from gloader.samplers.merged import MergedHeteroBatch
+    from gloader.samplers.neighbor import NeighborSampler
     from gloader.types import AnySeeds, BatchId, HeteroBatch
 
 
@@ -28,20 +31,24 @@ class RelationwiseSampler:
     Parameters
     ----------
     graph : the topology
-    picks, num_hops, has_candidates, collective : as of `HopFrame`
+    samplers : one for each relation, of as many hops, or its `RelationPick`; alike in everything but graph and fan-outs
+    num_hops, has_candidates, collective : as of `HopFrame`
     """
 
     def __init__(
         self,
         graph: HeteroGraph,
-        picks: Sequence[RelationPick],
+        samplers: Sequence[RelationPick | NeighborSampler | LaborSampler | LayerSampler],
         *,
         num_hops: int,
         has_candidates: bool = False,
         collective: CollectiveDraws | None = None,
     ) -> None:
         self.graph = graph
+        self.samplers = tuple(samplers)
         self.num_hops = num_hops
+        given: Sequence[Any] = samplers
+        picks: list[RelationPick] = [getattr(sampler, "relation_pick", sampler) for sampler in given]
         self._frame = HopFrame(
             graph, picks, num_hops=num_hops, has_candidates=has_candidates, collective=collective
         )

@@ -7,6 +7,7 @@ Destination s takes source t with chance min(1, scale_s * chance_t). The scale m
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -241,12 +242,16 @@ class LaborSampler:
         )
         self.graph, self.fanouts, self.seed, self.iterations = graph, pick.fanouts, pick.seed, pick.iterations
         self.share_layers, self.normalize = pick.share_layers, pick.normalize
-        self._pick = pick
-        self._frame = HopFrame(
-            HeteroGraph.of_one_type(graph),
-            [pick],
-            num_hops=len(pick.fanouts),
-            has_candidates=iterations != 0,
+        self.relation_pick = pick  # `RelationwiseSampler` takes it for a relation
+
+    @cached_property
+    def _frame(self) -> HopFrame:
+        # Not with the sampler: that of a relation between two types is never a graph of its own.
+        return HopFrame(
+            HeteroGraph.of_one_type(self.graph),
+            [self.relation_pick],
+            num_hops=len(self.relation_pick.fanouts),
+            has_candidates=self.iterations != 0,
         )
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
@@ -267,7 +272,7 @@ class LaborSampler:
     @property
     def rule(self) -> ListRule:
         """The rule of sweeps for its hops; raises as `LaborPick.rule_of`."""
-        return self._pick.rule_of("layered")
+        return self.relation_pick.rule_of("layered")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.

@@ -260,11 +260,16 @@ class LayerSampler:
         )
         self.graph, self.layer_sizes, self.seed = graph, pick.fanouts, pick.seed
         self.method, self.adjacency, self.normalize = pick.method, pick.adjacency, pick.normalize
-        self._frame = HopFrame(
-            HeteroGraph.of_one_type(graph),
-            [pick],
-            num_hops=len(pick.fanouts),
-            has_candidates=method == "ladies",
+        self.relation_pick = pick  # `RelationwiseSampler` takes it for a relation
+
+    @cached_property
+    def _frame(self) -> HopFrame:
+        # Not with the sampler: that of a relation between two types is never a graph of its own.
+        return HopFrame(
+            HeteroGraph.of_one_type(self.graph),
+            [self.relation_pick],
+            num_hops=len(self.relation_pick.fanouts),
+            has_candidates=self.method == "ladies",
         )
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -283,7 +284,16 @@ class NeighborSampler:
         )
         self.graph, self.fanouts, self.seed = graph, pick.fanouts, pick.seed
         self.replace, self.weighted, self.importance = pick.replace, pick.weighted, pick.importance
-        self._frame = HopFrame(HeteroGraph.of_one_type(graph), [pick], num_hops=len(pick.fanouts))
+        self.relation_pick = pick  # `RelationwiseSampler` takes it for a relation
+
+    @cached_property
+    def _frame(self) -> HopFrame:
+        # Not with the sampler: that of a relation between two types is never a graph of its own.
+        return HopFrame(
+            HeteroGraph.of_one_type(self.graph),
+            [self.relation_pick],
+            num_hops=len(self.relation_pick.fanouts),
+        )
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
@@ -314,7 +324,7 @@ class NeighborSampler:
 
     def rule_of(self, layout: Layout) -> UniformPickRule | ListRule:
         """Return the rule of sweeps for hops of ``layout``; raises as `NeighborPick.rule_of`."""
-        return self._frame.picks[0].rule_of(layout)
+        return self.relation_pick.rule_of(layout)
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
         """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.

@@ -14,7 +14,15 @@ from unit.samplers.test_uniformity import assert_fits
 
 import gloader
 from gloader.errors import ConfigError, GraphError, SeedError, ShapeError
-from gloader.samplers import CscGraph, HeteroGraph, hetero_sweep_refusal, make_hetero_sampler, make_sampler
+from gloader.samplers import (
+    CscGraph,
+    HeteroGraph,
+    NeighborSampler,
+    RelationwiseSampler,
+    hetero_sweep_refusal,
+    make_hetero_sampler,
+    make_sampler,
+)
 from gloader.testing.hetero_sampler_suite import HeteroSamplerSuite, draw_hetero_hops, hetero_batch_bytes
 from gloader.testing.sampler_suite import GraphOnDisk, batch_bytes
 from gloader.types import BatchId, HeteroBatch
@@ -446,3 +454,11 @@ def test_draws_of_another_batch_are_refused() -> None:
         sampler.replay(FIRST, seeds, [of_hop[:5] for of_hop in drawn])
     with pytest.raises(ShapeError, match=r"hop 0 of .* takes .* distinct edges, and .* values were drawn"):
         sampler.replay(FIRST, seeds[:-1], drawn)
+
+
+def test_samplers_of_one_type_stand_for_their_picks() -> None:
+    graph, fanouts, seeds = papers(), [3, 2], np.arange(8)
+    samplers = [NeighborSampler(topology, fanouts, seed=5) for topology in graph.relations.values()]
+    given = RelationwiseSampler(graph, samplers=samplers, num_hops=2).sample(BatchId(epoch=0, index=3), seeds)
+    made = make_hetero_sampler("neighbor", graph, fanouts, 5).sample(BatchId(epoch=0, index=3), seeds)
+    assert hetero_batch_bytes(given) == hetero_batch_bytes(made)
