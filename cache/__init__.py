@@ -1,4 +1,4 @@
-"""The host cache of feature rows: traces in, plans out, and the executors of a plan. Imported as ``gloader.cache``."""
+"""The host cache of feature rows: plans made from traces, and the executors of a plan. Import ``gloader.cache``."""
 
 if __name__ != "gloader.cache":
     raise ImportError("import this package as gloader.cache")

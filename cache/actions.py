@@ -1,4 +1,4 @@
-"""Actions: what the host cache does with an access, in four bytes, and the step that a batch of these means."""
+"""Actions: the host cache's treatment of an access in four bytes, and the step that a batch's actions mean."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 Actions = NDArray[np.int32]
 
-# An action is a slot s >= 0 (a hit, read from s), BYPASS (a miss that is not kept), ADMIT - s (a miss that
-# enters slot s) or ON_DEVICE (none of the host cache's business).
+# An action is a slot s >= 0 (a hit, read from s), BYPASS (a miss that is not kept), ADMIT - s (a miss that enters
+# slot s) or ON_DEVICE (a row on the device, ignored by the host cache).
 BYPASS: Final = -1
 ADMIT: Final = -2
 ON_DEVICE: Final = -(2**31)
-MAX_CAPACITY: Final = 2**31 - 4  # the largest slot whose ADMIT code is not ON_DEVICE
+MAX_CAPACITY: Final = 2**31 - 4  # the largest slot with an ADMIT code other than ON_DEVICE
 
-_IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order that changes nothing
+_IDENTITY: Final = np.empty(0, dtype=np.int64)  # an order without effect
 
 
 def batch_step(
@@ -33,17 +33,17 @@ def batch_step(
     *,
     num_places: int | None = None,
 ) -> CacheStep:
-    """Return the step that ``actions`` (U,) encodes for a batch of ``nodes`` (U,). Pure.
+    """Return the step that ``actions`` (U,) encodes for a batch with ``nodes`` (U,). Pure.
 
-    Rows that the device holds are neither hits nor misses.
+    Rows on the device are neither hits nor misses.
 
     Parameters
     ----------
     actions : (U,) int32, the codes above
-    nodes : (U,) in the order of the actions: the batch's own, or ascending if the plan is of a `Trace`
-    order : (U,) int32 or int64, ``argsort`` of the batch's nodes if these were sorted: what happens to
-        ``nodes[p]`` is said of position ``order[p]``. Positions are ascending without it, ``miss_row`` with it
-    num_places : places of the batch; more than U where it has a node more than once, of which ``order`` names one
+    nodes : (U,) in the actions' order: the batch's own, or ascending if the plan is for a `Trace`
+    order : (U,) int32 or int64, ``argsort`` of the batch's nodes if the nodes were sorted: the action of ``nodes[p]``
+        concerns position ``order[p]``. Positions are ascending without it, ``miss_row`` with it.
+    num_places : the batch's places; more than U if a node has several places, one of which stands in ``order``
 
     Raises
     ------
@@ -58,7 +58,7 @@ def batch_step(
             + ("" if order is None else f" in an order of {len(mapped)}")
             + ": the plan belongs to another batch"
         )
-    # One array for all six: how long each gets is known after the pass.
+    # One array for all six, because their lengths are known only after the pass.
     out = np.empty((6, num), dtype=np.int64)
     places = num if num_places is None else num_places
     hits, misses, admits = _expand(np.ascontiguousarray(nodes), actions, mapped, places, out)
@@ -83,7 +83,7 @@ def _expand(
     num_places: int,
     out: NDArray[np.int64],
 ) -> tuple[int, int, int]:
-    """Write the six arrays of the step to ``out`` (6, U); return hits, misses and admissions.
+    """Write the step's six arrays to ``out`` (6, U); return hits, misses and admissions.
 
     The first is -1 if ``order`` leaves the batch.
     """
@@ -122,12 +122,12 @@ def _expand(
 
 @njit(cache=True, nogil=True)
 def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -> int:
-    """Write the nodes that are read; return how many there are, of which only ``len(rows)`` are written."""
+    """Write the nodes to read into ``rows``, and return their number. At most ``len(rows)`` are written."""
     misses = 0
     for place in range(actions.shape[0]):
         action = actions[place]
         if action < 0 and action != ON_DEVICE:
-            # Counted on beyond the room, so that the caller sees a plan that belongs to another batch.
+            # Counting goes on beyond the room, so that the caller detects a plan of another batch.
             if misses < rows.shape[0]:
                 rows[misses] = nodes[place]
             misses += 1
@@ -136,7 +136,7 @@ def select_misses(nodes: NDArray[np.integer], actions: Actions, rows: IdArray) -
 
 @njit(cache=True, nogil=True)
 def count_actions(actions: Actions) -> tuple[int, int, int]:
-    """Return the numbers of hits, misses and admissions. Pure."""
+    """Return the numbers for hits, misses and admissions. Pure."""
     hits, misses, admits = 0, 0, 0
     for place in range(actions.shape[0]):
         action = actions[place]

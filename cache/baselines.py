@@ -1,8 +1,8 @@
-"""Cache policies that do not know the future, online and static, and the loops of the online ones.
+"""Cache policies without knowledge of the future, online and static, and the online ones' loops.
 
-A loop turns the nodes of one batch into actions and updates its queues. ``actions`` comes filled with BYPASS. The
-caller checks the ids; the capacity is at least 1. A row that enters stays until the next batch, as its batch may
-still be reading it: when every slot has been filled in this step, the remaining misses bypass the cache.
+A loop turns one batch's nodes into actions and updates its queues. The caller fills ``actions`` with BYPASS and checks
+the ids; the capacity is at least 1. A row that enters stays until the next batch, because its batch may still be
+reading it. When every slot has been filled in this step, the remaining misses bypass the cache.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 STEP, HAND, GHOSTS = 0, 1, 2  # places in the cursor
 HEAD, TAIL, LENGTH = 0, 1, 2  # places in a row of the ends
-FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no queue of ghosts reaches back to it
-# As in the paper of S3-FIFO: visits are counted in two bits, and the small queue has a tenth of the slots.
+FIRST_GHOST: Final = 1 << 40  # so far from 0, which means never, that no ghost queue reaches back to 0
+# As in the S3-FIFO paper: visits are counted in two bits, and the small queue has a tenth of the slots.
 _MAX_MARKS: Final = 3
 _SMALL, _MAIN = 0, 1  # places in the ends
 _SMALL_SHARE: Final = 10
 
 
 class QueueState(NamedTuple):
-    """The arrays behind an online policy, which its kernel reads and writes."""
+    """An online policy's arrays, which its kernel reads and writes."""
 
-    slot_of: NDArray[np.int32]  # (N,) -1 where not cached
-    content: IdArray  # (C,) -1 where empty
+    slot_of: NDArray[np.int32]  # (N,) -1 if not cached
+    content: IdArray  # (C,) -1 if empty
     links: NDArray[np.int32]  # (2, C) towards the head, towards the tail
-    marks: NDArray[np.uint8]  # (C,) visits since the row came or was spared
-    stamps: IdArray  # (C,) the step in which the row came
+    marks: NDArray[np.uint8]  # (C,) visits since the row entered or was spared
+    stamps: IdArray  # (C,) the step in which the row entered
     ends: IdArray  # (2, 3) head, tail and length of each queue
     cursor: IdArray  # (3,) step, hand or slots used, ghosts so far
-    ghosts: IdArray  # (N,) when the row was evicted after one visit; of policies with ghosts only
+    ghosts: IdArray  # (N,) time of the row's eviction after one visit; only for policies with ghosts
 
 
 @njit(cache=True, nogil=True)
@@ -80,7 +80,7 @@ def _push_head(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _enter(state: QueueState, actions: Actions, position: int, node: int, slot: int) -> None:
-    """Let ``node`` take ``slot`` from the row that holds it, if any."""
+    """Assign ``slot`` to ``node``, in place of its current row, if any."""
     old = state.content[slot]
     if old >= 0:
         state.slot_of[old] = -1
@@ -118,7 +118,7 @@ def fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """FIFO with a second chance for rows that were visited."""
+    """FIFO with a second chance for visited rows."""
     capacity = state.content.shape[0]
     _mark_hits(nodes, actions, state, 1)
     entered = 0
@@ -128,7 +128,7 @@ def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         while True:
             slot = state.cursor[HAND]
             state.cursor[HAND] = (slot + 1) % capacity
-            # Rows of this step must stay. One slot at least is of an earlier one, so that the hand finds a place.
+            # Rows of this step must stay. At least one slot holds an earlier row, so the hand finds a place.
             if state.stamps[slot] == state.cursor[STEP]:
                 continue
             if state.marks[slot] == 0:
@@ -140,10 +140,10 @@ def clock(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """Keep the C rows used last, the order within a batch being that of its positions."""
+    """Keep the C most recently used rows, ordered within a batch by position."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
-    # Of a batch with more rows than slots the last C are the most recent ones.
+    # In a batch with more rows than slots, the last C are the most recent.
     first_kept = max(nodes.shape[0] - capacity, 0)
     for position in range(nodes.shape[0]):
         slot = state.slot_of[nodes[position]]
@@ -151,7 +151,7 @@ def lru(nodes: Nodes, actions: Actions, state: QueueState) -> None:
             actions[position] = slot
             _unlink(state.links, ends, slot)
             if position < first_kept:
-                # Given up in this step: the slot goes to the end of the line as an empty one.
+                # Freed in this step: the slot moves to the end of the queue as an empty one.
                 state.slot_of[nodes[position]] = -1
                 state.content[slot] = -1
                 _push_tail(state.links, ends, slot)
@@ -183,7 +183,7 @@ def _push_tail(links: NDArray[np.int32], ends: IdArray, slot: int) -> None:
 
 @njit(cache=True, nogil=True)
 def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """One queue in order of entry; a hand sweeps from tail to head, spares visited rows and takes the first other."""
+    """One queue in order of entry. A hand sweeps from tail to head, spares visited rows and takes the first other."""
     capacity = state.content.shape[0]
     ends = state.ends[0]
     _mark_hits(nodes, actions, state, 1)
@@ -213,7 +213,7 @@ def sieve(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
-    """Try rows in a small queue of a tenth; rows visited twice there, or missed soon after, join the main queue."""
+    """Admit rows to a small queue, a tenth of the slots. The main queue takes those visited twice or soon missed."""
     capacity = state.content.shape[0]
     num_ghosts = capacity - max(capacity // _SMALL_SHARE, 1)
     _mark_hits(nodes, actions, state, _MAX_MARKS)
@@ -228,7 +228,7 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
         else:
             slot = _evict_s3fifo(state, entered_small, entered_main)
         if state.ghosts[node] > state.cursor[GHOSTS] - num_ghosts:
-            # Evicted among the last ``num_ghosts``: a number for each node stands for the queue of ghosts.
+            # Evicted among the last ``num_ghosts``: one number per node replaces the queue of ghosts.
             state.ghosts[node] = 0
             _push_head(state.links, state.ends[_MAIN], slot)
             entered_main += 1
@@ -240,13 +240,13 @@ def s3fifo(nodes: Nodes, actions: Actions, state: QueueState) -> None:
 
 @njit(cache=True, nogil=True)
 def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> int:
-    """Return an unlinked slot whose row did not enter in this step; its row leaves in `_enter`."""
+    """Return an unlinked slot whose row did not enter in this step. `_enter` overwrites the row."""
     target = max(state.content.shape[0] // _SMALL_SHARE, 1)
     small, main = state.ends[_SMALL], state.ends[_MAIN]
     while True:
         has_small, has_main = small[LENGTH] > entered_small, main[LENGTH] > entered_main
         if has_small and (small[LENGTH] >= target or not has_main):
-            # A row of this step is never at this tail: rows enter at the head, and older ones are left.
+            # A row of this step is never at this tail: rows enter at the head, and older rows remain.
             slot = small[TAIL]
             _unlink(state.links, small, slot)
             if state.marks[slot] <= 1:
@@ -266,10 +266,10 @@ def _evict_s3fifo(state: QueueState, entered_small: int, entered_main: int) -> i
 
 
 class OnlineKernel(NamedTuple):
-    """A line of the table of online policies."""
+    """One entry in the table of online policies."""
 
     decide: Callable[[Nodes, Actions, QueueState], None]
-    has_ghosts: bool = False  # whether it remembers rows after their eviction, 8 bytes a node
+    has_ghosts: bool = False  # remembers rows after their eviction, 8 bytes per node
 
 
 # A new online policy is a kernel above and a line here; its name joins `gloader.config.OnlineName`.
@@ -286,28 +286,28 @@ PolicyName = Literal[OnlineName, "static", "none"]
 
 
 class Policy(Protocol):
-    """Decides batch by batch what the host cache does. Not thread-safe: one gather owns it."""
+    """Decides the host cache's actions, batch by batch. Not thread-safe: one gather owns it."""
 
     @property
     def resident(self) -> IdArray:
-        """(C,) the row that each slot holds after the last step, -1 where empty."""
+        """(C,) row in each slot after the last step, -1 if empty."""
         ...
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
-        """Return what the cache does for a batch of unique ids (U,), and count on it being done."""
+        """Return the cache's step for a batch with unique ids (U,). The policy assumes that it is executed."""
         ...
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the same as the actions (U,) of a plan."""
+        """Write the step as actions (U,), as in a plan."""
         ...
 
     def restart(self) -> None:
-        """Forget every step: `resident` is again what it was at first."""
+        """Undo every step: `resident` is again the initial content."""
         ...
 
 
 class OnlinePolicy:
-    """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Costs 4 bytes a node and 30 a slot (S3-FIFO: 12 and 30).
+    """LRU, FIFO, CLOCK, SIEVE or S3-FIFO over slots. Costs 4 bytes per node and 30 per slot (S3-FIFO: 12 and 30).
 
     A batch's hits are decided before any of its rows enters. A row that enters stays at least until the next
     step; once every slot has been filled in this step, the remaining misses bypass the cache.
@@ -345,11 +345,11 @@ class OnlinePolicy:
 
     @property
     def resident(self) -> IdArray:
-        """(C,) the row that each slot holds, -1 where empty; a copy."""
+        """(C,) row in each slot, -1 if empty; a copy."""
         return self._state.content.copy()
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
-        """Return what the cache does for a batch of unique ids (U,), and count on it being done.
+        """Return the cache's step for a batch with unique ids (U,). The policy assumes that it is executed.
 
         Raises
         ------
@@ -361,7 +361,7 @@ class OnlinePolicy:
         return batch_step(actions, nodes)
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the same as the actions (U,) of a plan.
+        """Write the step as actions (U,), as in a plan.
 
         Raises
         ------
@@ -376,7 +376,7 @@ class OnlinePolicy:
             self._decide(ids, actions, self._state)
 
     def restart(self) -> None:
-        """Empty the cache and forget what was visited."""
+        """Empty the cache and forget all visits."""
         state = self._state
         for nothing in (state.slot_of, state.content, state.links):
             nothing.fill(-1)
@@ -406,18 +406,18 @@ class StaticPolicy:
         return self._hot
 
     def step(self, nodes: NDArray[np.integer], /) -> CacheStep:
-        """Return hits and misses of a batch of ids (U,)."""
+        """Return hits and misses for a batch with ids (U,)."""
         ids = np.ascontiguousarray(nodes)
         _require_ids(ids, self._slots.num_nodes)
         return self._slots.split(ids)
 
     def decide(self, nodes: NDArray[np.integer], actions: Actions, /) -> None:
-        """Write the slot of each hit (U,), BYPASS for misses."""
+        """Write each hit's slot (U,), BYPASS for misses."""
         _require_ids(nodes, self._slots.num_nodes)
         self._slots.look_up(nodes, actions)
 
     def restart(self) -> None:
-        """Do nothing: steps leave nothing behind."""
+        """Do nothing, because steps have no effect."""
 
 
 def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray = NO_ROWS) -> Policy:
@@ -425,10 +425,10 @@ def make_policy(name: PolicyName, *, num_nodes: int, capacity: int, hot: IdArray
 
     Parameters
     ----------
-    name : of `PolicyName`
+    name : a `PolicyName`
     num_nodes : N
     capacity : C
-    hot : rows of a static cache, the hottest first; it keeps the first C
+    hot : a static cache's rows, the hottest first; it keeps the first C
 
     Raises
     ------

@@ -42,29 +42,29 @@ def plan_belady(
 ) -> CachePlan:
     """Plan the host cache for ``accesses`` with the fewest misses possible over them and the look-ahead.
 
-    All rows of a batch are needed at once, and a row that is read need not be kept. After each batch the cache
-    keeps, of what it held and what it read, the C rows whose next use is nearest; rows without a known next use
-    come last, the coldest first to go. A row that would be evicted before its next use never enters.
+    A batch needs all of its rows at the same time, and a row that is read need not be kept. After each batch the cache
+    keeps the C rows with the nearest next use, out of those it held and read. Rows without a known next use come last,
+    and the coldest of them leave first. A row that would be evicted before its next use never enters.
 
-    Takes O(A + C) time for A accesses, 4 bytes an access, 12 bytes a slot, 24 bytes for each access of the largest
-    batch, and a `PlannerTable`. A `Trace` is decoded batch by batch, in each pass again. Pure, apart from ``table``.
+    Takes O(A + C) time for A accesses. Takes 4 bytes per access, 12 bytes per slot, 24 bytes per access of the largest
+    batch, and a `PlannerTable`. A `Trace` is decoded batch by batch, again in each pass. Pure, apart from ``table``.
 
     Parameters
     ----------
     accesses : a `Trace`, or S arrays of unique node ids, int32 or int64, in the order of execution; the ranks of
         several GPUs that share a host cache are interleaved in that order
     capacity : C, slots of the cache; 0 caches nothing
-    resident : (<= C,) the row in each slot, -1 where empty: `CachePlan.resident_after` of the plan before
-    lookahead : the trace of the next superbatch, whose uses count as known
-    hotness : (N,) uint8 of `hotness_levels`: of rows without a known next use the hotter is kept; None: all alike
-    device_resident : ids that the device holds; they are neither hits nor misses
-    table : workspace to use again for traces of the same graph; None: a new one
+    resident : (<= C,) row in each slot, -1 if empty: the last plan's `CachePlan.resident_after`
+    lookahead : the next superbatch's trace; its uses are known
+    hotness : (N,) uint8 from `hotness_levels`, which ranks rows without a known next use. None means equal ranks.
+    device_resident : ids on the device; they are neither hits nor misses
+    table : workspace to use again for traces on the same graph. None makes a new one.
 
     Raises
     ------
     PlanError
-        An id is negative or not below the table's number of nodes, repeats within a batch or within
-        ``resident``, or an argument has the wrong shape, dtype or range.
+        An id is negative or not below the table's number of nodes, repeats within a batch or within ``resident``, or an
+        argument has the wrong shape, dtype or range. ``resident``, or an argument has the wrong shape, dtype or range.
     """
     if not 0 <= capacity <= MAX_CAPACITY:
         raise PlanError(f"capacity is {capacity}; it must be in 0..{MAX_CAPACITY} slots")
@@ -82,7 +82,7 @@ def plan_belady(
 
 def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArray[np.uint8]:
     """Return the rank of each node's access count (N,) in 256 logarithmic levels, larger for hotter. Pure."""
-    # Counts follow a power law: linear levels would tell only the few hottest rows apart.
+    # Counts follow a power law, so linear levels would separate only the few hottest rows.
     logs = np.log1p(np.asarray(counts, dtype=np.float64))
     top = logs.max(initial=0.0)
     if top <= 0:
@@ -91,11 +91,11 @@ def hotness_levels(counts: NDArray[np.integer] | NDArray[np.floating]) -> NDArra
 
 
 class _Planner:
-    """The state of one call of `plan_belady`.
+    """The state during one `plan_belady` call.
 
-    Every access is pushed on the bucket of its next use; when more than C are live, the furthest bucket drops
-    its oldest. What is dropped from a bucket is then always the first so many that were pushed, so that counts
-    alone decide who stays, and no bucket is ever stored.
+    Every access is pushed on the bucket of its next use. When more than C are live, the furthest bucket drops its
+    oldest entry. A bucket therefore drops a prefix of its entries, so counts alone determine the kept rows, and no
+    bucket is stored.
     """
 
     def __init__(
@@ -126,8 +126,8 @@ class _Planner:
         offsets = np.concatenate([[0], np.cumsum(window.lengths)])
         actions = np.empty(int(offsets[-1]), dtype=np.int32)
         parts = [actions[start:stop] for start, stop in pairwise(offsets)]
-        # Backwards over the look-ahead and then the window: when the walk comes to an access, the table holds the next
-        # use of its node. Rows of the device are marked first, so that no access links them.
+        # Backwards over the look-ahead and then the window: at each access, the table holds its node's next use. Rows
+        # on the device are marked first, so that no access links them.
         self._table.begin(self._horizon)
         self._table.put(device, DEVICE)
         for batch in reversed(range(len(beyond))):
@@ -136,7 +136,7 @@ class _Planner:
             self._link(window.read(batch), batch, parts[batch])
         hits, lengths = self._count(parts)
         misses, admissions = self._assign(window, parts, hits, lengths)
-        # The marks of the device would outlive the plan: nothing else clears the table.
+        # The device marks would outlive the plan, because nothing else clears the table.
         self._table.put(device, NOTHING)
         self._table.end(self._horizon)
         return CachePlan(
@@ -151,7 +151,7 @@ class _Planner:
         )
 
     def _link(self, nodes: NDArray[np.integer], batch: int, buckets: NDArray[np.int32]) -> None:
-        """Write the bucket of each access of ``batch``, and make that batch the next use of its nodes."""
+        """Write the bucket for each access in ``batch``, and set ``batch`` as its nodes' next use."""
         table = self._table
         table.reserve(len(nodes))
         added, bad = kernels.link(
@@ -173,7 +173,7 @@ class _Planner:
         table.num_keys += added
 
     def _count(self, parts: list[NDArray[np.int32]]) -> tuple[IdArray, IdArray]:
-        """Return hits and host accesses of each batch, and leave what each bucket drops in ``_dropped``."""
+        """Return each batch's hits and host accesses, and write the number of dropped entries per bucket."""
         table = self._table
         hits = np.zeros(len(parts), dtype=np.int64)
         lengths = np.zeros(len(parts), dtype=np.int64)
@@ -182,11 +182,11 @@ class _Planner:
         )
         if total < 0:
             raise PlanError(f"resident holds a row that is not in 0..{table.num_nodes}-1")
-        # The furthest batch that a resident row is needed in: no bucket beyond it is occupied yet.
+        # The furthest batch that needs a resident row. No later bucket is occupied yet.
         occupied = np.flatnonzero(self._live[: self._horizon])
         far = int(occupied[-1]) if len(occupied) else 0
         for batch, buckets in enumerate(parts):
-            # Whatever is still live in the bucket of this batch was kept for it: these are its hits.
+            # Entries that are still live in this batch's bucket are its hits.
             hits[batch] = self._live[batch]
             total -= hits[batch]
             self._live[batch] = 0
@@ -202,10 +202,10 @@ class _Planner:
         hits: IdArray,
         lengths: IdArray,
     ) -> tuple[IdArray, IdArray]:
-        """Turn buckets into actions in place; return misses and admissions of each batch."""
+        """Turn buckets into actions in place; return each batch's misses and admissions."""
         table = self._table
-        # The counts of live entries have served; the array now counts what each bucket has let pass. The first
-        # ``_dropped`` of a bucket are those that it drops.
+        # The counts of live entries are no longer needed. The array now counts each bucket's visited entries, of which
+        # the first ``_dropped`` are dropped.
         ranks = self._live
         ranks[:] = 0
         free = np.empty(len(self._content), dtype=np.int32)

@@ -1,4 +1,4 @@
-"""The loops of Belady's planner. Ids are checked here, dtypes and shapes by the callers."""
+"""The loops in Belady's planner. They check ids; the callers check dtypes and shapes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 NO_ACTIONS: Final = np.empty(0, dtype=np.int32)
 _TOP_LEVEL: Final = 255
-_AHEAD: Final = 24  # accesses; branches on what a random load brings would otherwise wait for each one alone
+_AHEAD: Final = 24  # accesses; otherwise branches that depend on a random load wait for each load alone
 
 
 @njit(cache=True, nogil=True)
 def _bucket(value: int, node: int, base: int, horizon: int, levels: NDArray[np.uint8]) -> int:
-    """Return the bucket that a table entry means: its batch, or beyond the horizon by coldness. Pure."""
+    """Return the bucket for a table entry: its batch, or beyond the horizon by coldness. Pure."""
     batch = base - value
     if 0 <= batch < horizon:
         return batch
@@ -45,7 +45,7 @@ def link(
     levels: NDArray[np.uint8],
     buckets: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Walk one batch of the backward pass; return new keys and the first bad position, or -1.
+    """Walk one batch in the backward pass; return new keys and the first bad position, or -1.
 
     Bad is an id out of range or one that occurs twice.
     """
@@ -63,7 +63,7 @@ def link(
         if is_hashed and keys[place] == -1:
             keys[place] = node
             added += 1
-        # The node was linked to this very batch: it stands in it twice.
+        # The node was already linked to this batch, so the batch contains it twice.
         value = to_int(values[place])
         if value == here:
             return added, position
@@ -87,7 +87,7 @@ def push_resident(
     levels: NDArray[np.uint8],
     live: IdArray,
 ) -> int:
-    """Push the rows that are cached already; return how many, or -1 if an id is out of range."""
+    """Push the rows that are already cached. Return their number, or -1 if an id is out of range."""
     total = 0
     for slot in range(content.shape[0]):
         node = content[slot]
@@ -120,11 +120,10 @@ def push_and_drop(
     total: int,
     capacity: int,
 ) -> tuple[int, int, int]:
-    """Push the accesses of a batch, then drop from the furthest buckets down to ``capacity``.
+    """Push a batch's accesses, then drop from the furthest buckets down to ``capacity``.
 
-    No bucket between ``far`` and the horizon is occupied: the search for the furthest starts there, not at the
-    end of a long trace. Returns the new ``far``, the number of live accesses and how many of the batch's concern
-    the host.
+    No bucket between ``far`` and the horizon is occupied, so the search for the furthest starts at ``far`` and not at
+    the end of a long trace. Returns the new ``far``, the number of live accesses, and the batch's host accesses.
     """
     pushed = 0
     for position in range(buckets.shape[0]):
@@ -136,7 +135,7 @@ def push_and_drop(
                 far = bucket
     total += pushed
     unknown = live.shape[0] - 1
-    # Rows without a known next use go first, from the coldest on, then those of the batch that lies farthest ahead.
+    # Rows without a known next use leave first, the coldest ones first. Then the furthest batch's rows leave.
     while total > capacity:
         while unknown >= horizon and live[unknown] == 0:
             unknown -= 1
@@ -162,7 +161,7 @@ def keep_resident(
     dropped: IdArray,
     free: NDArray[np.int32],
 ) -> int:
-    """Give the resident rows that stay their slots, and put all other slots on ``free``; return how many."""
+    """Assign the remaining resident rows their slots, and push all other slots on ``free``; return their number."""
     # From the last slot down, so that the first slots lie on top of the free list and are used first.
     num_free = 0
     for slot in range(content.shape[0] - 1, -1, -1):
@@ -175,7 +174,7 @@ def keep_resident(
             place = cell(keys, node)
             is_known = keys.shape[0] == 0 or keys[place] != -1
             if rank >= dropped[bucket]:
-                # A row that the trace never names needs no entry: nobody will look for it.
+                # A row outside the trace needs no entry, because no access looks it up.
                 if is_known:
                     values[place] = slot
                 continue
@@ -200,10 +199,10 @@ def assign(
     content: IdArray,
     hits: NDArray[np.int32],
 ) -> tuple[int, int, int]:
-    """Turn the buckets of one batch into actions; return hits, admissions and free slots (-1: too few).
+    """Turn one batch's buckets into actions; return hits, admissions and free slots (-1: too few).
 
-    Within a bucket the first come are the first to go, so misses come before hits: a row that has a slot
-    already costs no copy. Slots that hits give up are free for misses: hits are copied out before rows come in.
+    Within a bucket the first entries are dropped first, so misses come before hits: a row that already has a slot costs
+    no copy. Slots freed by hits are available to misses, because hits are copied out before rows enter.
     ``hits`` (2, U) is scratch.
     """
     num_hits, waiting = 0, 0
@@ -234,7 +233,7 @@ def assign(
             free[num_free] = slot
             num_free += 1
         ranks[bucket] += 1
-    # Admissions come last: by now every slot that a hit gives up is free.
+    # Admissions come last, when every slot freed by a hit is available.
     if waiting > num_free:
         return num_hits, waiting, -1
     if waiting:

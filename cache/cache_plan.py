@@ -1,4 +1,4 @@
-"""A cache plan: the action of the host cache for every access of a superbatch."""
+"""A cache plan: the host cache's action for every access in a superbatch."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CachePlan:
-    """What the host cache does for each batch of a superbatch. Holds a reference to the trace, no copy.
+    """The host cache's actions for each batch in a superbatch. Holds a reference to the trace, no copy.
 
-    `step` expands the plan of a batch into a `CacheStep`; ``actions`` holds it at 4 bytes an access. When a batch
-    executes, its nodes are known again: `without_trace` is then enough, with `batch_actions` and `batch_step`.
+    `step` expands one batch's plan into a `CacheStep`; ``actions`` takes 4 bytes per access. When a batch executes, its
+    nodes are known again. `without_trace` is then enough, with `batch_actions` and `batch_step`.
     """
 
     capacity: int  # C
-    accesses: Sequence[NDArray[np.integer]]  # S arrays of unique ids, the trace; none once it was dropped
-    offsets: IdArray  # (S + 1,) where each batch starts in `actions`
-    actions: Actions  # (A,) see the module's codes
+    accesses: Sequence[NDArray[np.integer]]  # S arrays of unique ids, the trace; empty without it
+    offsets: IdArray  # (S + 1,) start of each batch in `actions`
+    actions: Actions  # (A,) codes of `gloader.cache.actions`
     hits: IdArray  # (S,)
     misses: IdArray  # (S,)
     admissions: IdArray  # (S,)
-    resident_after: IdArray  # (C,) the row that each slot holds in the end, -1 where empty
+    resident_after: IdArray  # (C,) row in each slot at the end, -1 if empty
 
     @property
     def num_hits(self) -> int:
@@ -46,17 +46,17 @@ class CachePlan:
 
     @property
     def num_misses(self) -> int:
-        """Rows to be read."""
+        """Rows to read."""
         return int(self.misses.sum())
 
     @property
     def steps(self) -> Steps:
-        """The steps of all batches; each is expanded when it is asked for."""
+        """All batches' steps, each expanded on access."""
         return Steps(self)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the plan beside the trace."""
+        """The plan's bytes without the trace."""
         counts = (self.hits, self.misses, self.admissions)
         return sum(a.nbytes for a in (self.offsets, self.actions, self.resident_after, *counts))
 
@@ -67,19 +67,19 @@ class CachePlan:
 
     @property
     def has_trace(self) -> bool:
-        """Whether the plan still knows the nodes of its batches."""
+        """The plan still holds its batches' nodes."""
         return len(self.accesses) == self.num_batches
 
     def without_trace(self) -> CachePlan:
-        """Return the plan without the nodes of its batches; the actions are shared. Pure."""
+        """Return the plan without its batches' nodes; both share the actions. Pure."""
         return replace(self, accesses=())
 
     def batch_actions(self, batch: int) -> Actions:
-        """Return the actions (U,) of one batch, a view."""
+        """Return one batch's actions (U,), a view."""
         return self.actions[self.offsets[batch] : self.offsets[batch + 1]]
 
     def step(self, batch: int, order: NDArray[np.integer] | None = None) -> CacheStep:
-        """Return the step of ``batch``; see `batch_step` for ``order``.
+        """Return ``batch``'s step; see `batch_step` for ``order``.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class CachePlan:
         return batch_step(self.batch_actions(batch), self._nodes(batch), order)
 
     def miss_rows(self, batch: int) -> IdArray:
-        """Return the rows (M,) that ``batch`` reads, in the order of its trace: ascending if that is sorted.
+        """Return the rows (M,) that ``batch`` reads, in its trace's order: ascending if that is sorted.
 
         Raises
         ------
@@ -109,18 +109,18 @@ class CachePlan:
         return np.ascontiguousarray(self.accesses[batch])
 
     def validate(self, resident: IdArray, accesses: Sequence[NDArray[np.integer]] | None = None) -> None:
-        """Replay the plan on slot contents alone and check every promise it makes. O(A + C).
+        """Replay the plan on slot contents alone and check its every promise. O(A + C).
 
         Parameters
         ----------
-        resident : (<= C,) the row in each slot before the first batch, -1 where empty
-        accesses : the trace to check against; None: the plan's own
+        resident : (<= C,) row in each slot before the first batch, -1 if empty
+        accesses : the trace to check against. None means the plan's own.
 
         Raises
         ------
         PlanError
-            A hit's slot holds another row, a slot is out of range or written twice in one step, the counts
-            are wrong, or the content left behind is not ``resident_after``.
+            A hit's slot holds another row, a slot is out of range or written twice in one step, the counts are wrong,
+            or the final content is not ``resident_after``.
         """
         trace = self.accesses if accesses is None else accesses
         lengths = lengths_of(trace).tolist()
@@ -130,7 +130,7 @@ class CachePlan:
                 f"{len(lengths)} batches and {sum(lengths)} accesses"
             )
         content = initial_content(resident, self.capacity)
-        # The step that wrote each slot last: a slot written twice in one step shows, and nothing is cleared.
+        # The number of the step that wrote each slot last. It shows a double write, and needs no clearing.
         written = np.full(self.capacity, -1, dtype=np.int64)
         counts = np.zeros(3, dtype=np.int64)
         for batch, nodes in enumerate(trace):
@@ -158,7 +158,7 @@ class CachePlan:
         return f"{where}: enters slot {slot}, which another row enters in the same step"
 
     def _check_end(self, content: IdArray) -> None:
-        # Only of slots that the next plan counts on: rows of no further use may be left in the others.
+        # Only slots that the next plan uses are checked: the others may hold rows without a further use.
         kept = self.resident_after >= 0
         wrong = np.flatnonzero(kept & (content != self.resident_after))
         if len(wrong):
@@ -170,7 +170,7 @@ class CachePlan:
 
 
 class Steps(Sequence[CacheStep]):
-    """The steps of a plan, each expanded when it is asked for."""
+    """A plan's steps, each expanded on access."""
 
     def __init__(self, plan: CachePlan) -> None:
         self._plan = plan
@@ -186,7 +186,7 @@ class Steps(Sequence[CacheStep]):
     def __getitem__(self, batch: slice) -> Sequence[CacheStep]: ...
 
     def __getitem__(self, batch: int | slice) -> CacheStep | Sequence[CacheStep]:
-        """Return the step of ``batch``."""
+        """Return ``batch``'s step."""
         if isinstance(batch, slice):
             return [self[b] for b in range(*batch.indices(len(self)))]
         if not -len(self) <= batch < len(self):
@@ -200,7 +200,7 @@ class Steps(Sequence[CacheStep]):
 
 
 def initial_content(resident: IdArray, capacity: int) -> IdArray:
-    """Return ``resident`` (<= C,) as a new (C,) array, -1 where a slot is empty. Pure.
+    """Return ``resident`` (<= C,) as a new (C,) array, -1 for empty slots. Pure.
 
     Raises
     ------
@@ -233,7 +233,7 @@ def _replay(
     counts: IdArray,
 ) -> int:
     """Apply one step to ``content``; return the first position that contradicts it, or -1."""
-    # Hits first, as the executor copies them out before any row comes in: an admission may take a hit's slot.
+    # Hits first, because the executor copies them out before it admits rows: an admission may take a hit's slot.
     capacity = content.shape[0]
     for position in range(actions.shape[0]):
         slot = np.int64(actions[position])

@@ -1,7 +1,6 @@
-"""Miss-ratio curves: the exact miss count of every cache size, from one pass over a trace.
+"""Miss-ratio curves: the exact miss count for every cache size, from one pass over a trace.
 
-`ReuseProfile` measures over a few batches how soon rows are used again, and `cache_outlook` predicts the hits of a
-cache.
+`ReuseProfile` holds measured row reuse over a few batches, and `cache_outlook` predicts a cache's hits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Accesses are bits, 64 to a word and 256 to a block: the prefix sums of a batch have an entry per block, and at most
+# Accesses are bits, 64 per word and 256 per block. The prefix sums of a batch have one entry per block, and at most
 # four words are counted one by one.
 _WORD_BITS: Final = 6
 _BLOCK_BITS: Final = 8
@@ -41,14 +40,14 @@ _NO_LEVELS = np.empty(0, dtype=np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MissCurve:
-    """The misses of every capacity. Exact at every whole number of slots: linear between two corners."""
+    """The misses at every capacity, exact for whole numbers of slots and linear between two corners."""
 
     capacities: IdArray  # (K,) ascending, the first is 0
-    misses: IdArray  # (K,) at those; the last holds for every larger capacity
+    misses: IdArray  # (K,) at these capacities; the last holds for every larger one
     num_accesses: int
 
     def misses_at(self, capacities: IdArray) -> IdArray:
-        """Return the misses at each of ``capacities`` (M,) as (M,) int64. Pure."""
+        """Return the misses at ``capacities`` (M,) as (M,) int64. Pure."""
         asked = np.minimum(np.asarray(capacities, dtype=np.int64), self.capacities[-1])
         right = np.searchsorted(self.capacities, asked)
         left = np.maximum(right - 1, 0)
@@ -58,9 +57,9 @@ class MissCurve:
 
 
 def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> IdArray:
-    """Count, for each pair of batches (b, t), the accesses of b whose next use is in t. O(A + T^2). Pure.
+    """Count, for each pair of batches (b, t), b's accesses whose next use is in t. O(A + T^2). Pure.
 
-    This is all that MIN needs to know of a trace of T batches: rows with the same next use are interchangeable.
+    MIN needs no more facts about a trace of T batches: rows with the same next use are interchangeable.
 
     Parameters
     ----------
@@ -76,7 +75,7 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
         An id is out of range or repeats within a batch.
     """
     num_batches = len(accesses)
-    # A few batches of a large graph are no reason for an array of its nodes.
+    # The smallest table, because a few batches of a large graph do not justify an array of all nodes.
     table = PlannerTable.smallest(num_nodes, BatchReader(accesses, "accesses").num_accesses)
     table.begin(num_batches)
     counts = np.zeros((num_batches, num_batches), dtype=np.int64)
@@ -100,16 +99,16 @@ def next_use_counts(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> 
 
 
 def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
-    """Return the misses of MIN with bypass, an empty cache at first, at every capacity. Pure.
+    """Return MIN's misses with bypass at every capacity, from an empty cache. Pure.
 
-    The hits of C slots are the most intervals between two uses of a row of which at most C overlap: the value of
-    a flow of C units (Carlisle and Lloyd, "On the k-coloring of intervals", 1995). It is concave in C, and one
-    more slot gains at most one hit per batch, so the curve has at most T corners; each costs a few evaluations
-    of O(T^2), found as in Eisner and Severance (JACM 23(4), 1976).
+    An interval lasts from one use of a row to the next. The hits of C slots are the largest number of intervals of
+    which at most C overlap: the value of a flow of C units (Carlisle and Lloyd, "On the k-coloring of intervals",
+    1995). The value is concave in C. One more slot gains at most one hit per batch, so the curve has at most T corners.
+    Each takes a few evaluations of O(T^2), found as in Eisner and Severance (JACM 23(4), 1976).
 
     Parameters
     ----------
-    counts : (T, T) int64 of `next_use_counts`
+    counts : (T, T) int64, result of `next_use_counts`
     """
     hits: dict[int, int] = {}
 
@@ -125,8 +124,8 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
         corners.add(high)
         if high - low <= 1:
             continue
-        # Hits are concave: if its tangent at one end meets the other end, no corner lies in between. If not, the
-        # tangents of both ends meet between them, and the search goes on to both sides of that place.
+        # Hits are concave: if the tangent at one end meets the other end, there is no corner in between. Otherwise the
+        # tangents of both ends meet between them, and the search continues on both sides of that place.
         rise = evaluate(low + 1) - evaluate(low)
         if evaluate(low) + rise * (high - low) == evaluate(high):
             continue
@@ -140,14 +139,14 @@ def belady_curve(counts: IdArray, num_accesses: int) -> MissCurve:
 
 
 def add_curves(curves: Sequence[MissCurve]) -> MissCurve:
-    """Return the curve of traces that are run one after the other, each from an empty cache. Pure."""
+    """Return the curve for traces that run one after another, each from an empty cache. Pure."""
     capacities = np.unique(np.concatenate([[0], *(curve.capacities for curve in curves)])).astype(np.int64)
     misses = sum((curve.misses_at(capacities) for curve in curves), np.zeros(len(capacities), dtype=np.int64))
     return _without_straight_corners(capacities, misses, sum(curve.num_accesses for curve in curves))
 
 
 def lru_curve(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> MissCurve:
-    """Return the misses of LRU at every capacity by stack distances. O(A + T A / 256). Pure.
+    """Return LRU's misses at every capacity by stack distances. O(A + T A / 256). Pure.
 
     R. L. Mattson et al., "Evaluation techniques for storage hierarchies", IBM Systems Journal 9(2), 1970. A
     batch's hits are decided before any of its rows enters; its rows are then the most recent, in their order.
@@ -177,12 +176,12 @@ def lru_curve(accesses: Sequence[NDArray[np.integer]], num_nodes: int) -> MissCu
 
 
 def static_curve(order: IdArray, frequencies: IdArray) -> MissCurve:
-    """Return the misses of a static cache that holds the first C rows of ``order``. Pure.
+    """Return the misses for a static cache with the first C rows in ``order``. Pure.
 
     Parameters
     ----------
     order : (K,) distinct node ids, the first to be cached first
-    frequencies : (N,) accesses of each node in the trace
+    frequencies : (N,) each node's accesses in the trace
     """
     return _curve_of_gains(frequencies[order], int(frequencies.sum()))
 
@@ -195,7 +194,8 @@ def _curve_of_gains(gains: IdArray, num_accesses: int) -> MissCurve:
 
 def _without_straight_corners(capacities: IdArray, misses: IdArray, num_accesses: int) -> MissCurve:
     run, fall = np.diff(capacities), np.diff(misses)
-    # Cross products instead of slopes: no rounding. The last corner stays: the curve is flat beyond it.
+    # Cross products instead of slopes, because they need no rounding. The last corner stays: the curve is flat beyond
+    # it.
     is_straight = fall[:-1] * run[1:] == fall[1:] * run[:-1]
     kept = np.concatenate([[True], ~is_straight, [True]])[: len(capacities)]
     return MissCurve(capacities=capacities[kept], misses=misses[kept], num_accesses=num_accesses)
@@ -215,7 +215,7 @@ def _count_hits(counts: IdArray, capacity: int) -> int:
             live[later] += counts[batch, later]
             total += counts[batch, later]
         far = num_batches - 1
-        # As the planner does, but on counts: rows with the same next use need no names.
+        # As in the planner, but on counts, because rows with the same next use are interchangeable.
         while total > capacity:
             while live[far] == 0:
                 far -= 1
@@ -227,7 +227,7 @@ def _count_hits(counts: IdArray, capacity: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _largest_useful(counts: IdArray) -> int:
-    """Return the most rows that are ever worth keeping at once."""
+    """Return the most rows that are worth keeping at the same time."""
     num_batches = counts.shape[0]
     live = np.zeros(num_batches, dtype=np.int64)
     total, most = 0, 0
@@ -252,7 +252,7 @@ def _popcount(word: np.uint64) -> int:
 def _stack_distances(
     nodes: NDArray[np.integer], start: int, last: IdArray, newest: NDArray[np.uint64], distances: IdArray
 ) -> None:
-    """Add the stack distances of the batch at ``start`` of the trace, and make its rows the most recent.
+    """Add the stack distances for the batch at ``start`` in the trace, and make its rows the most recent.
 
     ``newest`` has a bit for each access so far that is still the last of its node; ``last`` is that access. All
     distances of a batch are taken before a bit changes, so prefix sums over blocks of 256 bits serve them all.
@@ -288,16 +288,16 @@ def _stack_distances(
         newest[at >> _WORD_BITS] |= _ONE << np.uint64(at & 63)
 
 
-# Batches that are looked ahead to at most, a superbatch and a half of 512, and somewhat more.
+# most batches of look-ahead: a superbatch and a half of 512, and some more
 _HORIZON: Final = 1024
 _MOST: Final = 1.0 - 1e-6  # of a probability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ReuseProfile:
-    """Of the rows of a batch, how many are used again how soon."""
+    """Reuse distances for a batch's rows."""
 
-    rows: float  # U, of a batch
+    rows: float  # U, per batch
     num_nodes: int  # N
     next_uses: NDArray[
         np.float64
@@ -306,23 +306,23 @@ class ReuseProfile:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CacheOutlook:
-    """The misses of a batch in the long run, for every size of a cache. Falls, and never rises, with the size."""
+    """A batch's misses in the long run, for every cache size. They never rise with the size."""
 
     profile: ReuseProfile
-    capacities: NDArray[np.float64]  # (K,) ascending, of slots
-    hits: NDArray[np.float64]  # (K,) of a batch, at those
-    distances: NDArray[np.float64]  # (K,) rows whose next use is nearer than that are hits
+    capacities: NDArray[np.float64]  # (K,) slots, ascending
+    hits: NDArray[np.float64]  # (K,) hits per batch at these capacities
+    distances: NDArray[np.float64]  # (K,) rows with a nearer next use are hits
 
     def misses(self, capacity: int) -> float:
-        """Return the rows of a batch that ``capacity`` slots miss. Pure."""
+        """Return a batch's rows that ``capacity`` slots miss. Pure."""
         return max(self.profile.rows - float(np.interp(capacity, self.capacities, self.hits)), 0.0)
 
     def distinct_misses(self, capacity: int, num_batches: int) -> float:
-        """Return the different rows that ``num_batches`` batches together miss. Pure."""
+        """Return the distinct rows that ``num_batches`` batches together miss. Pure."""
         later = self.profile.next_uses[: num_batches - 1]
         distance = np.arange(1, len(later) + 1)
         nearest = float(np.interp(capacity, self.capacities, self.distances))
-        # A row that is missed again within the superbatch is counted with its last miss alone.
+        # A row that is missed again within the superbatch counts only with its last miss.
         missed = np.clip(distance - nearest, 0.0, 1.0)
         again = float(((num_batches - distance) * missed * later).sum())
         each = self.misses(capacity)
@@ -330,15 +330,16 @@ class CacheOutlook:
 
 
 def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
-    """Measure how soon rows are used again in a few consecutive ``batches``, and carry it on to later ones. Pure.
+    """Measure row reuse in a few consecutive ``batches``, and extrapolate it to later ones. Pure.
 
-    A node is in a batch with a probability of its own, batch by batch. Three batches tell three moments of these
-    probabilities: the rows of one, those that two share, and those that three share. A beta distribution with these
-    moments says how many rows are used next after any number of batches; on R-MAT it is off by a few percent.
+    In the model, each node is in a batch with its own probability, independently for each batch. Three batches give
+    three moments of these probabilities: the rows of one batch, the rows that two share, and the rows that three share.
+    A beta distribution with these moments gives the number of rows used next after any number of batches. On R-MAT it
+    is off by a few percent.
 
     Parameters
     ----------
-    batches : the unique ids of each, at least one batch
+    batches : each batch's unique ids, at least one batch
     num_nodes : N
 
     Raises
@@ -353,16 +354,16 @@ def measure_reuse(batches: Sequence[IdArray], num_nodes: int) -> ReuseProfile:
     found[: len(measured)] = measured
     if rows > 0 and measured and measured[0] > 0:
         _carry_on(found, rows, measured)
-    # No more rows are used again than there are; the estimates of later batches may say so.
+    # The estimates for later batches may exceed the rows that are left, so they are bounded.
     room = np.maximum(rows - np.concatenate([[0.0], np.cumsum(found)[:-1]]), 0.0)
     return ReuseProfile(rows=rows, num_nodes=num_nodes, next_uses=np.minimum(found, room))
 
 
 def _carry_on(found: NDArray[np.float64], rows: float, measured: list[float]) -> None:
-    """Fill what follows the ``measured`` distances."""
-    first = min(measured[0] / rows, _MOST)  # of the rows of a batch, the share that is in the next one too
+    """Extrapolate from the ``measured`` distances."""
+    first = min(measured[0] / rows, _MOST)  # share of a batch's rows that the next one has too
     second = min(max(1 - measured[1] / measured[0], first), _MOST) if len(measured) > 1 else first
-    # Of a beta distribution with these moments; where all nodes are alike it is narrow, and the ratio constant.
+    # A beta distribution with these moments. If all nodes are alike it is narrow, and the ratio is constant.
     spread = second - first
     total = max(1 + first - 2 * second, 0.0) / spread if spread > 1e-9 else 0.0
     other = total - (first * (total + 1) - 1)
@@ -374,18 +375,18 @@ def _carry_on(found: NDArray[np.float64], rows: float, measured: list[float]) ->
 def cache_outlook(
     profile: ReuseProfile, policy: PlannerName, *, num_batches: int, is_reset: bool = False
 ) -> CacheOutlook:
-    """Return what a cache of any size misses in the long run. Pure.
+    """Return the misses for every cache size in the long run. Pure.
 
-    Belady's policy keeps the rows that are used again soonest: all whose next use is nearer than some distance, each
-    for that many batches. It sees its superbatch and the next one. The others are taken for LRU, which keeps every row
-    until as many different ones were used since.
+    Belady's policy keeps the rows with the nearest next use: all below some distance, each for that many batches. It
+    sees its superbatch and the next one. The other policies are modelled as LRU, which keeps each row until as many
+    different rows as the cache holds have been used.
 
     Parameters
     ----------
-    profile : of the batches
-    policy : of the cache
+    profile : the batches' reuse profile
+    policy : the cache's policy
     num_batches : S
-    is_reset : each superbatch starts from an empty cache, and sees itself alone
+    is_reset : each superbatch starts from an empty cache, and has no look-ahead
     """
     distances = np.arange(1, len(profile.next_uses) + 1, dtype=np.float64)
     uses = profile.next_uses
@@ -394,7 +395,7 @@ def cache_outlook(
     elif is_reset:
         uses = uses * np.maximum(1 - distances / num_batches, 0.0)
     elif policy == "belady":
-        # From the middle of its superbatch, to the end of the next one.
+        # From the middle of its superbatch to the end of the next one.
         uses = uses * np.clip(1.5 * num_batches + 0.5 - distances, 0.0, 1.0)
     hits = np.concatenate([[0.0], np.cumsum(uses)])
     if policy == "belady":
@@ -402,8 +403,8 @@ def cache_outlook(
     else:
         held = np.concatenate([[0.0], np.cumsum(profile.rows - hits[:-1])])
     inside = (held < profile.num_nodes) & (np.concatenate([[1.0], np.diff(held)]) > 0)
-    # Slots that are left hold rows of which nothing is known; with a slot for each node nothing is missed.
-    # A table without nodes has no size of a cache that is less than all of them.
+    # Spare slots hold rows without a known use. With a slot for each node there are no misses.
+    # A table without nodes has no smaller cache size.
     is_blind = (is_reset or policy == "none") and bool(inside.any())
     last = hits[inside][-1] if is_blind else profile.rows
     return CacheOutlook(

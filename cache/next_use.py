@@ -1,4 +1,4 @@
-"""The planner's table of nodes: when each is used next, and then in which slot it lives."""
+"""The planner's node table: each node's next use, and then its slot."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _MAX_LOAD: Final = 0.5
 _DIRECT_BYTES: Final = 4
 _CELL_BYTES: Final = 12
-_HASH_BYTES_PER_ACCESS: Final = 24  # at most, were every access to another node: half the cells are empty
+_HASH_BYTES_PER_ACCESS: Final = 24  # with every access to another node: half of the cells are empty
 
 
 def table_bytes(num_nodes: int, num_accesses: int) -> int:
-    """Return the most that the table of `PlannerTable.for_trace` takes. Pure."""
+    """Return the most bytes for a `PlannerTable.for_trace`. Pure."""
     is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
     return _DIRECT_BYTES * num_nodes if is_direct else _hash_bytes(num_accesses)
 
 
 def _hash_bytes(num_accesses: int) -> int:
-    """Return the most that a hash table of ``num_accesses`` different nodes takes. Pure."""
+    """Return the most bytes for a hash table with ``num_accesses`` distinct nodes. Pure."""
     cells = 1 << math.ceil(math.log2(max(num_accesses, 512) / _MAX_LOAD))
-    return _CELL_BYTES * cells * 3 // 2  # while it grows, the smaller one is there as well
+    return _CELL_BYTES * cells * 3 // 2  # during growth the smaller table exists as well
 
 
 class PlannerTable:
-    """One int32 per node: a slot (>= 0), a batch of the plan in work, or nothing. Not thread-safe.
+    """One int32 per node: a slot (>= 0), a batch in the current plan, or nothing. Not thread-safe.
 
     Direct, with 4 bytes a node, if the number of nodes is given, else a hash table that grows with the nodes seen.
     A batch t is stored as ``base - t``, and each plan takes a lower ``base``: entries of earlier plans become
@@ -57,13 +57,13 @@ class PlannerTable:
 
     @classmethod
     def for_trace(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return the smaller kind of table for ids below ``num_nodes`` and that many accesses."""
+        """Return the smaller kind of table for ids below ``num_nodes`` and ``num_accesses`` accesses."""
         is_direct = _DIRECT_BYTES * num_nodes <= _HASH_BYTES_PER_ACCESS * num_accesses
         return cls(num_nodes if is_direct else None)
 
     @classmethod
     def smallest(cls, num_nodes: int, num_accesses: int) -> PlannerTable:
-        """Return the kind of table that takes less at its most, 4 bytes a node or fewer; it may be slower."""
+        """Return the kind of table with the smaller peak, at most 4 bytes per node; it may be slower."""
         return cls(num_nodes if _DIRECT_BYTES * num_nodes <= _hash_bytes(num_accesses) else None)
 
     @property
@@ -72,25 +72,25 @@ class PlannerTable:
         return self.keys.nbytes + self.values.nbytes
 
     def begin(self, horizon: int) -> None:
-        """Start a plan over ``horizon`` batches: every entry becomes void."""
+        """Start a plan over ``horizon`` batches, and invalidate every entry."""
         if self.num_nodes is None:
             self.keys[:] = -1
             self.num_keys = 0
-        # A plan that was cut short left batches behind, which this one would take for its own; and the values of
-        # batches, which fall from plan to plan, must not reach the mark of the device.
+        # An interrupted plan left batches behind that this one would mistake for its own. The batches' values, which
+        # fall from plan to plan, must not reach the device mark.
         if not self._is_clean or self.num_nodes is None or self.base - 2 * horizon <= DEVICE + 1:
             self.values[:] = NOTHING
             self.base = _FIRST_BASE
         self._is_clean = False
 
     def end(self, horizon: int) -> None:
-        """End a plan: its batches become void; its slots mean nothing to a plan that does not name their nodes."""
-        # The values of the next plan's batches lie below those of this one, which thereby mean nothing.
+        """End a plan: its entries become void, except slots for a plan that names their nodes."""
+        # The next plan's batches have values below this plan's, so the old values become meaningless.
         self.base -= horizon
         self._is_clean = True
 
     def reserve(self, more: int) -> None:
-        """Make room for ``more`` new nodes; does nothing for a direct table."""
+        """Make room for ``more`` new nodes; no effect on a direct table."""
         needed = self.num_keys + more
         if self.num_nodes is not None or needed <= _MAX_LOAD * len(self.keys):
             return
@@ -101,7 +101,7 @@ class PlannerTable:
         self.keys, self.values = keys, values
 
     def put(self, ids: IdArray, value: int) -> None:
-        """Give each of ``ids`` one value.
+        """Set one value for all ``ids``.
 
         Raises
         ------
@@ -119,7 +119,7 @@ class PlannerTable:
 
 @njit(cache=True, nogil=True)
 def cell(keys: IdArray, node: int) -> int:
-    """Return where ``node`` is or belongs: itself in a direct table, its place in a hash table."""
+    """Return ``node``'s index: itself in a direct table, its present or future place in a hash table."""
     size = keys.shape[0]
     if size == 0:
         return node

@@ -1,4 +1,4 @@
-"""Planners of one superbatch after another: Belady's, and every other policy in the same form."""
+"""Planners for consecutive superbatches: Belady's, and every other policy in the same form."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PlannerName = Literal["belady", PolicyName]
 
-# Beside its feature row, a slot takes a tag, and with Belady its row's id in the plan in execution and in the next one
-# and a place on the free list; with an online policy the id in two plans and in the queues, links, a mark and a stamp.
-# A node takes its slot and, for S3-FIFO, when it was evicted.
+# Bytes of a slot besides its feature row. Every policy: a tag. Belady: the row's id in the current plan and in the next
+# one, and a place on the free list. An online policy: the id in two plans and in the queues, links, a mark and a stamp.
+# Bytes of a node: its slot and, for S3-FIFO, the time of its eviction.
 _TAG_BYTES: Final = 8
 _BELADY_BYTES: Final = 8 + 8 + 4
 _QUEUE_BYTES: Final = 8 + 8 + 8 + 8 + 1 + 8
@@ -38,20 +38,20 @@ _GHOST_BYTES: Final = 8
 
 
 class SuperbatchPlanner(Protocol):
-    """Plans superbatches in the order of their execution. Not thread-safe."""
+    """Plans superbatches in their order of execution. Not thread-safe."""
 
     @property
     def resident(self) -> IdArray:
-        """(<= C,) the row in each slot that the next plan counts on, -1 where empty."""
+        """(<= C,) row in each slot when the next plan begins, -1 if empty."""
         ...
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:
-        """Plan ``accesses``, and count on the plan being executed.
+        """Plan ``accesses``. The planner assumes that the plan is executed.
 
         Parameters
         ----------
-        accesses : the trace of the next superbatch; sorted, as a `Trace` has it
-        lookahead : the trace of the one after it
+        accesses : the next superbatch's trace, sorted as in a `Trace`
+        lookahead : the following superbatch's trace
         """
         ...
 
@@ -66,16 +66,17 @@ class SuperbatchPlanner(Protocol):
 
 
 class BeladyPlanner:
-    """Belady's MIN: each plan takes over what the one before left behind, and looks ahead.
+    """Belady's MIN: each plan begins with the content that the last one left, and looks ahead.
 
     Parameters
     ----------
     num_nodes : N
     capacity : C
-    resident : (<= C,) the row in each slot, -1 where empty
-    reset : every superbatch starts from an empty cache and sees itself alone (Park et al., "Ginex", VLDB'22)
-    device_resident : ids that the device holds
-    expected_accesses : of a superbatch and its look-ahead; the table is hashed if that is smaller; None: it is direct
+    resident : (<= C,) row in each slot, -1 if empty
+    reset : every superbatch starts from an empty cache without look-ahead (Park et al., "Ginex", VLDB'22)
+    device_resident : ids on the device
+    expected_accesses : accesses of a superbatch and its look-ahead. The table is hashed if that makes it smaller. None
+        means a direct table.
 
     Raises
     ------
@@ -106,7 +107,7 @@ class BeladyPlanner:
 
     @property
     def resident(self) -> IdArray:
-        """(C,) the row in each slot that the next plan counts on, -1 where empty."""
+        """(C,) row in each slot when the next plan begins, -1 if empty."""
         return self._resident
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:
@@ -125,13 +126,13 @@ class BeladyPlanner:
             device_resident=self._device_resident,
             table=self._table,
         )
-        # The next plan starts from what this one leaves, long before it was executed.
+        # The next plan starts from this plan's final content, long before this one is executed.
         if not self._reset:
             self._resident = plan.resident_after
         return plan
 
     def restart(self, resident: IdArray) -> None:
-        """Count on ``resident`` (<= C,) instead; of a row in two slots, one of which was given up, the first counts.
+        """Continue from ``resident`` (<= C,). If a row is in two slots, one of them freed, the first counts.
 
         Raises
         ------
@@ -139,7 +140,7 @@ class BeladyPlanner:
             There are more rows than slots, or an entry is below -1.
         """
         self._resident = initial_content(NO_ROWS if self._reset else resident, self._capacity)
-        # A slot that was given up keeps its row until another comes; the row may have been admitted again meanwhile.
+        # A freed slot keeps its row until another row enters. The row may have been admitted again meanwhile.
         filled = np.flatnonzero(self._resident >= 0)
         _, first = np.unique(self._resident[filled], return_index=True)
         again = np.ones(len(filled), dtype=np.bool_)
@@ -148,12 +149,12 @@ class BeladyPlanner:
 
 
 class PolicyPlanner:
-    """A policy that does not look ahead, run over the trace. How it is cut into superbatches changes nothing.
+    """A policy without look-ahead, run over the trace. The cut into superbatches does not change its steps.
 
     Parameters
     ----------
-    policy : whose `resident` rows the slots hold at first
-    on_device : (N,) bool, which ids the device holds, kept from the policy; None: none
+    policy : the policy; its `resident` rows are the slots' initial content
+    on_device : (N,) bool, True for ids on the device, which the policy ignores. None means that there are none.
     """
 
     def __init__(self, policy: Policy, *, on_device: NDArray[np.bool_] | None = None) -> None:
@@ -162,11 +163,11 @@ class PolicyPlanner:
 
     @property
     def resident(self) -> IdArray:
-        """(C,) the row in each slot that the next plan counts on, -1 where empty."""
+        """(C,) row in each slot when the next plan begins, -1 if empty."""
         return self._policy.resident
 
     def plan(self, accesses: Accesses, lookahead: Accesses = ()) -> CachePlan:  # noqa: ARG002  SuperbatchPlanner's
-        """Let the policy decide ``accesses``, batch by batch; ``lookahead`` is of no use to it.
+        """Let the policy decide ``accesses``, batch by batch. It does not use ``lookahead``.
 
         Raises
         ------
@@ -194,9 +195,9 @@ class PolicyPlanner:
         )
 
     def restart(self, resident: IdArray) -> None:  # noqa: ARG002  SuperbatchPlanner's
-        """Start from what the policy holds at first, which is in its slots still: nothing, or what never changes.
+        """Start from the policy's initial content, which is still in its slots: no rows, or rows that never change.
 
-        An online policy counts on no slot, so that ``resident`` rows are simply overwritten.
+        An online policy starts with empty slots, so ``resident`` rows are simply overwritten.
         """
         self._policy.restart()
 
@@ -204,7 +205,7 @@ class PolicyPlanner:
         if self._on_device is None:
             self._policy.decide(nodes, actions)
             return
-        # Rows of the device are kept from the policy: one that saw them would give them slots.
+        # Rows on the device are hidden from the policy, which would give them slots.
         on_host = ~np.take(self._on_device, nodes)
         decided = np.empty(int(np.count_nonzero(on_host)), dtype=np.int32)
         self._policy.decide(nodes[on_host], decided)
@@ -222,16 +223,16 @@ def make_planner(
     device_resident: IdArray = NO_ROWS,
     expected_accesses: int | None = None,
 ) -> SuperbatchPlanner:
-    """Return the planner ``name``: Belady's, or that of the policy of this name.
+    """Return the planner ``name``: Belady's, or the policy of this name as a planner.
 
     Parameters
     ----------
-    name : of `PlannerName`
+    name : a `PlannerName`
     num_nodes : N
     capacity : C
-    hot : rows of a static cache, the hottest first; unused by the others
-    device_resident : ids that the device holds
-    reset, expected_accesses : of `BeladyPlanner`; unused by the others
+    hot : a static cache's rows, the hottest first; other policies ignore it
+    device_resident : ids on the device
+    reset, expected_accesses : as in `BeladyPlanner`; other policies ignore them
 
     Raises
     ------
@@ -250,7 +251,7 @@ def make_planner(
         )
     if name not in get_args(PolicyName):
         raise ConfigError(f"policy {name!r} is not one of belady, {', '.join(get_args(PolicyName))}")
-    # A mask and not a list: it is looked up once for each access.
+    # A mask and not a list, because each access looks it up.
     on_device = None
     if len(device_resident):
         on_device = np.zeros(num_nodes, dtype=np.bool_)
@@ -261,7 +262,7 @@ def make_planner(
 
 
 def slot_bytes(name: PlannerName) -> int:
-    """Return the bytes kept per slot by planner, plan and `SlotCache`, the row not included. Pure."""
+    """Return the bytes per slot in planner, plan and `SlotCache`, without the row. Pure."""
     if name == "none":
         return 0
     if name == "static":
@@ -270,6 +271,6 @@ def slot_bytes(name: PlannerName) -> int:
 
 
 def node_bytes(name: PlannerName) -> int:
-    """Return the bytes that the planner keeps per node of the graph; Belady's may be fewer: `table_bytes`. Pure."""
+    """Return the planner's bytes per graph node; Belady's may take less: `table_bytes`. Pure."""
     kernel = ONLINE_KERNELS.get(name)
     return _MAP_BYTES + (_GHOST_BYTES if kernel and kernel.has_ghosts else 0)

@@ -1,4 +1,4 @@
-"""The host cache itself: executes the steps of a plan or policy on a preallocated buffer of rows."""
+"""The host cache itself: it executes a plan's or policy's steps on a preallocated row buffer."""
 
 from __future__ import annotations
 
@@ -27,24 +27,24 @@ _STORED: Final = {
     kernels.BFLOAT16: "bfloat16",
     kernels.INT8: "int8 with its scale",
 }
-_PARALLEL_BYTES: Final = 1 << 20  # less than this per thread is copied sooner than a thread wakes
+_PARALLEL_BYTES: Final = 1 << 20  # a smaller part is copied sooner than a thread wakes
 
 
 class SlotCache:
-    """C rows in memory, each with the id of the node that it belongs to. Owns its copy threads until `close`.
+    """C rows in memory, each tagged with its node id. Owns its copy threads until `close`.
 
-    Nothing is allocated per batch. One gather at a time executes steps; another thread may `copy_held` rows. A hit
-    whose slot holds another row raises, whatever the plan says.
+    Nothing is allocated per batch. One gather at a time executes steps; another thread may `copy_held` rows. If a hit's
+    slot holds another row, the hit raises.
 
     Parameters
     ----------
     capacity : C
     dim : F
-    dtype : of the rows as they are held, and of the batch buffers; these may be float32 if the rows are float16,
-        bfloat16 or int8 with a scale, to be converted as they are copied, without a loss
-    is_bfloat16 : whether uint16 elements are bfloat16
-    scale : (N,) float32, the factor of each int8 row; None: rows of another dtype
-    threads : that copy hits if a batch has enough of them
+    dtype : dtype of the held rows and of the batch buffers. The buffers may be float32 if the rows are float16,
+        bfloat16 or int8 with a scale; rows are then converted without a loss.
+    is_bfloat16 : uint16 elements are bfloat16
+    scale : (N,) float32, int8 rows' factors. None for other dtypes.
+    threads : number of threads that copy hits, if a batch has enough hits
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class SlotCache:
                 f"a cache of {capacity} rows of {dim} elements and {threads} threads cannot be made; needs "
                 "capacity >= 0, dim >= 1 and threads >= 1"
             )
-        # On a page, so that a row of whole cache lines touches no other line. Its pages come as rows are admitted: to
-        # touch all of them here would hold up the first batch by a second for each GB.
+        # On a page, so that a row of whole cache lines touches no other line. Its pages are touched as rows are
+        # admitted: touching all of them here would delay the first batch by a second per GB.
         rows = aligned_bytes(capacity * dim * np.dtype(dtype).itemsize)
         self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
         self._mode = _mode(self._rows.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
-        # The same memory once more as bytes, as halves and as words: a kernel takes arrays of one dtype.
+        # The same memory as bytes, as halves and as words, because a kernel takes arrays of one dtype.
         self._octets = self._rows.reshape(-1).view(np.uint8)
         self._halves = (
             self._octets.view(np.uint16) if self._mode in _TWO_BYTES else np.empty(0, dtype=np.uint16)
@@ -76,30 +76,30 @@ class SlotCache:
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
-        # A row that is being replaced is no row: whoever copies rows for others waits for an admission, and it for him.
+        # A row during its replacement is invalid. This lock makes `copy_held` and an admission wait for each other.
         self._changing = threading.Lock()
-        # One thread fewer than asked for, as the one that gathers copies too.
+        # One thread fewer than requested, because the gathering thread copies too.
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads - 1, "gloader-copy") if threads > 1 else None
 
     @property
     def resident(self) -> IdArray:
-        """(C,) the row that each slot holds, -1 where empty; a copy."""
+        """(C,) row in each slot, -1 if empty; a copy."""
         return self._tags.copy()
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the rows and their tags."""
+        """Bytes for the rows and their tags."""
         return self._rows.nbytes + self._tags.nbytes
 
     def fill(self, rows: IdArray, source: FeatureSource, *, chunk_rows: int = 1 << 16) -> None:
-        """Read ``rows`` into the first slots, piece by piece, and empty the others.
+        """Read ``rows`` into the first slots, piece by piece, and empty the other slots.
 
         Parameters
         ----------
         rows : (<= C,) row ids
-        source : of the features
-        chunk_rows : rows asked for at once
+        source : the features
+        chunk_rows : rows per read
 
         Raises
         ------
@@ -111,7 +111,7 @@ class SlotCache:
         self.clear()
         for start in range(0, len(rows), chunk_rows):
             part = rows[start : start + chunk_rows]
-            # The tags come after the rows: if reading fails, these slots are empty.
+            # The tags come after the rows, so that the slots stay empty if the read fails.
             source.read_into(part, self._rows[start : start + len(part)])
             self._tags[start : start + len(part)] = part
 
@@ -120,17 +120,17 @@ class SlotCache:
         self._tags[:] = -1
 
     def copy_held(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
-        """Copy those of the ``wanted`` rows that are here, as they are held; return which, (M,). Thread-safe.
+        """Copy the cached rows among ``wanted`` in their stored form; return their mask (M,). Thread-safe.
 
         Parameters
         ----------
         wanted : (M,) row ids, ascending
-        out : (M, R) their bytes; rows that are not here are left alone
+        out : (M, R) the rows' bytes; entries for other rows are left unchanged
 
         Raises
         ------
         ShapeError
-            ``out`` is not of that shape.
+            ``out`` has another shape.
         """
         row_bytes = self._rows.itemsize * self._rows.shape[1]
         if out.shape != (len(wanted), row_bytes) or out.dtype != np.uint8 or not out.flags.c_contiguous:
@@ -141,7 +141,7 @@ class SlotCache:
         is_held = np.zeros(len(wanted), np.bool_)
         if not len(wanted):
             return is_held
-        # Which slots to look at is found while they may change: what they hold is asked again below.
+        # This finds candidate slots while they may change. The kernel below checks their tags again.
         slots = np.flatnonzero((self._tags >= wanted[0]) & (self._tags <= wanted[-1]))
         rows = self._tags[slots]
         order = np.argsort(rows)
@@ -159,34 +159,34 @@ class SlotCache:
         return is_held
 
     def execute(self, step: CacheStep, nodes: IdArray, out: NDArray[Any], source: FeatureSource) -> ReadStats:
-        """Put the rows of a batch into ``out``: hits are copied, misses read, and some of them kept.
+        """Put a batch's rows into ``out``: copy the hits, read the misses, and keep some misses.
 
-        When reading fails the cache is what it was before.
+        If the read fails, the cache is unchanged.
 
         Parameters
         ----------
-        step : what the plan or the policy says of this batch
-        nodes : (U,) int64, node ids of the batch
+        step : the batch's step, from the plan or the policy
+        nodes : (U,) int64, the batch's node ids
         out : (>= U, F) C-contiguous, of the cache's dtype or float32
-        source : of the rows that miss
+        source : the missing rows' source
 
         Raises
         ------
         PlanError
             A slot or position is out of range, or a hit's slot holds another row.
         """
-        # In this order: a row that is admitted may take the slot of a hit of the same step.
+        # In this order, because an admitted row may take the slot of a hit in the same step.
         self.copy_hits(step, nodes, out)
         read = source.read_into(step.miss_row, out, at=step.miss_pos)
         self.admit(step, nodes, out)
         return read
 
     def copy_hits(self, step: CacheStep, nodes: IdArray, out: NDArray[Any]) -> None:
-        """Copy the hits of ``step`` to their positions in ``out``.
+        """Copy ``step``'s hits to their positions in ``out``.
 
         Parameters
         ----------
-        step, nodes, out : as for `execute`
+        step, nodes, out : as in `execute`
 
         Raises
         ------
@@ -207,26 +207,26 @@ class SlotCache:
                 for part in range(1, parts)
                 if self._pool is not None
             ]
-        # This thread copies the first part while the pool copies the others. All have ended when the list is complete:
-        # nobody writes to ``out`` after this call, whether it raises or not.
+        # This thread copies the first part while the pool copies the others. All have ended when the list is complete,
+        # so no thread writes to ``out`` after this call, even if it raises.
         bad = [self._copy(step, nodes, out, bounds[0], bounds[1]), *(part.result() for part in pending)]
         for index in bad:
             if index >= 0:
                 raise PlanError(self._bad_hit(step, nodes, index))
 
     def admit(self, step: CacheStep, nodes: IdArray, out: NDArray[Any]) -> None:
-        """Copy the rows that ``step`` lets in from ``out`` to their slots.
+        """Copy the rows that ``step`` admits from ``out`` to their slots.
 
         Parameters
         ----------
-        step, nodes, out : as for `execute`; ``out`` holds the rows of the batch by now
+        step, nodes, out : as in `execute`; ``out`` now holds the batch's rows
 
         Raises
         ------
         PlanError
             A position or slot is out of range.
         FeatureValueError
-            A value of ``out`` is none that the stored dtype can hold; the slot is empty now.
+            The stored dtype cannot hold a value in ``out``; the slot is now empty.
         """
         self._check(nodes, out)
         is_inexact = False
@@ -279,7 +279,7 @@ class SlotCache:
         return bad
 
     def _check(self, nodes: IdArray, out: NDArray[Any]) -> None:
-        """Refuse a buffer that the kernels would leave."""
+        """Raise ShapeError for a buffer that the kernels would exceed."""
         if (
             out.ndim != 2
             or out.shape[1] != self._rows.shape[1]
@@ -303,7 +303,7 @@ class SlotCache:
 
 
 def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
-    """Return how rows become float32; 0 if they cannot. Pure."""
+    """Return the conversion from stored rows to float32, or 0 if there is none. Pure."""
     if dtype == np.float16:
         return kernels.FLOAT16
     if dtype == np.uint16 and is_bfloat16:
@@ -312,10 +312,10 @@ def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
 
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:
-    """Return the bytes of ``rows`` (n, F) as a flat view of the widest integers that a row is made of."""
+    """Return ``rows`` (n, F) as a flat byte view with the widest integers that divide a row."""
     row_bytes = rows.itemsize * rows.shape[1]
     flat = rows.reshape(-1).view(np.uint8)
-    # The widest word of which a row is a whole number: the kernels then copy eight bytes at once.
+    # The widest word that divides a row lets the kernels copy eight bytes at once.
     for word in (np.uint64, np.uint32, np.uint16):
         if row_bytes % np.dtype(word).itemsize == 0:
             return flat.view(word)

@@ -1,6 +1,6 @@
-"""The loops of the slot cache: rows out of their slots and into them, byte by byte or converted.
+"""The slot cache's loops, which copy rows from their slots and into them, byte by byte or converted.
 
-Each checks what it is told and stops at the first contradiction: positions and slots in range, tags as planned.
+Each loop checks its arguments and stops at the first contradiction: positions and slots in range, tags as planned.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ FLOAT16, BFLOAT16, INT8 = (
     1,
     2,
     3,
-)  # how rows are stored that become float32; INT8 is times the scale of the row
-# Slots of hits lie at random: the first cache lines of a row are asked for eight rows early. Within a row the
-# hardware follows by itself.
+)  # stored forms that become float32; INT8 is multiplied by the row's scale
+# Slots of hits lie at random, so the first cache lines of a row are prefetched eight rows early. The hardware
+# prefetches the rest of a row by itself.
 _AHEAD: Final = 8
 _LINES: Final = 8
 _LINE_BYTES: Final = 64
@@ -48,7 +48,7 @@ def copy_hits(
     start: int,
     stop: int,
 ) -> int:
-    """Copy hits ``start:stop``; return the first that is out of range or not its slot's row, or -1."""
+    """Copy hits ``start:stop``; return the first that is out of range or in a slot with another row, or -1."""
     line = _LINE_BYTES // rows.itemsize
     lines = min(_LINES, (width + line - 1) // line)
     for i in range(start, stop):
@@ -77,9 +77,9 @@ def copy_held(
     out: NDArray[np.uint8],
     is_held: NDArray[np.bool_],
 ) -> int:
-    """Copy the wanted rows that their slots still hold; return how many.
+    """Copy the wanted rows that their slots still hold, and return their number.
 
-    ``rows`` ascend, with the slot that each was in when they were listed, and so does ``wanted``.
+    ``rows`` and ``wanted`` are ascending; ``slots`` holds each row's slot at the time of the listing.
     """
     count, at = 0, 0
     for i in range(wanted.shape[0]):
@@ -128,7 +128,7 @@ def widen_hits(
     start: int,
     stop: int,
 ) -> int:
-    """Do what `copy_hits` does, to float32. ``halves`` and ``octets`` are the same rows."""
+    """Copy hits as `copy_hits` does, converted to float32. ``halves`` and ``octets`` view the same rows."""
     row_bytes = width if mode == INT8 else 2 * width
     fetched = min(row_bytes, _LINES * _LINE_BYTES)
     for i in range(start, stop):
@@ -164,17 +164,17 @@ def narrow_admissions(
     out: NDArray[np.float32],
     bits: NDArray[np.uint32],
 ) -> tuple[int, bool]:
-    """Do what `admit` does, from float32. ``bits`` are those of ``out``.
+    """Admit rows as `admit` does, converted from float32. ``bits`` is a view on ``out``.
 
-    Returns the first position in the step that is out of range or whose row cannot be stored exactly, or -1, and
-    whether it is the latter. The slot of such a row is left empty.
+    Returns a position in the step, or -1, and a flag. The position is the first one out of range, with False, or the
+    first one with a row that has no exact stored form, with True. The slot of such a row is left empty.
     """
     for i in range(admit_pos.shape[0]):
         position, slot = admit_pos[i], admit_slot[i]
         if not (0 <= position < nodes.shape[0] and 0 <= slot < tags.shape[0]):
             return i, False
         node = nodes[position]
-        # Empty until the whole row is in it: one that turns out inexact would be there in part.
+        # Empty until the whole row is stored, because an inexact row would be stored in part.
         tags[slot] = -1
         if mode == BFLOAT16:
             is_exact = narrow_to_bfloat16(halves, slot * width, bits, position * width, width)

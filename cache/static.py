@@ -1,8 +1,8 @@
 """Static caches, which hold the same rows for a whole run: hot sets, inclusion probabilities, device plans.
 
-Hot sets rank nodes by degree or by accesses. The inclusion probability of a node in a batch follows from the graph
-alone. A device plan says how many rows fit, which ones, and their slots. `divide_device_bytes` divides the device's
-room over the tables of several node types: the next byte goes where it saves most.
+Hot sets rank nodes by degree or by accesses. A node's inclusion probability in a batch follows from the graph alone. A
+device plan holds the number of rows that fit, the chosen rows and their slots. `divide_device_bytes` divides the
+device's room over the tables of several node types so that it saves the most bytes over the link.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def _count_occurrences(ids: NDArray[np.integer], counts: IdArray) -> None:
 def hottest_by_degree(degrees: IdArray, num_rows: int) -> IdArray:
     """Return the ``num_rows`` nodes of largest out-degree (PaGraph, SoCC'20, section 4.2), ascending. Pure.
 
-    A node that many others name as in-neighbour is sampled often. Nodes that nobody names are left out
-    even if there is room; ties go to the smaller id.
+    A node that is many nodes' in-neighbour is sampled often. Nodes without an out-edge are left out even if there is
+    room. The smaller id wins a tie.
 
     Parameters
     ----------
@@ -63,12 +63,12 @@ def hottest_first(scores: NDArray[np.integer] | NDArray[np.floating], num_rows: 
 
 
 def access_counts(accesses: Iterable[NDArray[np.integer]], num_nodes: int) -> IdArray:
-    """Count how often each node is in ``accesses``, in O(N) memory. Pure.
+    """Count each node's occurrences in ``accesses``, in O(N) memory. Pure.
 
     Parameters
     ----------
-    accesses : int32 or int64 ids in 0..num_nodes-1: the batches of a presampled trace, or pieces of a graph's edges, of
-        which each names a node once more as somebody's in-neighbour
+    accesses : int32 or int64 ids in 0..num_nodes-1: the batches of a presampled trace, or pieces of a graph's
+        in-neighbour lists
 
     Returns
     -------
@@ -112,15 +112,15 @@ class SlotMap:
 
     @property
     def slot_of(self) -> NDArray[np.int32]:
-        """(N,) the slot of each node, -1 where it has none."""
+        """(N,) each node's slot, -1 without a slot."""
         return self._slot_of
 
     def look_up(self, nodes: NDArray[np.integer], slots: NDArray[np.int32]) -> None:
-        """Write the slot of each of ``nodes`` (U,), ids in range, -1 where it has none."""
-        np.take(self._slot_of, nodes, out=slots, mode="clip")  # the mode that writes without a buffer
+        """Write each node's slot for ``nodes`` (U,), ids in range, -1 without a slot."""
+        np.take(self._slot_of, nodes, out=slots, mode="clip")  # this mode writes without a buffer
 
     def split(self, nodes: IdArray) -> CacheStep:
-        """Return which positions of ``nodes`` (U,) are hits, and in which slot, and which are misses.
+        """Return the positions and slots of hits among ``nodes`` (U,), and the positions of misses.
 
         Raises
         ------
@@ -169,18 +169,18 @@ def _split(
 
 
 _TINY: Final = 1e-300  # stands for zero in logarithms
-_OWN: Final = np.empty(0, dtype=np.int64)  # in place of degrees: those of the relation itself
+_OWN: Final = np.empty(0, dtype=np.int64)  # instead of degrees: the relation's own degrees
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationEdges:
-    """The edges of a relation, and how many of them a node draws in each hop."""
+    """A relation's edges, with each hop's fan-out."""
 
-    source: int  # number of the type
-    destination: int
-    offsets: Offsets  # where the in-neighbours of each destination begin
-    pieces: Callable[[], Iterable[NDArray[np.integer]]]  # all of them in order; called once for each hop
-    fanouts: Sequence[int]  # hop next to the seeds first; -1 takes all neighbours
+    source: int  # number of the source type
+    destination: int  # number of the destination type
+    offsets: Offsets  # start of each destination's in-neighbours
+    pieces: Callable[[], Iterable[NDArray[np.integer]]]  # all sources in order; called once per hop
+    fanouts: Sequence[int]  # the hop next to the seeds first; -1 takes all neighbours
 
 
 def inclusion_probabilities(
@@ -191,19 +191,19 @@ def inclusion_probabilities(
     batch_size: int,
     fanouts: Sequence[int],
 ) -> NDArray[np.float64]:
-    """Return the probability of each node to be in a batch, from the graph alone. O(E L). Pure.
+    """Return each node's probability to be in a batch, from the graph alone. O(E L). Pure.
 
-    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): a node is reached
-    from u with probability min(1, f / deg(u)) if u is in the batch, the in-edges being taken as independent.
-    As in `NeighborSampler.sample`, every node of the batch so far samples again in each hop.
+    Vertex inclusion probability analysis (Kaler et al., "SALIENT++", MLSys'23, section 4): if u is in the batch, a node
+    is reached from u with probability min(1, f / deg(u)). The in-edges are treated as independent. As in
+    `NeighborSampler.sample`, every node of the batch so far samples again in each hop.
 
     Parameters
     ----------
-    offsets : where the in-neighbours of each node begin
-    pieces : gives all E in-neighbours in order, in pieces; called once for each hop
-    seeds : (n,) distinct ids of the nodes that batches are made of
-    batch_size : B, seeds in a batch
-    fanouts : hop next to the seeds first; -1 takes all neighbours
+    offsets : each node's start in the in-neighbours
+    pieces : returns all E in-neighbours in order, in pieces; called once per hop
+    seeds : (n,) the seeds' distinct ids
+    batch_size : B, seeds per batch
+    fanouts : the hop next to the seeds first; -1 takes all neighbours
 
     Returns
     -------
@@ -222,26 +222,26 @@ def inclusion_by_type(
     batch_size: int,
     is_collective: bool = False,
 ) -> tuple[NDArray[np.float64], ...]:
-    """Return the probability of each node of each type to be in a batch, as `inclusion_probabilities` does. Pure.
+    """Return each node's probability to be in a batch, for several types, as `inclusion_probabilities` does. Pure.
 
     Parameters
     ----------
-    num_nodes : N of each type
-    relations : their edges
-    seeds : (n,) distinct ids of each type, which batches are made of
-    batch_size : B, seeds of all types in a batch
-    is_collective : a node draws among its in-edges of all relations together
+    num_nodes : each type's N
+    relations : each relation's edges
+    seeds : (n,) the seeds' distinct ids for each type
+    batch_size : B, seeds per batch over all types
+    is_collective : a node draws from its in-edges over all relations together
 
     Returns
     -------
-    (N,) float64 in [0, 1] of each type
+    (N,) float64 in [0, 1] for each type
     """
     absent = [np.ones(count, dtype=np.float64) for count in num_nodes]
     for mine, ids in zip(absent, seeds, strict=True):
         mine[ids] = 1 - min(batch_size / max(sum(map(len, seeds)), 1), 1.0)
     degrees = _degrees_of_all(num_nodes, relations) if is_collective else [_OWN] * len(num_nodes)
     for hop in range(max((len(edges.fanouts) for edges in relations), default=0)):
-        # To be absent is not to be drawn along any out-edge: a product over these, summed up as logarithms.
+        # A node is absent if no out-edge draws it: a product over its out-edges, computed as a sum of logarithms.
         logarithms = [np.log(np.maximum(mine, _TINY)) for mine in absent]
         for edges in relations:
             node = first = 0
@@ -262,7 +262,7 @@ def inclusion_by_type(
 
 
 def _degrees_of_all(num_nodes: Sequence[int], relations: Sequence[RelationEdges]) -> list[IdArray]:
-    """Return the in-degrees (N,) of each type, over all relations."""
+    """Return each type's in-degrees (N,), over all relations."""
     found = [np.zeros(count, dtype=np.int64) for count in num_nodes]
     for edges in relations:
         found[edges.destination] += degrees_between(edges.offsets, 0, num_nodes[edges.destination])
@@ -280,10 +280,10 @@ def _reach(
     absent: NDArray[np.float64],
     log_absent: NDArray[np.float64],
 ) -> int:
-    """Multiply the chance of each source to be absent by that of not being drawn in one hop, in logarithms.
+    """Multiply each source's probability to be absent by that of one hop, in logarithms.
 
-    Of the edges from ``first`` on, which belong to ``node`` and those behind it; return the node to go on with. A node
-    draws among ``degrees`` (N,) edges, or, if that is empty, among its own.
+    ``piece`` holds the edges from ``first`` on, which begin with those of ``node``. Returns the node to continue with.
+    A node draws from ``degrees`` (N,) edges, or from its own edges if ``degrees`` is empty.
     """
     last = first + piece.shape[0]
     while node < offsets.low.shape[0] - 1:
@@ -304,11 +304,11 @@ def _reach(
 
 _MAP_BYTES: Final = 4  # a node's entry of the slot map
 _SCALE_BYTES: Final = 4  # a row's factor, of int8 features
-_STEP_MARGIN: Final = 1.2  # batches are larger than the one that was tried
-# Of what is free, if no step was tried: a guess that leaves the model the other half.
+_STEP_MARGIN: Final = 1.2  # batches may be larger than the one of the trial step
+# Share of the free memory without a trial step: a guess that leaves the other half to the model.
 _UNTRIED_SHARE: Final = 0.5
-_SLACK_BYTES: Final = 512 << 20  # workspaces of libraries, fragmentation
-# Several ranks: NCCL takes 0.5 to 1.6 GB, of which what it sends later comes when it is first sent.
+_SLACK_BYTES: Final = 512 << 20  # library workspaces, fragmentation
+# With several ranks, NCCL takes 0.5 to 1.6 GB, a part of it only at the first transfer.
 _SLACK_OF_RANKS_BYTES: Final = 2 << 30
 
 
@@ -318,15 +318,15 @@ class DeviceCachePlan:
 
     num_nodes: int  # N
     rows: IdArray  # (D,) distinct node ids, ascending
-    expected_hit_rate: float | None = None  # share of accesses that these rows serve; None: not counted
+    expected_hit_rate: float | None = None  # share of accesses that these rows serve; None if not counted
 
     @property
     def holds_all(self) -> bool:
-        """Whether every row is on the device, so that nothing below has to bring any."""
+        """Every row is on the device, so that no other stage gathers any."""
         return 0 < self.num_nodes == len(self.rows)
 
     def slot_map(self) -> NDArray[np.int32]:
-        """Return the slot of each node (N,), -1 where it has none.
+        """Return each node's slot (N,), -1 without a slot.
 
         Raises
         ------
@@ -336,7 +336,7 @@ class DeviceCachePlan:
         return SlotMap(self.num_nodes, self.rows).slot_of
 
     def holds(self) -> NDArray[np.bool_]:
-        """Return which nodes' rows (N,) are on the device."""
+        """Return a node mask (N,) for rows on the device."""
         held = np.zeros(self.num_nodes, dtype=np.bool_)
         held[self.rows] = True
         return held
@@ -344,60 +344,60 @@ class DeviceCachePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceShare:
-    """Which rows of a batch the device brings itself, for those that bring the others."""
+    """A batch's rows that the device serves itself, for the stages that gather the others."""
 
-    # It reads rows that it does not hold from host memory itself: nothing is gathered for it.
+    # The device reads its missing rows from host memory itself, so nothing is gathered for it.
     reaches_all: bool = False
-    held: NDArray[np.bool_] | None = None  # (N,) which rows it holds; None: none, or all where `holds_all`
+    held: NDArray[np.bool_] | None = None  # (N,) mask of held rows; None for no rows, or with `holds_all`
     holds_all: bool = False
 
     def num_held(self, nodes: IdArray) -> int:
-        """Return how many rows of ``nodes`` (U,) the device holds."""
+        """Return the number of ``nodes`` (U,) whose rows the device holds."""
         if self.holds_all:
             return len(nodes)
         return 0 if self.held is None else int(np.count_nonzero(self.held[nodes]))
 
     def positions_left(self, nodes: IdArray) -> IdArray | None:
-        """Return the positions (M,) of ``nodes`` (U,) whose rows the host gathers; None for all of them."""
+        """Return the positions (M,) of ``nodes`` (U,) whose rows the host gathers, or None for all positions."""
         return None if self.held is None else np.flatnonzero(~self.held[nodes])
 
 
 def rows_that_fit(
     num_bytes: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
 ) -> int:
-    """Return how many rows a device cache of ``num_bytes`` holds: all N, or what is left beside the slot map. Pure.
+    """Return the number of rows in a device cache of ``num_bytes``: all N, or what fits next to the slot map. Pure.
 
     Parameters
     ----------
-    num_bytes : of device memory
+    num_bytes : device memory
     num_nodes : N
-    row_bytes : R, as stored: rows are widened when they are gathered
+    row_bytes : R, as stored, because rows are widened during the gather
     has_scale : rows are int8, each with a float32 factor
-    has_all_scales : the factors of all N rows are there too, for those that the host brings as they are stored
+    has_all_scales : the device holds the factors of all N rows, for rows that the host gathers in stored form
     """
     each = row_bytes + (_SCALE_BYTES if has_scale else 0)
     if each * num_nodes <= num_bytes:
-        return num_nodes  # without a map: a row's slot is its id
-    beside = (_MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)) * num_nodes
-    return min(max(num_bytes - beside, 0) // each, num_nodes)
+        return num_nodes  # no map: a row's slot is its id
+    per_node = (_MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)) * num_nodes
+    return min(max(num_bytes - per_node, 0) // each, num_nodes)
 
 
 def cache_bytes(
     num_rows: int, *, num_nodes: int, row_bytes: int, has_scale: bool = False, has_all_scales: bool = False
 ) -> int:
-    """Return the bytes of a device cache, its map included. Pure.
+    """Return the bytes of a device cache with its map. Pure.
 
     Parameters
     ----------
-    num_rows : rows that it holds
-    num_nodes : N; a cache of all of them has no map
+    num_rows : rows in the cache
+    num_nodes : N; a cache of all N rows has no map
     row_bytes : R, as stored
     has_scale : rows are int8, each with a float32 factor
-    has_all_scales : the factors of all N rows are there too, for those that the host brings as they are stored
+    has_all_scales : the device holds the factors of all N rows, for rows that the host gathers in stored form
     """
     each_node = _MAP_BYTES + (_SCALE_BYTES if has_all_scales else 0)
-    beside = each_node * num_nodes if 0 < num_rows < num_nodes else 0
-    return beside + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
+    per_node = each_node * num_nodes if 0 < num_rows < num_nodes else 0
+    return per_node + num_rows * (row_bytes + (_SCALE_BYTES if has_scale else 0))
 
 
 def automatic_bytes(
@@ -408,18 +408,18 @@ def automatic_bytes(
     batches_ahead: int,
     has_other_ranks: bool = False,
 ) -> int:
-    """Return how many bytes of a device a cache may take. Pure.
+    """Return the device bytes that a cache may take. Pure.
 
-    What is free, less the most that one step of the model took, the batches that are there beside the one it works
-    on, and a slack; half of what is free if no step was tried.
+    This is the free memory, less the peak of one trial step of the model, the other batches on the device, and a slack.
+    Without a trial step it is half of the free memory, less the batches.
 
     Parameters
     ----------
-    free_bytes : free memory before the step, the model's parameters already there
-    step_bytes : the most that a step took beyond that, its batch included; None: none was tried
-    batch_bytes : features and blocks of one batch
-    batches_ahead : batches on the device beside the step's own
-    has_other_ranks : whether the device talks to those of other ranks
+    free_bytes : free memory before the step, after the model's parameters
+    step_bytes : a step's peak, with its batch, above the memory before it. None without a trial step.
+    batch_bytes : one batch's features and blocks
+    batches_ahead : batches on the device besides the step's own
+    has_other_ranks : the device communicates with those of other ranks
     """
     slack = _SLACK_OF_RANKS_BYTES if has_other_ranks else _SLACK_BYTES
     ahead = batches_ahead * batch_bytes
@@ -435,14 +435,14 @@ def plan_device_cache(
     tail: NDArray[np.integer] | None = None,
     accesses: NDArray[np.integer] | None = None,
 ) -> DeviceCachePlan:
-    """Return the plan that holds the ``num_rows`` nodes of largest score. Pure.
+    """Return the plan for the ``num_rows`` nodes with the largest scores. Pure.
 
     Parameters
     ----------
     scores : (N,) accesses counted in presampled batches, inclusion probabilities or out-degrees
-    num_rows : rows to hold; N and more hold all
-    tail : (N,) ranks the nodes without a score, which fill what is left; None: those stay out
-    accesses : (N,) counts, for the expected hit rate; None: it is not known
+    num_rows : rows to hold; N or more for all
+    tail : (N,) ranks for nodes without a score, which fill the rest. None leaves them out.
+    accesses : (N,) counts for the expected hit rate. None if unknown.
     """
     num_nodes = len(scores)
     if num_rows >= num_nodes:
@@ -457,24 +457,24 @@ def plan_device_cache(
 
 
 def whole_device_cache(num_nodes: int) -> DeviceCachePlan:
-    """Return the plan of a device that holds every row. Pure."""
+    """Return the plan for a device that holds every row. Pure."""
     return DeviceCachePlan(
         num_nodes=num_nodes, rows=np.arange(num_nodes, dtype=np.int64), expected_hit_rate=1.0
     )
 
 
 def no_device_cache(num_nodes: int) -> DeviceCachePlan:
-    """Return the plan of a device that holds no rows. Pure."""
+    """Return the plan for a device that holds no rows. Pure."""
     return DeviceCachePlan(num_nodes=num_nodes, rows=NO_ROWS)
 
 
 def parse_hotness(name: str) -> DeviceHotness:
-    """Return ``name`` as the ranking that it names. Pure.
+    """Return ``name`` as a ranking for device rows. Pure.
 
     Raises
     ------
     ConfigError
-        It names none.
+        ``name`` is not a ranking.
     """
     if name == "presampled":
         return "presampled"
@@ -485,31 +485,33 @@ def parse_hotness(name: str) -> DeviceHotness:
     raise ConfigError(f"device_hotness={name!r} is not one of 'presampled', 'vip', 'degree'")
 
 
-# Rows of about the same score are counted together: sixteen steps to a factor of two, down to 2**-64 of the most.
+# Rows with nearly equal scores are counted together: sixteen steps per factor of two, down to 2**-64 of the maximum.
 _STEPS: Final = 16
 _OCTAVES: Final = 64
-# What an access to a row that nobody was seen to want is worth beside the least that was seen.
+# Value of an access to a row without a counted access, relative to the least counted one.
 _UNSEEN: Final = 1e-6
 _BISECTIONS: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DeviceShelf:
-    """The rows of a table, as far as the division of a device has to know them."""
+    """A table's measures for the device's division."""
 
-    scores: NDArray[np.integer] | NDArray[np.floating]  # (N,) accesses or chances, alike for all tables
+    scores: (
+        NDArray[np.integer] | NDArray[np.floating]
+    )  # (N,) accesses or chances, the same unit in all tables
     row_bytes: int  # R, as stored
-    saved_bytes: int  # over the link, for each access to a row that is held
+    saved_bytes: int  # over the link, for each access to a cached row
     has_scale: bool = False  # rows are int8, each with a float32 factor
-    has_all_scales: bool = False  # the factors of all N rows are there too
+    has_all_scales: bool = False  # the device holds the factors of all N rows
     levels: _Levels = field(init=False)
 
     def __post_init__(self) -> None:
-        """Count the rows of each score."""
+        """Count the rows with each score."""
         object.__setattr__(self, "levels", _Levels.of(self.scores))
 
     def num_bytes(self, num_rows: int) -> int:
-        """Return the bytes of so many of the rows, with the map of a table that is not held whole."""
+        """Return the bytes for ``num_rows`` cached rows, with the slot map unless all rows are cached."""
         return cache_bytes(
             num_rows,
             num_nodes=len(self.scores),
@@ -520,21 +522,21 @@ class DeviceShelf:
 
     @cached_property
     def row_cost(self) -> int:
-        """Bytes of one row."""
+        """One row's bytes."""
         return self.num_bytes(len(self.scores)) // max(len(self.scores), 1)
 
     @cached_property
     def map_cost(self) -> int:
-        """Bytes beside the rows of a table that is not held whole."""
+        """Bytes for the slot map and scales of a partly cached table."""
         return self.num_bytes(1) - self.row_cost if len(self.scores) > 1 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Levels:
-    """Rows counted by score, the hottest first; those without one are the last."""
+    """Row counts by score, the hottest first. Rows without a score come last."""
 
-    scores: NDArray[np.float64]  # (V,) of a row, descending
-    counts: NDArray[np.int64]  # (V,) rows of that score
+    scores: NDArray[np.float64]  # (V,) score per row, descending
+    counts: NDArray[np.int64]  # (V,) rows with that score
 
     @classmethod
     def of(cls, scores: NDArray[np.integer] | NDArray[np.floating]) -> _Levels:
@@ -553,22 +555,22 @@ class _Levels:
 
 
 def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple[int, ...]:
-    """Return the bytes of a device that each table gets, of which `rows_that_fit` makes rows. Pure.
+    """Divide a device's bytes over the tables; `rows_that_fit` turns the result into rows. Pure.
 
-    At one price of a byte, the same for all tables, each holds the rows that save more than they cost; the price is
-    the lowest at which they fit. A table that is not held whole pays for the map of its slots too, or holds nothing.
+    A byte has the same price for all tables, and each table caches the rows that save more than they cost. The price is
+    the lowest at which all fit. A table that is not cached completely also pays for its slot map, or caches nothing.
 
     Parameters
     ----------
-    num_bytes : for the rows of all tables together
+    num_bytes : bytes for all tables together
     shelves : the tables
     """
     if len(shelves) == 1:
         return (num_bytes,)
-    tables = [_Table(shelf) for shelf in shelves]
+    tables = [_TableSavings(shelf) for shelf in shelves]
     if sum(table.whole_bytes for table in tables) <= num_bytes:
         return tuple(table.whole_bytes for table in tables)
-    # High enough for nobody to hold anything: a byte saves no more than the hottest row's.
+    # At this price no table caches a row, because no byte saves more than the hottest row's.
     low, high = 0.0, 1.0 + max(table.most_gain for table in tables)
     for _ in range(_BISECTIONS):
         price = (low + high) / 2
@@ -581,8 +583,8 @@ def divide_device_bytes(num_bytes: int, shelves: Sequence[DeviceShelf]) -> tuple
     return tuple(held)
 
 
-def _spend(left: int, held: list[int], tables: Sequence[_Table]) -> None:
-    """Give the bytes that no price hands out where they save most: those of a level or a map. Changes ``held``."""
+def _spend(left: int, held: list[int], tables: Sequence[_TableSavings]) -> None:
+    """Spend the bytes that no price reaches on the largest savings, a level or a map at a time. Changes ``held``."""
     for _ in range(2 * len(tables)):
         options = [table.most_within(mine + left) for table, mine in zip(tables, held, strict=True)]
         gains = [
@@ -596,8 +598,8 @@ def _spend(left: int, held: list[int], tables: Sequence[_Table]) -> None:
         held[best] = options[best]
 
 
-class _Table:
-    """What bytes of a device save in the rows of a table."""
+class _TableSavings:
+    """Bytes saved by caching a table's rows, depending on the device bytes spent."""
 
     def __init__(self, shelf: DeviceShelf) -> None:
         self._shelf = shelf
@@ -605,26 +607,26 @@ class _Table:
         self._rows = np.concatenate([[0], np.cumsum(levels.counts)])
         per_row = levels.scores * shelf.saved_bytes
         self._saved = np.concatenate([[0.0], np.cumsum(per_row * levels.counts)])
-        self._gains = per_row / max(shelf.row_cost, 1)  # of a byte, descending
+        self._gains = per_row / max(shelf.row_cost, 1)  # per byte, descending
         self.most_gain = float(self._gains[0])
         self.whole_bytes = shelf.num_bytes(len(shelf.scores))
 
     def at_price(self, price: float) -> int:
-        """Return the bytes that pay where each costs ``price``."""
+        """Return the most profitable bytes at ``price`` per byte."""
         paying = int(np.searchsorted(-self._gains, -price, side="left"))
         some = self._shelf.num_bytes(int(self._rows[paying]))
         options = (self.whole_bytes, some, 0)
         return max(options, key=lambda num_bytes: (self.saved(num_bytes) - price * num_bytes, -num_bytes))
 
     def most_within(self, num_bytes: int) -> int:
-        """Return the most bytes of whole rows that ``num_bytes`` have room for."""
+        """Return the most bytes for whole rows within ``num_bytes``."""
         if num_bytes >= self.whole_bytes:
             return self.whole_bytes
         rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)
         return self._shelf.num_bytes(rows)
 
     def saved(self, num_bytes: int) -> float:
-        """Return what `most_within` so many bytes saves."""
+        """Return the reading bytes that `most_within` ``num_bytes`` saves."""
         if num_bytes >= self.whole_bytes:
             return float(self._saved[-1])
         rows = max(num_bytes - self._shelf.map_cost, 0) // max(self._shelf.row_cost, 1)

@@ -1,6 +1,7 @@
-"""The trace of a superbatch in about one byte per access, and the batches of any trace.
+"""A superbatch's trace in about one byte per access, and the batches of any trace.
 
-Node ids (M,) ascend within a batch. The gaps between them take one or two bytes each; a few wider gaps follow apart.
+Node ids (M,) ascend within a batch. The gaps between them take one or two bytes each. A few wider gaps follow
+separately.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
     Code = NDArray[np.uint8]
 
 
-# The code of a batch is its width, then for each id the number of ids left out before it: in one or two bytes, of
-# which the largest value says that the rest follows, seven bits a byte and the lowest first (LEB128). A width for the
-# whole batch, because a decoder that asks every byte for its meaning waits for the answer: at gaps about 128 it is
-# four times slower.
+# The code of a batch is its width, then for each id the number of ids skipped before it, in one or two bytes. The
+# largest value means that the rest follows, seven bits a byte and the lowest first (LEB128). The whole batch has one
+# width, because a decoder that tests each byte for its meaning waits for the result: four times slower at gaps of
+# about 128.
 _WIDE_ONE: Final = 255
 _WIDE_TWO: Final = 65535
-_FEW: Final = 8  # one wide gap in so many costs less, in time and space, than a second byte for every gap
-_MORE: Final = 128  # set in every byte of a rest but its last
+_FEW: Final = 8  # one wide gap in eight costs less, in time and space, than a second byte for every gap
+_MORE: Final = 128  # set in every byte of a rest except the last
 _TOP_SHIFT: Final = 56  # of the ninth byte; ids have 63 bits
 
 
 def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
-    """Return the code of strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
+    """Return the code for strictly ascending ids (U,) as (num_bytes,) uint8. Pure.
 
-    It takes about 1 byte an id if U is above a hundredth of the nodes, and 2 above some hundred-thousandths.
+    It takes about 1 byte per id if U is above a hundredth of the nodes, and 2 if above some hundred-thousandths.
 
     Raises
     ------
@@ -61,7 +62,7 @@ def encode_ids(sorted_ids: NDArray[np.integer]) -> Code:
 
 
 def decode_ids(code: Code, count: int) -> IdArray:
-    """Return the ``count`` ids of a code as (count,) int64. Pure.
+    """Return a code's ``count`` ids as (count,) int64. Pure.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def decode_ids(code: Code, count: int) -> IdArray:
 
 
 def decode_into(code: Code, out: IdArray) -> None:
-    """Decode a code of ``len(out)`` ids into ``out``.
+    """Decode a code for ``len(out)`` ids into ``out``.
 
     Raises
     ------
@@ -98,7 +99,7 @@ def _disorder(ids: NDArray[np.integer], bad: int) -> str:
 
 @njit(cache=True, nogil=True)
 def _rest_size(rest: int) -> int:
-    """Return the bytes of what a wide gap has above the largest narrow one."""
+    """Return the bytes for a wide gap's rest, the part above the largest narrow gap."""
     size = 1
     while rest >= _MORE:
         rest >>= 7
@@ -108,7 +109,7 @@ def _rest_size(rest: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _measure(ids: NDArray[np.integer]) -> tuple[int, int, int]:
-    """Return the width and the bytes of the code, and the first position out of order or -1."""
+    """Return the code's width and bytes, and the first position out of order or -1."""
     wide_ones, rests_one, rests_two = 0, 0, 0
     last = -1
     for position in range(ids.shape[0]):
@@ -159,7 +160,7 @@ def _encode_rest(rest: int, code: Code, at: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _decode(code: Code, out: IdArray) -> int:
-    """Fill ``out``; return the bytes of the code that were used, or -1 if it ends too early."""
+    """Fill ``out``; return the code bytes used, or -1 if the code ends too early."""
     size = code.shape[0]
     if size == 0 or not 1 <= code[0] <= 2:
         return -1
@@ -211,7 +212,7 @@ def _decode_twos(code: Code, out: IdArray) -> int:
 
 @njit(cache=True, nogil=True)
 def _decode_rest(code: Code, start: int) -> tuple[int, int]:
-    """Return what a wide gap has above the largest narrow one, and the bytes of that: 0 if they are no number."""
+    """Return a wide gap's rest and its length in bytes. The length is 0 if the bytes are no valid rest."""
     at = to_int(start)
     rest, shift = 0, 0
     while at < code.shape[0] and shift <= _TOP_SHIFT:
@@ -229,10 +230,10 @@ _BYTES_PER_BATCH: Final = 16  # a reference to the code and the length
 
 
 class Trace(Sequence[NDArray[np.int64]]):
-    """The sorted unique ids of the batches of a superbatch, coded; grows at its end only. Not thread-safe.
+    """Sorted unique ids for a superbatch's batches, coded. It grows only at its end. Not thread-safe.
 
-    A batch is decoded when it is asked for, in 0.5 to 2 ns an id. Slices share the codes.
-    Encoding (`encode_ids`) may happen in other threads than appending (`append_code`).
+    A batch is decoded on access, in 0.5 to 2 ns per id. Slices share the codes. `encode_ids` and `append_code` may run
+    in different threads.
     """
 
     __slots__ = ("_codes", "_lengths")
@@ -244,7 +245,7 @@ class Trace(Sequence[NDArray[np.int64]]):
             self.append(sorted_ids)
 
     def append(self, sorted_ids: NDArray[np.integer]) -> None:
-        """Add a batch of strictly ascending ids (U,), none of them negative.
+        """Add a batch with strictly ascending ids (U,), none negative.
 
         Raises
         ------
@@ -254,7 +255,7 @@ class Trace(Sequence[NDArray[np.int64]]):
         self.append_code(encode_ids(sorted_ids), len(sorted_ids))
 
     def append_code(self, code: Code, count: int) -> None:
-        """Add a batch of ``count`` ids that `encode_ids` coded."""
+        """Add a batch with ``count`` ids that `encode_ids` coded."""
         self._codes.append(code)
         self._lengths.append(count)
 
@@ -269,7 +270,7 @@ class Trace(Sequence[NDArray[np.int64]]):
     def __getitem__(self, batch: slice) -> Trace: ...
 
     def __getitem__(self, batch: int | slice) -> IdArray | Trace:
-        """Return the ids (U,) int64 of ``batch`` as a new array, or the trace of a slice."""
+        """Return the ids (U,) int64 of ``batch`` as a new array, or a slice's trace."""
         if isinstance(batch, slice):
             # Codes never change, so that a slice may share them while this trace grows.
             part = Trace()
@@ -280,19 +281,19 @@ class Trace(Sequence[NDArray[np.int64]]):
         return decode_ids(self._codes[batch], self._lengths[batch])
 
     def read(self, batch: int, scratch: IdArray) -> IdArray:
-        """Return the ids of ``batch`` as the first elements of ``scratch``, which has room for them."""
+        """Return ``batch``'s ids in the first elements of ``scratch``, which has room for them."""
         ids = scratch[: self._lengths[batch]]
         decode_into(self._codes[batch], ids)
         return ids
 
     @property
     def lengths(self) -> IdArray:
-        """(S,) accesses of each batch; a copy."""
+        """(S,) each batch's accesses; a copy."""
         return np.array(self._lengths, dtype=np.int64)
 
     @property
     def num_accesses(self) -> int:
-        """A, of all batches together."""
+        """A, over all batches."""
         return sum(self._lengths)
 
     @property
@@ -302,19 +303,19 @@ class Trace(Sequence[NDArray[np.int64]]):
 
 
 class BatchReader:
-    """Contiguous ids of one batch after another. Not thread-safe.
+    """Contiguous ids for one batch after another. Not thread-safe.
 
-    What `read` returns of a `Trace` lives in one buffer: it is good until the next call.
+    The result of `read` on a `Trace` is one buffer, valid until the next call.
 
     Parameters
     ----------
-    batches : S arrays of node ids, or a trace
-    name : what messages call them
+    batches : S arrays with node ids, or a trace
+    name : the batches' name in messages
 
     Raises
     ------
     PlanError
-        An array is not one-dimensional int32 or int64; ids themselves are for the kernels to check.
+        An array is not one-dimensional int32 or int64. The kernels check the ids.
     """
 
     def __init__(self, batches: Sequence[NDArray[np.integer]], name: str) -> None:
@@ -330,11 +331,11 @@ class BatchReader:
 
     @property
     def num_accesses(self) -> int:
-        """A, of all batches together."""
+        """A, over all batches."""
         return int(self.lengths.sum())
 
     def read(self, batch: int) -> NDArray[np.integer]:
-        """Return the ids (U,) of ``batch``."""
+        """Return ``batch``'s ids (U,)."""
         if isinstance(self.batches, Trace):
             return self.batches.read(batch, self._scratch)
         return self.batches[batch]
@@ -360,7 +361,7 @@ def kept(
 
 
 def lengths_of(batches: Sequence[NDArray[np.integer]]) -> IdArray:
-    """Return the accesses of each batch as (S,) int64. Pure."""
+    """Return each batch's accesses as (S,) int64. Pure."""
     if isinstance(batches, Trace):
         return batches.lengths
     return np.array([len(nodes) for nodes in batches], dtype=np.int64)

@@ -1,6 +1,6 @@
 """A store of feature rows (N, F): written to the SSD, read from it with every byte verified, or held in memory.
 
-`FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` serves the same interface from an
+`FeatureWriter` writes a new store, `FeatureStore` reads its rows, and `RamFeatures` is the same interface over an
 array.
 """
 
@@ -18,11 +18,11 @@ from gloader.errors import ConfigError, ShapeError, StoreError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes, ring_depth
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
+    detecting_replacement,
     find_manifest_name,
     read_manifest,
     require_same,
     stored_dtype,
-    told_apart,
 )
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
@@ -58,7 +58,7 @@ class FeatureWriter:
     path : the directory to create
     num_rows : N
     dim : F
-    dtype : as stored: float32, float16, bfloat16 or int8, as text or as numpy's
+    dtype : stored dtype: float32, float16, bfloat16 or int8, as text or as numpy's
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
     check_finite : refuse NaN and infinity (int8 always does)
 
@@ -86,12 +86,12 @@ class FeatureWriter:
         self._column: FeatureColumnWriter | None = None
 
     def __enter__(self) -> Self:
-        """Take the path and check the space.
+        """Store the path and check the space.
 
         Raises
         ------
         StoreExistsError, StoreLockedError, StoreWriteError
-            As `NewDirectory`.
+            As in `NewDirectory`.
         ShapeError
             The dimension is not positive.
         """
@@ -109,7 +109,7 @@ class FeatureWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A failed block commits nothing: half the rows would look like all of them.
+        # A failed block commits nothing, because half of the rows would look like all of them.
         if error is not None:
             self._directory.__exit__(kind, error, trace)
             return
@@ -151,7 +151,7 @@ class RamFeatures:
     array : (N, F)
         C-contiguous; bfloat16 as uint16 with ``is_bfloat16``.
     is_bfloat16 : bool
-        Whether uint16 elements are bfloat16.
+        Uint16 elements are bfloat16.
     scale : (N,) float32, optional
         Factor of each int8 row.
 
@@ -177,7 +177,7 @@ class RamFeatures:
         self._is_bfloat16 = is_bfloat16
         self._scale = scale
         bytes_view = array.reshape(-1).view(np.uint8)
-        # Elements of 16 bits leave no odd byte; of those of 8 bits nobody looks at the halves.
+        # Elements of 16 bits leave no odd byte. Elements of 8 bits are never read as halves.
         even = bytes_view.shape[0] // 2 * 2
         self._bytes = bytes_view
         self._halves = bytes_view[:even].view(np.uint16)
@@ -199,7 +199,7 @@ class RamFeatures:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of a stored element; uint16 for bfloat16."""
+        """A stored element's dtype; uint16 for bfloat16."""
         return self._array.dtype
 
     def read_into(self, rows: IdArray, out: NDArray[Any], /, *, at: IdArray | None = None) -> ReadStats:
@@ -212,7 +212,7 @@ class RamFeatures:
         out : (M, F), or (K, F) with ``at``
             C-contiguous, of the stored dtype or float32.
         at : (M,) int64, optional
-            Row of ``out`` for each of ``rows``; defaults to 0..M-1.
+            Row in ``out`` for each row id; defaults to 0..M-1.
 
         Raises
         ------
@@ -232,7 +232,7 @@ class RamFeatures:
         return ReadStats(rows=request.rows.shape[0], requests=0, bytes_read=0)
 
     def close(self) -> None:
-        """Do nothing; the array belongs to whoever made it."""
+        """Do nothing, because the array belongs to its creator."""
 
 
 MAX_EXTENT_BYTES = 256 * 1024  # the default bounce memory holds 31 reads of this size in flight
@@ -244,20 +244,20 @@ _LOAD_BYTES = 4 * 2**20  # read at a time when all rows are read
 class FeatureStore:
     """A matrix of features on the SSD, open for reading: a `FeatureSource`.
 
-    Thread-safe: calls of `read_into` from several threads take turns. Owns its file, a lane with threads or a ring,
-    and its bounce memory until `close`; also a context manager. Made by `create` or `open`. A forked child may use
-    it beside its parent, and has a lane and bounce memory of its own then.
+    Thread-safe: calls of `read_into` from several threads take turns. Owns its file, a lane with threads or a ring, and
+    its bounce memory until `close`; also a context manager. Made by `create` or `open`. A forked child may use it at
+    the same time as its parent, with its own lane and bounce memory.
 
     Parameters
     ----------
     file : DeviceFile
-        The open file of the rows.
+        The rows' open file.
     column : Column
-        What the manifest says about it, scales and page checksums.
+        The column's record from the manifest, with scales and page checksums.
     settings : ReadSettings
         As passed to `open`.
     os_io : OsIO
-        The system calls to make.
+        The system calls.
     """
 
     def __init__(
@@ -310,8 +310,7 @@ class FeatureStore:
         array : (N, F)
             Features.
         dtype : dtype, optional
-            What to store: float32, float16, "bfloat16" or int8 (with a scale per row); defaults to the
-            array's own.
+            Stored dtype: float32, float16, "bfloat16" or int8 (with a scale per row); defaults to the array's own.
         overwrite : bool
             Replace an existing store, atomically.
 
@@ -320,7 +319,7 @@ class FeatureStore:
         ShapeError
             The array is not a matrix, or cannot be stored as ``dtype``.
         StoreExistsError, StoreLockedError, StoreWriteError
-            As `writer`.
+            As in `writer`.
         """
         if array.ndim != 2:
             raise ShapeError(f"features must be an (N, F) matrix, got shape {array.shape}")
@@ -343,14 +342,14 @@ class FeatureStore:
         num_rows, dim : int
             N and F.
         dtype : dtype
-            What to store, as for `create`.
+            Stored dtype, as in `create`.
         overwrite : bool
             Replace an existing store, atomically.
 
         Raises
         ------
         ShapeError, StoreExistsError, StoreLockedError, StoreWriteError
-            As `FeatureWriter`.
+            As in `FeatureWriter`.
         """
         return FeatureWriter(path, num_rows=num_rows, dim=dim, dtype=dtype, overwrite=overwrite)
 
@@ -369,40 +368,39 @@ class FeatureStore:
         Parameters
         ----------
         path : path
-            The folder of a store or dataset.
+            A store's or dataset's folder.
         column : str
             Name of the array.
         manifest : Manifest, optional
-            The folder's commit record, as it was read before; defaults to the one that is there.
+            The folder's commit record, if it was read before; by default it is read now.
         os_io : OsIO
-            The system calls to make.
+            The system calls.
         io : {"auto", "uring", "threads", "buffered"}
-            How requests are made: through io_uring, threads that block in ``pread``, or threads that read
-            through the page cache; "auto" takes the first that this system allows.
-        verify : {"read", "open", "off"}
-            Check each page against its checksum whenever it is read; all of them once, now; or never
-            (damage on the device then goes unnoticed).
-        direct : {"auto", "require", "off"}
-            Go around the page cache if the file system can; or fail if it cannot; or do not.
-        queue_depth : int, optional
-            Requests in flight; defaults to what the remembered profile of the device says with io_uring, without one
-            256, and to 16 with threads.
-        gap_bytes : int, optional
-            Longest hole between two wanted pages that is read through instead of making another request;
-            defaults to what the remembered profile of the device says; without one 8 KiB, or 0 for rows of a page
-            and more.
-        ring_bytes : int
-            Bounce memory: what is read passes through it on its way to the caller's array. 8 MiB by default; as much
-            as a row and the pages that it begins and ends in at least.
+                The request method: io_uring, threads that block in ``pread``, or threads that read through the page
+                cache. "auto" takes the first one that this system allows.
+            verify : {"read", "open", "off"}
+                Check each page against its checksum at each read; or all pages once, now; or never. Without a check,
+                damage on the device goes unnoticed.
+            direct : {"auto", "require", "off"}
+                Bypass the page cache if the file system can; or fail if it cannot; or do not bypass it.
+            queue_depth : int, optional
+                Requests in flight. The default with io_uring is the remembered profile's depth, or 256 without a
+                profile; with threads it is 16.
+            gap_bytes : int, optional
+                Longest hole between two needed pages that a read bridges instead of another request. The default is the
+                remembered profile's, or without one 8 KiB, and 0 for rows of a page or more.
+            ring_bytes : int
+                Bounce memory, which the read bytes pass on their way to the caller's array. 8 MiB by default; at least
+                a row and the pages in which it begins and ends.
 
         Raises
         ------
         StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError
-            There is no complete store at ``path``, or another than ``manifest`` says.
+            There is no complete store at ``path``, or another one than ``manifest`` describes.
         FormatError, VersionError, ChecksumError
-            It is damaged, or of another version.
+            The store is damaged, or of another version.
         ConfigError
-            A setting is unknown or cannot be had here.
+            A setting is unknown or not available here.
         ShapeError
             The column is not a matrix.
         """
@@ -410,12 +408,12 @@ class FeatureStore:
         root = Path(path)
         if manifest is None:
             manifest = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
-        with told_apart(root, manifest, os_io=os_io):
+        with detecting_replacement(root, manifest, os_io=os_io):
             is_verified = settings.verify != "off"
             loaded = load_column(root, column, manifest, is_verified=is_verified, os_io=os_io)
             file = DeviceFile(loaded.path, direct=settings.file_mode, os_io=os_io)
             try:
-                # Without page checksums nothing else would tell the rows of another store at this path.
+                # Without page checksums only this check detects rows of another store at this path.
                 require_same(root, manifest, os_io=os_io)
                 store = cls(file, loaded, settings=settings, os_io=os_io)
             except BaseException:
@@ -432,7 +430,7 @@ class FeatureStore:
 
     @property
     def held(self) -> tuple[int, int]:
-        """The first row that is here, and the row behind the last; of a part of a dataset not all are."""
+        """The first local row, and the row after the last one. A part of a dataset has only some rows."""
         return (0, self.num_rows) if self._held is None else (self._held.first, self._held.past)
 
     @property
@@ -442,12 +440,12 @@ class FeatureStore:
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of a stored element; uint16 for bfloat16."""
+        """A stored element's dtype; uint16 for bfloat16."""
         return self._dtype
 
     @property
     def logical_dtype(self) -> str:
-        """The dtype that the elements stand for, such as "bfloat16"."""
+        """The elements' logical dtype, such as "bfloat16"."""
         return self._record.dtype
 
     @property
@@ -457,7 +455,7 @@ class FeatureStore:
 
     @property
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that change with any byte of the features."""
+        """Sixteen hexadecimal digits that change with any byte in the features."""
         return self._record.digest
 
     @property
@@ -467,23 +465,23 @@ class FeatureStore:
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that the open store holds: bounce memory, page checksums, scales."""
+        """Memory bytes that the open store holds: bounce memory, page checksums, scales."""
         scale_bytes = 0 if self._scale is None else self._scale.nbytes
         return self._lane.bounce_bytes + self._checksums.nbytes + scale_bytes
 
     @property
     def backend(self) -> str:
-        """How requests are made: "uring", "threads" or "plain"."""
+        """Method of requests: "uring", "threads" or "plain"."""
         return self._lane.backend
 
     @property
     def is_direct(self) -> bool:
-        """Whether reads go around the page cache."""
+        """Reads bypass the page cache."""
         return self._file.is_direct
 
     @property
     def stored_rows(self) -> StoredRows:
-        """What a sweep or another lane needs to read the same rows beside this store.
+        """Description of the rows for a sweep or another lane that reads them too.
 
         Raises
         ------
@@ -510,12 +508,12 @@ class FeatureStore:
         )
 
     def require_here(self, first: int, past: int) -> None:
-        """Require that rows ``first`` to ``past - 1`` are here.
+        """Require that rows ``first`` to ``past - 1`` are on this machine.
 
         Raises
         ------
         RowNotHereError
-            They are not all: another machine has them; says which, and what to do.
+            Some of them are on another machine; the message lists them, with advice.
         """
         if first < past:
             require_here(self._file.path, self._held, first, past - 1)
@@ -543,19 +541,18 @@ class FeatureStore:
         at: IdArray | None = None,
         gap_bytes: int | None = None,
     ) -> ReadStats:
-        """Read ``rows`` into ``out``; all of them, or raise. Thread-safe.
+        """Read all ``rows`` into ``out``, or raise. Thread-safe.
 
         Parameters
         ----------
         rows : (M,) int64
             Row ids, in any order, repeats allowed; ascending ids are cheapest.
         out : (M, F), or (K, F) with ``at``
-            C-contiguous, of the stored dtype, or float32, to which rows are then converted. Undefined after an
-            error.
+            C-contiguous, of the stored dtype, or float32, which converts the rows. Undefined after an error.
         at : (M,) int64, optional
-            Row of ``out`` for each of ``rows``; the other rows of ``out`` are left alone.
+            Row in ``out`` for each row id; the other rows of ``out`` are left unchanged.
         gap_bytes : int, optional
-            Longest hole that is read through; defaults to that of the store.
+            Longest hole that a read bridges; defaults to the store's.
 
         Raises
         ------
@@ -566,9 +563,9 @@ class FeatureStore:
         StoreReadError
             The device failed.
         ChecksumError
-            Bytes on the device are not what was written.
+            Bytes on the device differ from the written ones.
         TruncatedStoreError
-            The file was cut after it was opened.
+            The file was truncated after it was opened.
         StoreError
             The store is closed.
         """
@@ -583,7 +580,7 @@ class FeatureStore:
             is_bfloat16=self._record.dtype == "bfloat16",
             scale=self._scale,
         )
-        # In file order the rows of a page meet, and reads merge.
+        # In file order the rows of one page are adjacent, and reads merge.
         extents = plan_extents(
             request.rows,
             row_bytes=self.row_bytes,
@@ -606,15 +603,15 @@ class FeatureStore:
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
     def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
-        """Read ``rows`` (all of them by default) into memory, as they are stored. Thread-safe.
+        """Read ``rows`` (all of them by default) into memory, in stored form. Thread-safe.
 
-        ``rows`` are (M,) ids in any order, or a mask of all rows.
-        ``into`` is memory for them, starting at a multiple of an element, and longer perhaps; by default it is new.
+        ``rows`` are (M,) ids in any order, or a mask over all rows. ``into`` is memory for the rows, aligned to an
+        element, and perhaps longer; by default it is new.
 
         Raises
         ------
         ShapeError, RowNotHereError, StoreReadError, ChecksumError, TruncatedStoreError, StoreError
-            As `read_into`.
+            As in `read_into`.
         """
         ids = (
             np.arange(self.num_rows)
@@ -624,7 +621,8 @@ class FeatureStore:
         if self._held is not None and ids.shape[0]:  # before the first piece is read
             self.require_here(int(ids.min()), int(ids.max()) + 1)
         num_bytes = ids.shape[0] * self.row_bytes
-        # On a page: rows of a power of two then touch no more lines of the link, or of a cache, than they fill.
+        # On a page: rows with a power of two of bytes then touch no more cache lines, or lines of the link, than they
+        # fill.
         memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
         array = memory.view(self._dtype).reshape(ids.shape[0], self.dim)
         step = max(1, _LOAD_BYTES // self.row_bytes)

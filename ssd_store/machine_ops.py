@@ -1,7 +1,7 @@
-"""The machine operations that numba lacks: atomics, raw memory, calls through an address.
+"""Machine operations that numba lacks: atomics, raw memory, calls through an address.
 
-Every operand is an int64, addresses included, so that kernels have one signature and stay cacheable
-(a ctypes function as a global would prevent that).
+Every operand is an int64, also addresses, so that kernels have one signature and stay cacheable (a ctypes function as a
+global would prevent that).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-# Acquire and release, where numba has plain loads and stores: an io_uring is shared with the operating system, which
-# fills it on another core, and a plain load may come before the one that it depends on.
+# Acquire and release, where numba has plain loads and stores. An io_uring is shared with the operating system, which
+# fills it on another core, and a plain load may be moved before the load that it depends on.
 _I32 = ir.IntType(32)
 _I64 = ir.IntType(64)
 
@@ -24,7 +24,7 @@ def _pointer(builder: Any, address: Any, element: Any) -> Any:
 
 @intrinsic
 def load_acquire32(_context: Any, _address: Any) -> Any:
-    """Load an unsigned 32-bit word that another party publishes; later accesses stay behind it."""
+    """Load an unsigned 32-bit word that another thread or the kernel publishes; later accesses stay after it."""
 
     def generate(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
         word = builder.load_atomic(_pointer(builder, args[0], _I32), "acquire", 4)
@@ -46,7 +46,7 @@ def store_release32(_context: Any, _address: Any, _value: Any) -> Any:
 
 @intrinsic
 def fetch_add64(_context: Any, _address: Any, _amount: Any) -> Any:
-    """Add to a 64-bit counter shared by threads and return its value before."""
+    """Add to a 64-bit counter shared by threads and return its old value."""
 
     def generate(_ctx: Any, builder: Any, _sig: Any, args: Any) -> Any:
         return builder.atomic_rmw("add", _pointer(builder, args[0], _I64), args[1], "acq_rel")

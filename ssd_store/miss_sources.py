@@ -1,11 +1,10 @@
-"""Sources of the missing rows of a superbatch: direct reads, rows staged in memory, packs on the SSD.
+"""Sources for a superbatch's missing rows: direct reads, rows staged in memory, packs on the SSD.
 
-`MissSource` is the seam. `DirectMisses` reads each batch's rows from the store. `InRamMisses` holds rows that one
-sweep read in file order. `PackedMisses` reads a pack back, one region for each batch, every byte checked.
+`MissSource` is the seam. `DirectMisses` reads each batch's rows from the store. `InRamMisses` holds rows that one sweep
+read in file order. `PackedMisses` reads a pack back, one region for each batch, every byte checked.
 
-`Packer` writes packs. A random read of a small row costs as much as kilobytes of sequential reading. So one sweep
-over the store's file writes each batch's rows into a region of the batch, and the batch reads its region
-sequentially.
+`Packer` writes packs. A random read of a small row costs as much as kilobytes of sequential reading. So one sweep over
+the store's file writes each batch's rows into a region of the batch, and the batch reads its region sequentially.
 """
 
 from __future__ import annotations
@@ -46,49 +45,49 @@ _NO_SWEEP: Final = SweepCost(read=ReadStats(rows=0, requests=0, bytes_read=0), w
 
 
 class MissSource(Protocol):
-    """Brings the rows that miss every cache to their batch, one superbatch long."""
+    """The source of rows that miss every cache, for one superbatch."""
 
     @property
     def strategy(self) -> str:
-        """Which one: a member of `STRATEGIES`."""
+        """The strategy, a member of `STRATEGIES`."""
         ...
 
     @property
     def cost(self) -> SweepCost:
-        """What making the source moved, as counted while it was made; the batches' own reads are not in it.
+        """The bytes and requests of making the source. The batches' own reads are not included.
 
-        What came from other machines or an object store is `bytes_brought`, apart from reads of the own disk.
+        Rows from other machines or an object store count as `bytes_brought`, not as reads of the local disk.
         """
         ...
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
-        """Read the missing rows of a batch, all of them or raise.
+        """Read all missing rows of a batch, or raise.
 
         Parameters
         ----------
-        batch : its number within the superbatch, from 0
+        batch : the batch's number within the superbatch, from 0
         rows : (M,) int64, ascending
         out : (K, F), of the stored dtype or float32
-        at : (M,) int64, row of ``out`` for each of ``rows``
+        at : (M,) int64, row in ``out`` for each row id
         """
         ...
 
     def release(self, batch: int) -> None:
-        """Give back the disk or memory of a batch that is done. Idempotent."""
+        """Release the disk or memory of a finished batch. Idempotent."""
         ...
 
     def close(self) -> None:
-        """Give everything back. Idempotent."""
+        """Release everything. Idempotent."""
         ...
 
 
 class DirectMisses:
-    """Reads each batch's missing rows from the store when it asks for them. Thread-safe; owns nothing.
+    """Reads each batch's missing rows from the store on request. Thread-safe; owns nothing.
 
     Parameters
     ----------
-    store : the store, which stays its owner's
-    gap_bytes : longest hole that is read through; defaults to that of the store
+    store : the store; its owner closes it
+    gap_bytes : longest hole that a read bridges; defaults to the store's
     """
 
     strategy = "direct"
@@ -105,17 +104,17 @@ class DirectMisses:
         ----------
         rows : (M,) int64, ascending
         out : (K, F), of the stored dtype or float32
-        at : (M,) int64, row of ``out`` for each of ``rows``
+        at : (M,) int64, row in ``out`` for each row id
         """
         if self._gap_bytes is None:
             return self._store.read_into(rows, out, at=at)
         return self._store.read_into(rows, out, at=at, gap_bytes=self._gap_bytes)
 
     def release(self, batch: int) -> None:
-        """Do nothing: nothing is held for a batch."""
+        """Do nothing, because nothing is held for a batch."""
 
     def close(self) -> None:
-        """Do nothing: the store belongs to whoever opened it."""
+        """Do nothing, because the store belongs to its opener."""
 
 
 def check_misses(
@@ -128,16 +127,16 @@ def check_misses(
     num_rows: int,
     dim: int,
 ) -> RowRequest:
-    """Check what is asked of a `MissSource`. Pure.
+    """Check the arguments of a `MissSource`. Pure.
 
     Parameters
     ----------
-    batch : its number within the superbatch
+    batch : the batch's number within the superbatch
     rows : (M,) int64, ascending
     out : (K, F)
-    at : (M,) int64, row of ``out`` for each of ``rows``
+    at : (M,) int64, row in ``out`` for each row id
     num_batches : S
-    num_rows, dim : N and F of the store
+    num_rows, dim : the store's N and F
 
     Raises
     ------
@@ -146,7 +145,7 @@ def check_misses(
     """
     if not 0 <= batch < num_batches:
         raise ShapeError(f"batch {batch} is not one of the superbatch's {num_batches}")
-    # The rows come from a plan; `out` and `at` are the caller's, and kernels write where `at` says, unchecked.
+    # The rows come from a plan. ``out`` and ``at`` are the caller's, and kernels write at ``at`` without a check.
     request = check_request(rows, out, num_rows=num_rows, dim=dim, at=at)
     if not request.is_sorted:
         raise ShapeError(f"batch {batch}: missing rows must ascend; sort them and `at` with them")
@@ -154,13 +153,13 @@ def check_misses(
 
 
 def other_rows(strategy: str, superbatch: str, batch: int) -> PlanError:
-    """Return the error for rows that are not those the batch was prepared for. Pure.
+    """Return the error for rows other than those the batch was prepared for. Pure.
 
     Parameters
     ----------
-    strategy : how they were prepared, a member of `STRATEGIES`
-    superbatch : how the message begins, such as "superbatch 3, "; may be empty
-    batch : its number within the superbatch
+    strategy : strategy of the preparation, a member of `STRATEGIES`
+    superbatch : start of the message, such as "superbatch 3, "; may be empty
+    batch : the batch's number within the superbatch
     """
     return PlanError(
         f"{superbatch}batch {batch} asks for other rows than those that were {strategy} for it; pass the missing "
@@ -180,19 +179,19 @@ def load_misses(
     max_gap_bytes: int | None = None,
     arriving: ArrivingRows | None = None,
 ) -> InRamMisses:
-    """Read the rows that any batch of a superbatch misses, each once, into memory, as they are stored.
+    """Read the rows that any batch of a superbatch misses, each once, into memory, in stored form.
 
-    The caller sees to it that they fit: `in_ram_bytes` says how much they take, and 4 MiB of buffers come on top of it
-    while they are read.
+    The caller ensures that they fit: `in_ram_bytes` returns their size, and 4 MiB of buffers come on top during the
+    read.
 
     Parameters
     ----------
-    store : of the rows
-    misses : S arrays of row ids, ascending, none twice; each is asked for once
-    is_cancelled : looked at every few milliseconds
-    max_gap_bytes : longest hole that is read through; defaults to what the remembered profile of the device says
-    arriving : brings all of them, in place of the store, whose file is not read; its owner closes it. Takes four bytes
-        more for each row while it lasts
+    store : the rows' store
+    misses : S arrays with row ids, ascending, without repeats; each array is read once
+    is_cancelled : tested every few milliseconds
+    max_gap_bytes : longest hole that a sweep bridges; defaults to the value in the device's remembered profile
+    arriving : brings all rows in place of the store, whose file is not read; its owner closes it. Takes four more bytes
+        per row meanwhile.
 
     Raises
     ------
@@ -203,13 +202,13 @@ def load_misses(
     StoreReadError, TruncatedStoreError, ChecksumError
         The store cannot be read, or is damaged.
     StoreError, ConfigError
-        As `Sweeper`.
+        As in `Sweeper`.
     ChannelClosedError
         ``is_cancelled`` returned true.
     PlanError
         A row does not arrive, or rows of another length do.
     GloaderError
-        What brings the rows failed, as it says.
+        ``arriving`` raised it.
     """
     stored = store.stored_rows
     union = collect_union(
@@ -223,10 +222,11 @@ def load_misses(
             [union.ids], arriving.layout, num_rows=stored.num_rows, is_cancelled=is_cancelled
         )
         order = order_of(arriving.layout)
-    # One byte more than the rows, so that the sweep never finds it full.
+    # One byte more than the rows, so that the sweep never finds the memory full.
     rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
-    # A sweeper for each superbatch: its 4 MiB are not kept while the rows, which may be all of the memory, are used.
-    # On the file that the store has open: another may be at its path by now.
+    # A new sweeper for each superbatch: its 4 MiB are not kept while the rows, which may take all of the memory, are
+    # used.
+    # On the store's open file, because another file may be at its path now.
     sweeper = Sweeper(
         stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file(), gap_bytes=max_gap_bytes
     )
@@ -238,21 +238,19 @@ def load_misses(
 
 
 def in_ram_bytes(num_rows: int, row_bytes: int) -> int:
-    """Return the bytes of memory that ``num_rows`` different rows in RAM take. Pure."""
+    """Return the memory bytes for ``num_rows`` distinct rows in RAM. Pure."""
     return num_rows * (row_bytes + 4)
 
 
 class InRamMisses:
     """The missing rows of a superbatch in memory: a `MissSource`. Thread-safe; made by `load_misses`.
 
-    Parameters
-    ----------
-    stored : the store's rows, for their shape and dtype
+    stored : the store's rows
     ids : (K,) ids of the rows, ascending
-    rows : (>= K * R,) their bytes, as stored, in the same order or in ``order``
+    rows : (>= K * R,) their bytes, in stored form, in the same order or in ``order``
     num_batches : S
-    cost : of the sweep that brought them
-    order : in which they arrived; None: they ascend
+    cost : cost for the sweep that brought the rows
+    order : the rows' order of arrival. None means ascending.
     """
 
     strategy = "staged"
@@ -269,13 +267,13 @@ class InRamMisses:
     ) -> None:
         self.cost = cost
         self._stored = stored
-        self._runs = None if order is None else _Runs.of(ids, order)
+        self._runs = None if order is None else _RowStretches.of(ids, order)
         self._num_batches = num_batches
         self._rows: tuple[NDArray[Any], NDArray[np.uint8]] | None = (ids, rows)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of memory; 0 when closed."""
+        """Memory bytes; 0 when closed."""
         rows = self._rows
         return 0 if rows is None else sum(array.nbytes for array in rows)
 
@@ -285,9 +283,9 @@ class InRamMisses:
         Parameters
         ----------
         batch : 0..S-1
-        rows : (M,) int64, rows that were loaded
+        rows : (M,) int64, loaded rows
         out : (K, F), of the stored dtype or float32
-        at : (M,) int64, row of ``out`` for each of ``rows``
+        at : (M,) int64, row in ``out`` for each row id
 
         Raises
         ------
@@ -296,9 +294,9 @@ class InRamMisses:
         PlanError
             A row was not loaded.
         StoreError
-            The rows were given back.
+            The rows were released.
         """
-        # Taken once: if another thread closes this meanwhile, the copy still has its rows.
+        # Taken once: if another thread closes this source meanwhile, the copy still has its rows.
         stored, held = self._stored, self._rows
         request = check_misses(
             batch, rows, out, at, num_batches=self._num_batches, num_rows=stored.num_rows, dim=stored.dim
@@ -325,23 +323,23 @@ class InRamMisses:
         return ReadStats(rows=rank.shape[0], requests=0, bytes_read=0)
 
     def release(self, batch: int) -> None:
-        """Do nothing: other batches may want the same rows."""
+        """Do nothing, because other batches may need the same rows."""
 
     def close(self) -> None:
-        """Give the memory back. Idempotent."""
+        """Release the memory. Idempotent."""
         self._rows = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Runs:
-    """Stretches of ascending rows that lie in memory in another order."""
+class _RowStretches:
+    """Stretches of ascending rows that are stored in another order."""
 
-    begins: IdArray  # (Q + 1,) rank at which each begins
+    begins: IdArray  # (Q + 1,) first rank of each stretch
     shift: IdArray  # (Q,) from a row's rank to its place
-    in_turn: IdArray  # (Q,) as they lie
+    in_turn: IdArray  # (Q,) in storage order
 
     @classmethod
-    def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _Runs:
+    def of(cls, ids: NDArray[Any], order: ArrivalOrder) -> _RowStretches:
         begins = order.begins(ids)
         counts = np.diff(begins)[order.in_turn]
         place = np.empty_like(counts)
@@ -349,14 +347,14 @@ class _Runs:
         return cls(begins=begins, shift=place - begins[:-1], in_turn=order.in_turn)
 
     def in_order(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return ``values`` (K,) of ascending rows as the rows lie."""
+        """Return ``values`` (K,) of ascending rows in storage order."""
         parts = [values[self.begins[run] : self.begins[run + 1]] for run in self.in_turn.tolist()]
         return np.concatenate([values[:0], *parts])
 
 
 @njit(cache=True, nogil=True)
 def _move(rank: IdArray, begins: IdArray, shift: IdArray) -> None:
-    """Turn ranks, which ascend, into places."""
+    """Turn ascending ranks into places."""
     run = 0
     for i in range(rank.shape[0]):
         while rank[i] >= begins[run + 1]:
@@ -366,7 +364,7 @@ def _move(rank: IdArray, begins: IdArray, shift: IdArray) -> None:
 
 @njit(cache=True, nogil=True)
 def _find(ids: NDArray[Any], rows: IdArray, rank: IdArray) -> bool:
-    """Write where each of ``rows`` is in ``ids``, both ascending; return whether all are there."""
+    """Write the rank of each of ``rows`` in ``ids``, both ascending. Return True if all of them are in ``ids``."""
     low = np.int64(0)
     count = ids.shape[0]
     for i in range(rows.shape[0]):
@@ -384,11 +382,11 @@ class PackedMisses:
 
     Parameters
     ----------
-    stored : the rows that were packed
-    regions : where they are
-    wanted : which rows they are; only their counts and digests are kept
-    superbatch : its number, for messages
-    order : in which the rows of each batch lie in its region; None: they ascend
+    stored : the packed rows' description
+    regions : the rows' regions
+    wanted : the rows' ids; only their counts and digests are kept
+    superbatch : the superbatch's number, for messages
+    order : order of the rows in each batch's region. None means ascending.
     """
 
     strategy = "packed"
@@ -411,7 +409,7 @@ class PackedMisses:
 
     @property
     def cost(self) -> SweepCost:
-        """Of the sweep that made the pack."""
+        """Cost of the sweep that made the pack."""
         return self._regions.cost
 
     @property
@@ -421,12 +419,12 @@ class PackedMisses:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on disk when it was made."""
+        """Bytes on disk at its creation."""
         return self._regions.num_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that the pack holds: checksums and layout, counts and digests."""
+        """Memory bytes of the pack: checksums and layout, counts and digests."""
         return self._regions.resident_bytes + self._counts.nbytes + self._digests.nbytes
 
     def read_into(self, batch: int, rows: IdArray, out: NDArray[Any], /, *, at: IdArray) -> ReadStats:
@@ -435,18 +433,18 @@ class PackedMisses:
         Parameters
         ----------
         batch : 0..S-1
-        rows : (M,) int64, exactly the rows that were packed for it
+        rows : (M,) int64, exactly the rows packed for it
         out : (K, F), of the stored dtype or float32
-        at : (M,) int64, row of ``out`` for each of ``rows``
+        at : (M,) int64, row in ``out`` for each row id
 
         Raises
         ------
         ShapeError
             A shape or dtype does not fit, or a row is out of range.
         PlanError
-            The rows are not those that were packed.
+            The rows are not the packed ones.
         ChecksumError
-            The pack was damaged or cut since; the message names superbatch, batch and byte.
+            The pack was damaged or truncated; the message names superbatch, batch and byte.
         SpillError
             The device fails, or the batch was released.
         StoreError
@@ -457,7 +455,7 @@ class PackedMisses:
             batch, rows, out, at, num_batches=self.num_batches, num_rows=stored.num_rows, dim=stored.dim
         )
         num = request.rows.shape[0]
-        # A row's place in the region is given by its rank alone: only the very rows that were packed are right.
+        # A row's place in the region is its rank among the packed rows, so only exactly these rows are valid.
         if num != self._counts[batch] or rows_digest(request.rows) != self._digests[batch]:
             raise other_rows("packed", f"superbatch {self.superbatch}, ", batch)
         if num == 0:
@@ -466,7 +464,7 @@ class PackedMisses:
         if self._order is not None:
             in_region = arrival_order(self._order, ids)
             ids, position = ids[in_region], position[in_region]
-        # Within the region a row's place is its rank; its id says only which scale it has.
+        # A row's place within the region is its rank. Its id only selects its scale.
         target = make_target(
             np.arange(num),
             position,
@@ -481,7 +479,7 @@ class PackedMisses:
         return ReadStats(rows=num, requests=requests, bytes_read=extents.num_bytes)
 
     def release(self, batch: int) -> None:
-        """Say that ``batch`` is done; its file goes back to the folder with the last batch in it. Idempotent."""
+        """Mark ``batch`` as done. Its file goes back to the folder with the file's last batch. Idempotent."""
         self._regions.release(batch)
 
     def close(self) -> None:
@@ -505,25 +503,25 @@ class Packer:
     """Makes packs of a store's rows, one sweep at a time, and reads them back. Thread-safe.
 
     Owns a descriptor, rings or threads and buffers until `close`, which closes its packs as well. A pack may be read
-    while the next is made.
+    while the next one is made.
 
     Parameters
     ----------
-    store : whose rows; it may be read, and closed, independently
-    folder : takes the packs, within its budget
-    memory_bytes : of all buffers; 16 MiB by default. Pieces of 16 KiB or more for S batches need about 6 MiB and
-        20 KiB for each batch, see `packer_memory_bytes`
-    max_gap_bytes : longest hole between two wanted pages that a sweep reads through; defaults to what the remembered
-        profile of the device says
-    buffers : of `pack_buffers`, in place of ``memory_bytes``: packers of several stores take turns with them, and
-        their owner closes them
+    store : the rows' store; it may be read, and closed, independently
+    folder : folder for the packs, within its budget
+    memory_bytes : bytes of all buffers; 16 MiB by default. Pieces of 16 KiB or more for S batches need about 6 MiB and
+        20 KiB per batch, see `packer_memory_bytes`.
+    max_gap_bytes : longest hole between two needed pages that a sweep bridges; defaults to the value in the device's
+        remembered profile
+    buffers : buffers of `pack_buffers` in place of ``memory_bytes``. Packers of several stores take turns with them,
+        and their owner closes them.
 
     Raises
     ------
     BudgetError
         ``memory_bytes`` is below 2 MiB.
     StoreError, ConfigError
-        As `Sweeper`.
+        As in `Sweeper`.
     """
 
     def __init__(
@@ -557,16 +555,16 @@ class Packer:
         is_cancelled: Callable[[], bool],
         arriving: ArrivingRows | None = None,
     ) -> PackedMisses:
-        """Write the missing rows of each batch of a superbatch to the disk, or leave nothing there.
+        """Write the missing rows of each batch of a superbatch to the disk. On an error no file is left.
 
-        Takes four bytes a row while it lasts; the pack keeps eight for each 4 KiB of it.
+        Takes four bytes per row meanwhile; the pack keeps eight for each 4 KiB of it.
 
         Parameters
         ----------
-        misses : S arrays of row ids, ascending, none twice; each is asked for once
-        superbatch : its number, for messages
-        is_cancelled : looked at every few milliseconds
-        arriving : brings all of them, in place of the store, whose file is not read; its owner closes it
+        misses : S arrays with row ids, ascending, without repeats; each array is read once
+        superbatch : the superbatch's number, for messages
+        is_cancelled : tested every few milliseconds
+        arriving : brings all rows in place of the store, whose file is not read; its owner closes it
 
         Raises
         ------
@@ -587,12 +585,12 @@ class Packer:
         PlanError
             A row does not arrive, or rows of another length do.
         GloaderError
-            What brings the rows failed, as it says.
+            ``arriving`` raised it.
         """
         stored = self._stored
         with self._regions.turn:
             self._regions.require_open()
-            # Planned for its error alone: too many batches are to fail before a row is collected.
+            # Only for its error: too many batches must fail before a row is collected.
             plan_buffers(len(misses), self._regions.sweep_bytes)
             num_rows, row_bytes = stored.num_rows, stored.row_bytes
             if arriving is None:
@@ -629,11 +627,11 @@ class Packer:
 
 
 def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
-    """Return the buffers that packers pack and read back with.
+    """Return the buffers with which packers write and read back.
 
     Parameters
     ----------
-    memory_bytes : of all of them; 16 MiB by default
+    memory_bytes : bytes for all buffers; 16 MiB by default
 
     Raises
     ------
@@ -646,20 +644,19 @@ def pack_buffers(memory_bytes: int | None = None) -> SharedBuffers:
             f"packing needs {MIN_MEMORY_BYTES} bytes of buffers and {memory_bytes} are allowed; raise "
             "memory_budget, or use another io_strategy"
         )
-    # The lane has memory and a ring of its own: a batch is read back while the next pack is being written.
+    # The lane has its own memory and ring, so that a batch is read back while the next pack is written.
     lane_bytes = min(_MAX_LANE_BYTES, memory_bytes // 4 // PAGE_BYTES * PAGE_BYTES)
     sweep_bytes = (memory_bytes - lane_bytes) // PAGE_BYTES * PAGE_BYTES
     return SharedBuffers(sweep_bytes=sweep_bytes, lane_bytes=lane_bytes, name="the packer")
 
 
 def packer_memory_bytes(num_batches: int, *, room: int | None = None) -> int:
-    """Return the buffers that pack superbatches of ``num_batches`` at full speed. Pure.
+    """Return the bytes of the buffers that pack superbatches of ``num_batches`` at full speed. Pure.
 
     Parameters
     ----------
     num_batches : S
-    room : bytes of memory that there are; beyond what pieces of 16 KiB need, no more than a sixteenth of it is taken.
-        None: no limit
+    room : bytes of available memory. Beyond pieces of 16 KiB, at most a sixteenth of it is used. None means no limit.
     """
     per_piece = num_batches + num_batches // 4
     least = max(DEFAULT_MEMORY_BYTES, _MAX_LANE_BYTES + 3 * 2**20 + per_piece * 4 * PAGE_BYTES)

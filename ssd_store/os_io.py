@@ -1,7 +1,7 @@
 """Every system call on data files and manifests, and the errors of a full or failing disk.
 
-`OsIO` is the seam at which tests inject faults: no other module of `gloader.ssd_store` opens, reads, writes, renames
-or removes a file. A function that does I/O takes ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and
+`OsIO` is the seam at which tests inject faults: no other module of `gloader.ssd_store` opens, reads, writes, renames or
+removes a file. A function that does I/O takes ``os_io: OsIO = REAL_OS``; `gloader.testing.faults` and
 `gloader.testing.crash` wrap it. `Descriptor` owns a file that is open for reading. `write_errors` and `spill_errors`
 turn an `OSError` into an error of gloader that gives the path and the bytes needed.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# The calls are made here; pathlib would hide which ones.
+# The calls are made directly, because pathlib would hide them.
 # ruff: noqa: PTH102, PTH104, PTH105, PTH106, PTH108, PTH116, PTH208
 
 
@@ -47,14 +47,14 @@ _RENAME_NOREPLACE = 1
 _RENAME_EXCHANGE = 2
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate
 KILL_AT_VARIABLE = "GLOADER_KILL_AT"
-MAX_RETRIES = 100  # EINTR and EAGAIN in a row; anything else is raised at once
-_RETRY_PAUSE_S = 0.001  # after EAGAIN: 0.1 s in all until a device that keeps refusing counts as failed
+MAX_RETRIES = 100  # EINTR and EAGAIN in a row; other errors are raised at once
+_RETRY_PAUSE_S = 0.001  # after EAGAIN: 0.1 s in total until a refusing device counts as failed
 
 
 class OsIO:
-    """The system calls, one method each, raising `OSError` as `os` does. Thread-safe."""
+    """The system calls, one method each, which raise `OSError` as `os` does. Thread-safe."""
 
-    is_real: ClassVar[bool] = True  # False in wrappers: kernels then go through `pread_into`, not around it
+    is_real: ClassVar[bool] = True  # False in wrappers: kernels then use `pread_into` instead of the system
 
     # --- file descriptors ---
 
@@ -63,12 +63,12 @@ class OsIO:
 
         Parameters
         ----------
-        path, flags, mode : as of `os.open`
+        path, flags, mode : as in `os.open`
         """
         return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
 
     def duplicate(self, fd: int) -> int:
-        """Return another descriptor of the file that ``fd`` is open on, whatever is at its path by now."""
+        """Return another descriptor of the file under ``fd``, even if another file now has its path."""
         return os.dup(fd)
 
     def close(self, fd: int) -> None:
@@ -80,33 +80,33 @@ class OsIO:
 
         Parameters
         ----------
-        fd : of the file
+        fd : the open file
         buffer : to fill
-        offset : byte of the file
+        offset : offset in the file
         """
         return os.preadv(fd, [buffer], offset)
 
     def write(self, fd: int, data: memoryview) -> int:
-        """Write ``data`` at the file position; return how many bytes were taken."""
+        """Write ``data`` at the file position, and return the number of bytes written."""
         return os.write(fd, data)
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        """Return how many bytes of ``data`` one request wrote.
+        """Write ``data`` in one request, and return the number of bytes written.
 
         Parameters
         ----------
-        fd : of the file
-        data : to write
-        offset : byte of the file
+        fd : the open file
+        data : bytes to write
+        offset : offset in the file
         """
         return os.pwrite(fd, data, offset)
 
     def seek(self, fd: int, offset: int) -> None:
-        """Move the file position to byte ``offset``, beyond the end perhaps: what is skipped is a hole."""
+        """Move the file position to byte ``offset``, perhaps beyond the end; skipped bytes become a hole."""
         os.lseek(fd, offset, os.SEEK_SET)
 
     def truncate(self, fd: int, num_bytes: int) -> None:
-        """Set the size of the file; bytes that it had not are zeros that take no space."""
+        """Set the file's size. New bytes are zeros without disk space."""
         os.ftruncate(fd, num_bytes)
 
     def fsync(self, fd: int) -> None:
@@ -114,29 +114,29 @@ class OsIO:
         os.fsync(fd)
 
     def datasync(self, fd: int) -> None:
-        """Force the bytes of ``fd`` to the device, and what is needed to find them; its times may be lost."""
+        """Force the bytes of ``fd`` to the device, with the metadata to find them. Its times may be lost."""
         os.fdatasync(fd)
 
     def fstat(self, fd: int) -> os.stat_result:
-        """Return the status of ``fd``."""
+        """Return ``fd``'s status."""
         return os.fstat(fd)
 
     def set_blocking(self, fd: int) -> None:
-        """Clear O_NONBLOCK: io_uring would answer EAGAIN instead of waiting for the device."""
+        """Clear O_NONBLOCK, because io_uring would return EAGAIN instead of waiting for the device."""
         os.set_blocking(fd, True)
 
     def set_direct(self, fd: int, *, is_direct: bool) -> None:
-        """Set or clear O_DIRECT of an open file; EINVAL if the file system knows none."""
+        """Set or clear O_DIRECT of an open file; EINVAL if the file system does not support it."""
         flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
         fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if is_direct else 0))
 
     def drop_cache(self, fd: int, offset: int, num_bytes: int) -> None:
-        """Tell the page cache that nobody needs these bytes of a file again.
+        """Drop these bytes of a file from the page cache, because they will not be needed again.
 
         Parameters
         ----------
-        fd : of the file
-        offset, num_bytes : the bytes of the file
+        fd : the open file
+        offset, num_bytes : range in the file
         """
         os.posix_fadvise(fd, offset, num_bytes, os.POSIX_FADV_DONTNEED)
 
@@ -149,18 +149,18 @@ class OsIO:
 
         Parameters
         ----------
-        fd : of the file
-        offset, num_bytes : the bytes of the file to reserve
+        fd : the open file
+        offset, num_bytes : range in the file to reserve
         """
         os.posix_fallocate(fd, offset, num_bytes)
 
     def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
-        """Give the space of a part of a file back; it reads as zeros from here on. EOPNOTSUPP where there is no way.
+        """Free the space of a part of a file, which then reads as zeros. EOPNOTSUPP without support.
 
         Parameters
         ----------
-        fd : of the file
-        offset, num_bytes : the bytes of the file
+        fd : the open file
+        offset, num_bytes : range in the file
         """
         function = _libc().fallocate
         function.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -169,90 +169,91 @@ class OsIO:
             raise OSError(code, os.strerror(code))
 
     def lock_range(self, fd: int, operation: int, offset: int, num_bytes: int) -> None:
-        """Take or release a lock on a part of a file, for everybody who has not opened it by ``fd``; never waits.
+        """Take or release a lock on a part of a file against all other openings of it; never waits.
 
-        It ends with the last descriptor of this opening, so with the process. `BlockingIOError` where another has it.
+        The lock ends with the last descriptor of this opening, so with the process. `BlockingIOError` if another
+        opening holds it.
 
         Parameters
         ----------
-        fd : of the file, open for reading and, for LOCK_EX, writing
+        fd : the open file, for reading and, with LOCK_EX, for writing
         operation : LOCK_SH, LOCK_EX or LOCK_UN of `fcntl`
-        offset, num_bytes : the bytes of the file
+        offset, num_bytes : range in the file
         """
         kinds = {fcntl.LOCK_SH: fcntl.F_RDLCK, fcntl.LOCK_EX: fcntl.F_WRLCK, fcntl.LOCK_UN: fcntl.F_UNLCK}
         # struct flock of Linux, 64-bit: type, whence, start, length, pid (0: the lock is the opening's).
         request = struct.pack("hhqqi4x", kinds[operation], os.SEEK_SET, offset, num_bytes, 0)
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, request)
-        except PermissionError as error:  # EACCES is as good as EAGAIN here, says POSIX
+        except PermissionError as error:  # POSIX allows EACCES in place of EAGAIN here
             raise BlockingIOError(errno.EAGAIN, error.strerror) from error
 
-    # --- files that may not be here whole ---
+    # --- files that may be partly stored ---
 
     @property
     def is_whole(self) -> bool:
-        """Whether every byte is on this disk; what is not comes in blocks, which a sweep brings once."""
+        """Every byte is on this disk. Missing bytes would come in blocks, which a sweep fetches once."""
         return True
 
     def limit_memory(self, _num_bytes: int, /) -> int:
-        """Take at most so many bytes, or the least that works, for what is on its way here; return how many."""
+        """Limit the memory of bytes in flight to so many, or the least that works, and return the bytes."""
         return 0
 
     def portions(self, _fd: int, offsets: IdArray, _lengths: IdArray, /) -> Iterator[tuple[int, int]]:
-        """Yield runs of extents, ``first`` to ``past - 1``, that are on this disk until the next run is asked for.
+        """Yield runs of extents, ``first`` to ``past - 1``, that stay on this disk until the next run is requested.
 
-        Together they are all extents, in order. For kernels: `pread_into` brings what it reads.
+        Together they are all extents, in order. For kernels; `pread_into` fetches what it reads.
 
         Parameters
         ----------
-        fd : of the file
+        fd : the open file
         offsets, lengths : (X,) the extents, in file order
         """
         if len(offsets):
             yield 0, len(offsets)
 
     def source(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> SweepSource | None:
-        """Return what brings the pages of a sweep, for the caller to close; None: they are all on this disk.
+        """Return the source of a sweep's pages, which the caller closes, or None if all pages are on this disk.
 
         Parameters
         ----------
-        fd : of the file
-        pages : a bit for each page, set if it is wanted
-        data_offset : byte of the file at which page 0 begins
+        fd : the open file
+        pages : one bit per page, set for needed pages
+        data_offset : offset of page 0 in the file, in bytes
         """
         return None
 
     def download_s(self, _fd: int, _pages: NDArray[np.uint64], _data_offset: int, /) -> float:
-        """Return about how many seconds a sweep waits for a download that one over many more rows waits for, too.
+        """Return the approximate seconds of download that a sweep shares with one over many more rows.
 
-        0 where what is wanted is here, or little of what is not.
+        0 if the needed pages are on this disk, or only few are missing.
 
         Parameters
         ----------
-        fd, pages, data_offset : as of `source`
+        fd, pages, data_offset : as in `source`
         """
         return 0.0
 
     def refetch(self, _fd: int, _offset: int, /) -> bool:
-        """Return whether damaged bytes were brought anew, so that reading them once more may help.
+        """Fetch damaged bytes again if possible. Return True if they were fetched, so that another read may help.
 
-        Asked before a `ChecksumError` is raised; answers true a few times at most for a place of a file.
+        Called before a `ChecksumError` is raised. Returns True only a few times for one place of a file.
 
         Parameters
         ----------
-        fd : of the file
-        offset : byte of the file that begins a damaged page
+        fd : the open file
+        offset : offset of a damaged page in the file
         """
         return False
 
     # --- names ---
 
     def stat(self, path: StrPath) -> os.stat_result:
-        """Return the status of ``path``, links followed."""
+        """Return ``path``'s status, links followed."""
         return os.stat(path)
 
     def lstat(self, path: StrPath) -> os.stat_result:
-        """Return the status of ``path`` itself, which may be a link."""
+        """Return the status of ``path`` itself, also for a link."""
         return os.lstat(path)
 
     def listdir(self, path: StrPath) -> list[str]:
@@ -260,7 +261,7 @@ class OsIO:
         return sorted(os.listdir(path))
 
     def statvfs(self, path: StrPath) -> os.statvfs_result:
-        """Return the status of the file system of ``path``."""
+        """Return the file system status for ``path``."""
         return os.statvfs(path)
 
     def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
@@ -284,7 +285,7 @@ class OsIO:
             os.rename(source, target)
 
     def exchange(self, first: StrPath, second: StrPath) -> None:
-        """Swap two names atomically; ENOSYS or EINVAL if the file system cannot."""
+        """Exchange two names atomically; ENOSYS or EINVAL if the file system cannot."""
         _renameat2(first, second, _RENAME_EXCHANGE)
 
     def unlink(self, path: StrPath) -> None:
@@ -310,7 +311,7 @@ class OsIO:
     # --- tests ---
 
     def kill_point(self, name: str) -> None:
-        """Die by SIGKILL here if the environment says so (crash tests); otherwise nothing."""
+        """Send SIGKILL to this process if the environment names this point (crash tests)."""
         if os.environ.get(KILL_AT_VARIABLE) == name:
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -321,17 +322,17 @@ _UNSUPPORTED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 
 
 def is_unsupported(error: OSError) -> bool:
-    """Return whether ``error`` means that the file system does not know the operation. Pure."""
+    """Return True if ``error`` means that the file system does not support the operation. Pure."""
     return error.errno in _UNSUPPORTED
 
 
 def is_worth_repeating(error: OSError, refusals: int) -> bool:
-    """Return whether to make a refused request again; waits a moment first if the system asked for it.
+    """Return True if a refused request is worth repeating. Waits a moment first after EAGAIN.
 
     Parameters
     ----------
-    error : of the last attempt
-    refusals : attempts that failed in a row, this one included
+    error : error of the last attempt
+    refusals : attempts that failed in a row, with this one
     """
     if error.errno not in {errno.EINTR, errno.EAGAIN} or refusals >= MAX_RETRIES:
         return False
@@ -379,7 +380,7 @@ def syscall_address() -> int:
     return libc_address("syscall")
 
 
-# --- loops that every caller needs -----------------------------------------------------------------
+# --- loops for every caller ------------------------------------------------------------------------
 
 
 def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_OS) -> int:
@@ -387,13 +388,13 @@ def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_
 
     Parameters
     ----------
-    path, flags : as of `os.open`
-    os_io : the system calls to make
+    path, flags : as in `os.open`
+    os_io : the system calls
 
     Raises
     ------
     OSError
-        As `os.open`; EISDIR or EINVAL if ``path`` is not a regular file.
+        As in `os.open`; EISDIR or EINVAL if ``path`` is not a regular file.
     """
     fd = os_io.open(path, flags)
     try:
@@ -409,7 +410,7 @@ def open_regular(path: StrPath, flags: int = os.O_RDONLY, *, os_io: OsIO = REAL_
 
 
 def close_quietly(fd: int, *, os_io: OsIO = REAL_OS) -> None:
-    """Close a descriptor whose content is not at stake: only read from, a lock, or given up."""
+    """Close a descriptor whose errors do not matter: of reads, of a lock, or of an abandoned file."""
     with suppress(OSError):
         os_io.close(fd)
 
@@ -419,10 +420,10 @@ def read_full(fd: int, buffer: memoryview, offset: int, *, os_io: OsIO = REAL_OS
 
     Parameters
     ----------
-    fd : of the file
+    fd : the open file
     buffer : to fill
-    offset : byte of the file
-    os_io : the system calls to make
+    offset : offset in the file
+    os_io : the system calls
 
     Short reads and EINTR are continued; any other error is raised at once, as `OSError`.
     """
@@ -443,14 +444,14 @@ def write_full(fd: int, data: memoryview, *, os_io: OsIO = REAL_OS) -> None:
 
     Parameters
     ----------
-    fd : of the file
+    fd : the open file
     data : to write
-    os_io : the system calls to make
+    os_io : the system calls
 
     Raises
     ------
     OSError
-        As `os.write`; EIO if the file takes no byte and reports no error.
+        As in `os.write`; EIO if the file takes no byte and reports no error.
     """
     done = 0
     while done < len(data):
@@ -468,15 +469,15 @@ def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS
 
     Parameters
     ----------
-    fd : of the file
+    fd : the open file
     data : to write
-    offset : byte of the file
-    os_io : the system calls to make
+    offset : offset in the file
+    os_io : the system calls
 
     Raises
     ------
     OSError
-        As `os.pwrite`.
+        As in `os.pwrite`.
     """
     done = 0
     while done < len(data):
@@ -485,31 +486,31 @@ def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS
 
 
 def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Create the folders above ``path`` that are missing; see `make_folders`."""
+    """Create the missing parents of ``path``; see `make_folders`."""
     return make_folders(path.parent, os_io=os_io)
 
 
 def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Create the folder ``path`` and those above it that are missing; their names are on the device on return.
+    """Create the folder ``path`` and its missing parents; their names are on the device on return.
 
     Returns
     -------
-    Those that it made, the topmost first.
+    The new folders, the topmost first.
 
     Raises
     ------
     OSError
-        As `os.mkdir`; ENOTDIR if something else has the name.
+        As in `os.mkdir`; ENOTDIR if another kind of file has the name.
     """
     try:
         mode = os_io.stat(path).st_mode
     except FileNotFoundError:
         made = make_folders(path.parent, os_io=os_io)
-        # Another process may have been faster.
+        # Another process may have created it first.
         with suppress(FileExistsError):
             os_io.mkdir(path)
             made.append(path)
-        # Whatever is forced to the device inside is lost with a folder whose own name is not there.
+        # Files inside are lost if the folder's own name is not on the device.
         os_io.fsync_dir(path.parent)
         return made
     if not stat.S_ISDIR(mode):
@@ -534,51 +535,51 @@ def _renameat2(source: StrPath, target: StrPath, flags: int) -> None:
 
 
 class SweepSource(Protocol):
-    """Brings the wanted pages of a file in file order, for one sweep."""
+    """The source of a file's needed pages in file order, for one sweep."""
 
     def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
-        """Fill ``buffer`` with the bytes from ``offset`` on, waiting for them; offsets of successive calls ascend.
+        """Fill ``buffer`` with the bytes from ``offset`` on, and wait for them. Offsets of successive calls ascend.
 
-        It begins and ends with a wanted page. Of others in between, less than 1 MiB on end, nobody looks at the bytes:
-        they may stay as they are. All calls come from one thread.
+        The buffer begins and ends with a needed page. Unneeded pages in between, less than 1 MiB in a row, may stay
+        unchanged, because they are not used. All calls come from one thread.
 
         Parameters
         ----------
         buffer : whole pages, at most 1 MiB
-        offset : byte behind the file's header: page p begins at 4096 p
-        is_cancelled : asked again and again while it waits; true ends it
+        offset : offset after the file's header: page p begins at 4096 p
+        is_cancelled : tested repeatedly during the wait; true ends it
 
         Raises
         ------
         GloaderError
-            Whatever ended the source, such as a machine that is gone.
+            The error that ended the source, for example a lost machine.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
         ...
 
     def close(self) -> None:
-        """Ask for no more, and give everything back. Idempotent."""
+        """Request no more, and release all resources. Idempotent."""
         ...
 
 
 class Descriptor:
     """The descriptor of an existing regular file. Owns it until `close`; a context manager.
 
-    A signal may come between the line that opens and the block that closes, and between the end of that block and its
-    closing: what nobody holds any longer is then closed by Python's own file object, in C. A ``__del__`` here would
-    swallow a Ctrl-C that arrives inside of it, and files are opened all the time.
+    A signal may come between the line that opens and the block that closes, or between the end of the block and the
+    close. Python's own file object, in C, then closes a file without references. A ``__del__`` here would swallow a
+    Ctrl-C that arrives inside it, and files are opened all the time.
 
     Parameters
     ----------
-    path : of the file
-    flags : as of `os.open`
-    os_io : the system calls to make
+    path : the file
+    flags : flags for `os.open`
+    os_io : the system calls
 
     Raises
     ------
     OSError
-        As `open_regular`.
+        As in `open_regular`.
     """
 
     __slots__ = ("_file",)
@@ -594,13 +595,13 @@ class Descriptor:
 
     @property
     def number(self) -> int:
-        """The descriptor; -1: it is closed."""
+        """The descriptor; -1 after `close`."""
         return -1 if self._file is None or self._file.closed else self._file.fileno()
 
     def close(self) -> None:
-        """Close it. Idempotent."""
+        """Close the descriptor. Idempotent."""
         if self._file is not None:
-            with suppress(OSError):  # nothing was written that could be lost
+            with suppress(OSError):  # a file without writes loses nothing
                 self._file.close()
 
     def __enter__(self) -> int:
@@ -612,25 +613,25 @@ class Descriptor:
         self.close()
 
 
-# A full disk, a full quota, a limit on the size of files: more space helps, so the message says how much.
+# A full disk, quota or file-size limit: more space helps, so the message gives the bytes.
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _SPILL_ADVICE = "free some space, or set GLOADER_SPILL_DIR to a folder on a larger disk"
 
 
 @contextmanager
 def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `StoreWriteError` that says what was being done to ``path``.
+    """Turn an `OSError` of the block into a `StoreWriteError` with the operation and ``path``.
 
     Parameters
     ----------
-    path : the file or folder that is written
-    doing : what the block does, as the message begins: "writing", "committing"
-    needed_bytes : what all of it takes, for the message if the disk is full
+    path : file or folder to write
+    doing : the operation, as the message begins: "writing", "committing"
+    needed_bytes : total bytes to write, for a full disk's message
 
     Raises
     ------
     StoreWriteError
-        The block raised `OSError`; errors of ours pass unchanged.
+        The block raised `OSError`; errors of gloader pass unchanged.
     """
     try:
         yield
@@ -645,18 +646,18 @@ def write_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO =
 
 @contextmanager
 def spill_errors(path: Path, doing: str, *, needed_bytes: int = 0, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Turn an `OSError` of the block into a `SpillError` that says what was being done to ``path``.
+    """Turn an `OSError` of the block into a `SpillError` with the operation and ``path``.
 
     Parameters
     ----------
-    path : the file or folder of the spill
-    doing : what the block does, as the message begins
-    needed_bytes : what all of it takes, for the message if the disk is full
+    path : spill file or folder
+    doing : the operation, as the message begins
+    needed_bytes : total bytes to write, for a full disk's message
 
     Raises
     ------
     SpillError
-        The block raised `OSError`; errors of ours pass unchanged.
+        The block raised `OSError`; errors of gloader pass unchanged.
     """
     try:
         yield
@@ -675,12 +676,12 @@ def require_free_space(folder: Path, needed_bytes: int, *, os_io: OsIO = REAL_OS
     Parameters
     ----------
     folder : an existing folder
-    needed_bytes : what is about to be written
+    needed_bytes : bytes to be written
 
     Raises
     ------
     StoreWriteError
-        It has not (errno ENOSPC); the message says needed and free bytes.
+        The file system has no room (errno ENOSPC); the message gives needed and free bytes.
     """
     free = free_bytes(folder, os_io=os_io)
     if free < needed_bytes:
@@ -698,13 +699,13 @@ def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: O
     Parameters
     ----------
     folder : an existing folder
-    needed_bytes : what is about to be written
-    doing : what does not fit, as the message begins
+    needed_bytes : bytes to be written
+    doing : the content that does not fit, as the message begins
 
     Raises
     ------
     SpillError
-        It has not (errno ENOSPC); the message says needed and free bytes.
+        The file system has no room (errno ENOSPC); the message gives needed and free bytes.
     """
     if free_bytes(folder, os_io=os_io) < needed_bytes:
         text = (
@@ -714,7 +715,7 @@ def require_spill_space(folder: Path, needed_bytes: int, doing: str, *, os_io: O
 
 
 def free_bytes(folder: Path, *, os_io: OsIO = REAL_OS) -> int:
-    """Return the bytes that an ordinary user may still write to the file system of ``folder``."""
+    """Return the bytes that an ordinary user may still write to ``folder``'s file system."""
     status = os_io.statvfs(folder)
     return status.f_bavail * status.f_frsize
 
@@ -722,7 +723,7 @@ def free_bytes(folder: Path, *, os_io: OsIO = REAL_OS) -> int:
 def _store_space_text(path: Path, needed_bytes: int, os_io: OsIO) -> str:
     try:
         free = free_bytes(path.parent, os_io=os_io)
-    except OSError:  # the disk fails altogether: the first error is the one to report
+    except OSError:  # the disk fails altogether, and the first error is reported
         return f"needed {needed_bytes} bytes; free some space or choose another folder"
     return f"needed {needed_bytes} bytes, {free} bytes are free; free some space or choose another folder"
 

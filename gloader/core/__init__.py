@@ -1,1 +1,1 @@
-"""Pieces that every room uses and that know none of them: ids, order, hashing, units, signals, locks, memory."""
+"""Basic parts that every room may use: ids, order, hashing, units, signals, locks, memory."""

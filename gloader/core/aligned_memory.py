@@ -1,4 +1,4 @@
-"""Page-aligned memory, as O_DIRECT, the checksum kernels and the copies of rows want it."""
+"""Page-aligned memory for O_DIRECT, the checksum kernels and row copies."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_PAGE_BYTES: Final = 4096  # of memory; a file's pages and a device's sectors are as large or divide it
+_PAGE_BYTES: Final = 4096  # bytes of memory; a file's pages and a device's sectors are equal or divide it
 _HUGE_PAGE_BYTES: Final = 2 * 2**20
 
 
 def aligned_bytes(num_bytes: int) -> NDArray[np.uint8]:
     """Return ``num_bytes`` of memory that starts on a page, uninitialised and untouched.
 
-    From numpy, whose allocator reuses what was freed, and asks for huge pages where `numpy.zeros` does not.
+    numpy allocates it: its allocator reuses freed memory, and requests huge pages where `numpy.zeros` does not.
     """
-    # A page more than asked for, so that a page begins somewhere within the first one.
+    # One page more than requested, so that a page begins within the first one.
     raw = np.empty(num_bytes + _PAGE_BYTES, dtype=np.uint8)
     start = -raw.ctypes.data % _PAGE_BYTES
     return raw[start : start + num_bytes]
 
 
 def warm_bytes(num_bytes: int) -> NDArray[np.uint8]:
-    """Return uninitialised memory (num_bytes,), touched, that goes back to the system with its last view."""
+    """Return uninitialised memory (num_bytes,), touched, which returns to the system with its last view."""
     return mapped_bytes(num_bytes)[:num_bytes]
 
 
 def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) -> NDArray[np.uint8]:
-    """Return whole pages of memory, ``num_bytes`` rounded up and at least one, unmapped when their last view goes.
+    """Return whole pages of memory, ``num_bytes`` rounded up, unmapped with their last view.
 
-    Large memory goes back to the system at once this way. numpy's allocator may keep what is below 32 MB for the life
-    of the process, in an arena of each thread that asked: loaders opened one after another took more memory each time.
-    Pages are touched now unless ``touch`` is false, so that later uses need not wait for the system to find them. A
-    forked child has a copy of its own; nothing at these addresses unless ``inherited``.
+    This returns large memory to the system at once. numpy's allocator may keep blocks below 32 MB in an arena of the
+    calling thread for the life of the process, and each new loader would take more memory. At least one page. The pages
+    are touched now unless ``touch`` is false, so that later uses do not wait for page faults. A forked child has its
+    own copy, or no memory at these addresses if ``inherited`` is false.
     """
     size = max(-(-num_bytes // _PAGE_BYTES), 1) * _PAGE_BYTES
-    # Private, which is not the default: a forked child must not read its rows into the memory of its parent's.
+    # Private, unlike mmap's default: a forked child must not write rows into its parent's memory.
     mapping = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if not inherited:
         mapping.madvise(mmap.MADV_DONTFORK)
@@ -51,7 +51,7 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) 
             mapping.madvise(mmap.MADV_HUGEPAGE)
         except (OSError, AttributeError, ValueError) as error:  # an older kernel: slower, not wrong
             _LOG.debug("no huge pages: %s", error)
-    # The view keeps the mapping alive: it has no other owner, and is unmapped with its last view.
+    # The view keeps the mapping alive, because the mapping has no other owner.
     memory = np.frombuffer(mapping, np.uint8)
     if touch:
         memory[::_PAGE_BYTES] = 0
@@ -59,14 +59,14 @@ def mapped_bytes(num_bytes: int, *, touch: bool = True, inherited: bool = True) 
 
 
 def plain_array(values: NDArray[Any], dtype: np.dtype[Any] | type[np.generic] | None = None) -> NDArray[Any]:
-    """Return an array that kernels take as they are: contiguous, aligned and writable; the same where it is so. Pure.
+    """Return a contiguous, aligned and writable array for kernels; ``values`` itself if it is one. Pure.
 
-    What is mapped from the middle of a file lies at any address, and may be read-only: numba would compile each kernel
-    once more for it.
+    An array mapped from the middle of a file may be unaligned or read-only. numba would compile each kernel once more
+    for it.
 
     Parameters
     ----------
-    values : of at least one dimension
-    dtype : to convert to; None: as it is
+    values : array of at least one dimension
+    dtype : dtype to convert to. None keeps the dtype.
     """
     return np.require(values, dtype, ["C", "A", "W", "E"])

@@ -1,4 +1,4 @@
-"""Fan-outs as users write them: a list, one for each relation, or one for all relations together."""
+"""Fan-outs in the forms that users write: a list, one for each relation, or one for all relations together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
 from gloader.types import ANY_RELATION, CollectiveFanouts, Fanouts, Relation, RelationFanouts
 
-MAX_COUNT: Final = 2**31 - 1  # of anything that there are some of: it fits every integer that a kernel takes
+MAX_COUNT: Final = 2**31 - 1  # of any count: it fits every integer argument of a kernel
 _MAX_FANOUT: Final = 2**31 - 2  # local ids and offsets are int32
 _COLLECTIVE: Final = "collective:"
 _EXAMPLE = "'author:writes:paper=25,20;*=10,5'"
@@ -26,7 +26,7 @@ FanoutsLike: TypeAlias = (
 
 @near_keywords
 def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
-    """Return fan-outs of all relations together: a node draws so many of its in-edges of every relation. Pure.
+    """Return collective fan-outs: a node draws that many in-edges over all relations together. Pure.
 
     Parameters
     ----------
@@ -35,23 +35,24 @@ def collective(fanouts: Sequence[int]) -> CollectiveFanouts:
     Raises
     ------
     ConfigError
-        There is none, or one is not an integer >= -1.
+        ``fanouts`` is empty, or an entry is not an integer >= -1.
     """
     return CollectiveFanouts(checked_hops(fanouts, noun="collective fan-outs"))
 
 
 def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
-    """Return ``fanouts`` in the one form in which they are compared. Pure.
+    """Return ``fanouts`` in the one form that is compared. Pure.
 
     Parameters
     ----------
-    fanouts : one integer per hop, for every relation; or these by relation, as a tuple or as "source:name:destination",
-        "*" standing for all that are not named; or what `collective` returns; or the text that the command line takes
+    fanouts : one integer per hop, for every relation; or a mapping from relations, each a tuple or the text
+        "source:name:destination", with "*" for all other relations; or a result of `collective`; or the command
+        line's text
 
     Raises
     ------
     ConfigError
-        They are none of these, name no relation or one twice, or differ in their number of hops.
+        ``fanouts`` has no such form, names no relation or one twice, or the numbers of hops differ.
     """
     match fanouts:
         case str():
@@ -66,12 +67,12 @@ def checked_fanouts(fanouts: FanoutsLike) -> Fanouts:
 
 
 def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
-    """Return ``fanouts``, which the user knows as ``noun``, as a tuple of integers. Pure.
+    """Return ``fanouts`` as a tuple of integers. Messages call the setting ``noun``. Pure.
 
     Raises
     ------
     ConfigError
-        There is none, or one is not an integer >= -1.
+        ``fanouts`` is empty, or an entry is not an integer >= -1.
     """
     if isinstance(fanouts, RelationFanouts | CollectiveFanouts | Mapping):
         raise ConfigError(
@@ -96,7 +97,7 @@ def checked_hops(fanouts: Any, *, noun: str = "fanouts") -> tuple[int, ...]:
 
 
 def largest_fanout(fanouts: Fanouts) -> int:
-    """Return the largest fan-out of all hops and relations; -1, which takes all, counts as the largest. Pure."""
+    """Return the largest fan-out over all hops and relations; -1, which takes all, counts as the largest. Pure."""
     match fanouts:
         case CollectiveFanouts():
             hops = fanouts.fanouts
@@ -108,7 +109,7 @@ def largest_fanout(fanouts: Fanouts) -> int:
 
 
 def plain_fanouts(fanouts: Fanouts) -> list[int] | str:
-    """Return ``fanouts`` as a plain value, which `checked_fanouts` takes: a list, or the command line's text. Pure."""
+    """Return ``fanouts`` as a plain value for `checked_fanouts`: a list, or the command line's text. Pure."""
     return list(fanouts) if isinstance(fanouts, tuple) else str(fanouts)
 
 
@@ -156,7 +157,7 @@ def parse_relation(name: object) -> Relation:
     Raises
     ------
     ConfigError
-        It is neither three texts nor a text with two colons.
+        The relation is neither three texts nor a text with two colons.
     """
     parts = tuple(name.split(":")) if isinstance(name, str) else name
     if isinstance(parts, tuple) and len(parts) == 3 and all(isinstance(part, str) and part for part in parts):
@@ -168,7 +169,7 @@ def parse_relation(name: object) -> Relation:
 
 
 def _by_relation(given: Any) -> Fanouts:
-    """Return the checked fan-outs of pairs of a relation and its fan-outs, the nameless last."""
+    """Return the checked fan-outs for pairs (relation, fan-outs), the nameless last."""
     found: dict[Relation | str, tuple[int, ...]] = {}
     for name, hops in given:
         relation = ANY_RELATION if name == ANY_RELATION else parse_relation(name)
@@ -184,7 +185,7 @@ def _by_relation(given: Any) -> Fanouts:
         raise ConfigError(
             f"fanouts have different numbers of hops: {listed}; write as many for each relation"
         )
-    # One form for equal draws: the order in which relations were named does not matter, nor a list's being spelled "*".
+    # One form for equal draws, independent of the relations' order and of "*" for a plain list.
     named = sorted((name, hops) for name, hops in found.items() if isinstance(name, tuple))
     others = found.get(ANY_RELATION)
     if not named and others is not None:

@@ -1,4 +1,4 @@
-"""Classes by which a setting describes its flag: those of cyclopts, or stand-ins where cyclopts is not installed."""
+"""Classes that describe a setting's flag: cyclopts' own, or stand-ins without cyclopts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ __all__ = ["Group", "Parameter"]
 if TYPE_CHECKING:
     from cyclopts import Group, Parameter
 else:
-    # Loading and training from Python need no command line; `gloader.__main__` says what that one needs.
+    # Loading and training from Python need no command line. `gloader.__main__` reports a missing cyclopts.
     try:
         from cyclopts import Group, Parameter
     except ImportError:
         T = TypeVar("T")
 
         class Parameter:
-            """Takes what cyclopts takes and tells nobody."""
+            """Accepts cyclopts' arguments and ignores them."""
 
             def __init__(self, *_: Any, **__: Any) -> None:
-                """Take anything."""
+                """Accept any arguments."""
 
             def __call__(self, decorated: T) -> T:
-                """Return what is decorated, as it is."""
+                """Return ``decorated`` unchanged."""
                 return decorated
 
         Group = Parameter

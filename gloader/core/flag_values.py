@@ -1,4 +1,4 @@
-"""Types of settings as users write them: sizes, shares, fan-outs and counts."""
+"""Setting types in the forms that users write: sizes, shares, fan-outs and counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cyclopts import Token
 
 _PERCENT = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*%\s*$")
-# A keyword and its value in a sentence; not where the sentence says both forms, nor within a list or a call.
+# A keyword and its value in a sentence, unless the sentence gives both forms, or it stands in a list or a call.
 _KEYWORD = re.compile(
     r"""(?<![\w.,:(=/-])(?<!in Python )(?P<name>[a-z_]+)=(?P<value>'[^']*'|"[^"]*"|[\w.:/+-]*[\w%]|)(?![\w=])"""
 )
@@ -45,46 +45,46 @@ def parse_share(size: str | int) -> float | int:
 
 
 def as_flags(text: str, keywords: Container[str]) -> str:
-    """Return ``text`` with what it says as keywords of Python said as flags of a command line. Pure.
+    """Return ``text`` with Python's keyword settings rewritten as command-line flags. Pure.
 
     ``cache="2GB"`` becomes ``--cache 2GB``, and ``resume=True`` becomes ``--resume``.
 
     Parameters
     ----------
-    text : a sentence of the library
-    keywords : those that are flags; others stay as they are
+    text : a sentence from the library
+    keywords : keywords that are flags; others stay unchanged
     """
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"].strip("'\"")
         if name not in keywords or _CALL.search(text[: found.start()]):
             return found[0]
-        said = _OTHER_FLAGS.get(name, "--" + name.replace("_", "-"))
-        return said if value in ("", "True") else f"{said} {value}"
+        flag_name = _OTHER_FLAGS.get(name, "--" + name.replace("_", "-"))
+        return flag_name if value in ("", "True") else f"{flag_name} {value}"
 
     return _KEYWORD.sub(flag, text)
 
 
 def parse_size_or_auto(size: str | int) -> int | Literal["auto"]:
-    """Return the bytes of a size ("4GB"), or "auto". Pure; ConfigError for anything else."""
+    """Return a size's bytes ("4GB"), or "auto". Pure; ConfigError for anything else."""
     return "auto" if size == "auto" else parse_bytes(size)
 
 
 def require_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:
-    """Raise ConfigError where the ``value`` of a setting is not among those ``allowed``. Pure.
+    """Raise ConfigError if ``value`` is not among ``allowed``. Pure.
 
     Parameters
     ----------
-    name : of the setting, for the message
-    value : what was given
-    allowed : what may be given
+    name : the setting's name, for the message
+    value : the given value
+    allowed : the allowed values
     """
     if value not in allowed:
         raise ConfigError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))} in this version")
 
 
 def _text(tokens: Sequence[Token]) -> str:
-    # A list in a recipe arrives as one token for each item, a flag as one for all of them.
+    # A list in a recipe arrives as one token per item, a flag as one token for all items.
     return ",".join(token.value for token in tokens)
 
 
@@ -112,7 +112,7 @@ def _convert_names(_type: Any, tokens: Sequence[Token]) -> tuple[str, ...]:
     return tuple(name.strip() for name in _text(tokens).split(","))
 
 
-# The command line puts "--FLAG is VALUE; " in front of what these say, see `gloader.cli.failure.describe`.
+# The command line puts "--FLAG is VALUE; " before these messages, see `gloader.cli.failure.describe`.
 def _require_count(_type: Any, value: Any) -> None:
     if value is not None and value < 1:
         raise ConfigError("it must be 1 or more")
@@ -135,10 +135,12 @@ def _require_price(_type: Any, value: Any) -> None:
         ObjectPrice.parse(value)
 
 
-# Settings that a Python caller alone gives: they are for tests and other loops, or are worked out by training.
+# Settings only for Python callers: for tests and other loops, or computed by training.
 NOT_A_FLAG: Final = Parameter(parse=False)
 SWITCH: Final = Parameter(negative=())  # --compile, and no --no-compile
-REPEATED: Final = Parameter(negative=(), show_default=False, allow_repeating=True)  # others are given once
+REPEATED: Final = Parameter(
+    negative=(), show_default=False, allow_repeating=True
+)  # other flags are given once
 
 Count = Annotated[int, Parameter(validator=_require_count)]
 Share = Annotated[float, Parameter(validator=_require_share)]

@@ -1,4 +1,4 @@
-"""The bijection of 64 bits that all addressed randomness is made of.
+"""The bijection of 64 bits behind all addressed randomness.
 
 It is the finaliser of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA'14) with
 the constants of Stafford's variant 13.
@@ -24,7 +24,7 @@ _MASK = 2**64 - 1
 
 
 def inverse(odd: np.uint64) -> np.uint64:
-    """Return the number that times ``odd`` is 1 modulo 2**64. Pure."""
+    """Return the inverse of ``odd`` modulo 2**64. Pure."""
     return np.uint64(pow(int(odd), -1, 2**64))
 
 
@@ -34,30 +34,30 @@ _INVERSE_2: Final = inverse(MUL_2)
 
 @njit(cache=True, nogil=True, inline="always")
 def mix64(x: np.uint64) -> np.uint64:
-    """Return a bijective mix of the 64 bits of ``x``. Pure."""
+    """Return a bijective mix of ``x``'s 64 bits. Pure."""
     x = (x ^ (x >> _S30)) * MUL_1
     x = (x ^ (x >> _S27)) * MUL_2
     return x ^ (x >> _S31)
 
 
-# Each shift is undone by shifting until nothing is left of 64 bits, each product by the inverse modulo 2**64.
+# Each shift is undone by repeated shifts over 64 bits, each product by the inverse modulo 2**64.
 @njit(cache=True, nogil=True, inline="always")
 def unmix64(x: np.uint64) -> np.uint64:
-    """Return the word that `mix64` turns into ``x``. Pure."""
+    """Return the word whose `mix64` is ``x``. Pure."""
     x = (x ^ (x >> _S31) ^ (x >> _S62)) * _INVERSE_2
     x = (x ^ (x >> _S27) ^ (x >> _S54)) * _INVERSE_1
     return x ^ (x >> _S30) ^ (x >> _S60)
 
 
 def mixed_words(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return `mix64` of each word, without a kernel that would be compiled for it. Pure."""
+    """Return `mix64` for each word, without compiling a kernel. Pure."""
     words = (words ^ (words >> _S30)) * MUL_1
     words = (words ^ (words >> _S27)) * MUL_2
     return words ^ (words >> _S31)
 
 
 def mix_int(x: int) -> int:
-    """Return `mix64` of a Python int below 2**64. Pure."""
+    """Return `mix64` for a Python int below 2**64. Pure."""
     # Python ints do not wrap: each product is cut to 64 bits, as the kernel's are.
     x = ((x ^ (x >> 30)) * int(MUL_1)) & _MASK
     x = ((x ^ (x >> 27)) * int(MUL_2)) & _MASK

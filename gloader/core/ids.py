@@ -1,7 +1,7 @@
-"""Ids and ranges of ids: the check of id arrays, and the rows of each table that a machine has on its disk.
+"""Checks for id arrays, and each table's row ranges that a machine has on its disk.
 
-An id array is one-dimensional and holds integers of a range; the caller gives the words of the error. `RowRanges`
-divides the rows of the tables over the machines of a run.
+An id array is one-dimensional and holds integers of a range. The caller gives the words of the error. `RowRanges`
+divides the rows of the tables over a run's machines.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ _MOST_SHORT_IDS = 2**31
 
 
 def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: int | None = None) -> IdArray:
-    """Return ``values`` as contiguous int64 ids; nothing is rounded and nothing wraps. Pure.
+    """Return ``values`` as contiguous int64 ids, without rounding or wrapping. Pure.
 
     Parameters
     ----------
-    values : (n,) integers of any width and byte order; without elements, of any dtype
-    noun : what the message calls them, in the plural: "seeds"
-    error : class of the error
-    masked : how many there are in all: a mask (masked,) of booleans stands for the ids at which it is True. None: no
-        mask is taken
+    values : (n,) integers of any width and byte order; any dtype if empty
+    noun : the ids' name in messages, in the plural: "seeds"
+    error : the error's class
+    masked : length of a mask. A mask (masked,) of booleans stands for the ids at which it is True. None means that no
+        mask is accepted.
 
     Returns
     -------
-    (n,) int64, C-contiguous; not a copy if ``values`` are that already
+    (n,) int64, C-contiguous; not a copy if ``values`` already is such an array
 
     Raises
     ------
     error
-        They have another number of dimensions, are no integers, or do not fit int64; or a mask is of other length.
+        The dimensions, dtype or range are wrong, or a mask has another length.
     """
     try:
         ids = np.asarray(values)
@@ -66,25 +66,25 @@ def as_ids(values: ArrayLike, *, noun: str, error: type[GloaderError], masked: i
 
 
 def id_dtype(count: int) -> np.dtype[Any]:
-    """Return the smallest dtype for the ids of ``count`` nodes or rows. Pure."""
+    """Return the smallest dtype for ``count`` node or row ids. Pure."""
     return np.dtype(np.int32 if count <= _MOST_SHORT_IDS else np.int64)
 
 
 def outside(ids: NDArray[Any], limit: int) -> NDArray[Any]:
-    """Return those of ``ids`` (n,) that are not in 0..limit-1, in their order; in the usual case none. Pure."""
-    # Two passes without a temporary array: this runs for every batch.
+    """Return the entries in ``ids`` (n,) outside 0..limit-1, in their order; usually none. Pure."""
+    # Two passes without a temporary array, because each batch calls this.
     if ids.size == 0 or (ids.min() >= 0 and ids.max() < limit):
         return ids[:0]
     return ids[(ids < 0) | (ids >= limit)]
 
 
-MAX_PARTS: Final = 4096  # machines; far above what there are
+MAX_PARTS: Final = 4096  # machines; far more than any run has
 _PART = re.compile(r"(\d{1,9})/(\d{1,9})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangePart:
-    """One of the parts that the rows of every table are cut into."""
+    """One of the parts into which all tables' rows are divided."""
 
     part: int  # 0..of-1
     of: int
@@ -96,7 +96,7 @@ class RangePart:
         Raises
         ------
         ConfigError
-            It is none.
+            The value names no part.
         """
         text = asked if isinstance(asked, str) else "/".join(map(str, asked))
         numbers = _PART.fullmatch(text.strip())
@@ -115,34 +115,34 @@ class RangePart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldRows:
-    """The range of one table's rows that is here, and those of the other parts."""
+    """One table's local row range, and the other parts' ranges."""
 
     part: int
     of: int
-    bounds: tuple[int, ...]  # (of + 1,) from 0 to N: part p has the rows bounds[p] to bounds[p + 1] - 1
+    bounds: tuple[int, ...]  # (of + 1,) from 0 to N: part p holds the rows bounds[p] to bounds[p + 1] - 1
 
     @property
     def first(self) -> int:
-        """The first row that is here."""
+        """The first local row."""
         return self.bounds[self.part]
 
     @property
     def past(self) -> int:
-        """The row behind the last one that is here."""
+        """The row after the last local one."""
         return self.bounds[self.part + 1]
 
     def part_of(self, row: int) -> int:
-        """Return the part that has ``row``, 0..N-1. Pure."""
-        # Behind empty parts, which begin at the same row.
+        """Return the part with ``row``, 0..N-1. Pure."""
+        # After empty parts, which begin at the same row.
         return int(np.searchsorted(self.bounds, row, side="right")) - 1
 
     def span(self, row_bytes: int, page_bytes: int) -> tuple[int, int]:
-        """Return the first page with a row that is here, and the page behind the last; equal where there is none. Pure.
+        """Return the first page with a local row and the page after the last one; equal if there is none. Pure.
 
         Parameters
         ----------
         row_bytes : R
-        page_bytes : of a page; one that two parts share is in the span of both
+        page_bytes : bytes per page; a page that two parts share is in both spans
         """
         if self.first == self.past:
             return 0, 0
@@ -158,47 +158,47 @@ class HeldRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRanges:
-    """Which part of the rows of each table is here. Every machine knows the ranges of all."""
+    """Each table's row part that this machine holds. Every machine holds the ranges for all parts."""
 
     part: int
     of: int
-    tables: Mapping[str, tuple[int, ...]]  # of each, by its name: (of + 1,) bounds, ascending from 0 to N
+    tables: Mapping[str, tuple[int, ...]]  # bounds by table name: (of + 1,) ascending from 0 to N
 
     def rows(self, table: str) -> HeldRows:
-        """Return the ranges of ``table``; KeyError where it has none."""
+        """Return ``table``'s ranges. Raise KeyError for an unknown table."""
         return HeldRows(part=self.part, of=self.of, bounds=self.tables[table])
 
     def bounds(self, table: str) -> IdArray:
-        """Return the bounds of the parts of ``table``, (of + 1,) int64; KeyError where it has none."""
+        """Return the bounds between ``table``'s parts, (of + 1,) int64. Raise KeyError for an unknown table."""
         return np.array(self.tables[table], np.int64)
 
     def held(self, table: str) -> tuple[int, int]:
-        """Return the first row of ``table`` that is here, and the row behind the last."""
+        """Return the first local row in ``table``, and the row after the last one."""
         rows = self.rows(table)
         return rows.first, rows.past
 
 
 def copy_bounds(num_rows: int, parts: int) -> IdArray:
-    """Return where ``num_rows`` rows are cut into equal parts: (parts + 1,) int64 from 0 to N. Pure.
+    """Return the bounds that cut ``num_rows`` rows into equal parts: (parts + 1,) int64 from 0 to N. Pure.
 
-    Sizes differ by one at most; where there are fewer rows than parts, some parts are empty.
+    Sizes differ by at most one. With fewer rows than parts, some parts are empty.
     """
-    # As Python integers: a product of rows and parts may be beyond int64.
+    # Python integers, because the product of rows and parts may exceed int64.
     return np.array([num_rows * part // parts for part in range(parts + 1)], np.int64)
 
 
 def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = ()) -> None:
-    """Refuse a launch on machines that do not have all rows between them. Pure.
+    """Raise ConfigError if a run's machines do not hold all rows together. Pure.
 
     Parameters
     ----------
-    parts : of each machine; None: it has a copy of all rows
-    names : of the machines, for people; their numbers where there are none
+    parts : each machine's ranges. None means that the machine has a copy of all rows.
+    names : machine names for the message; by default their numbers
 
     Raises
     ------
     ConfigError
-        Some rows are on no machine, the parts are not of one division, or some machines have parts and others copies.
+        Some rows are on no machine, the parts come from different divisions, or parts and full copies are mixed.
     """
     ranges = [each for each in parts if each is not None]
     if not ranges:
@@ -209,7 +209,7 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
     missing = sorted(set(range(first.of)) - set(here))
     for table, bounds in first.tables.items():
         for part in missing:
-            # With an empty part no rows are missing.
+            # Without an empty part no rows are missing.
             if bounds[part] < bounds[part + 1]:
                 raise ConfigError(
                     f"rows {bounds[part]:,} to {bounds[part + 1]:,} of {table!r} are on no machine of this run: there "
@@ -219,22 +219,22 @@ def require_all_rows(parts: Sequence[RowRanges | None], names: Sequence[str] = (
 
 
 def hosts_by_part(parts: Sequence[RowRanges]) -> tuple[int, ...]:
-    """Return the numbers of the machines in the order of their parts, of one part in their own order. Pure.
+    """Return the machine numbers in their parts' order; equal parts keep their order. Pure.
 
     Parameters
     ----------
-    parts : of each machine, as `require_all_rows` allows them
+    parts : each machine's ranges, as `require_all_rows` accepts them
     """
     return tuple(sorted(range(len(parts)), key=lambda machine: (parts[machine].part, machine)))
 
 
 def host_bounds(parts: Sequence[RowRanges], table: str) -> IdArray:
-    """Return whose rows are asked of which machine: (W + 1,) int64 bounds. Pure.
+    """Return the bounds between the rows that each machine serves: (W + 1,) int64. Pure.
 
     Parameters
     ----------
-    parts : of W machines, in the order of `hosts_by_part`; of several with the same part the first answers for it
-    table : whose rows
+    parts : W machines' ranges, in the order from `hosts_by_part`; among several with the same part the first serves it
+    table : the table's name
     """
     return np.array([0, *(each.held(table)[1] for each in parts)], np.int64)
 

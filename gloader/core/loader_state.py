@@ -1,4 +1,4 @@
-"""The state of a loader, as JSON: where it stands in its stream of batches, and which stream that is."""
+"""A loader's state as JSON: its position in its stream of batches, and the stream's identity."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 STATE_VERSION = 2
 _KEYS = ("version", "next", "seed", "global_batch_size", "fingerprint", "stream")
-# States of version 1 name nothing of their stream but its fingerprint.
+# States of version 1 hold only the fingerprint of their stream.
 _KEYS_OF_1 = _KEYS[:-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderState:
-    """The position of a loader in its stream of batches, and what that stream depends on."""
+    """A loader's position in its stream of batches, with the settings that determine the stream."""
 
-    next: BatchId  # the first batch that was not handed out
+    next: BatchId  # the first batch that was not delivered
     seed: int
     global_batch_size: int
-    fingerprint: str  # of the dataset, the seeds, the fan-outs and the order
-    stream: Mapping[str, Any] = field(default_factory=dict)  # the same by name, as JSON; empty: not known
+    fingerprint: str  # hash of dataset, seeds, fan-outs and order
+    stream: Mapping[str, Any] = field(default_factory=dict)  # these by name, as JSON; empty if unknown
     version: int = STATE_VERSION
 
     def to_json(self) -> dict[str, Any]:
@@ -49,7 +49,7 @@ class LoaderState:
         StateError
             A key is missing or unknown, or a value is malformed or of another version.
         """
-        # Exactly these keys: a state of another kind, or one that was edited, must not resume half right.
+        # Exactly these keys: a state of another kind, or an edited one, must not resume incorrectly.
         if not isinstance(state, dict):
             raise StateError(f"a loader state is a JSON object, got {type(state).__name__}")
         version = state.get("version", STATE_VERSION)
@@ -82,9 +82,9 @@ class LoaderState:
         )
 
     def require_same_stream(self, other: LoaderState) -> None:
-        """Raise StateError naming the first field in which ``other`` follows another stream of batches."""
+        """Raise StateError with the first field in which ``other`` follows another stream of batches."""
         known, saved = self._facts(), other._facts()
-        # The fingerprint last: it differs whenever something does that has a name.
+        # The fingerprint last, because it differs whenever a named field does.
         names = {**known, **saved} if other.stream else ("seed", "global_batch_size")
         for name in names:
             _require_equal(name, known.get(name), saved.get(name))

@@ -1,7 +1,7 @@
-"""The machine of a process, and the number of files that the process may open.
+"""A process's machine, and the number of files that the process may open.
 
-A machine is a host, or the part of a host that GLOADER_MACHINE names. Open files are counted before a loader needs
-them.
+A machine is a host, or the part of a host that GLOADER_MACHINE names. Open files are counted before a loader opens
+more.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MACHINE_VARIABLE: Final = "GLOADER_MACHINE"
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _MOST_CHARACTERS: Final = 64
-# Names folders, too: no separator, and no dot in front.
+# Also a folder name: no separator, and no leading dot.
 _NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_MOST_CHARACTERS - 1}}}", re.ASCII)
 
 
 def named_machine(environ: Mapping[str, str] = os.environ) -> str:
-    """Return the name that GLOADER_MACHINE gives to this process's machine; empty where it gives none.
+    """Return the machine name that GLOADER_MACHINE gives, or an empty text.
 
-    Processes of one host with different names are of different machines: each has a loader, memory and temporary
-    files of its own, and they talk by the network alone.
+    Processes of one host with different names belong to different machines: each machine has its own loader, memory and
+    temporary files, and they communicate only by the network.
 
     Raises
     ------
     ConfigError
-        It is no name for a machine.
+        The value is not a valid machine name.
     """
     name = environ.get(MACHINE_VARIABLE, "")
     if name and not _NAME.fullmatch(name):
@@ -50,12 +50,12 @@ def named_machine(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def shown_machine() -> str:
-    """Return what messages call this process's machine: its name, else that of the host."""
+    """Return the machine's name for messages: its own name, else the host's."""
     return named_machine() or os.uname().nodename
 
 
 def host_id() -> str:
-    """Return what tells this host from others: the id of its boot, or its name where /proc is missing."""
+    """Return this host's unique id: its boot id, or its name without /proc."""
     try:
         return _BOOT_ID.read_text().strip()
     except OSError:
@@ -63,24 +63,24 @@ def host_id() -> str:
 
 
 def machine_id() -> str:
-    """Return what tells this process's machine from others, those of the same host included."""
+    """Return a unique id for this process's machine, also among machines on the same host."""
     name = named_machine()
     return f"{host_id()} {name}" if name else host_id()
 
 
 def folder_of_machine(folder: Path) -> Path:
-    """Return the folder below ``folder`` of this machine alone; ``folder`` itself where machines have no names."""
+    """Return this machine's own folder in ``folder``; ``folder`` itself if the machine has no name."""
     name = named_machine()
     return folder / name if name else folder
 
 
 def distinct_names(names: Sequence[str], first_ranks: Sequence[int]) -> tuple[str, ...]:
-    """Return the names of machines, those that several have with the first rank behind them. Pure.
+    """Return the machines' names; equal names get their first rank as a suffix. Pure.
 
     Parameters
     ----------
-    names : of each machine
-    first_ranks : of each machine
+    names : each machine's name
+    first_ranks : each machine's first rank
     """
     return tuple(
         f"{name} (rank {rank})" if names.count(name) > 1 else name
@@ -90,21 +90,21 @@ def distinct_names(names: Sequence[str], first_ranks: Sequence[int]) -> tuple[st
 
 _LOG = logging.getLogger(__name__)
 _OPEN: Final = Path("/proc/self/fd")
-_USUALLY_OPEN: Final = 64  # where that is not said
-SPARE: Final = 24  # kernels' caches, logs, a socket of a library: what comes and goes beside
+_USUALLY_OPEN: Final = 64  # if the number is unknown
+SPARE: Final = 24  # kernel caches, logs, a library's socket: files that open and close meanwhile
 
 
 def require_descriptors(more: int) -> None:
-    """Have room for ``more`` open files beside those that are open; raise the soft limit where that suffices.
+    """Ensure room for ``more`` open files. Raise the soft limit if that suffices.
 
     Parameters
     ----------
-    more : open files that are needed at most
+    more : most additional files
 
     Raises
     ------
     StoreOpenError
-        The hard limit has no room for them: it says how many are needed and allowed.
+        The hard limit is too small; the message gives needed and allowed files.
     """
     needed = _num_open() + more + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -1,7 +1,7 @@
-"""Input that gloader did not write: errors of parsers, text for a terminal, and YAML files of settings.
+"""Input from other programs: parser errors, text for a terminal, and YAML settings files.
 
-`MALFORMED` holds the exceptions that parsers raise on bytes of another form. `printable` replaces the characters that
-a terminal would obey. `read_yaml_mapping` reads a YAML file of any origin within fixed limits.
+`MALFORMED` holds the exceptions that parsers raise on malformed bytes. `printable` replaces the characters that a
+terminal would obey. `read_yaml_mapping` reads a YAML file of any origin within fixed limits.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-# For `except MALFORMED` around the reading of a file that anybody may have written: whatever is in it, it is the file
-# that is wrong, not this program. Nothing of ours is among them that is not a ValueError too, see `gloader.errors`.
-# A number that no type holds is an ArithmeticError, a nesting too deep a RecursionError, or a MemoryError of Python's
-# own parser, a member that is missing a LookupError, or an AttributeError where a list stands for an object.
+# For `except MALFORMED` around the reading of a file of any origin: an error means that the file is wrong, not this
+# program. Of gloader's own errors only those that are also a ValueError are caught, see `gloader.errors`. A number
+# too large for any type is an ArithmeticError. Too deep a nesting is a RecursionError, or a MemoryError of Python's
+# parser. A missing member is a LookupError, or an AttributeError if a list stands in place of an object.
 MALFORMED: Final = (
     ArithmeticError,
     AttributeError,
@@ -48,21 +48,21 @@ def shown(value: object) -> str:
     """Return ``repr(value)``, shortened, for a message about a value of any size, depth and kind. Pure."""
     try:
         return _SHORT.repr(value)
-    except ValueError:  # a whole number of thousands of digits, which Python does not write
+    except ValueError:  # a whole number with thousands of digits, which Python does not print
         return f"a {type(value).__name__} of more than {sys.get_int_max_str_digits()} digits"
 
 
 _REPLACEMENT: Final = "\ufffd"
-# Control characters but for the line's end and the tab: a terminal obeys those that begin with escape. Marks that turn
-# the direction of writing, so that a name shows as another, and other ends of lines. Halves of a pair, which file names
-# that are no UTF-8 have, and which no stream can encode.
+# Control characters except line end and tab, because a terminal obeys sequences that begin with escape. Marks that
+# change the writing direction, so that a name looks like another, and other line ends. Surrogates, which file names
+# outside UTF-8 contain and no stream can encode.
 _UNFIT: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: str) -> str:
-    """Return ``text`` with every character replaced that does more, or less, than show on a terminal. Pure."""
+    """Return ``text`` with every character replaced that a terminal would interpret or hide. Pure."""
     return _UNFIT.sub(_REPLACEMENT, text)
 
 
@@ -76,19 +76,19 @@ _MAX_BRACKETS: Final = 1000
 
 
 def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exception]) -> Mapping[str, object]:
-    """Return the mapping that a YAML file holds.
+    """Return the mapping in a YAML file.
 
     Parameters
     ----------
     path : the file
     what : its kind, for messages, such as "recipe"
-    holds : what such a file has, and how to write it behind a semicolon, for messages
-    error : raised where it cannot be read, is not YAML, or holds anything but a mapping of texts
+    holds : its content, then a semicolon and advice on writing it, for messages
+    error : the error's class
 
     Raises
     ------
     error
-        As said.
+        The file cannot be read, is not YAML, or holds anything but a mapping of texts.
     """
     import yaml
 
@@ -98,7 +98,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
     except (OSError, UnicodeDecodeError) as failure:
         reason = getattr(failure, "strerror", None) or str(failure)
         raise error(f"{what} {path} cannot be read: {reason}") from failure
-    # Each bracket makes the YAML reader look at all that are open.
+    # For each bracket, the YAML reader visits all open ones.
     if len(text) > MAX_YAML_CHARACTERS or text.count("[") + text.count("{") > _MAX_BRACKETS:
         raise error(
             f"{what} {path} is longer than {MAX_YAML_CHARACTERS} characters, or has more than {_MAX_BRACKETS} "
@@ -106,7 +106,7 @@ def read_yaml_mapping(path: Path, *, what: str, holds: str, error: type[Exceptio
         )
     try:
         content = yaml.safe_load(text)
-    # Of values too: a date with a month 13, a number of thousands of digits, brackets within brackets.
+    # Also malformed values: a date with month 13, a number with thousands of digits, deeply nested brackets.
     except (yaml.YAMLError, *MALFORMED) as failure:
         raise error(f"{what} {path} is not YAML: {' '.join(str(failure).split())}") from failure
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

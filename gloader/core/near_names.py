@@ -1,4 +1,4 @@
-"""Names that a user wrote and that are not there: the nearest one that is, for keywords and attributes alike."""
+"""The nearest existing name to one that a user wrote, for keywords and attributes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ K = TypeVar("K", bound=type)
 N = TypeVar("N")
 V = TypeVar("V")
 
-_SLIP: Final = 0.9  # likeness of a name with a letter too many
+_SLIP: Final = 0.9  # similarity of a name with one extra letter
 
-# What other libraries call it.
-_ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
+# Names of other libraries and ours.
+_FOREIGN_NAMES: Final[dict[str, tuple[str, ...]]] = {
     "num_neighbors": ("fanouts",),
     "num_neighbours": ("fanouts",),
     "input_nodes": ("seeds",),
@@ -37,7 +37,7 @@ _ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
     "test_mask": ("test",),
     "test_idx": ("test",),
     "y": ("labels",),
-    # The same the other way round, in PyG's words and in DGL's.
+    # The opposite direction, with PyG's and DGL's names.
     "fanout": ("num_neighbors", "graph_sampler"),
     "fanouts": ("num_neighbors", "graph_sampler"),
     "seeds": ("input_nodes", "indices"),
@@ -47,23 +47,23 @@ _ELSEWHERE: Final[dict[str, tuple[str, ...]]] = {
 
 
 def nearest(name: str, known: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the one of ``known`` that ``name`` probably means; None: none is near. Pure."""
+    """Return the entry in ``known`` that ``name`` probably means, or None. Pure."""
     names = list(known)
-    meant = [other for other in _ELSEWHERE.get(name, ()) if other in names]
-    # A slip of the pen comes first: the name itself is there then.
+    meant = [other for other in _FOREIGN_NAMES.get(name, ()) if other in names]
+    # Spelling errors come first: they are close to an existing name.
     slips = get_close_matches(name, names, n=1, cutoff=max(cutoff, _SLIP))
     near = slips or meant or get_close_matches(name, names, n=1, cutoff=cutoff)
     return near[0] if near else None
 
 
 def near_advice(name: str, known: Collection[str]) -> str:
-    """Return what to write in place of ``name``: the nearest of ``known``, or all of them. Pure."""
+    """Return advice on replacing ``name``: the nearest of ``known``, or all of them. Pure."""
     near = nearest(name, known)
     return f"did you mean {near!r}?" if near else f"allowed: {', '.join(known)}"
 
 
 def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -> None:
-    """Raise TypeError, as Python does, where a keyword of ``owner`` is not among those ``known``. Pure."""
+    """Raise TypeError, as Python does, if a keyword for ``owner`` is not in ``known``. Pure."""
     for name in given:
         if name not in known:
             raise TypeError(
@@ -72,7 +72,7 @@ def require_keywords(owner: str, given: Iterable[str], known: Collection[str]) -
 
 
 def near_keywords(target: F) -> F:
-    """Have a function, or a class, answer a keyword that it does not take with the nearest that it takes."""
+    """Make a function, or a class, suggest the nearest keyword for an unknown one."""
     if isinstance(target, type):
         above = [inspect.signature(base.__init__) for base in target.__mro__[1:]]  # type: ignore[misc]
         handed_on = {name for signature in above for name in signature.parameters}
@@ -82,7 +82,7 @@ def near_keywords(target: F) -> F:
 
 
 def near_options(owner: str, also: Iterable[str]) -> Callable[[F], F]:
-    """Return `near_keywords` for a function that users call ``owner``, and that takes ``also`` by ``**``."""
+    """Return `near_keywords` for a function that users call ``owner``, and that also takes ``also`` by ``**``."""
 
     def decorate(function: F) -> F:
         return cast("F", _checked(function, owner, also))
@@ -109,10 +109,12 @@ def _checked(function: Callable[..., Any], owner: str, also: Iterable[str] = ())
 
 
 def near_attributes(target: K) -> K:
-    """Have a class answer an attribute that it does not have with the nearest that it has."""
+    """Make a class suggest the nearest attribute for a missing one."""
 
     def getattr_of(self: object, name: str) -> Any:
-        if hasattr(type(self), name):  # a property that raised this error: once more, for its own words
+        if hasattr(
+            type(self), name
+        ):  # a property raised this error: evaluated again, for the property's own message
             return object.__getattribute__(self, name)
         raise missing_attribute(with_article(type(self).__name__), name, dir(self), {})
 
@@ -121,7 +123,7 @@ def near_attributes(target: K) -> K:
 
 
 class Named(dict[N, V]):
-    """What a batch has by type, or by relation: a key that is not there is answered with the nearest that is."""
+    """A batch's values by type or relation. A missing key raises an error with the nearest existing one."""
 
     __slots__ = ()
 
@@ -131,13 +133,13 @@ class Named(dict[N, V]):
 
 
 def missing_key(key: object, there: Iterable[object], is_no: str) -> KeyError:
-    """Return the error of a key that is not there, a type or a relation. Pure.
+    """Return the error for a missing key, a type or a relation. Pure.
 
     Parameters
     ----------
-    key : what was asked for
-    there : the keys that there are
-    is_no : what ``key`` is none of: "no relation of this dataset"
+    key : the requested key
+    there : the existing keys
+    is_no : text about the missing key: "no relation of this dataset"
     """
     names = {":".join(map(str, each)) if isinstance(each, tuple) else str(each): each for each in there}
     near = nearest(":".join(map(str, key)) if isinstance(key, tuple) else str(key), names)
@@ -155,14 +157,14 @@ def with_article(noun: str) -> str:
 def missing_attribute(
     owner: str, name: str, there: Iterable[str], advice: Mapping[str, str]
 ) -> AttributeError:
-    """Return the error of an attribute that is not there. Pure.
+    """Return the error for a missing attribute. Pure.
 
     Parameters
     ----------
-    owner : what has none, with an article: "a GraphData"
-    name : of the attribute
-    there : the attributes that it has
-    advice : what takes the place of some that are not there, by name
+    owner : the object's kind, with an article: "a GraphData"
+    name : the attribute's name
+    there : the existing attributes
+    advice : replacements for some missing attributes, by name
     """
     if name in advice:
         return AttributeError(f"{owner} has no {name!r}: {advice[name]}")

@@ -1,4 +1,4 @@
-"""Negatives as users write them: which wrong edges are drawn beside those that are predicted."""
+"""Negatives in the forms that users write: the kind and number of wrong edges to draw."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STRICT: Final = "strict"
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """``k`` negatives for each edge: its source, and a destination that is drawn of all nodes of that type.
+    """``k`` negatives for each edge: its source, and a destination drawn from all nodes of that type.
 
-    With ``strict`` none of them is an edge of the graph, nor the node itself. The graph knows the edges that messages
-    are passed over alone: an edge that is held out of it may be drawn, as OGB's uniform negatives may.
+    With ``strict`` no negative is an edge of the graph or a self loop. The graph holds only the edges that messages
+    pass over: a held-out edge may be drawn, as by OGB's uniform negatives.
 
     Raises
     ------
@@ -45,16 +45,16 @@ class Uniform:
         _check_strict("Uniform", self.strict)
 
     def __str__(self) -> str:
-        """Return the form of the command line, such as "uniform:5,strict"."""
+        """Return the command line's form, such as "uniform:5,strict"."""
         return f"uniform:{self.k}{_suffix(self.strict)}"
 
 
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """``ratio`` negatives for each edge on average: pairs of a source and a destination, both drawn of all nodes.
+    """``ratio`` negatives for each edge on average: pairs of a source and a destination, both drawn from all nodes.
 
-    With ``strict`` none of them is an edge of the graph, as of `Uniform`; a node may be drawn for both ends.
+    With ``strict`` no negative is an edge of the graph, as in `Uniform`; both ends may be the same node.
 
     Raises
     ------
@@ -78,12 +78,12 @@ class Binary:
         _check_strict("Binary", self.strict)
 
     def num_pairs(self, num_positives: int) -> int:
-        """Return the negatives beside so many edges: the product, rounded up. Pure."""
-        # Of the decimal that was written: as floats, 1.1 * 10 is above 11 and would be rounded up to 12.
+        """Return the number of negatives for ``num_positives`` edges: the product with the ratio, rounded up. Pure."""
+        # Exact decimal arithmetic: as floats, 1.1 * 10 is above 11 and would be rounded up to 12.
         return math.ceil(Fraction(repr(self.ratio)) * num_positives)
 
     def __str__(self) -> str:
-        """Return the form of the command line, such as "binary:1.0"."""
+        """Return the command line's form, such as "binary:1.0"."""
         return f"binary:{self.ratio!r}{_suffix(self.strict)}"
 
 
@@ -93,14 +93,14 @@ class InBatch:
     """The destinations of the batch's other edges, for each edge."""
 
     def __str__(self) -> str:
-        """Return the form of the command line."""
+        """Return the command line's form."""
         return "in_batch"
 
 
 @near_keywords
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Negatives that are given: rows of the link table ``name``, or the ``negatives`` of the batch's own table.
+    """Given negatives: rows of the link table ``name``, or the ``negatives`` of the batch's own table.
 
     Raises
     ------
@@ -117,7 +117,7 @@ class Table:
             raise ConfigError(f"Table(name={shown(self.name)}): name must be that of a link table")
 
     def __str__(self) -> str:
-        """Return the form of the command line, such as "table:wrong"."""
+        """Return the command line's form, such as "table:wrong"."""
         return f"table:{self.name}"
 
 
@@ -125,12 +125,12 @@ Negatives: TypeAlias = Uniform | Binary | InBatch | Table
 
 
 def checked_negatives(negatives: Any) -> Negatives | None:
-    """Return ``negatives``, which may be their text, as a value; None: none are drawn. Pure.
+    """Return ``negatives``, or the value of their text. None means that none are drawn. Pure.
 
     Raises
     ------
     ConfigError
-        They are none of `Negatives`, nor a text that `parse_negatives` takes.
+        ``negatives`` is no `Negatives` value, and no text that `parse_negatives` accepts.
     """
     if negatives is None or isinstance(negatives, Negatives):
         return negatives
@@ -169,7 +169,7 @@ def parse_negatives(text: str) -> Negatives | None:
     except ConfigError:
         raise
     except ValueError:
-        pass  # no number: said below
+        pass  # not a number; the error below reports it
     raise ConfigError(f"{shown(text)} names no negatives; write {_ALLOWED}")
 
 

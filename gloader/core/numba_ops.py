@@ -1,4 +1,4 @@
-"""Machine operations for numba kernels, which Python has no words for: prefetch, block copy, arrays by address."""
+"""Machine operations for numba kernels that Python has no syntax for: prefetch, block copy, arrays by address."""
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
 
@@ -16,7 +16,7 @@ from numba.extending import intrinsic
 
 from gloader.core.kernels import njit
 
-# A child that is forked while another thread compiles would wait for ever for the compiler, which nobody gives back.
+# A child that is forked while another thread compiles would wait for ever for the compiler's lock.
 os.register_at_fork(
     before=global_compiler_lock.acquire,
     after_in_parent=global_compiler_lock.release,
@@ -100,8 +100,8 @@ _as_pointer: Any = _c_pointer if config.DISABLE_JIT else _pointer
 
 @njit(cache=True, nogil=True)
 def array_at(address: int, length: int, like: Any) -> Any:
-    """Return the ``length`` entries at ``address``, of the dtype of ``like``: any number of arrays come in one table.
+    """Return the ``length`` entries at ``address``, with ``like``'s dtype. One table of addresses can name many arrays.
 
-    Whoever gave the address keeps them alive.
+    The caller keeps the memory alive.
     """
     return carray(_as_pointer(address), (length,), like.dtype)

@@ -17,14 +17,14 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(?:(\d*)\s*req|(\d*(?:\.\d+)?\s*[A-Za
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPrice:
-    """Prices in whatever currency they are given."""
+    """Prices for requests and bytes, in any currency."""
 
     per_request: float = 0.0
     per_byte: float = 0.0
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the prices that ``text`` says, such as "0.0004/1000req,0.09/GB". Pure; ConfigError otherwise."""
+        """Parse prices such as "0.0004/1000req,0.09/GB". Pure. Raise ConfigError for any other form."""
         found: dict[str, float] = {}
         for part in text.split(","):
             match = _PART.fullmatch(part.strip())
@@ -42,7 +42,7 @@ class ObjectPrice:
         return cls(**found)
 
     def cost(self, *, requests: float, num_bytes: float) -> float:
-        """Return what ``requests`` that bring ``num_bytes`` cost. Pure."""
+        """Return the cost for ``requests`` requests with ``num_bytes`` bytes. Pure."""
         return self.per_request * requests + self.per_byte * num_bytes
 
 
@@ -53,15 +53,15 @@ def format_cost(cost: float) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectTraffic:
-    """What was asked of an object store, and what it brought."""
+    """Requests to an object store and the bytes received."""
 
     requests: int = 0
     num_bytes: int = 0
-    retries: int = 0  # requests that were made again
-    waited_s: float = 0.0  # that requests were held back, by a limit or before they were made again
+    retries: int = 0  # repeated requests
+    waited_s: float = 0.0  # time that requests were delayed, by a limit or before a retry
 
     def since(self, before: ObjectTraffic) -> Self:
-        """Return what came after ``before``. Pure."""
+        """Return the traffic after ``before``. Pure."""
         return type(self)(
             requests=self.requests - before.requests,
             num_bytes=self.num_bytes - before.num_bytes,
@@ -79,7 +79,7 @@ class ObjectTraffic:
         )
 
     def cost(self, price: ObjectPrice | None) -> float | None:
-        """Return what it cost; None where no prices are known. Pure."""
+        """Return the traffic's cost, or None without prices. Pure."""
         return None if price is None else price.cost(requests=self.requests, num_bytes=self.num_bytes)
 
     def describe(self, price: ObjectPrice | None) -> str:

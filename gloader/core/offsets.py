@@ -1,4 +1,4 @@
-"""Offsets of the in-edges of each node: 8 bytes a node, or about 2 in the compact form."""
+"""Offsets of each node's in-edges: 8 bytes per node, or about 2 in the compact form."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ _LOW_END: Final = 2**16
 
 
 class Offsets(NamedTuple):
-    """The N + 1 offsets of a graph, in one of two forms. Kernels read them with `offset_at`, others with `offsets_of`.
+    """A graph's N + 1 offsets, in one of two forms. Kernels read them with `offset_at`, others with `offsets_of`.
 
-    Plain: ``low`` alone. Compact, 2.125 bytes a node: blocks of 64 nodes have a base, and ``low`` is what each node
-    lies above it. A block of 2**16 edges or more is written out in ``wide``: at most a byte for 128 edges.
+    The plain form is ``low`` alone. The compact form takes 2.125 bytes per node: each block of 64 nodes has a base, and
+    ``low`` holds each node's distance from it. ``wide`` holds the full offsets of blocks with 2**16 edges or more, at
+    most one byte for 128 edges.
 
-    A named tuple and not a dataclass, because numba takes only the former. Its arrays are read-only, so that every
-    kernel is compiled for two kinds of it and no more.
+    A named tuple and not a dataclass, because numba accepts only the former. Its arrays are read-only, so that every
+    kernel is compiled for two types only.
     """
 
-    low: NDArray[Any]  # (N + 1,) int64, or uint16 of the compact form
-    base: IdArray  # (blocks,); below 0: ~r, and the block is row r of ``wide``
+    low: NDArray[Any]  # (N + 1,) int64, or uint16 in the compact form
+    base: IdArray  # (blocks,); a value ~r below 0 means row r of ``wide``
     wide: IdArray  # (64 r,)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the arrays."""
+        """Bytes in the arrays."""
         return sum(array.nbytes for array in self)
 
 
@@ -49,12 +50,12 @@ def plain_offsets(indptr: IdArray) -> Offsets:
 
 
 def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
-    """Return the offsets that ``pieces`` give in order, in the compact form.
+    """Return the offsets in ``pieces`` in the compact form.
 
     Parameters
     ----------
-    pieces : of the N + 1 offsets, int64, ascending; of a multiple of `BLOCK_NODES` each, but for the last. Each is done
-        with when the next is asked for
+    pieces : pieces of the N + 1 offsets in order, int64, ascending; each but the last has a multiple of `BLOCK_NODES`
+        entries. A piece may be reused once the next is requested.
     num_nodes : N
     """
     low = np.empty(num_nodes + 1, dtype=np.uint16)
@@ -77,12 +78,12 @@ def compact_offsets(pieces: Iterable[IdArray], num_nodes: int) -> Offsets:
 
 
 def compact_bytes(num_nodes: int) -> int:
-    """Return the bytes of the compact form where no block is written out. Pure."""
+    """Return the compact form's bytes without wide blocks. Pure."""
     return 2 * (num_nodes + 1) + 8 * ((num_nodes >> _SHIFT) + 1)
 
 
 def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
-    """Return the positions of the first in-edges of ``nodes`` (n,), 0..N, as (n,) int64. Pure."""
+    """Return the positions of each node's first in-edge for ``nodes`` (n,), 0..N, as (n,) int64. Pure."""
     low, base, wide = offsets
     if low.dtype == np.int64:
         plain: IdArray = low[nodes]
@@ -96,26 +97,26 @@ def offsets_of(offsets: Offsets, nodes: IdArray) -> IdArray:
 
 
 def degrees_between(offsets: Offsets, start: int, stop: int) -> IdArray:
-    """Return the in-degrees of the nodes ``start`` to ``stop`` as (stop - start,) int64. Pure.
+    """Return the in-degrees for nodes ``start`` to ``stop`` as (stop - start,) int64. Pure.
 
     Parameters
     ----------
-    offsets : of all nodes
+    offsets : all nodes' offsets
     start, stop : ids, at most N
     """
     return np.diff(offsets_of(offsets, np.arange(start, stop + 1)))
 
 
 def offset_at(offsets: Offsets, node: int) -> Any:
-    """Return the position of the first in-edge of ``node``, 0..N. For kernels."""
+    """Return the position of ``node``'s first in-edge, 0..N. For kernels."""
     return offsets_of(offsets, np.array([node]))[0]
 
 
 def prefetch_offset(offsets: Offsets, node: int) -> None:
-    """Ask for the offset of ``node`` before it is read. For kernels."""
+    """Prefetch ``node``'s offset. For kernels."""
 
 
-# By type: with a look at the base of the plain form too, degrees in memory took 1.14 times as long to count.
+# By type: with a test of the plain form's base, counting degrees in memory took 1.14 times as long.
 @overload(offset_at, strict=False)
 def _offset_at(offsets: Any, node: Any) -> Any:  # noqa: ARG001 - numba gives the types of all arguments
     if _is_plain(offsets):
@@ -143,7 +144,7 @@ def _prefetch_offset(offsets: Any, node: Any) -> Any:  # noqa: ARG001 - as above
 
 
 def _is_plain(offsets: Any) -> bool:
-    """Return whether this numba type is that of the plain form."""
+    """Return True if this numba type is the plain form's."""
     low = offsets.types[Offsets._fields.index("low")]
     return bool(low.dtype == types.int64)
 

@@ -1,7 +1,7 @@
-"""Orders of seeds and rows: permutations keyed by (seed, epoch), and the batches that are cut from them.
+"""Orders of seeds and rows: permutations keyed by (seed, epoch), and the batches cut from them.
 
-`EpochOrder` permutes the seeds of an epoch and cuts the batches of each rank. `RowOrder` computes the permutation of
-the rows of a table, so that no permuted array is held. `DrawnSeeds` draws seeds with or without replacement.
+`EpochOrder` permutes an epoch's seeds and cuts the batches of each rank. `RowOrder` computes the permutation of a
+table's rows, so that no permuted array is held. `DrawnSeeds` draws seeds with or without replacement.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _ONE: Final = np.uint64(1)
 _INVERSE_GOLDEN: Final = inverse(GOLDEN)
-EPOCHS_HELD: Final = 3  # the one being consumed, and those that superbatches reach into
+EPOCHS_HELD: Final = 3  # the current epoch, and those that superbatches reach into
 
 
 def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
@@ -50,15 +50,15 @@ def epoch_permutation(num_items: int, *, seed: int, epoch: int) -> IdArray:
     key = np.uint64(_epoch_key(seed, epoch))
     words = hashed_words(num_items, seed=seed, epoch=epoch)
     with np.errstate(over="ignore"):  # hashes wrap; compiled kernels do not check, interpreted ones do
-        # The hash is a bijection: no two positions tie, and each is read back from its hash. Sorting the hashes alone
-        # and doing so takes a fifth of the time of sorting positions by them.
+        # The hash is a bijection, so no two positions tie, and each can be computed from its hash. Sorting only the
+        # hashes takes a fifth of the time of sorting positions by hash.
         words.sort()
         _read_positions(key, words)
     return words.view(np.int64)
 
 
 def hashed_words(count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
-    """Return (count,) the hash of (seed, epoch, position) of each position. Pure."""
+    """Return (count,) each position's hash over (seed, epoch, position). Pure."""
     words = np.empty(count, dtype=np.uint64)
     with np.errstate(over="ignore"):
         _hash_positions(np.uint64(_epoch_key(seed, epoch)), words)
@@ -67,7 +67,7 @@ def hashed_words(count: int, *, seed: int, epoch: int) -> NDArray[np.uint64]:
 
 @njit(cache=True, nogil=True)
 def _hash_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
-    """Write the hash of each position into ``words`` (n,)."""
+    """Write each position's hash into ``words`` (n,)."""
     for i in range(words.shape[0]):
         words[i] = mix64((np.uint64(i) + _ONE) * GOLDEN + key)
 
@@ -80,7 +80,7 @@ def _read_positions(key: np.uint64, words: NDArray[np.uint64]) -> None:
 
 
 def _epoch_key(seed: int, epoch: int) -> int:
-    """Return the key of an epoch. Pure."""
+    """Return an epoch's key. Pure."""
     return mix_int((mix_int(seed % 2**64) + epoch * int(GOLDEN)) % 2**64)
 
 
@@ -88,9 +88,9 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
     """Return a permutation of ``range(num_items)`` that keeps blocks of ``block`` neighbours together. Pure.
 
     The circle 0, 1, ..., num_items - 1 is cut into blocks, from a place that depends on (seed, epoch), so that one
-    block may hold the last and the first items. The blocks are permuted. The short one that is left when ``block``
-    does not divide ``num_items`` comes last, so that all others stay aligned to multiples of ``block``. As the
-    first cut moves, every item is equally likely to be in the short block.
+    block may hold the last and the first items. The blocks are permuted. If ``block`` does not divide ``num_items``,
+    the short block comes last, so that all others stay aligned to multiples of ``block``. Because the first cut moves,
+    every item is equally likely to be in the short block.
 
     Parameters
     ----------
@@ -103,7 +103,8 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
     (num_items,) int64
     """
     num_whole = num_items // block
-    # Another word than the key of the blocks' permutation, or the cut and the order would go together.
+    # A different word from the key of the block permutation, because otherwise cut and order would depend on each
+    # other.
     first = mix_int((_epoch_key(seed, epoch) + int(GOLDEN)) % 2**64) % max(num_items, 1)
     starts = block * epoch_permutation(num_whole, seed=seed, epoch=epoch)
     whole = (starts[:, None] + np.arange(block)).reshape(-1)
@@ -114,7 +115,7 @@ def block_permutation(num_items: int, block: int, *, seed: int, epoch: int) -> I
 
 
 def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
-    """Raise SeedError listing up to five seeds that are no node ids or, unless they may, that repeat."""
+    """Raise SeedError with up to five seeds that are no node ids, or that repeat without permission."""
     if len(wrong := outside(seeds, num_nodes)):
         raise SeedError(f"seeds must be node ids in 0..{num_nodes - 1}; these are not: {wrong[:5].tolist()}")
     if may_repeat or bool(
@@ -131,22 +132,22 @@ def _check_seeds(seeds: IdArray, num_nodes: int, *, may_repeat: bool) -> None:
 
 
 class HeldEpochs:
-    """The positions of the epochs asked for last. Thread-safe.
+    """The most recently requested epochs' positions. Thread-safe.
 
     Parameters
     ----------
-    most : epochs that are kept
+    most : number of epochs to keep
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._positions: dict[int, IdArray] = {}  # the one that was asked for last comes last
+        self._positions: dict[int, IdArray] = {}  # in the order of use, the latest last
 
     def positions(self, epoch: int, make: Callable[[], IdArray]) -> IdArray:
-        """Return the positions of ``epoch``, which one thread has ``make`` work out while the others wait."""
+        """Return ``epoch``'s positions. One thread computes them with ``make`` while the others wait."""
         with self._lock:
-            # Taken out and put back, so that the dict stays in the order of use and its first entry may go.
+            # Removed and inserted again, so that the dict stays in the order of use and its first entry can be dropped.
             found = self._positions.pop(epoch, None)
             if found is None:
                 while len(self._positions) >= self._most:
@@ -158,34 +159,34 @@ class HeldEpochs:
 
 
 class SeedDraws(Protocol):
-    """What an epoch draws of the seeds; see `gloader.core.order.Draws`."""
+    """An epoch's seed draws; see `gloader.core.order.Draws`."""
 
     @property
     def num_draws(self) -> int:
-        """Draws of an epoch."""
+        """Number of draws per epoch."""
         ...
 
     @property
     def weights(self) -> NDArray[np.float64] | None:
-        """(n,) of the seeds; None: all alike."""
+        """(n,) seed weights, or None for equal chances."""
         ...
 
     def check(self, num_items: int, /) -> None:
-        """Raise SeedError where so many seeds cannot be drawn from like this."""
+        """Raise SeedError if these draws do not fit ``num_items`` seeds."""
         ...
 
     def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
-        """Return the positions of the seeds in the order in which ``epoch`` draws them. Pure."""
+        """Return the seed positions in the order in which ``epoch`` draws them. Pure."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return what tells these draws from others, beside their weights, as JSON values by name."""
+        """Return the properties that identify these draws, besides the weights, as JSON values by name."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCut:
-    """How the items of an epoch are cut into steps, and a step into the parts of the ranks. Pure."""
+    """The cut from an epoch's items into steps, and from a step into the ranks' parts. Pure."""
 
     num_items: int
     batch_size: int  # per rank
@@ -194,7 +195,7 @@ class StepCut:
     drop_last: bool
 
     def check(self, *, noun: str) -> None:
-        """Raise ConfigError or SeedError where there would be no batch, naming the items ``noun``."""
+        """Raise ConfigError or SeedError if there would be no batch. Messages call the items ``noun``."""
         if self.batch_size < 1:
             raise ConfigError(f"batch_size is {self.batch_size}; it must be at least 1")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
@@ -222,12 +223,12 @@ class StepCut:
         return full + int(rest >= self.world_size and not self.drop_last)
 
     def bounds(self, index: int, *, rank: int | None = None) -> tuple[int, int]:
-        """Return where in the epoch's order the part of a rank, by default this one, begins and ends.
+        """Return the begin and the end of a rank's part in the epoch's order.
 
         Parameters
         ----------
         index : number of the step within the epoch
-        rank : defaults to this rank
+        rank : the rank, by default this one
         """
         part = self.rank if rank is None else rank
         first = min(index * self.global_batch_size, self.num_items)
@@ -240,21 +241,20 @@ class StepCut:
 class EpochOrder:
     """The batches of every epoch, for one rank of ``world_size``.
 
-    A step takes ``batch_size * world_size`` consecutive seeds of the epoch's permutation, and rank r takes
-    the r-th of ``world_size`` equal parts of them. All ranks have equally many batches: a last step with
-    fewer seeds than ranks is dropped, one with more is shared as evenly as possible.
+    A step takes ``batch_size * world_size`` consecutive seeds of the epoch's permutation, and rank r takes the r-th of
+    ``world_size`` equal parts. All ranks have equally many batches: a last step with fewer seeds than ranks is dropped,
+    a longer one is divided as evenly as possible.
 
-    With ``seed_blocks`` b > 1 the permutation is one of blocks: the seeds are sorted by node id, cut into blocks of b
-    neighbours (at other places in each epoch, see `block_permutation`), and whole blocks are permuted. If b divides
-    the global batch, a batch is made of whole blocks; if not, a block that reaches over the end of a batch goes on in
-    the next one. Fewer than b seeds may be left over; they come last in the epoch. Batches are then less random, and
-    their neighbourhoods overlap if neighbouring ids mean neighbouring nodes (``gloader prepare --order community``).
-    Without ``shuffle`` the seeds are taken as given and b changes nothing.
+    With ``seed_blocks`` b > 1 blocks are permuted: the seeds are sorted by node id and cut into blocks of b neighbours
+    (at other places in each epoch, see `block_permutation`). If b divides the global batch, a batch consists of whole
+    blocks; if not, a block continues in the next batch. Fewer than b seeds may be left over; they come last in the
+    epoch. Batches are then less random, and their neighbourhoods overlap if neighbouring ids mean neighbouring nodes
+    (``gloader prepare --order community``). Without ``shuffle`` the seeds keep their order and b changes nothing.
 
-    Where seeds may repeat, or are drawn, a batch has each node once, at the place of its first draw.
+    If seeds may repeat, or are drawn, a batch has each node once, at the place of its first draw.
     """
 
-    seeds: IdArray  # (n,) node ids, unique but where they may repeat or ask at a time
+    seeds: IdArray  # (n,) node ids, unique unless they may repeat or have times
     num_nodes: int  # N
     batch_size: int  # per rank
     seed: int
@@ -263,14 +263,12 @@ class EpochOrder:
     rank: int = 0
     world_size: int = 1
     seed_blocks: int = 1  # b; 1 permutes single seeds
-    times: IdArray | None = (
-        None  # (n,) int64 seconds at which each seed asks; None: edges of all times are taken
-    )
+    # (n,) int64 seconds, the time of each seed; None takes the edges of all times.
+    times: IdArray | None = None
     may_repeat: bool = False
-    draws: SeedDraws | None = None  # what an epoch takes of the seeds; None: each of them once
-    _by_id: IdArray | None = field(
-        init=False, repr=False, compare=False, default=None
-    )  # positions, where b > 1
+    draws: SeedDraws | None = None  # an epoch's draws from the seeds; None takes each seed once
+    # Positions in the order of the node ids, if b > 1.
+    _by_id: IdArray | None = field(init=False, repr=False, compare=False, default=None)
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )
@@ -294,7 +292,7 @@ class EpochOrder:
 
     @property
     def cut(self) -> StepCut:
-        """How an epoch is cut into steps."""
+        """The cut from an epoch into steps."""
         return StepCut(
             num_items=self.num_items,
             batch_size=self.batch_size,
@@ -315,30 +313,30 @@ class EpochOrder:
 
     @property
     def num_items(self) -> int:
-        """Seeds of an epoch."""
+        """Number of seeds per epoch."""
         return len(self.seeds) if self.draws is None else self.draws.num_draws
 
     @property
     def num_held(self) -> int:
-        """Items for which something is held in memory."""
+        """Number of items that need memory."""
         return max(len(self.seeds), self.num_items)
 
     def ready_epoch(self, epoch: int) -> None:
-        """Work out the order of ``epoch``, which is kept."""
+        """Compute and keep ``epoch``'s order."""
         self.epoch_positions(epoch)
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
-        """Return the seeds (B,) of one batch of a rank, by default this one; with their times where they have some."""
+        """Return one batch's seeds (B,) for a rank, by default this one, with their times if they have any."""
         positions = self.batch_positions(batch, rank=rank)
         seeds = self.seeds[positions]
         return seeds if self.times is None else BatchSeeds(nodes=seeds, times=self.times[positions])
 
     def drawn_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return where in ``seeds`` those of one batch of a rank stand, as they were drawn: perhaps with repeats."""
+        """Return the positions in ``seeds`` for a rank's batch as drawn, perhaps with repeats."""
         return self.batch_seeds(self.epoch_positions(batch.epoch), batch.index, rank=rank)
 
     def batch_positions(self, batch: BatchId, *, rank: int | None = None) -> IdArray:
-        """Return where in ``seeds`` those of one batch of a rank stand, each node once."""
+        """Return the positions in ``seeds`` for a rank's batch, each node once."""
         positions = self.drawn_positions(batch, rank=rank)
         if self.draws is None and not self.may_repeat:
             return positions
@@ -346,15 +344,15 @@ class EpochOrder:
         return positions[np.sort(firsts)]
 
     def epoch_positions(self, epoch: int) -> IdArray:
-        """Return the positions in ``seeds`` (n,) int64, in the order in which ``epoch`` takes them; read-only. Pure.
+        """Return the positions in ``seeds`` (n,) int64 in the order of ``epoch``, read-only. Pure.
 
-        They index what is held per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. The positions
-        of the last few epochs asked for are kept.
+        They index arrays with one entry per seed, such as labels: ``values[order.batch_seeds(positions, index)]``. The
+        positions of the latest requested epochs are kept.
         """
         return self._held.positions(epoch, lambda: self.make_positions(epoch))
 
     def make_positions(self, epoch: int) -> IdArray:
-        """Compute what `epoch_positions` returns and keeps. Pure."""
+        """Compute the result of `epoch_positions`, without keeping it. Pure."""
         num_seeds = len(self.seeds)
         if self.draws is not None:
             return self.draws.positions(num_seeds, seed=self.seed, epoch=epoch)
@@ -365,35 +363,35 @@ class EpochOrder:
         return self._by_id[block_permutation(num_seeds, self.seed_blocks, seed=self.seed, epoch=epoch)]
 
     def epoch_seeds(self, epoch: int) -> IdArray:
-        """Return the seeds of ``epoch`` in the order in which they are taken. Pure."""
+        """Return the seeds in the order of ``epoch``. Pure."""
         return self.seeds[self.epoch_positions(epoch)] if self.shuffle else self.seeds
 
     def batch_seeds(self, ordered: IdArray, index: int, *, rank: int | None = None) -> IdArray:
-        """Return the part of one step that one rank takes, out of ``ordered``. Pure.
+        """Return one rank's part of one step, out of ``ordered``. Pure.
 
         Parameters
         ----------
-        ordered : (n,) one entry per seed: a result of `epoch_seeds`, or of `epoch_positions` for their positions
+        ordered : (n,) one entry per seed: a result of `epoch_seeds` or `epoch_positions`
         index : number of the step within the epoch
-        rank : defaults to this rank
+        rank : the rank, by default this one
         """
         first, last = self.cut.bounds(index, rank=rank)
         return ordered[first:last]
 
 
-# Up to here the permutation is one of hashes, which is held: half a MB. Halves of fewer than nine bits would leave a
-# network few orders to choose from.
+# Up to this size the permutation is one of hashes and is held: half a MB. With halves of fewer than nine bits a
+# Feistel network has few orders.
 _MOST_HELD: Final = 1 << 16
 # Luby and Rackoff ("How to construct pseudorandom permutations from pseudorandom functions", SIAM J. Comput. 1988) need
-# four; two more cost nothing beside the reading of a row.
+# four. Two more cost nothing compared with reading a row.
 _ROUNDS: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowOrder:
-    """The batches of every epoch over the rows of a table, for one rank of ``world_size``; cut as by `EpochOrder`.
+    """The batches of every epoch over a table's rows, for one rank of ``world_size``, cut as in `EpochOrder`.
 
-    A table may have more rows than a graph has nodes: nothing is held for each of them. Thread-safe.
+    A table may have more rows than a graph has nodes, so no memory is held per row. Thread-safe.
     """
 
     num_items: int  # rows
@@ -403,15 +401,15 @@ class RowOrder:
     drop_last: bool = False
     rank: int = 0
     world_size: int = 1
-    expand: Callable[[BatchId, IdArray], AnySeeds] | None = None  # what rows become; None: they are seeds
-    expand_bytes: int = 0  # memory that a call of it for a batch takes at its peak
+    expand: Callable[[BatchId, IdArray], AnySeeds] | None = None  # rows to seeds; None if they are seeds
+    expand_bytes: int = 0  # peak memory of one call for a batch
     seed_blocks: int = 1
     _held: HeldEpochs = field(
         init=False, repr=False, compare=False, default_factory=lambda: HeldEpochs(EPOCHS_HELD)
     )
 
     def __post_init__(self) -> None:
-        """Refuse what would give no batch."""
+        """Raise ConfigError or SeedError if there would be no batch."""
         if self.seed_blocks != 1:
             raise ConfigError(
                 f"seed_blocks is {self.seed_blocks}; rows of a table have no neighbours: it must be 1"
@@ -420,7 +418,7 @@ class RowOrder:
 
     @property
     def cut(self) -> StepCut:
-        """How an epoch is cut into steps."""
+        """The cut of an epoch into steps."""
         return StepCut(
             num_items=self.num_items,
             batch_size=self.batch_size,
@@ -441,11 +439,11 @@ class RowOrder:
 
     @property
     def num_held(self) -> int:
-        """Items for which something is held in memory."""
+        """Number of items that need memory."""
         return 0
 
     def ready_epoch(self, epoch: int) -> None:
-        """Work out what is held of ``epoch``."""
+        """Compute and keep the permutation of ``epoch``, if it is small."""
         if self.shuffle and self.num_items <= _MOST_HELD:
             self._permutation(epoch)
 
@@ -459,7 +457,7 @@ class RowOrder:
         return permuted_range(first, last, self.num_items, seed=self.seed, epoch=batch.epoch)
 
     def seeds_of(self, batch: BatchId, *, rank: int | None = None) -> AnySeeds:
-        """Return what the rows of one batch become."""
+        """Return the seeds of one batch, made from its rows."""
         rows = self.batch_items(batch, rank=rank)
         return rows if self.expand is None else self.expand(batch, rows)
 
@@ -473,14 +471,14 @@ AnyOrder: TypeAlias = EpochOrder | RowOrder
 
 
 def permuted_range(first: int, last: int, num_items: int, *, seed: int, epoch: int) -> IdArray:
-    """Return entries ``first:last`` of a permutation of ``range(num_items)`` that depends on (seed, epoch). Pure.
+    """Return entries ``first:last`` of a permutation of ``range(num_items)`` keyed by (seed, epoch). Pure.
 
-    A Feistel network over the next even number of bits, walked until it comes back into the range (Black and Rogaway,
+    A Feistel network over the next even number of bits is applied until the result is in the range (Black and Rogaway,
     "Ciphers with arbitrary finite domains", CT-RSA 2002, section 4).
 
     Parameters
     ----------
-    first, last : of the entries
+    first, last : range of the entries
     num_items : at most 2**62
     seed, epoch : integers, taken modulo 2**64
     """
@@ -508,30 +506,30 @@ def _permute(first: int, num_items: int, half: int, keys: NDArray[np.uint64], ou
             for key in keys:
                 left, right = right, left ^ (mix64(right ^ key) & mask)
             at = (left << shift) | right
-            # Outside of the range it is a place like any other of the cycle, which leads back into it.
+            # A place outside the range is part of the cycle, and the cycle leads back into the range.
             if at < end:
                 break
         out[i] = np.int64(at)
 
 
-_TO_UNIT: Final = 2.0**-53  # of the upper 53 bits of a word, which a float64 holds exactly
+_TO_UNIT: Final = 2.0**-53  # for the upper 53 bits of a word, which a float64 holds exactly
 _LOW_BITS: Final = np.uint64(11)
-_DRAWS: Final = 0xD1B54A32D192ED03  # another key than that of the permutation of an epoch
+_DRAWS: Final = 0xD1B54A32D192ED03  # a different key from the epoch's permutation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Draws:
-    """How an epoch draws among n items: by the hash of (seed, epoch, draw), so that a resumed epoch draws the same.
+    """An epoch's draws among n items, by a hash of (seed, epoch, draw), so that a resumed epoch draws the same.
 
     Thread-safe.
     """
 
-    num_draws: int  # of an epoch
-    weights: NDArray[np.float64] | None = None  # (n,) by which items are drawn; None: all alike
+    num_draws: int  # per epoch
+    weights: NDArray[np.float64] | None = None  # (n,) weights of the items; None draws evenly
     replace: bool = True
 
     def check(self, num_items: int) -> None:
-        """Raise SeedError where ``num_items`` items cannot be drawn from like this."""
+        """Raise SeedError if these draws do not fit ``num_items`` items."""
         if self.weights is None:
             return
         if self.weights.shape != (num_items,):
@@ -551,12 +549,11 @@ class Draws:
             if self.weights is None:
                 return np.minimum((chances * num_items).astype(np.int64), num_items - 1)
             sums = np.cumsum(self.weights)
-            last = int(
-                np.flatnonzero(self.weights)[-1]
-            )  # a chance next to 1 may be rounded up to the whole sum
+            # A chance next to 1 may be rounded up to the whole sum.
+            last = int(np.flatnonzero(self.weights)[-1])
             return np.minimum(np.searchsorted(sums, chances * sums[-1], side="right"), last)
         if self.weights is None:
-            # As torch does: whole permutations, and a part of one more.
+            # Like torch: whole permutations, and a part of one more.
             rounds = -(-self.num_draws // num_items)
             return np.concatenate(
                 [
@@ -565,25 +562,25 @@ class Draws:
                 ]
             )[: self.num_draws]
         # The first of independent exponential times (Efraimidis and Spirakis, IPL 97, 2006).
-        with np.errstate(divide="ignore", invalid="ignore"):  # of weight 0, set below
+        with np.errstate(divide="ignore", invalid="ignore"):  # weights of 0 are set below
             times = -np.log1p(-_chances(num_items, key, epoch)) / self.weights
         times[self.weights == 0] = np.inf
         return np.argsort(times, kind="stable")[: self.num_draws]
 
     def facts(self) -> dict[str, Any]:
-        """Return what tells these draws from others, beside their weights, as JSON values by name."""
+        """Return the properties that identify these draws, besides the weights, as JSON values by name."""
         return {"num_draws": self.num_draws, "replace": self.replace, "is_weighted": self.weights is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DrawnSeeds:
-    """Seeds that may repeat, in place of the ids that a loader of nodes takes as ``seeds``.
+    """Seeds that may repeat, for the argument ``seeds`` of a node loader.
 
-    A batch has each node once; ``loader.seed_positions`` says which of the seeds it was drawn for.
+    A batch has each node once; ``loader.seed_positions`` returns the positions of its drawn seeds.
     """
 
-    nodes: Any  # ids (n,), or ids by node type, as of `gloader.Loader`; they may repeat
-    draws: Draws | None = None  # None: an epoch takes each of them once
+    nodes: Any  # ids (n,), or ids by node type, as in `gloader.Loader`; they may repeat
+    draws: Draws | None = None  # None takes each seed once per epoch
 
 
 def _chances(count: int, key: int, epoch: int) -> NDArray[np.float64]:

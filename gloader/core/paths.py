@@ -1,4 +1,4 @@
-"""Paths and URLs of datasets, and the folder of files that gloader can make again.
+"""Paths and URLs of datasets, and the folder of files that gloader can rebuild.
 
 A URL is shown and recorded without its user and password.
 """
@@ -22,7 +22,7 @@ def home_dir() -> Path:
     if named:
         return Path(named).expanduser()
     caches = Path(os.environ.get("XDG_CACHE_HOME", "")).expanduser()
-    # The XDG specification: a relative path is as good as none.
+    # By the XDG specification a relative path counts as unset.
     return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "gloader"
 
 
@@ -33,12 +33,12 @@ def nearest_existing(path: Path) -> Path:
 
 
 def require_parent(folder: Path, *, flag: str, keyword: str) -> None:
-    """Raise ConfigError where the folder above ``folder`` is missing: making it would fill another disk.
+    """Raise ConfigError if the parent folder of ``folder`` is missing: creating it would fill another disk.
 
     Parameters
     ----------
-    folder : that was named, for large files
-    flag, keyword : by which it was, on the command line and in Python
+    folder : folder for large files
+    flag, keyword : the setting's names on the command line and in Python
     """
     parent = folder.expanduser().absolute().parent
     if not parent.is_dir():
@@ -49,12 +49,12 @@ def require_parent(folder: Path, *, flag: str, keyword: str) -> None:
 
 
 def file_slug(text: str) -> str:
-    """Return the start of ``text``, which may come from data, as a part of a file's name, perhaps empty. Pure."""
+    """Return the start of ``text``, which may be untrusted, as a part of a file name, perhaps empty. Pure."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", text)[:_MAX_SLUG].strip("-.")
 
 
 def bytes_on_disk(folder: Path, *, has_holes: bool) -> int:
-    """Return the bytes that the files below ``folder`` take; files with holes take less than their sizes."""
+    """Return the disk bytes of the files below ``folder``; files with holes take less than their sizes."""
     files = [file.stat() for file in folder.rglob("*") if file.is_file()]
     return sum(512 * file.st_blocks if has_holes else file.st_size for file in files)
 
@@ -75,24 +75,24 @@ URL_SCHEMES: Final = (
 )
 _URL = re.compile(rf"(?:{'|'.join(URL_SCHEMES)})://", re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,20})://")
-# What `pathlib.Path` makes of a URL: "s3:/bucket/papers".
+# `pathlib.Path` turns a URL into "s3:/bucket/papers".
 _SQUEEZED = re.compile(rf"(?:{'|'.join(URL_SCHEMES)}):/(?!/)", re.IGNORECASE)
 
 
 def is_url(text: str) -> bool:
-    """Return whether ``text`` begins as a URL of an object store, a web server or a mounted folder. Pure."""
+    """Return True if ``text`` begins like a URL of an object store, a web server or a mounted folder. Pure."""
     return _URL.match(text) is not None
 
 
 def is_squeezed_url(text: str) -> bool:
-    """Return whether ``text`` was a URL before a ``Path`` made one slash of two. Pure."""
+    """Return True if ``text`` was a URL before a ``Path`` merged two slashes into one. Pure."""
     return _SQUEEZED.match(text) is not None
 
 
 def require_no_url(text: str) -> None:
-    """Raise ConfigError where ``text``, which is to be a path, was meant as a URL: misspelt, or short of a slash. Pure.
+    """Raise ConfigError if the path ``text`` looks like a URL that is misspelt or lacks a slash. Pure.
 
-    Such a path would be made, or looked for, in the working folder.
+    Such a path would be created, or searched, in the working folder.
     """
     scheme = text.partition(":")[0]
     if is_squeezed_url(text):
@@ -109,7 +109,7 @@ def require_no_url(text: str) -> None:
 
 
 def require_plain(url: str) -> None:
-    """Raise ConfigError where something stands behind the path of ``url``: files of a dataset are below it. Pure."""
+    """Raise ConfigError if ``url`` has a query or a fragment, because a dataset's files lie below its path. Pure."""
     if "?" in url or "#" in url:
         raise ConfigError(
             f"{shown_url(url)} has a query or a fragment, and a dataset's files are below its URL; leave that away, "
@@ -120,11 +120,11 @@ def require_plain(url: str) -> None:
 def shown_url(url: str) -> str:
     """Return ``url`` without user, password, query and fragment, which may be secrets. Pure.
 
-    Nothing else of a URL may reach a message, a log, a record or a repr.
+    No other part of a URL may reach a message, a log, a record or a repr.
     """
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
-    except ValueError:  # brackets that hold no address: whatever else is in it stays unsaid
+    except ValueError:  # brackets without an address; the rest is not shown
         return f"{url.partition(':')[0]}://..."
     return f"{parts.scheme}://{host}{parts.path}".rstrip("/")

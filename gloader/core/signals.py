@@ -1,11 +1,11 @@
 """Threads, locks and blocks that Ctrl-C and SIGTERM do not cut short.
 
-Python runs the handler of a signal between any two lines of the main thread, and its exception goes on from there:
-also out of the middle of `threading`, whose locks are then held for ever, or given back twice, and from between the
-call that opened something and the line that keeps it. docs/adr/0014-signals.md says what else was tried.
+Python runs a signal's handler between any two lines of the main thread, and raises the handler's exception there. That
+may be in the middle of `threading`, whose locks then stay held for ever or are released twice, or between a call that
+opens a file and the line that keeps it. docs/adr/0014-signals.md lists the other attempts.
 
-`SignalSafeCondition` is a lock that threads can wait on and that a signal cannot break (docs/adr/0014-signals.md).
-`run_together` starts and joins threads, and raises `ThreadStartError` where the system allows no more of them.
+`SignalSafeCondition` is a lock for waiting threads that a signal cannot break. `run_together` starts and joins threads,
+and raises `ThreadStartError` if the system allows no more of them.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ if TYPE_CHECKING:
 _SIGNALS = (
     signal.SIGINT,
     signal.SIGTERM,
-)  # those that end a run, and that Python code may turn into exceptions
+)  # signals that end a run, and that Python code may turn into exceptions
 _AGAIN_S = 0.02  # long enough for the finalizer to return
-_ATTEMPTS = 8  # whoever presses Ctrl-C more often than this does not want to wait
+_ATTEMPTS = 8  # a user who presses Ctrl-C more often does not want to wait
 _last_acts: dict[Hashable, Callable[[], object]] = {}
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM back inside the block, which ends soon; after it the first that came is handled.
+    """Delay Ctrl-C and SIGTERM until the end of a short block; then the first one that arrived is handled.
 
-    It does nothing outside the main thread, which alone handles signals, inside another such block, and for a signal
-    that Python does not handle. The eighth signal is not kept back: a disk may hang.
+    It does nothing outside the main thread, which alone handles signals, inside another such block, or for a signal
+    that Python does not handle. The eighth signal is not delayed, because a disk may hang.
     """
     note = _SignalNote()
     try:
         with note:
             yield
     finally:
-        # Here the former handlers are back. Sent again, the signal meets them as it would have without the block.
+        # The former handlers are installed again. The signal is sent again and meets them.
         if note.arrived:
             signal.raise_signal(note.arrived[0])
 
 
 @contextmanager
 def interruption_first() -> Iterator[None]:
-    """Raise what Ctrl-C or SIGTERM raised inside the block at its end, whatever became of it there.
+    """Raise the exception of Ctrl-C or SIGTERM inside the block again at its end, even if the block caught it.
 
-    For code of others that catches everything. It does nothing outside the main thread.
+    For foreign code that catches everything. It does nothing outside the main thread.
     """
     raised: list[BaseException] = []
     former = {number: signal.getsignal(number) for number in _SIGNALS if _is_main_thread()}
@@ -86,14 +86,14 @@ def interruption_first() -> Iterator[None]:
 
 
 def close_in_finalizer(close: Callable[[], object]) -> None:
-    """Call ``close`` uninterrupted in a finalizer, whose exceptions Python ignores; a signal is sent again later."""
+    """Call ``close`` uninterrupted in a finalizer, where Python ignores exceptions. A signal is sent again later."""
     note = _SignalNote()
     try:
         with note:
             close()
     finally:
-        # What a handler raises in a finalizer is lost, so it must run after this one: a timer sends the signal. At the
-        # end of the process, when no thread can begin, its handler does not raise.
+        # A handler's exception in a finalizer is lost, so the handler must run after it: a timer sends the signal. At
+        # the end of the process no thread can start, but the handler does not raise then.
         if note.arrived and signal.getsignal(note.arrived[0]) is _end_at_the_next:
             signal.raise_signal(note.arrived[0])
         elif note.arrived:
@@ -101,15 +101,15 @@ def close_in_finalizer(close: Callable[[], object]) -> None:
 
 
 def act_at_sigterm(key: Hashable, act: Callable[[], object]) -> None:
-    """Have ``act`` called when SIGTERM is about to end the process, which then ends as it would have without.
+    """Call ``act`` when SIGTERM is about to end the process. The process then ends as it would have without it.
 
-    Only while SIGTERM has no other handler: a process that handles it closes what it has opened. ``act`` takes no
-    lock, since the main thread may hold any. Inherited by no child.
+    This applies only while SIGTERM has no other handler: a process that handles it closes its own files. ``act`` takes
+    no lock, because the main thread may hold any. A child does not inherit it.
 
     Parameters
     ----------
-    key : for `forget_sigterm`
-    act : called on the main thread, between two lines of whatever that does
+    key : key for `forget_sigterm`
+    act : called on the main thread, between any two lines
     """
     if _is_main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _act_and_end)
@@ -117,7 +117,7 @@ def act_at_sigterm(key: Hashable, act: Callable[[], object]) -> None:
 
 
 def forget_sigterm(key: Hashable) -> None:
-    """Take back `act_at_sigterm` of ``key``. Idempotent."""
+    """Undo `act_at_sigterm` for ``key``. Idempotent."""
     _last_acts.pop(key, None)
     if not _last_acts:
         _leave_sigterm()
@@ -146,14 +146,14 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 @cache
 def expect_signals_at_exit() -> None:
-    """Have Ctrl-C, once the main thread is done, ignored the first time and end the process at once the second time.
+    """Ignore the first Ctrl-C once the main thread is done, and end the process at the second one.
 
-    Python runs the handler of a signal while it ends, too: in finalizers of this package and of others, where its
-    exception is printed ("Exception ignored in ...") and the rest of the finalizer is lost. Idempotent; changes nothing
-    before the process ends, and then nothing where Ctrl-C has a handler of the user's.
+    Python also runs a signal's handler while it ends. In a finalizer the handler's exception is printed ("Exception
+    ignored in ...") and the rest of the finalizer is lost. Idempotent. It changes nothing before the process ends, nor
+    then if Ctrl-C has a handler of the user.
     """
-    # `atexit` comes later, behind the threads that Python joins, and in an order in which others may come first.
-    with suppress(RuntimeError):  # it is ending already
+    # `atexit` comes later, after the threads that Python joins, and in an uncertain order.
+    with suppress(RuntimeError):  # the process is already ending
         getattr(threading, "_register_atexit", atexit.register)(_ignore_once)
 
 
@@ -167,7 +167,7 @@ def _end_at_the_next(number: int, _frame: FrameType | None) -> None:
 
 
 def is_signal_pending() -> bool:
-    """Return whether a signal is kept back: a wait inside `uninterrupted` that may take long should end then."""
+    """Return True if a signal is pending: a long wait inside `uninterrupted` should then end."""
     handlers = map(signal.getsignal, _SIGNALS)
     return any(isinstance(handler, _SignalNote) and handler.arrived for handler in handlers)
 
@@ -177,7 +177,7 @@ def _is_main_thread() -> bool:
 
 
 class _SignalNote:
-    """A handler that notes signals; it takes the place of the real ones from ``__enter__`` to ``__exit__``."""
+    """A handler that records signals, in place of the real ones from ``__enter__`` to ``__exit__``."""
 
     def __init__(self) -> None:
         self.arrived: list[signal.Signals] = []
@@ -190,24 +190,22 @@ class _SignalNote:
             for number in _SIGNALS:
                 handler = signal.getsignal(number)
                 if callable(handler) and not isinstance(handler, _SignalNote):
-                    # Kept first: a signal between the two lines meets the real handler, and __exit__ restores it.
+                    # Saved first: a signal between the two lines meets the real handler, and __exit__ restores it.
                     self._handlers[number] = handler
                     signal.signal(number, self)
-        except BaseException:  # one that is not kept back yet
+        except BaseException:  # a signal before the handler is installed
             self.__exit__()
             raise
 
     def __exit__(self, *_: object) -> None:
-        # One handler a call: the exception of one must not keep the other from coming back.
+        # One handler per call, so that an exception of one does not prevent the other's restoration.
         if self._handlers:
             number, handler = self._handlers.popitem()
-            if (
-                handler is _act_and_end and not _last_acts
-            ):  # what it was there for was closed inside the block
+            if handler is _act_and_end and not _last_acts:  # its reason was closed inside the block
                 handler = signal.SIG_DFL
             try:
                 signal.signal(number, handler)
-            finally:  # whose exception may come as soon as its handler is back
+            finally:  # an exception may come as soon as the handler is restored
                 self.__exit__()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -220,15 +218,15 @@ T = TypeVar("T")
 
 
 class SignalSafeCondition:
-    """A condition for the main thread too: it does what `threading.Condition` does, and Ctrl-C may come at any moment.
+    """A condition with the semantics of `threading.Condition` that Ctrl-C cannot break, for the main thread too.
 
-    A condition takes its lock, and takes it again after a wait, in Python code: an exception between two lines of that
-    leaves the lock held for ever, or given back twice. Here the lock is only used as ``with condition.lock``, which no
-    signal can divide, and nothing is held during a wait.
+    A condition takes its lock, and takes it again after a wait, in Python code. An exception between two of those lines
+    leaves the lock held for ever, or released twice. Here the lock is only used as ``with condition.lock``, which no
+    signal can divide, and no lock is held during a wait.
 
     Attributes
     ----------
-    lock : reentrant, because what is dropped while it is held may close whatever uses it; guards what is waited for
+    lock : guards the shared state. Reentrant, because an object that is dropped under it may close its user.
     """
 
     def __init__(self) -> None:
@@ -236,13 +234,13 @@ class SignalSafeCondition:
         self._bells: list[queue.SimpleQueue[None]] = []
 
     def when(self, is_ready: Callable[[], object], act: Callable[[], T], timeout_s: float | None = None) -> T:
-        """Wait until ``is_ready`` is true, then call ``act``, both under the lock; return what ``act`` returns.
+        """Wait until ``is_ready`` is true, then call ``act``, both under the lock, and return the result of ``act``.
 
         Parameters
         ----------
-        is_ready : quick, asked at the start and after every `notify_all`
-        act : called once, with the lock still held, so that nothing changes between the two
-        timeout_s : seconds after which ``act`` is called in any case; None: waits for ever
+        is_ready : quick test, called at the start and after every `notify_all`
+        act : called once, with the lock still held, so that the state cannot change in between
+        timeout_s : seconds after which ``act`` is called in any case. None means that the wait is unlimited.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -250,17 +248,17 @@ class SignalSafeCondition:
                 if is_ready() or time.monotonic() >= deadline:
                     return act()
                 bell: queue.SimpleQueue[None] = queue.SimpleQueue()
-                # Registered before the lock is let go, so that a change that comes now rings it.
+                # Registered before the lock is released, so that a change right now rings it.
                 self._bells.append(bell)
             try:
-                # In C, with nothing held: a signal that raises here breaks nothing.
+                # In C, without a lock held, so that a signal that raises here breaks nothing.
                 bell.get(timeout=None if timeout_s is None else max(deadline - time.monotonic(), 0))
             except queue.Empty:
                 continue
 
     def notify_all(self) -> None:
-        """Let whoever waits look again; with the lock held, after what is waited for has changed."""
-        # Bells of waits that timed out or were interrupted are among them: ringing one nobody hears is harmless.
+        """Wake all waiting threads. Call it with the lock held, after the state has changed."""
+        # Some bells belong to waits that timed out or were interrupted. Ringing them is harmless.
         for bell in self._bells:
             bell.put(None)
         self._bells.clear()
@@ -278,7 +276,7 @@ def thread_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        # Python has no class of its own for it, and no errno.
+        # Python has no exception class and no errno for it.
         if "can't start new thread" not in str(error):
             raise
         raise ThreadStartError(
@@ -294,23 +292,23 @@ def run_together(
     name: str,
     cancel: Callable[[], object] = lambda: None,
 ) -> list[T]:
-    """Return what each of ``tasks`` returns, run on at most ``threads`` threads, which have ended when this does.
+    """Run ``tasks`` on at most ``threads`` threads and return their results. The threads have ended on return.
 
-    A signal, or a task that fails, ends it behind the tasks that are running.
+    After a signal or a failed task, no further task starts.
 
     Parameters
     ----------
-    tasks : what is called, in this order
-    threads : how many of them run at a time
-    name : of the threads, before their numbers
-    cancel : called before the tasks that are running are waited for, so that long ones can end early
+    tasks : the tasks, in the order of their start
+    threads : number of threads
+    name : name of the threads, before their numbers
+    cancel : called before the wait for the running tasks, so that long ones can end early
 
     Raises
     ------
     ThreadStartError
         The system allows no more threads.
     BaseException
-        What the first of the tasks that failed raised.
+        The error of the first task that failed.
     """
     changed = SignalSafeCondition()
     numbers = iter(range(len(tasks)))  # shared: each thread takes the next one
@@ -333,19 +331,19 @@ def run_together(
     try:
         with thread_errors(), uninterrupted():
             for number in range(min(threads, len(tasks))):
-                begun.append(_begin(run, f"{name}-{number}"))  # noqa: PERF401 - those that began, where one cannot
+                begun.append(_begin(run, f"{name}-{number}"))  # noqa: PERF401 - keeps those that started
         changed.when(lambda: failed or len(done) == len(tasks), lambda: None)
     finally:
         with uninterrupted():
             is_cut = True
             cancel()
             while begun:
-                begun.pop().join()  # and dropped: Python swallows a Ctrl-C that arrives while it forgets a thread
+                begun.pop().join()  # and dropped: Python swallows a Ctrl-C during the deletion of a thread
     if failed:
         try:
             raise failed[min(failed)]
         finally:
-            failed.clear()  # an error that is kept would hold itself through this frame, and what the tasks hold
+            failed.clear()  # a kept error would keep itself alive through this frame, with the tasks' objects
     return [done[number] for number in range(len(tasks))]
 
 

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-_PATH: Final = "/proc/thread-self/schedstat"  # nanoseconds that it ran, and that it waited; how often it ran
+_PATH: Final = "/proc/thread-self/schedstat"  # ns running, ns waiting for a core, number of time slices
 _MOST_BYTES: Final = 128
 
 
 class _Schedule:
-    """The scheduler's account of one thread. Owns a descriptor as long as it lives."""
+    """The scheduler's account of one thread. Owns a descriptor for its whole life."""
 
     __slots__ = ("_fd",)
 
     def __init__(self) -> None:
         try:
             self._fd = os.open(_PATH, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:  # a kernel that keeps no such account, or a sandbox that shows none
+        except OSError:  # a kernel without this account, or a sandbox that hides it
             self._fd = -1
 
     def waited_ns(self) -> int:
-        """Return the nanoseconds so far, 0 where nobody counts them."""
+        """Return the nanoseconds so far, or 0 if the system does not count them."""
         if self._fd < 0:
             return 0
         try:
@@ -41,24 +41,24 @@ class _Schedule:
             os.close(self._fd)
 
 
-class _Own(threading.local):
+class _OwnSchedule(threading.local):
     def __init__(self) -> None:
-        # Kept open: opening it takes ten times as long as reading it, and it is read for every batch.
+        # Kept open, because opening it takes ten times as long as reading it, and every batch reads it.
         self.schedule = _Schedule()
 
 
-_own = _Own()
+_own = _OwnSchedule()
 
 
 def core_wait_s() -> float:
-    """Return the seconds that this thread has waited for a core so far; 0 where the system does not say."""
+    """Return the seconds that this thread has waited for a core so far, or 0 if the system does not report them."""
     return _own.schedule.waited_ns() / 1e9
 
 
 def _forget() -> None:
-    """Begin anew in a forked child: what it inherits describes a thread of its parent."""
-    global _own  # noqa: PLW0603 - the accounts of all threads, which are gone
-    _own = _Own()
+    """Begin anew in a forked child, which inherits the accounts of its parent's threads."""
+    global _own  # noqa: PLW0603 - the threads' accounts, which the child does not have
+    _own = _OwnSchedule()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -74,13 +74,13 @@ class HelpAccount:
     __slots__ = ("_used_ns",)
 
     def __init__(self) -> None:
-        # By helper: each adds to its own number alone, so that none has to wait for a lock.
+        # Per helper: each adds only to its own number, so that no lock is needed.
         self._used_ns: dict[int, int] = {}
 
     @property
     def used_ns(self) -> int:
         """Nanoseconds so far."""
-        # As a list, in one step: another helper may begin meanwhile.
+        # Copied as a list, in one step, because another helper may start meanwhile.
         return sum(list(self._used_ns.values())) if self._used_ns else 0
 
     @contextmanager
@@ -103,17 +103,17 @@ _accounts = _Accounts()
 
 
 def own_account() -> HelpAccount:
-    """Return the account of the thread that calls."""
+    """Return the calling thread's account."""
     return _accounts.own
 
 
 def thread_ns() -> int:
-    """Return the processor time of this thread and of those that worked for it, in nanoseconds; see `helping`."""
+    """Return the processor time of this thread and of its helpers in nanoseconds; see `helping`."""
     return time.thread_time_ns() + _accounts.own.used_ns
 
 
 def helping(work: Callable[P, T]) -> Callable[P, T]:
-    """Return ``work`` for another thread to do, whose processor time then counts as that of the thread that calls."""
+    """Return ``work`` for another thread. Its processor time counts for the thread that calls `helping`."""
     account = _accounts.own
 
     def run(*args: P.args, **kwargs: P.kwargs) -> T:

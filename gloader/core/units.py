@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Sizes and durations in the forms that people write."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FACTORS = {
     "T": 10**12,
 }
 _SIZE = re.compile(r"^\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*$")
-_NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")  # of whole bytes, so few that it is a slip
+_NO_UNIT = re.compile(r"^\s*[1-9][0-9]?\s*$")  # of plain bytes: fewer are probably an error
 MAX_BYTES: Final = 1 << 62  # sums and products of sizes stay in 64 bits
 _MAX_DIGITS = 100
 
@@ -52,13 +52,13 @@ def parse_bytes(size: str | int) -> int:
 
 def _size_of_text(text: str) -> int | None:
     match = _SIZE.match(text)
-    # KB is 1000 and KiB 1024, whatever the case: "8gb" is what people type.
+    # KB is 1000 and KiB 1024 in either case: "8gb" is a common spelling.
     factor = _FACTORS.get(match[2].upper()) if match else None
     if match is None or factor is None:
         return None
     if len(match[1]) > _MAX_DIGITS:
         return MAX_BYTES + 1
-    # Whole numbers: as floats 32.3MB would be a byte less than 32.3 million.
+    # Whole numbers, because as floats 32.3MB would be one byte less than 32.3 million.
     whole, _, digits = match[1].partition(".")
     return int(whole + digits) * factor // 10 ** len(digits)
 
@@ -77,7 +77,7 @@ def format_count(count: float) -> str:
     """Return ``count`` in short form, such as '4.2 M'. Pure."""
     value, unit = float(count), ""
     for larger in ("k", "M", "G"):
-        # Four digits are read at a glance, and with a unit as 1.08 M more easily than as 1,080 k.
+        # Four digits are easy to read, and 1.08 M is easier than 1,080 k.
         if abs(value) < (1000 if unit else 10_000):
             break
         value, unit = value / 1000, larger
@@ -85,7 +85,7 @@ def format_count(count: float) -> str:
 
 
 def _three_digits(value: float) -> str:
-    """Return ``value`` with three digits, or all of those before the point. Pure."""
+    """Return ``value`` with three digits, or all digits before the point if there are more. Pure."""
     return f"{value:,.0f}" if abs(value) >= 99.95 else f"{value:.3g}"
 
 

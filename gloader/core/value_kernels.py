@@ -1,8 +1,8 @@
 """Kernels on array values: checks at the speed of memory, and conversions between stored dtypes. Pure.
 
 Conversions turn stored elements of 8 and 16 bits into float32 and back without a loss. They index with unsigned
-numbers: slices are counted references, which cost more than the copy of a row, and signed indices are compared with
-zero, which keeps loops from being vectorised.
+numbers: slices are counted references, which cost more than copying a row, and signed indices are compared with zero,
+which keeps loops from being vectorised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gloader.core.numba_ops import to_int
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    Bits16 = NDArray[np.uint16]  # of float16 or bfloat16, which numba does not know
+    Bits16 = NDArray[np.uint16]  # of float16 or bfloat16, which numba does not support
 
 
 _BLOCK: Final = 4096
@@ -25,9 +25,9 @@ _BLOCK: Final = 4096
 
 @njit(cache=True, nogil=True)
 def first_outside(values: NDArray[Any], low: int, high: int) -> int:
-    """Return the first position of a value that is not in low..high, or -1."""
+    """Return the first position of a value outside low..high, or -1."""
     for start in range(0, values.shape[0], _BLOCK):
-        # Blocks without a way out become vector instructions: the sign of either difference tells.
+        # Blocks without an early exit become vector instructions. The sign of either difference marks a bad value.
         block = values[start : start + _BLOCK]
         signs = np.int64(0)
         for value in block:
@@ -46,7 +46,7 @@ def first_descent(values: NDArray[Any], last: int) -> int:
         return 0
     for start in range(0, values.shape[0], _BLOCK):
         block = values[start : start + _BLOCK + 1]
-        # Compared, not subtracted: a difference may be too large for its sign.
+        # Compared, not subtracted, because a difference may overflow.
         num_good = np.int64(1)
         for i in range(block.shape[0] - 1):
             num_good += block[i + 1] >= block[i]
@@ -74,27 +74,27 @@ def first_bad_weight(weights: NDArray[Any]) -> int:
 
 @njit(cache=True, nogil=True)
 def float32_from_bits(bits: int) -> np.float32:
-    """Return the float32 whose bits are the low 32 of ``bits``."""
+    """Return the float32 with the low 32 bits of ``bits``."""
     return np.uint32(bits).view(np.float32)
 
 
 @njit(cache=True, nogil=True)
 def float16_to_float32(bits: int) -> np.float32:
-    """Return the float16 of these ``bits`` as float32: exact, NaN payloads included."""
+    """Return the float16 with these ``bits`` as float32: exact, with NaN payloads."""
     magnitude = (bits & 0x7FFF) << 13
     sign = (bits & 0x8000) << 16
     if magnitude >= 0x7C00 << 13:  # infinity or NaN
         return float32_from_bits(sign | magnitude | 0x7F800000)
     if magnitude >= 0x400 << 13:  # the exponents count from 15 and from 127
         return float32_from_bits(sign | (magnitude + (112 << 23)))
-    # Without the leading one that all other numbers have: float32 has room to write them with one.
+    # A subnormal number without the leading one of all others. float32 can represent it with one.
     tiny = np.float32(bits & 0x3FF) * np.float32(2.0**-24)
     return -tiny if sign else tiny
 
 
 @njit(cache=True, nogil=True)
 def float32_to_float16(bits: int) -> int:
-    """Return the bits of a float16 for those of a float32: right if `float16_to_float32` made it, else anything."""
+    """Return the float16 bits of a float32. Exact only for results of `float16_to_float32`."""
     sign = (bits >> 16) & 0x8000
     magnitude = bits & 0x7FFFFFFF
     if magnitude >= 0x7F800000:  # infinity or NaN
@@ -177,13 +177,13 @@ def requantize_int8(
     count: int,
     factor: np.float32,
 ) -> bool:
-    """Copy ``values[values_start:][:count]`` over ``factor`` to ``out[out_start:]`` as int8; return if all are exact.
+    """Quantize ``values[values_start:][:count]`` by ``factor`` into ``out[out_start:]``; return True if all are exact.
 
-    Those that `dequantize_int8` made are: the quotient is off by less than a half, and multiplied again it is the same.
+    Results of `dequantize_int8` are exact: the quotient is off by less than a half, and its product is the same again.
     """
     to, start = np.uint64(out_start), np.uint64(values_start)
     is_exact = True
-    # A factor of zero says nothing of the value but its sign; the sign of a zero comes back all the same.
+    # With a factor of zero the value holds only its sign, and the sign of a zero is restored too.
     factor_sign = np.copysign(np.float32(1), factor)
     for k in range(np.uint64(count)):
         value = values[start + k]

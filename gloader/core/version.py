@@ -1,3 +1,3 @@
-"""The version of gloader, in this file alone: every room may name it, and pyproject.toml has it from here."""
+"""The version of gloader, in this file alone. Every room may import it, and pyproject.toml reads it."""
 
 __version__ = "0.1.0"

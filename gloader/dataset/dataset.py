@@ -20,7 +20,7 @@ from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node
 from gloader.dataset.writer import DatasetWriter, HeteroDatasetWriter
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
-from gloader.ssd_store.format.format import DATASET_MANIFEST, load_manifest, told_apart
+from gloader.ssd_store.format.format import DATASET_MANIFEST, detecting_replacement, load_manifest
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 
 if TYPE_CHECKING:
@@ -489,7 +489,7 @@ class Dataset:
         StoreOpenError
             In place of the block's error: another dataset took the place of this one.
         """
-        return told_apart(self.root, self._manifest, os_io=self._os_io)
+        return detecting_replacement(self.root, self._manifest, os_io=self._os_io)
 
     @property
     def _nodes(self) -> NodeTable:

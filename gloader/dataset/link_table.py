@@ -17,7 +17,7 @@ from gloader.dataset.link_record import LINK_LABELS, NEGATIVES, PAIRS, TIMES, Li
 from gloader.dataset.values import wrong_value
 from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.format.array_reader import load_array
-from gloader.ssd_store.format.format import require_same, told_apart
+from gloader.ssd_store.format.format import detecting_replacement, require_same
 from gloader.ssd_store.read.columns import NO_POSITIONS, RowArray, RowRequest
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.types import LinkRows
@@ -77,7 +77,7 @@ class OpenLinks:
         self._is_closed = False
         self._stack = ExitStack()
         held = _held(arrays, max_bytes)
-        with told_apart(arrays.root, arrays.manifest, os_io=arrays.os_io):
+        with detecting_replacement(arrays.root, arrays.manifest, os_io=arrays.os_io):
             try:
                 self._columns: dict[str, _Column] = {name: _load(arrays, name) for name in held}
                 lane_bytes = self._open_rows([name for name in arrays.records if name not in held], io)

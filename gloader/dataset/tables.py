@@ -25,7 +25,7 @@ from gloader.samplers import CscGraph
 from gloader.samplers.graph import describe_unsorted_time
 from gloader.ssd_store import FeatureStore
 from gloader.ssd_store.format.array_reader import load_array, load_elements
-from gloader.ssd_store.format.format import DATA_OFFSET, PAGE_BYTES, told_apart
+from gloader.ssd_store.format.format import DATA_OFFSET, PAGE_BYTES, detecting_replacement
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -108,7 +108,7 @@ class TableArrays:
         StoreOpenError
             In place of the block's error: another dataset took the place of this one.
         """
-        with told_apart(self.root, self.manifest, os_io=self.os_io):
+        with detecting_replacement(self.root, self.manifest, os_io=self.os_io):
             yield
 
 

@@ -1,4 +1,4 @@
-"""The compute device: a static cache of the hottest rows, a fused gather, and transfers behind the computation."""
+"""The compute device: a static cache of the hottest rows, a fused gather, and transfers parallel to the computation."""
 
 from gloader.device.dry_run import dry_step
 from gloader.device.hot_rows import hottest_rows

@@ -1,7 +1,7 @@
-"""A GPU as the compute device, and the host memory that it copies from.
+"""A GPU as the compute device, and the pinned host memory that it copies from.
 
-Transfers have a stream of their own, and events take the place of waits. Small arrays are packed into one pinned
-block; large arrays are pinned in place.
+Transfers have a stream of their own, and events replace waits. Small arrays are packed into one pinned block; large
+arrays are pinned in place.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Packed arrays start at multiples of this: what a 16-byte vector load asks for, and a multiple of every itemsize.
+# Packed arrays start at multiples of this: the size of a 16-byte vector load, and a multiple of every itemsize.
 _ALIGN: Final = 16
 
 _PAGE_BYTES: Final = 4096
-# The runtime pins every page of a call before it returns, and nothing interrupts it: pieces keep Ctrl-C working.
+# The runtime pins all pages of a call without interruption. Small pieces keep Ctrl-C responsive.
 CHUNK_BYTES: Final = 1 << 30
-# Beyond every address: no border, for memory that copies of any length start in.
+# Beyond every address, for memory without borders, in which copies of any length start.
 ONE_PIECE: Final = 1 << 62
 
 _TORCH: Final[dict[str, torch.dtype]] = {
@@ -54,7 +54,7 @@ _TORCH: Final[dict[str, torch.dtype]] = {
 
 
 def pack_offsets(arrays: Sequence[NDArray[Any]]) -> Offsets:
-    """Return the byte at which each array starts in a block, and the bytes of the whole block. Pure."""
+    """Return the offset of each array in a block, and the block's bytes. Pure."""
     ends = np.cumsum([0, *(-(-array.nbytes // _ALIGN) * _ALIGN for array in arrays)])
     return tuple(ends.tolist())
 
@@ -73,12 +73,12 @@ def pack(arrays: Sequence[NDArray[Any]], offsets: Offsets, block: NDArray[np.uin
 
 
 def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets) -> tuple[torch.Tensor, ...]:
-    """Return the tensors that a packed block holds, as views of it. Pure.
+    """Return the tensors in a packed block, as views of it. Pure.
 
     Parameters
     ----------
     block : (>= offsets[-1],) uint8, filled by `pack`, on any device
-    arrays : what was packed; only their shapes and dtypes count
+    arrays : the packed arrays; only their shapes and dtypes count
     offsets : result of `pack_offsets`
     """
     return tuple(
@@ -88,37 +88,37 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
 
 
 class CudaRuntime(Protocol):
-    """The calls of the CUDA runtime that pinning needs; ``torch.cuda.cudart()`` has them."""
+    """The calls of the CUDA runtime for pinning, as in ``torch.cuda.cudart()``."""
 
     def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802 - CUDA's name
         """Pin memory; return 0 or CUDA's error.
 
         Parameters
         ----------
-        address : of the first byte
-        num_bytes : of one piece
-        flags : 0: plain pinned memory
+        address : address of the first byte
+        num_bytes : bytes of one piece
+        flags : 0 for plain pinned memory
         """
         ...
 
     def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Unpin memory that was pinned from ``address`` on."""
+        """Unpin the piece that begins at ``address``."""
         ...
 
     def cudaGetErrorString(self, status: Any, /) -> str:  # noqa: N802 - CUDA's name
-        """Return what an error of these calls means."""
+        """Return the text of an error code of these calls."""
         ...
 
 
 class PinnedArray:
     """An array that is pinned in place until `close`. Made by `pin_in_place`.
 
-    Until then the process keeps it alive, for memory that was unmapped while it is pinned would be the device's still.
+    The process keeps the array alive until then: if pinned memory were unmapped, the device could still access it.
 
     Parameters
     ----------
     array : the memory; kept alive
-    runtime : unpins it
+    runtime : the calls that pin and unpin
     """
 
     def __init__(self, array: NDArray[Any], runtime: CudaRuntime) -> None:
@@ -135,7 +135,8 @@ class PinnedArray:
     def pin(self, start: int, num_bytes: int) -> Any:
         """Pin a piece; return 0 or CUDA's error."""
         _PINNED.add(self)
-        # Noted before it is done, so that `close` undoes it after a Ctrl-C too, which comes when the call returns.
+        # Recorded before the call, so that `close` unpins it even after a Ctrl-C, which is raised when the call
+        # returns.
         self.starts.append(start)
         status = self._runtime.cudaHostRegister(start, num_bytes, 0)
         if int(status) != 0:
@@ -143,10 +144,10 @@ class PinnedArray:
         return status
 
     def close(self) -> None:
-        """Unpin it. Idempotent; a forked child leaves it to its parent, whose memory it is."""
+        """Unpin the array. Idempotent. A forked child does nothing: the memory is its parent's."""
         if os.getpid() == self._process:
             while self.starts:
-                # Forgotten after it is done: a Ctrl-C in between has it done twice, which the runtime refuses.
+                # Removed after the call: a Ctrl-C in between repeats it, and the runtime refuses the repetition.
                 self._runtime.cudaHostUnregister(self.starts[-1])
                 self.starts.pop()
         _PINNED.discard(self)
@@ -160,8 +161,8 @@ def _unpin_all() -> None:
         pinned.close()
 
 
-# Finalizers run in the order opposite to that in which they were made when the process ends. This one is older than
-# any loader's, so that by then nobody sends any more.
+# At the end of the process, finalizers run in the reverse order of their creation. This one is older than any loader's,
+# so no loader sends any more when it runs.
 weakref.finalize(PinnedArray, _unpin_all)
 
 
@@ -170,13 +171,13 @@ def pin_in_place(
 ) -> PinnedArray | None:
     """Pin ``array`` piece by piece. If the system refuses a piece, unpin the others and return None.
 
-    A refusal is no error: the log says why, and the rows take another way.
+    A refusal is no error: the log gives the reason, and the rows take a slower way.
 
     Parameters
     ----------
-    array : C-contiguous; kept alive by what is returned
-    runtime : pins and unpins
-    chunk_bytes : as of `pieces`
+    array : C-contiguous; the result keeps it alive
+    runtime : the calls that pin and unpin
+    chunk_bytes : as in `pieces`
     """
     pinned = PinnedArray(array, runtime)
     with ExitStack() as undo:
@@ -196,34 +197,34 @@ def pin_in_place(
 
 
 def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | None:
-    """Return touched memory (num_bytes,) that starts on a page and is pinned; None if the system refuses that.
+    """Return touched, pinned memory (num_bytes,) that starts on a page, or None if the system refuses.
 
-    No more is pinned than was asked for, but for the rest of the last page. When its last view goes, it is unpinned,
+    It pins no more than ``num_bytes`` and the rest of the last page. When the last view goes, the memory is unpinned
     and then unmapped.
     """
-    # Not inherited: the first who writes a page that a child shares gets a copy of it, and with older kernels the
-    # device goes on reading the page that was pinned.
+    # Not inherited: the first process that writes a page shared with a child gets a copy of it. With older kernels the
+    # device would go on reading the pinned original.
     memory = mapped_bytes(num_bytes, inherited=False)
     pinned = pin_in_place(memory, runtime, chunk_bytes=ONE_PIECE)
     if pinned is None:
         return None
-    # Through a memoryview, so that every later view holds this one: see `BufferRing.acquire`.
+    # Through a memoryview, so that every later view references this one: see `BufferRing.acquire`.
     lease = np.frombuffer(memory.data, dtype=np.uint8, count=num_bytes)
-    # When the process ends, `_unpin_all` does it: a loader's threads may still send from here.
+    # At the end of the process `_unpin_all` unpins it, because a loader's threads may still send from here.
     weakref.finalize(lease, close_in_finalizer, pinned.close).atexit = False
     return lease
 
 
 def pieces(address: int, num_bytes: int, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
-    """Yield address and length of the pieces of a range, in order. Pure.
+    """Yield address and length of a range's pieces, in order. Pure.
 
-    Borders are at multiples of ``chunk_bytes`` of the address, not of the range: a part of pinned memory is cut where
-    the memory was. No page is pinned twice, and no copy goes over the border of two pieces.
+    Borders are at multiples of ``chunk_bytes`` of the address, not of the range, so that a part of pinned memory is cut
+    at the same places as the whole. No page is pinned twice, and no copy crosses a border.
 
     Parameters
     ----------
-    address : of the first byte
-    num_bytes : of the range
+    address : address of the first byte
+    num_bytes : length of the range
     chunk_bytes : most bytes of one piece, a multiple of the page size
     """
     start, end = address, address + num_bytes
@@ -245,13 +246,13 @@ class CudaMark:
         self._place = place
 
     def is_reached(self) -> bool:
-        """Return whether the device got there."""
+        """Return True if the device has reached the event."""
         with torch.cuda.device(self._place):
             return bool(self._event.query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Wait until the device got there."""
-        # Also in a thread that never used a GPU, such as one that closes a loader: its current one is the first.
+        """Wait until the device has reached the event."""
+        # Also in a thread that has not used a GPU yet, such as a closing one, whose current GPU is the first.
         with torch.cuda.device(self._place):
             self._event.synchronize()
 
@@ -259,12 +260,13 @@ class CudaMark:
         """Let this thread's stream wait for the event; ``tensors`` count as used by that stream."""
         stream = torch.cuda.current_stream(self._place)
         stream.wait_event(self._event)
-        # Made on the sending stream: the allocator must know of this one, or it reuses the memory too early.
+        # They were allocated on the sending stream. Without the record the allocator would reuse their memory too
+        # early.
         for tensor in tensors:
             tensor.record_stream(stream)
 
     def seconds_since(self, other: CudaMark) -> float:
-        """Return the seconds of the device between two events of `CudaDevice.mark_computing`."""
+        """Return the device's seconds between two events of `CudaDevice.mark_computing`."""
         with torch.cuda.device(self._place):
             return float(other._event.elapsed_time(self._event)) / 1e3
 
@@ -289,9 +291,9 @@ class CudaDevice:
         if not 0 <= index < torch.cuda.device_count():
             raise ConfigError(f"device={str(place)!r}: there are {torch.cuda.device_count()} GPUs")
         self._place = torch.device("cuda", index)
-        # Of the model's own priority: its kernels wait for the host's memory, and must not be preferred for that.
+        # With the model's priority: the sending kernels wait for host memory, and must not take precedence.
         self._stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
-        # Not the one that sends: a gather over the link would keep every hop behind it waiting.
+        # Not the sending stream, where a gather over the link would delay every later hop.
         self._sampling_stream = torch.cuda.Stream(self._place)  # type: ignore[no-untyped-call]
         self._host_memory = CudaHostMemory(self._place)
         self._registers = True  # until the system refuses a buffer
@@ -308,13 +310,13 @@ class CudaDevice:
         return True
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return memory on pages of its own, pinned in place; unpinned and unmapped when its last view goes.
+        """Return page-aligned memory pinned in place, which is unpinned and unmapped with its last view.
 
-        Where the system refuses that, torch pins it, which may take twice as much and keep it; else it is ordinary.
+        If the system refuses, torch pins it, which may take and keep twice as much. At worst the memory is ordinary.
         """
         memory = pinned_bytes(num_bytes, self._host_memory) if self._registers else None
         if memory is None:
-            self._registers = False  # once is enough: the log has its line
+            self._registers = False  # one attempt is enough: the log has its line
             memory = _bytes_of_torch(num_bytes)
         return memory
 
@@ -323,18 +325,18 @@ class CudaDevice:
         return torch.empty(shape, dtype=dtype, device=self._place)
 
     def free_bytes(self) -> int:
-        """Return the bytes that are free, including those that torch keeps for later."""
+        """Return the free bytes, including the memory that torch keeps for later."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
             return int(torch.cuda.mem_get_info()[0])
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return the most bytes that torch took from the device for it."""
+        """Run ``step`` and return its peak of device bytes reserved by torch."""
         with torch.cuda.device(self._place):
             torch.cuda.synchronize()
             torch.cuda.empty_cache()
-            # Reserved, not allocated: what torch holds for later is as little free as what it uses.
+            # Reserved, not allocated: memory that torch keeps for later is not free either.
             before = torch.cuda.memory_reserved()
             torch.cuda.reset_peak_memory_stats()
             step()
@@ -345,13 +347,13 @@ class CudaDevice:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Make the device and its sending stream the current ones of this thread."""
+        """Make the device and its sending stream current in this thread."""
         with torch.cuda.device(self._place), torch.cuda.stream(self._stream):
             yield
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Make the device and its sampling stream the current ones of this thread."""
+        """Make the device and its sampling stream current in this thread."""
         with torch.cuda.device(self._place), torch.cuda.stream(self._sampling_stream):
             yield
 
@@ -364,8 +366,8 @@ class CudaDevice:
         return unpack(sent, arrays, offsets)
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy by the copy engine, beside the model's kernels."""
-        # CUDA promises no copy of memory that was pinned by two calls, as large features are.
+        """Copy by the copy engine, parallel to the model's kernels."""
+        # CUDA does not guarantee one copy across memory that two calls pinned, as for large features.
         source, target, size = rows.view(-1), out.view(-1), rows.element_size()
         first = rows.data_ptr()
         for start, num_bytes in pieces(first, rows.nbytes):
@@ -373,31 +375,31 @@ class CudaDevice:
             target[part].copy_(source[part], non_blocking=True)
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather by one kernel, or by operations of torch where it cannot be launched."""
+        """Gather by one kernel, or by torch operations if the kernel cannot be launched."""
         gather_rows(ids, parts, out=out, launch=gather_kernel(self._place))
 
     @property
     def can_launch(self) -> bool:
-        """Whether the kernel of the gather runs here; it is tried once a process."""
+        """The gather kernel runs here; tried once per process."""
         return gather_kernel(self._place) is not None
 
     def mark_computing(self) -> CudaMark:
-        """Return an event behind everything that this thread's stream was given so far."""
+        """Return an event after all work that this thread's stream has received."""
         return self._mark_on(torch.cuda.current_stream(self._place), is_timed=True)
 
     def mark(self) -> CudaMark:
-        """Return an event behind everything that the sending stream was given so far."""
+        """Return an event after all work that the sending stream has received."""
         return self._mark_on(self._stream)
 
     def _mark_on(self, stream: torch.cuda.Stream, *, is_timed: bool = False) -> CudaMark:
         with torch.cuda.device(self._place):
-            # Blocking: a thread that waits sleeps, where it would else ask again and again, and take a core.
+            # Blocking: a waiting thread sleeps. Otherwise it would poll and occupy a core.
             event = torch.cuda.Event(enable_timing=is_timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return CudaMark(event, self._place)
 
     def pin(self, array: NDArray[Any]) -> PinnedArray | None:
-        """Pin ``array`` in place; None if that fails, or without the kernel, which would read it."""
+        """Pin ``array`` in place. Return None if that fails, or without the kernel that would read it."""
         if not self.can_launch:
             return None
         pinned = pin_in_place(array, self._host_memory)
@@ -416,8 +418,8 @@ class CudaDevice:
 class CudaHostMemory:
     """The calls of the CUDA runtime that pin memory, made for one GPU. A `CudaRuntime`.
 
-    Each is made with that GPU as the thread's current one. A thread that has none yet would open a context on the
-    first, which takes some 0.4 GB there, whichever rank it belongs to.
+    Each call makes its GPU the thread's current one. Otherwise a thread without a GPU would open a context on the first
+    GPU, which takes about 0.4 GB there, whichever rank owns that GPU.
 
     Parameters
     ----------
@@ -432,27 +434,27 @@ class CudaHostMemory:
 
         Parameters
         ----------
-        address : of the first byte
-        num_bytes : of one piece
+        address : the first byte's address
+        num_bytes : bytes in one piece
         flags : 0: plain pinned memory
         """
         with torch.cuda.device(self._place):
             return self._noted(torch.cuda.cudart().cudaHostRegister(address, num_bytes, flags))  # type: ignore[no-untyped-call]
 
     def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Unpin memory that was pinned from ``address`` on."""
+        """Unpin the memory that begins at ``address``."""
         with torch.cuda.device(self._place):
             return self._noted(torch.cuda.cudart().cudaHostUnregister(address))  # type: ignore[no-untyped-call]
 
     def cudaGetErrorString(self, status: Any, /) -> str:  # noqa: N802 - CUDA's name
-        """Return what an error of these calls means."""
+        """Return the text of an error code of these calls."""
         return str(torch.cuda.cudart().cudaGetErrorString(status))  # type: ignore[no-untyped-call]
 
     def is_one_array(self, starts: Sequence[int]) -> bool:
-        """Return whether memory that was pinned in pieces is one array to the GPU too.
+        """Return True if memory pinned in pieces is one array to the GPU too.
 
-        Triton asks for the GPU's address of an array's first byte. Where that is the host's own, as on Linux with
-        x86, every piece follows the one before it. Elsewhere a piece may lie anywhere; so it may where nobody can say.
+        Triton takes the GPU's address of an array's first byte. If this is the host's own, as on Linux with x86, every
+        piece follows the one before it. Otherwise, or without an answer from the driver, a piece may lie anywhere.
 
         Parameters
         ----------
@@ -464,29 +466,29 @@ class CudaHostMemory:
 
     def _noted(self, status: Any) -> Any:
         if int(status) != 0:
-            # The runtime keeps its last error, and would raise it at the next, innocent kernel. This is one; zeros may
-            # be written without.
+            # The runtime keeps its last error, and would raise it at the next, valid kernel. `ones` launches such a
+            # kernel; `zeros` may not.
             with suppress(RuntimeError):
                 torch.ones(1, device=self._place)
         return status
 
 
 class _UploadBlocks:
-    """Pinned blocks that small arrays are copied from, each lent again when the GPU has read it. Thread-safe.
+    """Pinned blocks for copies of small arrays. A block is lent again when the GPU has read it. Thread-safe.
 
-    As many as are under way at a time, of the largest size so far.
+    There are as many as copies in flight, of the largest size so far.
     """
 
     def __init__(self) -> None:
-        # Each that is looked at is taken out first, in one step: no two threads get the same.
+        # Each block is taken out first, in one step, so that no two threads get the same one.
         self._sent: deque[tuple[CudaMark, NDArray[np.uint8]]] = deque()
 
     @contextmanager
     def lend(self, num_bytes: int, device: CudaDevice) -> Iterator[NDArray[np.uint8]]:
-        """Lend a block (num_bytes,) to a copy that is sent inside of the ``with``, on this thread's stream."""
+        """Lend a block (num_bytes,) to a copy inside the ``with``, on this thread's stream."""
         block = self._take_read(num_bytes)
         if block is None:
-            # With room for batches somewhat larger than this one.
+            # With spare room for slightly larger batches.
             block = device.host_buffer(max(num_bytes + num_bytes // 4, 1))
         try:
             yield block[:num_bytes]
@@ -494,9 +496,9 @@ class _UploadBlocks:
             self._sent.append((device.mark_computing(), block))
 
     def _take_read(self, num_bytes: int) -> NDArray[np.uint8] | None:
-        """Return a block that the GPU has read, if one is large enough; drop those that are too small by now."""
+        """Return a block that the GPU has read, if it is large enough. Drop blocks that have become too small."""
         for _ in range(len(self._sent)):
-            with suppress(IndexError):  # another thread took the last
+            with suppress(IndexError):  # another thread took the last one
                 mark, block = self._sent.popleft()
                 if not mark.is_reached():
                     self._sent.append((mark, block))
@@ -507,10 +509,10 @@ class _UploadBlocks:
 
 @cache
 def gather_kernel(place: torch.device) -> LaunchGather | None:
-    """Return the kernel of the gather, if ``place`` has run it and got the right rows; else None, and the log says why.
+    """Return the gather kernel, or None with a log line if it fails its trial run on ``place``.
 
-    Triton may be there and still unable to launch: it compiles its launcher with a C compiler and Python's headers,
-    which slim images lack, and its kernels for GPUs that are new enough.
+    Triton may be installed and still unable to launch: it needs a C compiler and Python's headers, which slim images
+    lack, and a GPU that is new enough.
     """
     try:
         from gloader.device.triton_kernels import launch_gather  # Triton looks for a GPU when it is imported
@@ -522,7 +524,7 @@ def gather_kernel(place: torch.device) -> LaunchGather | None:
             launch_gather(ids, RowParts(table=RowTable(rows=rows), slot_of=None, host=None), out, None)
             if not torch.equal(out, rows.flip(0)):
                 raise RuntimeError("it brought other rows than were asked for")  # noqa: TRY301 - as any other failure
-    except Exception as error:  # noqa: BLE001 - whatever it is, torch can gather
+    except Exception as error:  # noqa: BLE001 - torch gathers after any failure
         reason = (str(error).splitlines() or [""])[0]
         logger.warning(
             "gloader's gather kernel does not run on %s (%s: %s): operations of torch gather instead, which is slower, "
@@ -537,7 +539,7 @@ def gather_kernel(place: torch.device) -> LaunchGather | None:
 
 
 def _bytes_of_torch(num_bytes: int) -> NDArray[np.uint8]:
-    """Return memory that torch pins; ordinary memory where it cannot."""
+    """Return memory pinned by torch, or ordinary memory if that fails."""
     try:
         found: NDArray[np.uint8] = torch.empty(num_bytes, dtype=torch.uint8, pin_memory=True).numpy()
     except RuntimeError as error:
@@ -547,7 +549,7 @@ def _bytes_of_torch(num_bytes: int) -> NDArray[np.uint8]:
 
 
 def _device_address(address: int) -> int:
-    """Return where the current GPU sees pinned host memory; 0 where the driver cannot be asked."""
+    """Return the current GPU's address of pinned host memory, or 0 if the driver gives none."""
     found = ctypes.c_uint64(0)
     with suppress(OSError, AttributeError):
         ask = ctypes.CDLL("libcuda.so.1").cuPointerGetAttribute

@@ -1,4 +1,4 @@
-"""Neighbour sampling on a device that holds the topology: the batches of the CPU's sampler, bit for bit."""
+"""Neighbour sampling on a device that holds the topology, bit for bit the batches of the CPU's sampler."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Hop:
-    """The edges that a hop took, in arrays with room for more; once counted, those of nodes ``first`` to ``last``."""
+    """A hop's edges in arrays with spare room. After the count, its destinations are nodes ``first`` to ``last``."""
 
     to: Destinations
     indices: torch.Tensor  # int32
@@ -37,7 +37,7 @@ class _Hop:
     last: int = 0
 
     def cut(self, first: int, last: int, num_edges: int) -> _Hop:
-        """Return the hop without the room. Pure."""
+        """Return the hop without the spare room. Pure."""
         return _Hop(
             to=self.to.cut(last - first),
             indices=self.indices[:num_edges],
@@ -48,19 +48,19 @@ class _Hop:
 
 
 class DeviceSampler:
-    """Samples as a `NeighborSampler` does, on a device. Pure and thread-safe: calls take turns.
+    """A `NeighborSampler` on a device. Pure and thread-safe: calls take turns.
 
-    A batch stays where it was sampled, see `SampledOnDevice`; the host gets its nodes, and waits for these alone. How
-    many nodes and edges there are is counted on the device, in arrays with room for all that the fan-outs allow; where
-    that would be too many, the host waits for the count of that hop too.
+    A batch stays on the device, see `SampledOnDevice`; the host receives its nodes, and waits only for them. The device
+    counts nodes and edges itself, in arrays with room for all that the fan-outs allow. If that room would be too large,
+    the host waits for the hop's count too.
 
-    Holds 4 bytes per node on the device, beside the topology.
+    Holds 4 bytes per node on the device, besides the topology.
 
     Parameters
     ----------
-    sampler : whose batches these are, in its layout; draws without weights
+    sampler : sampler of the same batches, in the same layout; its draws have no weights
     graph : the topology of ``sampler``, on ``device``
-    device : runs Triton's kernels
+    device : device that runs Triton's kernels
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class DeviceSampler:
     ) -> None:
         self._is_merged = isinstance(sampler, MergedBlockSampler)
         uniform = sampler.sampler if isinstance(sampler, MergedBlockSampler) else sampler
-        # Not the sampler itself, whose maps of nodes would stay in the host's memory.
+        # Not the sampler itself: its node maps would stay in the host's memory.
         self._fanouts, self._seed, self._is_replaced = uniform.fanouts, uniform.seed, uniform.replace
         self.graph = graph
         self._device = device
         self._lock = threading.Lock()
-        self._labels: torch.Tensor | None = None  # (N,), clean; None: not made, or in use
-        self._here: IdArray = np.empty(0, dtype=np.int64)  # host memory that the device copies to
+        self._labels: torch.Tensor | None = None  # (N,), clean; None before the first call and during one
+        self._here: IdArray = np.empty(0, dtype=np.int64)  # host memory for copies from the device
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample the neighbourhood of ``seeds`` (B,); errors are those of `NeighborSampler.sample`.
@@ -82,13 +82,13 @@ class DeviceSampler:
         Raises
         ------
         ConfigError
-            Edges are excluded, which the device cannot.
+            Edges are excluded, which the device does not support.
         """
         given = unexcluded_seeds(seeds, sampler="the device", instead="sampling_device='cpu'")
         checked = checked_seeds(given.nodes, self.graph.num_nodes)
         require_distinct(checked)
         with self._lock, self._device.sampling():
-            # A call that fails leaves labels behind: the next one makes them anew.
+            # A failed call leaves labels behind, and the next call allocates them anew.
             labels, self._labels = self._labels, None
             if labels is None:
                 labels = torch.full(
@@ -117,10 +117,10 @@ class DeviceSampler:
     def _sample_hops(
         self, batch_id: BatchId, seeds: IdArray, labels: torch.Tensor
     ) -> tuple[torch.Tensor, IdArray, list[_Hop]]:
-        """Return the nodes (U,) of a batch in first-seen order, there and here; its hops, next to the seeds first."""
+        """Return a batch's nodes (U,) in first-seen order, on device and host, and its hops from the seeds on."""
         of, nodes = self._begun(batch_id, seeds, labels)
         hops: list[_Hop] = []
-        most_nodes = most_new = len(seeds)  # that there can be, and that the hop before can have found
+        most_nodes = most_new = len(seeds)  # upper bounds, of all nodes and of the last hop's new ones
         for hop, fanout in enumerate(self._fanouts):
             most_rows = most_new if self._is_merged else most_nodes
             to = sampling_kernels.launch_count(of, nodes, hop=hop, fanout=fanout, capacity=most_rows)
@@ -156,7 +156,7 @@ class DeviceSampler:
     ) -> tuple[Sampling, torch.Tensor]:
         """Return a batch before its first hop, and its nodes so far."""
         num_hops = len(self._fanouts)
-        # In one copy. An even number before the seeds: kernels are compiled for arrays that begin at 16 bytes.
+        # One copy for all. The seeds start after an even number of values, because kernels need 16-byte alignment.
         keys_at = 2 * num_hops + 2
         head = np.zeros(keys_at + num_hops + num_hops % 2, dtype=np.int64)
         head[1] = len(seeds)
@@ -175,11 +175,11 @@ class DeviceSampler:
         return of, sent[len(head) :]
 
     def _first(self, ends: IdArray, hop: int) -> int:
-        """Return the first destination of ``hop``, where ``ends`` are those of `Sampling`."""
+        """Return the first destination of ``hop``. ``ends`` is `Sampling.ends`."""
         return int(ends[hop]) if self._is_merged else 0
 
     def _require_fit(self, batch_id: BatchId, ends: IdArray, totals: IdArray) -> None:
-        """Raise ConfigError where a hop is too large for local ids; ``totals`` are those of the first hops."""
+        """Raise ConfigError if a hop is too large for local ids. ``totals`` holds the first hops' edges."""
         total = 0
         for hop, num_edges in enumerate(totals.tolist()):
             total = num_edges + (total if self._is_merged else 0)
@@ -227,26 +227,26 @@ class DeviceSampler:
         return tuple(reversed(blocks))
 
     def _fetched(self, *values: torch.Tensor) -> list[IdArray]:
-        """Return ``values`` (int64) in the host's memory until the next call, once the device has found them."""
+        """Return ``values`` (int64) in host memory once the device has computed them. Valid until the next call."""
         starts = np.cumsum([0, *map(len, values)]).tolist()
         if len(self._here) < starts[-1]:
             self._here = self._device.host_buffer(8 * starts[-1]).view(np.int64)
         found = [self._here[start:end] for start, end in itertools.pairwise(starts)]
         for array, tensor in zip(found, values, strict=True):
             torch.from_numpy(array).copy_(tensor, non_blocking=True)
-        # A thread that waits for a mark sleeps; one that waits for a copy would take a core from the model's host.
+        # A thread that waits for a mark sleeps. A thread that waits for a copy occupies a core.
         self._device.mark_computing().wait()
         return found
 
     def _owned(self, values: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """Return a copy of ``values`` in memory of the batch."""
+        """Return a copy of ``values`` in the batch's memory."""
         owned = self._device.empty(tuple(values.shape), dtype or values.dtype)
         owned.copy_(values)
         return owned
 
 
 def _grown(nodes: torch.Tensor, size: int) -> torch.Tensor:
-    """Return ``nodes`` with room behind them, or without: ``size`` in all. What is cut off are none."""
+    """Return ``nodes`` with ``size`` entries, extended by spare room or cut at unused entries."""
     if size <= len(nodes):
         return nodes[:size]
     grown = nodes.new_empty(size)
@@ -255,7 +255,7 @@ def _grown(nodes: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def blocks_on_host(batch: SampledBatch) -> SampledBatch:
-    """Return ``batch`` with its blocks in the host's memory, wherever it was sampled."""
+    """Return ``batch`` with its blocks in host memory, also if the device sampled it."""
     if batch.on_device is None:
         return batch
     batch.on_device.made.wait()

@@ -1,4 +1,4 @@
-"""A trial step of a model, which shows the memory that a step takes and leaves the model as it was."""
+"""A trial step of a model, which measures the step's memory and leaves the model unchanged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def has_other_ranks() -> bool:
-    """Return whether this process belongs to a group of several ranks, whose devices talk."""
+    """Return True if this process belongs to a group of several ranks, whose devices communicate."""
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
@@ -27,7 +27,7 @@ def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Ca
 
     Parameters
     ----------
-    model : on the device that it will train on
+    model : the model, on its training device
     loss_of : runs ``model`` on a batch and returns the loss
     """
 
@@ -35,8 +35,8 @@ def dry_step(model: torch.nn.Module, loss_of: Callable[[B], torch.Tensor]) -> Ca
         devices = [] if batch.y.device.type == "cpu" else [batch.y.device]
         buffers = [buffer.clone() for buffer in model.buffers()]
         was_training = model.training
-        # What training holds beside a step is held during it: an Adam that has not stepped yet will take twice the
-        # parameters, and with other ranks DDP takes their gradients once more, in the buckets that it sends.
+        # The trial also holds the memory that training keeps between steps. An Adam without a step yet will take twice
+        # the parameters. With other ranks, DDP holds the gradients once more, in its buckets.
         copies = 3 if has_other_ranks() else 2
         state = [torch.empty((copies, *p.shape), dtype=p.dtype, device=p.device) for p in model.parameters()]
         with torch.random.fork_rng(devices=devices):

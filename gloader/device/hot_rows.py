@@ -1,4 +1,4 @@
-"""The hottest rows, chosen before the first epoch: by sampling, by probability, or by degree."""
+"""The hottest rows, chosen before the first epoch by sampling, by probability or by degree."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
     from gloader.samplers import HeteroGraph, Topology
     from gloader.types import AnySampler, IdArray, Sampler
 
-# Batches to presample: an epoch, but at least as many as tell hot from cold, and at most what takes seconds.
+# Batches to presample: an epoch, but at least enough to tell hot from cold, and at most some seconds of work.
 LEAST_PRESAMPLED: Final = 64
 MOST_PRESAMPLED: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowHeat:
-    """How often each row of a table is wanted; the same unit for all tables."""
+    """Access frequency of a table's rows, in the same unit for all tables."""
 
     scores: NDArray[np.integer] | NDArray[np.floating]  # (N,)
-    degrees: Callable[[], IdArray] | None = None  # (N,) out-degrees; None: scores are no counted accesses
+    degrees: Callable[[], IdArray] | None = None  # (N,) out-degrees; None if scores are not counts
 
     def plan(self, num_rows: int) -> DeviceCachePlan:
         """Return the plan that holds the ``num_rows`` hottest rows."""
@@ -53,7 +53,7 @@ class RowHeat:
         if self.degrees is None:
             return plan_device_cache(self.scores, num_rows)
         counts = cast("IdArray", self.scores)
-        # Too few nodes were seen to fill the cache: the rest of it goes by degree.
+        # Too few nodes were sampled to fill the cache, so degrees rank the rest.
         tail = None if np.count_nonzero(counts) >= num_rows else self.degrees()
         return plan_device_cache(counts, num_rows, tail=tail, accesses=counts)
 
@@ -61,18 +61,18 @@ class RowHeat:
 def presampled_counts(
     sampler: AnySampler, order: AnyOrder, *, num_nodes: Mapping[int, int], threads: int = 1
 ) -> tuple[IdArray, ...]:
-    """Count how often each node is in the first epoch's batches (GNNLab, EuroSys'22, section 6.3). Pure.
+    """Count each node's batches in the first epoch (GNNLab, EuroSys'22, section 6.3). Pure.
 
     Parameters
     ----------
-    sampler : of the run
-    order : of the run: its first batches are the ones that are counted
-    num_nodes : N, by the number of the node type, of each type whose nodes are counted
-    threads : sample at a time
+    sampler : the run's sampler
+    order : the run's order; its first batches are counted
+    num_nodes : N of each counted node type, by the type's number
+    threads : number of sampling threads
 
     Returns
     -------
-    (N,) of each of these types
+    (N,) for each of these types
 
     Raises
     ------
@@ -89,14 +89,14 @@ def presampled_counts(
         return sampler.sample(batch, seeds).node_arrays
 
     counts = tuple(np.zeros(count, dtype=np.int64) for count in num_nodes.values())
-    # In rounds: at once, every batch would be sampled ahead of the count, and held.
+    # In rounds: otherwise all batches would be sampled ahead of the count and held.
     for start in range(0, num_batches, 2 * threads):
         numbers = range(start, min(start + 2 * threads, num_batches))
         for arrays in run_together(
             [partial(nodes_of, number) for number in numbers], threads=threads, name="gloader-presample"
         ):
             for node_type, mine in zip(num_nodes, counts, strict=True):
-                mine[arrays[node_type]] += 1  # once for a batch, however often it has a node
+                mine[arrays[node_type]] += 1  # once per batch, even with several places
     return counts
 
 
@@ -110,16 +110,16 @@ def hottest_rows(
     fanouts: tuple[int, ...],
     threads: int = 1,
 ) -> DeviceCachePlan:
-    """Return the plan of a device cache of ``num_rows`` rows.
+    """Return the plan for a device cache with ``num_rows`` rows.
 
     Parameters
     ----------
     hotness : "presampled" counts accesses in sampled batches, "vip" computes their probability under neighbour
         sampling, "degree" takes the nodes with the most out-edges
-    num_rows : rows that fit; 0: none, N or more: all
+    num_rows : rows that fit; 0 for none, N or more for all
     topology : the graph; "vip" and "degree" read all of its edges
-    sampler, order, fanouts : of the run
-    threads : sample at a time
+    sampler, order, fanouts : the run's
+    threads : number of sampling threads
     """
     num_nodes = topology.num_nodes
     if num_rows == 0:
@@ -140,17 +140,17 @@ def heat_of_tables(
     is_collective: bool,
     threads: int = 1,
 ) -> tuple[RowHeat, ...]:
-    """Return how often the rows of each table of a graph of several types are wanted.
+    """Return the access frequency of each table's rows, for a graph of several types.
 
     Parameters
     ----------
-    hotness : as of `hottest_rows`; out-degrees are those along all relations from a type
-    types : the number of the node type of each table
-    graph : "vip" and "degree" read all of its edges
-    sampler, order : of the run, whose seeds are numbered through
-    fanouts : of each relation, the hop next to the seeds first
-    is_collective : those of all relations together
-    threads : sample at a time
+    hotness : as in `hottest_rows`; a node's out-degree counts all relations from its type
+    types : node type number of each table
+    graph : the graph; "vip" and "degree" read all of its edges
+    sampler, order : the run's; seeds are numbered over all types
+    fanouts : fan-outs of each relation, the hop next to the seeds first
+    is_collective : fan-outs count over all relations together
+    threads : number of sampling threads
     """
     num_nodes = list(graph.num_nodes.values())
     if hotness == "vip":
@@ -179,7 +179,7 @@ def _heat(
     fanouts: tuple[int, ...],
     threads: int,
 ) -> RowHeat:
-    """Return how often each row of a graph of one type is wanted."""
+    """Return the access frequency of each row, for a graph of one type."""
     if hotness == "degree":
         return RowHeat(scores=_degrees(topology))
     if hotness == "vip":
@@ -196,12 +196,12 @@ def _heat(
 
 
 def _degrees(topology: Topology) -> IdArray:
-    """Return how many edges come from each source."""
+    """Return each source's out-degree."""
     return access_counts(topology.sources.pieces(), topology.num_sources)
 
 
 def _type_degrees(graph: HeteroGraph, number: int) -> IdArray:
-    """Return how many edges come from each node of a type, along all relations."""
+    """Return each node's out-degree for one type, over all relations."""
     name = graph.node_types[number]
     pieces = (
         topology.sources.pieces() for (source, _, _), topology in graph.relations.items() if source == name
@@ -229,7 +229,7 @@ def _node_seeds(order: AnyOrder) -> IdArray:
     Raises
     ------
     ConfigError
-        They are edges, whose ends are drawn.
+        The seeds are edges, whose ends are drawn.
     """
     if isinstance(order, RowOrder):
         raise ConfigError(
@@ -239,5 +239,5 @@ def _node_seeds(order: AnyOrder) -> IdArray:
 
 
 def _seeds_by_type(seeds: IdArray, starts: IdArray) -> list[IdArray]:
-    """Return the ids within each type of ``seeds`` (n,), which are numbered through."""
+    """Return the ids within each type for ``seeds`` (n,), which are numbered over all types."""
     return [seeds[(seeds >= first) & (seeds < end)] - first for first, end in pairwise(starts)]

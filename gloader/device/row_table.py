@@ -1,7 +1,6 @@
 """Tables of feature rows that a device can read, and the gather of their rows by ids.
 
-Rows have the dtype that they are stored in. One kernel gathers the rows of the device and of the host where it can
-run.
+Rows keep their stored dtype. If the kernel can run, it gathers rows from the device and from the host in one pass.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class RowTable:
     """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
     rows: torch.Tensor  # (C, F) float32, float16, bfloat16 or int8, contiguous
-    # float32, on the device: the factor of each int8 row, (C,), or (N,) by node for what the host brings of a batch
+    # float32, on the device: factors of int8 rows, (C,); or (N,) by node for rows that the host gathers for a batch
     scale: torch.Tensor | None = None
 
     def widened(self, index: torch.Tensor) -> torch.Tensor:
@@ -76,18 +75,18 @@ class RowTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowParts:
-    """Where the rows of a batch are.
+    """The homes of a batch's rows.
 
-    Node v's row is ``table.rows[slot_of[v]]`` where it has a slot. The row at position p of the batch is otherwise
-    ``host.rows[p]``, or ``host.rows[v]`` where the host's rows are all of them; its factor is ``host.scale[v]`` in
-    both cases.
+    Node v's row is ``table.rows[slot_of[v]]`` if the node has a slot. Otherwise the row at position p of the batch is
+    ``host.rows[p]``, or ``host.rows[v]`` if the host table holds all rows. Its factor is ``host.scale[v]`` in both
+    cases.
     """
 
-    table: RowTable | None  # None: the device holds no rows
-    slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None: node v is in row v of the table
-    host: RowTable | None  # None: every row is in the table
+    table: RowTable | None  # None if the device holds no rows
+    slot_of: torch.Tensor | None  # (N,) int32, -1 without a slot; None if row v belongs to node v
+    host: RowTable | None  # None if the table holds all rows
     is_host_by_id: bool = False
-    expected_hit_rate: float | None = None  # share of a batch's rows that are in the table; None: not counted
+    expected_hit_rate: float | None = None  # share of a batch's rows in the table; None if not measured
 
     def __post_init__(self) -> None:
         if self.table is None and (self.host is None or self.slot_of is not None):
@@ -106,18 +105,18 @@ class RowParts:
 
     @property
     def share_held(self) -> float:
-        """The share of all rows that is in the table; 0 where nothing tells which node has which."""
+        """The table's share of all rows; 0 if the slots are not known."""
         if self.table is None or self.slot_of is None:
             return float(self.host is None)
         return min(len(self.table.rows) / max(len(self.slot_of), 1), 1.0)
 
 
 def widen(rows: torch.Tensor) -> torch.Tensor:
-    """Return ``rows`` as float32, with the bits that the host's kernels make of them: those of NaNs too."""
+    """Return ``rows`` as float32, with exactly the bits that the host's kernels compute, also for NaNs."""
     wide = rows.to(torch.float32)
     if rows.dtype != torch.float16:
         return wide
-    # A conversion by the processor makes a quiet NaN of a signalling one, and a GPU's drops the payload.
+    # A processor's conversion turns a signalling NaN into a quiet one, and a GPU's drops the payload.
     bits = rows.view(torch.int16).to(torch.int32)
     exact = ((bits & 0x8000) << 16) | 0x7F800000 | ((bits & 0x3FF) << 13)
     return torch.where(rows.isnan(), exact.view(torch.float32), wide)
@@ -125,20 +124,20 @@ def widen(rows: torch.Tensor) -> torch.Tensor:
 
 def rows_as_tensor(array: NDArray[Any], *, is_bfloat16: bool) -> torch.Tensor:
     """Return ``array`` (C, F) as a tensor over the same memory; uint16 holds bfloat16 if ``is_bfloat16``."""
-    # numpy has no bfloat16, and torch no uint16 that it can view: int16 is the way from one to the other.
+    # numpy has no bfloat16, and torch views no uint16, so int16 connects the two.
     tensor = torch.from_numpy(array.view(np.int16) if is_bfloat16 else array)
     return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
 
 
-# Elements that a program moves at a time: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).
+# Elements per step of a program: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).
 _TILE: Final = 2048
-# A wider row is moved in several steps, so that a tile still holds four rows or more.
+# A wider row is moved in several steps, so that a tile still holds at least four rows.
 _MOST_COLUMNS: Final = 512
-# That programs ask the host for at a time. A link of 55 GB/s that answers after 1.5 us is busy with 82 KB on their way;
-# for part of its time a program waits for ids and slots, or writes. More programs would only hold registers that the
-# model's kernels wait for. Not yet measured on a GPU.
+# Bytes that programs request from the host at the same time. A link of 55 GB/s with a latency of 1.5 us is busy with
+# 82 KB in flight; for part of its time a program waits for ids and slots, or writes. More programs would only hold
+# registers that the model's kernels need. Not yet measured on a GPU.
 _ASKED_BYTES: Final = 192 << 10
-# Four for each processor of a large GPU: with a few rows of a hundred from the host, the device's own memory is busy.
+# Four per processor of a large GPU: with a few of a hundred rows from the host, the device's own memory is busy.
 MOST_PROGRAMS: Final = 528
 
 
@@ -148,18 +147,18 @@ class LaunchGather(Protocol):
     def __call__(
         self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int | None, /
     ) -> None:
-        """Run it on the current stream.
+        """Run the kernel on the current stream.
 
         Parameters
         ----------
-        ids, parts, out : as of `gather_rows`, which checks them
-        max_programs : most programs of the kernel; None: one for each tile of rows
+        ids, parts, out : as in `gather_rows`, which checks them
+        max_programs : most programs of the kernel. None means one for each tile of rows.
         """
         ...
 
 
 def has_triton() -> bool:
-    """Return whether Triton is installed; whether its kernels run here, `CudaDevice.can_launch` knows."""
+    """Return True if Triton is installed. `CudaDevice.can_launch` tells if its kernels run here."""
     return importlib.util.find_spec("triton") is not None
 
 
@@ -168,15 +167,15 @@ def gather_rows(
 ) -> None:
     """Gather the rows of a batch without waiting for the device.
 
-    By the kernel, which reads the host's rows in place: they must stay as they are until it has run. By operations of
-    torch without it, and where the host's rows are not pinned.
+    The kernel reads the host's rows in place, so they must not change until it has run. Without the kernel, or if the
+    host's rows are not pinned, torch operations gather.
 
     Parameters
     ----------
     ids : (U,) int32 or int64 node ids
-    parts : the tables that hold the rows
+    parts : the tables with the rows
     out : (U, F) float32, contiguous
-    launch : the kernel, where the device can run it
+    launch : the kernel, if the device can run it
 
     Raises
     ------
@@ -191,11 +190,11 @@ def gather_rows(
 
 
 def most_programs(parts: RowParts) -> int | None:
-    """Return how many programs gather at a time, so that the model keeps its share of the device; None: any. Pure.
+    """Return the number of programs that gather at the same time, or None for any number. Pure.
 
-    Enough of them wait for the link that it is busy: the narrower a row is stored, the fewer bytes a program asks for,
-    and of rows that the device holds it asks the host for none. Rows of the device alone, also those that a copy put
-    there, take no time that a limit would save.
+    The limit leaves the model its share of the device, with enough programs to keep the link busy. A narrower stored
+    row means fewer requested bytes per program, and a row on the device means none. If all rows are on the device, also
+    by a copy, a limit would save no time.
     """
     if parts.host is None or parts.host.rows.device.type != "cpu":
         return None
@@ -210,7 +209,7 @@ def most_programs(parts: RowParts) -> int | None:
 
 
 def block_shape(dim: int) -> tuple[int, int]:
-    """Return how many rows, and columns of them, a program moves at a time: powers of two. Pure."""
+    """Return the rows and the columns that a program moves at a time: powers of two. Pure."""
     columns = min(1 << (dim - 1).bit_length(), _MOST_COLUMNS)
     return max(_TILE // columns, 1), columns
 
@@ -226,14 +225,14 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
     parts : the tables that hold the rows
     out : (U, F) float32, contiguous
     """
-    # Every result has a size that is known beforehand: one that depended on data would wait for the device.
+    # Every result has a size known in advance, because a size that depends on data would wait for the device.
     if parts.host is None or parts.table is None:
         if parts.table is not None:
             out.copy_(parts.table.widened(ids))
         elif parts.host is not None:
             out.copy_(_from_host(ids, parts.host, parts, out.device), non_blocking=True)
         return
-    # Every position reads from both parts, at slot 0 if it has none, and `where` drops the row that is not its own.
+    # Every position reads from both parts, at slot 0 if it has none. `where` then drops the wrong row.
     slots = ids if parts.slot_of is None else parts.slot_of[ids]
     cached = parts.table.widened(slots.clamp_min(0))
     others = _from_host(ids, parts.host, parts, out.device)
@@ -241,7 +240,7 @@ def gather_rows_in_torch(ids: torch.Tensor, parts: RowParts, *, out: torch.Tenso
 
 
 def _from_host(ids: torch.Tensor, host: RowTable, parts: RowParts, place: torch.device) -> torch.Tensor:
-    """Return the host's rows (U, F) as float32 at ``place``, whether they lie there by id or by their place."""
+    """Return the host's rows (U, F) as float32 at ``place``, from a table by id or by position."""
     if parts.is_host_by_id:
         return host.widened(ids)
     rows = widen(host.rows[: len(ids)].to(place, non_blocking=True))
@@ -249,7 +248,7 @@ def _from_host(ids: torch.Tensor, host: RowTable, parts: RowParts, place: torch.
 
 
 def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, out: torch.Tensor) -> None:
-    """Overwrite the rows of a batch that have a slot; the others are there already. For the CPU.
+    """Overwrite a batch's rows that have a slot; ``out`` already holds the others. For the CPU.
 
     Parameters
     ----------
@@ -264,7 +263,7 @@ def fill_cached(ids: torch.Tensor, table: RowTable, slot_of: torch.Tensor, *, ou
 
 
 def _is_reachable(rows: torch.Tensor) -> bool:
-    """Return whether a kernel can read ``rows``; the system may have refused to pin shared memory."""
+    """Return True if a kernel can read ``rows``; the system may have refused to pin shared memory."""
     return rows.device.type != "cpu" or rows.is_pinned()
 
 

@@ -1,10 +1,10 @@
-"""Kernels of neighbour sampling on a device: the draws of `gloader.samplers`, bit for bit, an edge or a node a lane.
+"""Kernels for neighbour sampling on a device: the draws of `gloader.samplers`, bit for bit, one edge or node per lane.
 
-Nothing here is ordered by when a lane runs. A draw is a function of its address; whether Floyd's rule replaces it
-follows from the draws before it, which another kernel has written; and a node is first seen at the least of its edges.
+No result depends on the order in which lanes run. A draw is a function of its address. Floyd's rule replaces it
+depending on earlier draws, which another kernel has written. A node is first seen at the least of its edges.
 
-The counts of nodes and edges stay on the device, see `Sampling`: an array has room for the most that there can be, and
-a lane beyond those that there are does nothing.
+The counts of nodes and edges stay on the device, see `Sampling`: an array has room for the most that are possible, and
+a lane beyond the count does nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gloader.core import hashing
 if TYPE_CHECKING:
     from gloader.device.tier import DeviceTopology
 
-# What `labels` holds of a node: its label less `_KNOWN`, which is negative; or the first edge of the hop that found it;
-# or `UNSEEN`.
+# An entry of `labels` is one of three: the node's label less `_KNOWN`, which is negative; the first edge of the hop
+# that found the node; or `UNSEEN`.
 UNSEEN: Final = 2**31 - 1
 _KNOWN = tl.constexpr(2**31)
 
@@ -31,14 +31,14 @@ _MUL_1, _MUL_2 = tl.constexpr(int(hashing.MUL_1)), tl.constexpr(int(hashing.MUL_
 _LOW_32 = tl.constexpr(0xFFFFFFFF)
 _RETRY = tl.constexpr(1 << 40)
 
-_LANES: Final = 256  # of a program: two for each of its 128 threads
-# Sizes differ from batch to batch: a kernel that was compiled for one must do for all.
+_LANES: Final = 256  # per program: two for each of its 128 threads
+# Sizes differ between batches, so one compiled kernel must serve all of them.
 _SIZES: Final = ("capacity", "fanout", "hop", "num_rows", "num_lanes")
 
 
 @triton.jit
 def mix64(x):  # type: ignore[no-untyped-def]
-    """As `gloader.core.hashing.mix64`."""
+    """Return the same as `gloader.core.hashing.mix64`."""
     x = (x ^ (x >> 30)) * _MUL_1
     x = (x ^ (x >> 27)) * _MUL_2
     return x ^ (x >> 31)
@@ -46,19 +46,19 @@ def mix64(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def node_key(key, node):  # type: ignore[no-untyped-def]
-    """As `gloader.samplers.rng.node_key`."""
+    """Return the same as `gloader.samplers.rng.node_key`."""
     return mix64(key ^ (node.to(tl.uint64) * _GOLDEN + 1))
 
 
 @triton.jit
 def word(key, index):  # type: ignore[no-untyped-def]
-    """As `gloader.samplers.rng.word`."""
+    """Return the same as `gloader.samplers.rng.word`."""
     return mix64(key + (index + 1) * _GOLDEN)
 
 
 @triton.jit
 def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
-    """As `gloader.samplers.rng.bounded_64`."""
+    """Return the same as `gloader.samplers.rng.bounded_64`."""
     low = (bits & _LOW_32) * (bound & _LOW_32)
     mid_1 = (bits >> 32) * (bound & _LOW_32) + (low >> 32)
     mid_2 = (bits & _LOW_32) * (bound >> 32) + (mid_1 & _LOW_32)
@@ -67,7 +67,7 @@ def bounded_64(bits, bound):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def bounded(key, draw, bound, is_drawn):  # type: ignore[no-untyped-def]
-    """As `gloader.samplers.rng.bounded`, of uint64; lanes that are not drawn get anything."""
+    """Return the same as `gloader.samplers.rng.bounded`, as uint64; undefined in lanes without a draw."""
     bits = word(key, draw >> 1)
     product = tl.where(draw & 1 != 0, bits >> 32, bits & _LOW_32) * bound
     found = product >> 32
@@ -101,7 +101,7 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """A lane a destination: give it its label, and write how many of its in-edges it takes; 0 behind the last node."""
+    """One destination per lane: write its label and the number of its sampled in-edges; 0 after the last node."""
     row = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     label = row + (tl.load(ends + hop) if IS_MERGED else 0)
     is_row = row < capacity
@@ -135,7 +135,7 @@ def _draw_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """A lane an edge: write its draw, before Floyd's rule, or its place where a destination takes all in order."""
+    """One edge per lane: write its draw before Floyd's rule, or its place if the destination takes all in order."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -168,7 +168,7 @@ def _repeat_kernel(  # type: ignore[no-untyped-def]
     num_rows,
     LANES: tl.constexpr,
 ):
-    """A lane an edge: write whether an earlier draw of its destination was the same."""
+    """One edge per lane: write True if an earlier draw of its destination was equal."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -202,10 +202,11 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     IS_REPLACED: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """A lane an edge: write its position in the graph and its source; a node that is new is found by its first edge.
+    """One edge per lane: write its position in the graph and its source; the first edge to a new node finds the node.
 
-    A draw stands for the last position that its bound allows, its top, if an earlier draw took it: was equal, or stands
-    for a top that is equal. Position p is the top of draw p - (degree - count) alone, so that is the draw to look at.
+    If an earlier draw took the same position, the draw is replaced by the last position in its bound, its top. An
+    earlier draw may have taken the position directly or as its own top. Position p is the top of draw p - (degree -
+    count) only, so only that draw is tested.
     """
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
@@ -232,7 +233,7 @@ def _find_kernel(  # type: ignore[no-untyped-def]
     source = tl.load(graph_indices + edge_id, mask=is_edge, other=0)
     tl.store(edge_ids + edge, edge_id, mask=is_edge)
     tl.store(sources + edge, source, mask=is_edge)
-    # A label that is known is negative, and stays.
+    # A known label is negative, and stays.
     tl.atomic_min(labels + source, edge.to(tl.int32), mask=is_edge, sem="relaxed")
 
 
@@ -246,7 +247,7 @@ def _first_kernel(  # type: ignore[no-untyped-def]
     num_lanes,
     LANES: tl.constexpr,
 ):
-    """A lane an edge: write whether it is the first to find its source."""
+    """One edge per lane: write True if it is the first to find its source."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
@@ -270,14 +271,14 @@ def _label_kernel(  # type: ignore[no-untyped-def]
     num_lanes,
     LANES: tl.constexpr,
 ):
-    """A lane an edge: write the label of its source, and a new node behind those that there were; and both of."""
+    """One edge per lane: write its source's label, append new nodes, and update both counts."""
     edge = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
     num_edges = tl.load(offsets + num_rows)
     is_edge = edge < num_edges
     source = tl.load(sources + edge, mask=is_edge, other=0)
     found = tl.load(labels + source, mask=is_edge, other=-1)
     is_new = is_edge & (found >= 0)
-    # Edges that are first, up to the one that found this node.
+    # Number of first edges up to the one that found this node.
     rank = tl.load(num_first + found, mask=is_new, other=1).to(tl.int64)
     last = tl.load(ends + hop + 1)
     label = tl.where(is_new, last + rank - 1, found.to(tl.int64) + _KNOWN)
@@ -290,22 +291,22 @@ def _label_kernel(  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """A batch that is sampled: what its hops draw from and by, and what they came to."""
+    """The state of a batch while it is sampled: topology, keys, labels and counts."""
 
     graph: DeviceTopology
-    labels: torch.Tensor  # (N,) int32, see the module
-    ends: torch.Tensor  # (L + 2,) int64: 0, the seeds, and the nodes behind each hop
-    totals: torch.Tensor  # (L,) int64, the edges of each hop; 0 before they are known
+    labels: torch.Tensor  # (N,) int32, see `UNSEEN`
+    ends: torch.Tensor  # (L + 2,) int64: 0, the number of seeds, and the number of nodes after each hop
+    totals: torch.Tensor  # (L,) int64, edges of each hop; 0 before they are counted
     keys: torch.Tensor  # (L,) int64
-    is_merged: bool  # a hop goes on from the nodes that the one before it found, else from all
+    is_merged: bool  # a hop's destinations are the last hop's new nodes, else all nodes
     is_replaced: bool  # draws are with replacement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destinations:
-    """The destinations of a hop, and how many edges each takes; behind them room, which takes none."""
+    """A hop's destinations and their numbers of edges. Entries beyond the count have no edges."""
 
-    starts: torch.Tensor  # (D,) int64, where the in-edges of each begin in the graph
+    starts: torch.Tensor  # (D,) int64, where each one's in-edges begin in the graph
     degrees: torch.Tensor  # (D,) int64
     offsets: torch.Tensor  # (D + 1,) int64, where its edges begin in the hop
 
@@ -317,14 +318,14 @@ class Destinations:
 
 
 def launch_count(of: Sampling, nodes: torch.Tensor, *, hop: int, fanout: int, capacity: int) -> Destinations:
-    """Label the destinations of a hop, and count the edges that they take. Waits for nothing.
+    """Label a hop's destinations, and count their sampled edges. Waits for nothing.
 
     Parameters
     ----------
     of : the batch
     nodes : int64, the nodes so far
-    hop, fanout : of this one
-    capacity : the most destinations that there can be
+    hop, fanout : this hop's number and fan-out
+    capacity : most possible destinations
     """
     starts, degrees, taken = (nodes.new_empty(capacity) for _ in range(3))
     offsets = nodes.new_zeros(capacity + 1)
@@ -358,16 +359,16 @@ def launch_pick(
     of : the batch; a source without a label gets the first edge that found it
     nodes : int64, the nodes so far
     to : the destinations
-    edge_ids : (M,) int64, one at least: room for the edges
-    hop : the number of this one
+    edge_ids : (M,) int64, at least one entry: room for the edges
+    hop : this hop's number
     is_drawn : a destination may take fewer than all of its in-edges
     """
     num_rows, grid = len(to.starts), _grid(len(edge_ids))
-    # Each edge's destination: behind the last edge there is none, and lanes leave what they find there alone.
+    # Each edge's destination. Lanes beyond the last edge ignore their entry.
     places = torch.arange(len(edge_ids), device=edge_ids.device)
     rows = torch.searchsorted(to.offsets[1:], places, right=True, out_int32=True)
     sources = of.graph.indices.new_empty(len(edge_ids))
-    # Where nothing is drawn, pointers that are never read stand for what is missing.
+    # Without draws, pointers that are never read stand for the missing arrays.
     draws, repeats = edge_ids, edge_ids
     if is_drawn:
         draws = torch.empty_like(edge_ids)
@@ -420,12 +421,12 @@ def launch_relabel(
 
     Parameters
     ----------
-    of : the batch, whose counts are written
-    nodes : int64, the nodes so far, and room for those that can be new
+    of : the batch; its counts are written
+    nodes : int64, the nodes so far, with room for all possible new ones
     to : the destinations
-    sources : (M,) of the edges of the hop, as of `launch_pick`
+    sources : (M,) sources of the hop's edges, as in `launch_pick`
     indices : (M,) int32, written
-    hop : the number of this one
+    hop : number of this hop
     """
     num_rows, num_lanes, grid = len(to.starts), len(sources), _grid(len(sources))
     is_first = torch.empty_like(indices)

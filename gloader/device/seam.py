@@ -1,6 +1,6 @@
-"""The protocol of compute devices, the CPU as one of them, and the choice of a device.
+"""The protocol for compute devices, the CPU as one of them, and the choice of a device.
 
-Batches are in the memory of the CPU already, so that `CpuDevice` hands them on.
+Batches are already in the CPU's memory, so `CpuDevice` passes them on unchanged.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 
 def settle_vector_math() -> None:
-    """Let one thread make the first call of torch's square roots and exponentials. Idempotent, a few microseconds.
+    """Make the process's first call of torch's square roots and exponentials in one thread. Idempotent, microseconds.
 
-    MKL, which torch computes them with on x86, chooses its kernels at the first call of the process. Where several
-    threads make that call together, one of them now and then goes on with the choice half made, and gets its part
-    with 12 bits. That call is Adam's first step, on weights of more than 2,048 elements, and the losses of a run that
-    met it differ from those of the others. A tensor of one element is computed by one thread. See docs/adr/0015.
+    On x86 torch computes them with MKL, which chooses its kernels at the process's first call. If several threads make
+    that call together, one of them sometimes uses an incomplete choice and gets 12 bits of precision. In a training run
+    that call is Adam's first step on weights of more than 2,048 elements, and the run's losses differ from those of
+    other runs. One thread computes a tensor of one element. See docs/adr/0015.
     """
     torch.ones(1).sqrt()
 
 
 @dataclass(frozen=True, slots=True)
 class CpuMark:
-    """Reached at once: the CPU does one thing after another."""
+    """Reached at once, because the CPU works in order."""
 
     at_s: float = field(default_factory=time.perf_counter)
 
@@ -56,13 +56,13 @@ class CpuMark:
         """Do nothing."""
 
     def seconds_since(self, other: CpuMark) -> float:
-        """Return the seconds between the two."""
+        """Return the seconds from ``other`` to this mark."""
         return self.at_s - other.at_s
 
 
 @dataclass(frozen=True, slots=True)
 class CpuDevice:
-    """Hands host memory on as it is."""
+    """The CPU as a device. It passes host memory on unchanged."""
 
     @property
     def place(self) -> torch.device:
@@ -83,11 +83,11 @@ class CpuDevice:
         return torch.empty(shape, dtype=dtype)
 
     def free_bytes(self) -> int:
-        """Return the bytes of memory that are free."""
+        """Return the bytes of free memory."""
         return available_memory_bytes()
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return 0: the memory it takes on the host is not measured."""
+        """Run ``step`` and return 0, because host memory is not measured."""
         step()
         return 0
 
@@ -114,37 +114,37 @@ class CpuDevice:
         gather_rows(ids, parts, out=out)
 
     def mark(self) -> CpuMark:
-        """Return a mark that is reached already."""
+        """Return a mark that is already reached."""
         return CpuMark()
 
     def mark_computing(self) -> CpuMark:
-        """Return a mark that is reached already."""
+        """Return a mark that is already reached."""
         return CpuMark()
 
     def pin(self, array: NDArray[Any]) -> None:
-        """Return None: rows are gathered first."""
+        """Return None, because rows are gathered first."""
 
 
 class Mark(Protocol):
-    """A point in a device's work, behind everything that was sent before it."""
+    """A point in a device's work, after all earlier transfers."""
 
     def is_reached(self) -> bool:
-        """Return whether the device got there: host memory that it read until then may change."""
+        """Return True if the device has reached the mark: host memory that it read before may change."""
         ...
 
     def wait(self) -> None:
-        """Wait until the device got there."""
+        """Wait until the device has reached the mark."""
         ...
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Make what this thread computes from now on wait for the mark, on the device.
+        """Make this thread's later computation wait for the mark, on the device.
 
-        The memory of ``tensors`` is not given out again before that computation is over.
+        The memory of ``tensors`` is not reused before that computation is over.
         """
         ...
 
     def seconds_since(self, other: Self) -> float:
-        """Return the seconds that the device took from ``other``, both made by `mark_computing` and reached."""
+        """Return the device's seconds since ``other``. Both are reached marks of `mark_computing`."""
         ...
 
 
@@ -162,40 +162,40 @@ class Pinned(Protocol):
 
 
 class Device(Protocol):
-    """A compute device that batches are sent to. Thread-safe, except that one thread sends between two marks."""
+    """A compute device for batches. Thread-safe, except that one thread sends between two marks."""
 
     @property
     def place(self) -> torch.device:
-        """The device as torch names it."""
+        """The device in torch's form."""
         ...
 
     @property
     def is_asynchronous(self) -> bool:
-        """Whether batches are sent by a thread of their own, behind the computation."""
+        """A separate thread sends batches, in parallel to the computation."""
         ...
 
     def host_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return touched host memory (num_bytes,), of the kind that the device copies from fastest."""
+        """Return touched host memory (num_bytes,), of the fastest kind for copies to the device."""
         ...
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return uninitialised memory of the device, inside `sending` or `sampling`: that of a batch."""
+        """Return uninitialised device memory for a batch, inside `sending` or `sampling`."""
         ...
 
     def free_bytes(self) -> int:
-        """Return the bytes of the device that are free."""
+        """Return the device's free bytes."""
         ...
 
     def most_bytes_of(self, step: Callable[[], object]) -> int:
-        """Run ``step`` and return the most device bytes that it held, beyond those held before it."""
+        """Run ``step`` and return its peak of device bytes, above the bytes held before it."""
         ...
 
     def sending(self) -> AbstractContextManager[None]:
-        """Make this thread's copies and kernels run beside the computation, inside the block."""
+        """Run this thread's copies and kernels parallel to the computation, inside the block."""
         ...
 
     def sampling(self) -> AbstractContextManager[None]:
-        """Make this thread's kernels run beside the computation and what is sent, inside the block."""
+        """Run this thread's kernels parallel to the computation and the transfers, inside the block."""
         ...
 
     def upload(self, arrays: Sequence[NDArray[Any]]) -> tuple[torch.Tensor, ...]:
@@ -203,39 +203,39 @@ class Device(Protocol):
         ...
 
     def copy(self, rows: torch.Tensor, out: torch.Tensor) -> None:
-        """Copy host ``rows`` to ``out`` on the device, behind what was sent so far; both (U, F), of one dtype.
+        """Copy host ``rows`` to ``out`` on the device, after the earlier transfers; both (U, F), of one dtype.
 
-        ``rows`` must stay as they are until a later mark is reached.
+        ``rows`` must not change until a later mark is reached.
         """
         ...
 
     def gather(self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor) -> None:
-        """Gather the rows of a batch as `gloader.device.gather_rows` does, behind what was sent so far.
+        """Gather the rows of a batch as `gloader.device.gather_rows` does, after the earlier transfers.
 
-        The host's rows must stay as they are until a later mark is reached.
+        The host's rows must not change until a later mark is reached.
         """
         ...
 
     def mark(self) -> Mark:
-        """Return a mark behind what was sent so far."""
+        """Return a mark after the transfers so far."""
         ...
 
     def mark_computing(self) -> Mark:
-        """Return a mark behind what this thread computes on the device so far; for the consumer's."""
+        """Return a mark after this thread's computation so far, for the consumer."""
         ...
 
     def pin(self, array: NDArray[Any]) -> Pinned | None:
-        """Make ``array`` readable in place by the device; None if it cannot be, and rows have to be copied."""
+        """Make ``array`` readable in place by the device. None means that rows have to be copied."""
         ...
 
 
 def place_of(device: str) -> torch.device:
-    """Return the place that ``device`` names.
+    """Return the place named ``device``.
 
     Raises
     ------
     ConfigError
-        torch knows no such device.
+        torch does not support this device.
     """
     try:
         return torch.device(device)
@@ -251,7 +251,7 @@ def open_device(place: torch.device) -> Device:
     Raises
     ------
     ConfigError
-        There is none, or it is neither the CPU nor a CUDA device.
+        The device does not exist, or is neither the CPU nor a CUDA device.
     """
     if place.type == "cpu":
         return CpuDevice()

@@ -1,4 +1,4 @@
-"""The device tier: the hottest rows and the topology on the device, and host memory that the device reads in place."""
+"""The device tier: hottest rows and topology on the device, and host memory that the device reads in place."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
 
 
-# Of a hop that is sampled: room for more is not taken before the device has counted them.
+# Most edges of a hop without a count: larger hops are counted on the device first.
 MOST_UNCOUNTED_EDGES: Final = 1 << 22
-# Host memory that the upload takes.
+# Host memory of the upload.
 _UPLOAD_BYTES: Final = 64 << 20
-_UPLOAD_OFFSETS: Final = _UPLOAD_BYTES // 40  # five arrays of them at a time
+_UPLOAD_OFFSETS: Final = _UPLOAD_BYTES // 40  # five arrays of this size at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTopology:
-    """The in-neighbours of every node as tensors: ``indices[indptr[v] : indptr[v + 1]]`` are those of node v."""
+    """The in-neighbours of every node as tensors: ``indices[indptr[v] : indptr[v + 1]]`` belong to node v."""
 
     indptr: torch.Tensor  # (N + 1,) int64
     indices: torch.Tensor  # (E,) int32 or int64, as in the graph
@@ -60,11 +60,11 @@ class DeviceTopology:
 
 
 def room_of_hop(num_rows: int, fanout: int) -> int | None:
-    """Return the edges that a hop on a device has room for before they are counted; None: they are counted first. Pure.
+    """Return the room for a hop's edges that are not counted yet, or None if they are counted first. Pure.
 
     Parameters
     ----------
-    num_rows : destinations, at most
+    num_rows : most destinations
     fanout : -1 for all in-edges
     """
     room = num_rows * fanout
@@ -76,9 +76,9 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
 
     Parameters
     ----------
-    graph : in memory
-    place : a device
-    is_weighted : with the weights of edges, if the graph has them
+    graph : the graph in memory
+    place : the device
+    is_weighted : include the edge weights, if the graph has them
     """
     weights = graph.edge_weight if is_weighted else None
     return DeviceTopology(
@@ -89,21 +89,21 @@ def upload_topology(graph: CscGraph, place: torch.device, *, is_weighted: bool =
 
 
 def upload_array(array: NDArray[Any], place: torch.device) -> torch.Tensor:
-    """Return ``array`` on the device ``place``, once it is there."""
-    # In chunks: the arrays of a graph are read-only, which torch refuses to share, and too large to copy whole.
+    """Return ``array`` on the device ``place``, after the copy is complete."""
+    # In chunks: a graph's arrays are read-only, which torch refuses to share, and too large to copy whole.
     step = _UPLOAD_BYTES // array.itemsize
     chunk = np.empty(min(step, len(array)), dtype=array.dtype)
     found = torch.empty(len(array), dtype=torch.from_numpy(chunk).dtype, device=place)
     for start in range(0, len(array), step):
         part = chunk[: len(array) - start]
         part[:] = array[start : start + step]
-        # From pageable memory the copy is over when this returns, so the next values may overwrite the chunk.
+        # A copy from pageable memory is over when this returns, so the next values may overwrite the chunk.
         found[start : start + len(part)].copy_(torch.from_numpy(part))
     return found
 
 
 def upload_offsets(offsets: Offsets, place: torch.device) -> torch.Tensor:
-    """Return ``offsets`` as indptr (N + 1,) int64 on the device ``place``, once it is there."""
+    """Return ``offsets`` as indptr (N + 1,) int64 on the device ``place``, after the copy is complete."""
     num_offsets = len(offsets.low)
     found = torch.empty(num_offsets, dtype=torch.int64, device=place)
     for start in range(0, num_offsets, _UPLOAD_OFFSETS):
@@ -114,15 +114,14 @@ def upload_offsets(offsets: Offsets, place: torch.device) -> torch.Tensor:
 
 logger = logging.getLogger("gloader")
 
-# One of the two pieces of host memory that filling the table takes: large enough for sequential reads, small beside any
-# budget.
+# Size of each of the two host buffers that fill the table: enough for sequential reads, and small in any budget.
 _CHUNK_BYTES: Final = 32 << 20
 _NOTHING_HELD: Final = "the device holds no cached rows: lower batch_size, the fan-outs or the model's width"
-_SILENT_S: Final = 3.0  # filling that takes longer says so
+_SILENT_S: Final = 3.0  # a longer filling logs its progress
 
 
 class StaticCache:
-    """The rows of a plan in a table on the device, as they are stored, and the slot of each node.
+    """A plan's rows in a table on the device, in stored form, and each node's slot.
 
     Nothing moves after the table is filled. Row i of the table belongs to ``plan.rows[i]``.
 
@@ -149,7 +148,7 @@ class StaticCache:
         return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def fill(self, source: FeatureSource, device: Device) -> None:
-        """Read the rows from ``source`` once, in ascending order, beside the copies to ``device``."""
+        """Read the rows from ``source`` once, in ascending order, parallel to the copies to ``device``."""
         form, rows = self._form, self.plan.rows
         step = min(max(_CHUNK_BYTES // form.row_bytes, 1), len(rows))
         chunks = [
@@ -160,7 +159,7 @@ class StaticCache:
         allocated = device.mark_computing()
         began, is_silent = time.monotonic(), True
         with device.sending():
-            # The table's memory may have been used by the stream that it was taken from.
+            # The stream that allocated the table may have used its memory before.
             allocated.precede((self.table.rows,))
             try:
                 for number, start in enumerate(range(0, len(rows), step)):
@@ -186,58 +185,58 @@ class StaticCache:
                             took * (len(rows) - done) / done,
                         )
             finally:
-                # Also where reading fails: the chunks go with this call.
+                # Also after a failed read, because the chunks are freed with this call.
                 for mark, *_ in under_way:
                     mark.wait()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceTier:
-    """A device, its static cache, and the host's features that it reads in place. Owns the last until `close`."""
+    """A device, its static cache, and host features that it reads in place. Owns the pinned features until `close`."""
 
     device: Device
     cache: StaticCache | None = None
     features: RowTable | None = None  # all N rows
-    pinned: Pinned | None = None  # their memory
+    pinned: Pinned | None = None  # memory of ``features``
     has_short_ids: bool = False  # every id fits into 32 bits, and is sent so
-    staged: RowFormat | None = None  # of the rows that the host brings; None: they are float32
-    scale: torch.Tensor | None = None  # (N,) float32, the factor of each of these rows, if they are int8
-    topology: DeviceTopology | None = None  # where batches are sampled there
-    sampler: Sampler | None = None  # does so; None: the CPU's does
-    where_sampled: str = ""  # a line that says where, and why
+    staged: RowFormat | None = None  # format of rows from the host; None for float32
+    scale: torch.Tensor | None = None  # (N,) float32, factors of int8 rows from the host
+    topology: DeviceTopology | None = None  # if batches are sampled on the device
+    sampler: Sampler | None = None  # on the device; None if the CPU samples
+    where_sampled: str = ""  # one line with the place of sampling and the reason
 
     def fill(self, source: FeatureSource) -> None:
-        """Read the rows that the device holds from ``source``."""
+        """Read the device's rows from ``source``."""
         if self.cache is not None:
             self.cache.fill(source, self.device)
 
     def advice(self) -> str:
-        """Return what to do where the device has too little memory."""
+        """Return advice for a device with too little memory."""
         held = 0 if self.cache is None else self.cache.num_bytes
         return f"lower device_cache (now {format_bytes(held)})" if held else _NOTHING_HELD
 
     @property
     def holds_all(self) -> bool:
-        """Whether every row is on the device."""
+        """Every row is on the device."""
         return self.cache is not None and self.cache.plan.holds_all
 
     @property
     def brings_rows(self) -> bool:
-        """Whether the device brings rows by their id, or widens those that the host brings."""
+        """The device serves rows by their id, or widens the host's rows."""
         return self.cache is not None or self.features is not None or self.staged_dtype != np.float32
 
     @property
     def brings_all(self) -> bool:
-        """Whether the device holds or reads in place every row, so that the host gathers nothing."""
+        """The device holds every row or reads it in place, so the host gathers nothing."""
         return self.holds_all or self.features is not None
 
     @property
     def staged_dtype(self) -> np.dtype[Any]:
-        """The dtype of the rows that the host brings, in memory; uint16 for bfloat16."""
+        """The dtype in memory of rows from the host; uint16 for bfloat16."""
         return np.dtype(np.float32) if self.staged is None else self.staged.dtype
 
     def share(self) -> DeviceShare:
-        """Return which rows the device brings itself, a byte a node."""
+        """Return the rows that the device serves itself, one byte per node."""
         cache = self.cache
         reaches_all = self.features is not None
         if cache is None:
@@ -247,13 +246,13 @@ class DeviceTier:
         return DeviceShare(reaches_all=reaches_all, held=cache.plan.holds())
 
     def ids_of(self, nodes: IdArray) -> IdArray | LocalArray | None:
-        """Return the ids (U,) as the device gets them, to bring rows by; None: it brings none by their id."""
+        """Return the ids (U,) by which the device serves rows, or None if it serves none by id."""
         if not self.brings_rows:
             return None
         return nodes.astype(np.int32) if self.has_short_ids else nodes
 
     def parts(self, host: torch.Tensor) -> RowParts:
-        """Return the tables of a batch's rows, of which the host gathered ``host`` (U, F), pinned or on the CPU."""
+        """Return the tables of a batch's rows. The host gathered ``host`` (U, F), pinned or on the CPU."""
         cache = self.cache
         if cache is not None and cache.plan.holds_all:
             return RowParts(table=cache.table, slot_of=None, host=None)
@@ -266,7 +265,7 @@ class DeviceTier:
         )
 
     def explain(self) -> str:
-        """Return lines that say what the device holds, reads in place and samples; empty for a CPU without a cache."""
+        """Return lines about cached rows, rows read in place and sampling; empty for a CPU without a cache."""
         return "\n".join(filter(None, [self._explain_rows(), self.where_sampled]))
 
     def out_of_reach(self) -> DeviceTier:
@@ -297,21 +296,21 @@ class DeviceTier:
 
 
 def scale_on(device: Device, form: RowFormat) -> torch.Tensor | None:
-    """Return the factors (N,) of int8 rows on ``device``; None for rows of another dtype."""
+    """Return int8 rows' factors (N,) on ``device``, or None for other dtypes."""
     return None if form.scale is None else torch.from_numpy(form.scale).to(device.place)
 
 
 def reach_features(
     device: Device, rows: Pinned, form: RowFormat, *, scale: torch.Tensor | None = None
 ) -> RowTable:
-    """Return all N rows as a table that the device gathers from in place.
+    """Return all N rows as a table that the device reads in place.
 
     Parameters
     ----------
-    device : gets the factors of int8 rows
+    device : device for the factors of int8 rows
     rows : (N, F) as stored, pinned
     form : dtype and width of the stored rows
-    scale : (N,) the factors, where they are on the device already
+    scale : (N,) the factors, if they are already on the device
     """
     return RowTable(
         rows=rows_as_tensor(rows.array, is_bfloat16=form.is_bfloat16),

@@ -1,4 +1,4 @@
-"""The fused gather as a Triton kernel: one pass over the ids, each row from the table that holds it."""
+"""The fused gather as a Triton kernel: one pass over the ids, each row from its table."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _widened(values):  # type: ignore[no-untyped-def]
     return widened
 
 
-# Its number of rows is another in every batch: a compilation of its own for 1, or for multiples of 16, gains nothing.
+# The number of rows differs in every batch: a separate compilation for 1, or for multiples of 16, gains nothing.
 @triton.jit(do_not_specialize=["num_rows"])
 def _gather_kernel(  # type: ignore[no-untyped-def]
     ids,
@@ -56,7 +56,7 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
     IS_TABLE_SCALED: tl.constexpr,
     IS_HOST_SCALED: tl.constexpr,
 ):
-    """Programs take tiles of ROWS positions in turn, so that their number can be capped."""
+    """Programs take tiles of ROWS positions in turn, so that their number can be limited."""
     for tile in range(tl.program_id(0), tl.cdiv(num_rows, ROWS), tl.num_programs(0)):
         position = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         is_row = position < num_rows
@@ -71,14 +71,14 @@ def _gather_kernel(  # type: ignore[no-untyped-def]
         else:
             is_cached = is_row
             is_host = is_row
-        # An address is computed for every lane, also for those that the mask keeps from being read.
+        # An address is computed for every lane, also for lanes that the mask excludes.
         slot = tl.maximum(slot, 0)
         place = node if IS_BY_ID else position
         for first in range(0, DIM, COLUMNS):
             column = first + tl.arange(0, COLUMNS)
             is_column = column < DIM
             to = position[:, None] * DIM + column[None, :]
-            # Both parts are asked for before either is waited for.
+            # Both parts are requested before either is awaited.
             if HAS_TABLE:
                 cached = _widened(
                     tl.load(
@@ -111,15 +111,15 @@ def launch_gather(ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_pro
 
     Parameters
     ----------
-    ids, parts, out : as of `gloader.device.row_table.gather_rows`, which checks them
-    max_programs : most programs of the kernel; None: one for each tile of rows
+    ids, parts, out : as in `gloader.device.row_table.gather_rows`, which checks them
+    max_programs : most programs of the kernel. None means one for each tile of rows.
     """
     num_rows = len(ids)
     if num_rows == 0:
         return
     rows, columns = block_shape(parts.dim)
     table, host = parts.table, parts.host
-    # A pointer that is never read stands for each array that is missing: the kernel's constants tell which.
+    # A pointer that is never read stands for each missing array. The kernel's constants select the arrays.
     pointers: list[Any] = [
         ids,
         ids if parts.slot_of is None else parts.slot_of,

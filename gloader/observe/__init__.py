@@ -1,1 +1,1 @@
-"""The record of what the stages do: sums of an epoch, timeline, watchdog, explanations."""
+"""Records of the stages' work: an epoch's sums, timeline, watchdog, explanations."""

@@ -1,4 +1,4 @@
-"""The bottleneck of an epoch in a sentence: what the loop waited for."""
+"""An epoch's bottleneck in one sentence: the resource that the loop waited for."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ BottleneckKind: TypeAlias = Literal[
     "startup",
 ]
 
-# The share of a step that the consumer may wait before the loader is worth a look: below it, a loader that took no
-# time at all would make the epoch less than a tenth shorter.
+# The consumer's share of waiting from which the loader is a concern. Below it, a loader that took no time at all would
+# shorten the epoch by less than a tenth.
 _HIDDEN: Final = 0.10
-_LEAST_SHOWN: Final = 0.005  # what is less is 0% on the screen
-# The share of the cores' time from which on another thread would find no core free.
+_LEAST_SHOWN: Final = 0.005  # a smaller share would show as 0%
+# From this share of the cores' time on, no core is free for another thread.
 _SATURATED: Final = 0.90
-# The share of its threads' time from which on a stage is what the others wait for. A stage that sets the pace does not
-# reach 1: it starts late, and waits for a hand-over with every batch.
+# From this share of its threads' time on, a stage holds the others up. Even the slowest stage does not reach 1: it
+# starts late, and waits for a hand-over with each batch.
 _BUSY: Final = 0.60
-# Threads for each core from which on a machine is crowded: a loader and a model of its own make one or two.
+# From this number of threads per core on, a machine is crowded. A loader and its model alone make one or two.
 _CROWDED: Final = 2.0
 _ON_THE_CPU: Final = ("sweep", "sample", "inspect", "stage", "gather", "compute")
 _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
@@ -43,10 +43,10 @@ _ON_THE_DISK: Final[tuple[BottleneckKind, ...]] = ("read", "stage", "sweep")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bottleneck:
-    """What held an epoch up."""
+    """The resource that held an epoch up."""
 
     kind: BottleneckKind
-    share: float  # of the step: what the consumer waited; of "compute" and "transfer", what those took
+    share: float  # of the step: the consumer's wait, or the time of "compute" or "transfer"
     sentence: str  # for the epoch's line
 
 
@@ -57,19 +57,19 @@ def find_bottleneck(
     sampler_threads: int = 1,
     store_s: float = 0.0,
 ) -> Bottleneck:
-    """Find the slowest resource of an epoch: the model, the CPU, the SSD, the store of a URL, or a stage. Pure.
+    """Find an epoch's slowest resource: the model, the CPU, the SSD, the store behind a URL, or a stage. Pure.
 
-    A consumer that hardly waits means the model. If kernels were compiled for most of the wait, as in the first run on
-    a machine, it is that; if a reader waited for the store for most of the epoch, it is the store. Otherwise it is the
-    CPU if all cores are busy, else the stage whose threads are. If none are, as at the start of a short epoch, no
-    single stage is the cause.
+    A consumer that hardly waits means the model. If kernels were compiled during most of the wait, as in the first run
+    on a machine, compilation is the bottleneck. If a reader waited for the store during most of the epoch, the store
+    is. Otherwise it is the CPU if all cores are busy, else the busy stage. If no stage is busy, as at the start of a
+    short epoch, there is no single cause.
 
     Parameters
     ----------
-    stats : the sums of the whole epoch, its ``stage_seconds`` in thread-seconds
-    cores : what the process may use
-    sampler_threads : threads of that stage; every other has one
-    store_s : seconds in which a reader waited for bytes from the URL of the dataset
+    stats : the whole epoch's sums, with ``stage_seconds`` in thread-seconds
+    cores : cores that the process may use
+    sampler_threads : the sample stage's threads; every other stage has one
+    store_s : seconds in which a reader waited for bytes from the dataset's URL
     """
     if stats.seconds <= 0 or not stats.batches:
         return Bottleneck(kind="idle", share=0.0, sentence="no batch was computed")
@@ -80,8 +80,8 @@ def find_bottleneck(
         return _compiling(stats)
     if store_s > _BUSY * stats.seconds:
         return _slow_store(exposed, store_s / stats.seconds)
-    # The order of the questions matters. A stage that is busy while all cores are is slow because of the cores; and
-    # reading, staging and sweeping share one disk, so that together they can fill it though none does.
+    # The order of the tests matters. A stage that is busy while all cores are busy is slow because of the cores.
+    # Reading, staging and sweeping share one disk: together they can fill it although none of them does.
     busy = _stage_shares(stats, sampler_threads=sampler_threads)
     slowest = max(busy, key=lambda kind: busy[kind])
     if busy[slowest] < _BUSY <= sum(busy[kind] for kind in _ON_THE_DISK):
@@ -98,22 +98,22 @@ def find_bottleneck(
 
 
 def is_exposed(stats: EpochStats) -> bool:
-    """Return whether the loop waited for loading long enough to be worth a look. Pure."""
+    """Return True if the loop waited for loading long enough to be a concern. Pure."""
     return stats.stage_seconds["wait"] >= _HIDDEN * stats.seconds
 
 
 def spinning_advice(kind: BottleneckKind, *, load: float, cores: int, wait_policy: str | None) -> str:
-    """Return what keeps a model's threads from spinning on a machine that others use; nothing where it is not so. Pure.
+    """Return advice against spinning threads on a crowded machine; an empty text if there is none. Pure.
 
-    OpenMP's threads spin while they wait for each other. Where they have no core of their own, each of the many small
-    steps of a typed model takes as long as the scheduler lets another program run.
+    OpenMP's threads spin while they wait for each other. Without a core for each thread, each of a typed model's many
+    small steps takes as long as the scheduler runs another program.
 
     Parameters
     ----------
-    kind : of the bottleneck
-    load : threads that wait for a core or run, of all programs of the machine
-    cores : of the machine
-    wait_policy : the variable ``OMP_WAIT_POLICY`` of this process
+    kind : the bottleneck's kind
+    load : threads on the machine, from all programs, that run or wait for a core
+    cores : the machine's cores
+    wait_policy : this process's variable ``OMP_WAIT_POLICY``
     """
     if kind != "compute" or load <= _CROWDED * cores or (wait_policy or "").upper() == "PASSIVE":
         return ""
@@ -143,7 +143,7 @@ def _slow_stage(slowest: BottleneckKind, stats: EpochStats, exposed: float) -> B
 
 
 def _stage_shares(stats: EpochStats, *, sampler_threads: int) -> dict[BottleneckKind, float]:
-    """Return how much of the epoch the threads of each stage were at work. Pure."""
+    """Return each stage's busy share in the epoch, per thread. Pure."""
     spent = stats.stage_seconds
     seconds: dict[BottleneckKind, float] = {
         "read": stats.retrieval_s,
@@ -185,7 +185,7 @@ def _starved_cpu(stats: EpochStats, exposed: float, cores: int) -> Bottleneck:
 
 
 def _read_most(stats: EpochStats) -> str:
-    """Return whose rows are most of what was read; nothing where there is one table. Pure."""
+    """Return the table with most of the read bytes, and its share; an empty text with a single table. Pure."""
     read = {name: counts["bytes_read"] for name, counts in stats.tables.items()}
     if not stats.bytes_read or not read:
         return ""
@@ -194,14 +194,14 @@ def _read_most(stats: EpochStats) -> str:
 
 
 def _moved(stats: EpochStats) -> str:
-    """Return what a sweep moved; nothing where rows were read one by one. Pure."""
+    """Return the bytes that sweeps moved; an empty text without sweeps. Pure."""
     if not stats.bytes_written:
         return ""
     return f"sweeps write {format_bytes(stats.bytes_written)} of {format_bytes(stats.bytes_read)} read"
 
 
 def _copied(stats: EpochStats) -> str:
-    """Return how many rows a second were copied."""
+    """Return the copied rows per second as text."""
     seconds = _copy_seconds(stats)
     return f"{format_count(stats.rows_gathered / seconds)} rows/s" if stats.rows_gathered and seconds else ""
 

@@ -1,4 +1,4 @@
-"""The time in which kernels were compiled: in the first run on a machine, longer than an epoch takes."""
+"""Time spent on compiling kernels. In the first run on a machine, it is longer than an epoch."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("gloader")
 
-_TOLD_AFTER_S = 0.5  # of compiling: a kernel or two that an earlier run did not need are no wait
+_WARN_AFTER_S = 0.5  # of compiling; one or two kernels that an earlier run did not need cause no wait
 
 
 class _CompileClock(Listener):
-    """Adds up the time in which a kernel was compiled. Numba compiles one at a time, and tells it under its lock."""
+    """Total time for kernel compilations. Numba compiles one kernel at a time and calls this under its lock."""
 
     def __init__(self) -> None:
-        # Seconds of what has been compiled, and when what is being compiled began. One tuple, replaced as a whole:
-        # other threads read it without a lock, and would count a kernel twice or not at all between two assignments.
+        # (seconds of finished compilations, start of the current one). One tuple, replaced as a whole: other threads
+        # read it without a lock. With two assignments they could count a kernel twice or not at all.
         self._state: tuple[float, float | None] = (0.0, None)
-        self._depth = 0  # a kernel is compiled inside of one that calls it
-        self.heard_from_s = math.inf  # of compiling, before a loader was built whose user waits
-        self.is_told = False
+        self._depth = 0  # nested compilations: a kernel compiles the kernels it calls
+        self.reported_from_s = math.inf  # compile seconds before the first loader, whose user waits
+        self.has_warned = False
 
     def on_start(self, event: Event) -> None:
-        """Note that a kernel begins to be compiled; one that is loaded from numba's cache is not."""
+        """Note that a compilation starts. Loading a kernel from numba's cache is not one."""
         if (
-            not self.is_told
-            and self.read() - self.heard_from_s > _TOLD_AFTER_S
+            not self.has_warned
+            and self.read() - self.reported_from_s > _WARN_AFTER_S
             and event.data["dispatcher"].py_func.__module__.startswith("gloader.")
         ):
-            self.is_told = True
+            self.has_warned = True
             _LOG.warning("compiling gloader's kernels, once on this machine: up to a minute on two cores")
         if self._depth == 0:
             self._state = (self._state[0], time.perf_counter())
         self._depth += 1
 
     def on_end(self, event: Event) -> None:
-        """Note that it is compiled."""
+        """Note that a compilation ends."""
         del event
         self._depth -= 1
         if self._depth == 0:
             self._state = (self.read(), None)
 
     def read(self) -> float:
-        """Return the seconds so far, those of a kernel that is being compiled included."""
+        """Return the seconds so far, with the current compilation's."""
         seconds, began = self._state
         return seconds if began is None else seconds + time.perf_counter() - began
 
@@ -65,5 +65,5 @@ def compile_seconds() -> float:
 
 
 def say_compiling() -> None:
-    """Have the log say in a line that this process compiles kernels of gloader, once it has for half a second."""
-    _CLOCK.heard_from_s = min(_CLOCK.heard_from_s, _CLOCK.read())
+    """Log a warning once this process has compiled gloader's kernels for half a second."""
+    _CLOCK.reported_from_s = min(_CLOCK.reported_from_s, _CLOCK.read())

@@ -1,4 +1,4 @@
-"""The sums of an epoch: rows, bytes and requests moved, and the seconds of every stage."""
+"""An epoch's sums: rows, bytes and requests moved, and each stage's seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAGES: tuple[StageName, ...] = (
     "wait",
 )
 
-# The thread that reads ahead of the gather has its own track in a timeline; its time counts as "gather" in the sums.
+# The thread that reads ahead of the gather has its own timeline track. Its time counts as "gather" in the sums.
 WorkName: TypeAlias = StageName | Literal["read"]
 WORK_NAMES: tuple[WorkName, ...] = (
     "sweep",
@@ -38,7 +38,7 @@ WORK_NAMES: tuple[WorkName, ...] = (
     "wait",
 )
 
-# The counts that are known of each table.
+# Counts that are kept for each table.
 OF_TABLES = (
     "rows_gathered",
     "device_hits",
@@ -52,40 +52,40 @@ OF_TABLES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochStats:
-    """The sums over the batches of one epoch."""
+    """The sums over one epoch's batches."""
 
     epoch: int
     batches: int = 0
     seeds: int = 0
     rows_gathered: int = 0  # rows put into batches
-    device_hits: int = 0  # of those, rows that the device held
-    cache_hits: int = 0  # of those, rows that came from memory
-    rows_read: int = 0  # of those, rows that came from the SSD
-    # Counted as they are made, those of sweeps and of batches; what the cost model predicted is in `Choice`.
+    device_hits: int = 0  # of these, rows on the device
+    cache_hits: int = 0  # of these, rows from host memory
+    rows_read: int = 0  # of these, rows from the SSD
+    # Counted when they are issued, for sweeps and for batches. `Choice` holds the cost model's predictions.
     requests: int = 0  # reads issued to the device
     bytes_read: int = 0
     bytes_written: int = 0
-    # Of the passes over the edges, which the counts above leave out; each counts for the epoch of its first batch.
+    # Passes over the edges, which the counts above omit. Each counts for its first batch's epoch.
     edge_passes: int = 0
     edge_bytes_read: int = 0
     edge_bytes_written: int = 0
-    # Of a dataset at a URL: what came from there since the epoch before was told of, by opening or evaluating, too.
+    # For a dataset at a URL: traffic since the last epoch's report, with that of opening and evaluating.
     object_requests: int = 0
     object_bytes: int = 0
-    object_retries: int = 0  # of the requests, those that were made again
-    object_wait_s: float = 0.0  # that requests were held back, by a limit or before they were made again
+    object_retries: int = 0  # repeated requests
+    object_wait_s: float = 0.0  # time that requests were delayed, by a limit or before a retry
     seconds: float = 0.0  # wall time of the epoch
-    cpu_seconds: float = 0.0  # of all threads of the process, in that time
-    compile_seconds: float = 0.0  # of it, while a kernel was compiled, which later runs load
-    retrieval_s: float = 0.0  # the part of stage_seconds["gather"] that brought misses from the SSD
+    cpu_seconds: float = 0.0  # of all the process's threads, in that time
+    compile_seconds: float = 0.0  # part of it with a compilation; later runs load the kernels
+    retrieval_s: float = 0.0  # the part of stage_seconds["gather"] that read misses from the SSD
     stage_seconds: dict[str, float] = field(
         default_factory=lambda: dict.fromkeys(STAGES, 0.0)
     )  # thread-seconds
-    # Of the counts above, those of each table by its name: `OF_TABLES`. Empty where there is one table.
+    # `OF_TABLES` of each table by name. Empty with a single table.
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def of_table(self, name: str) -> EpochStats:
-        """Return the same epoch with the counts of one table alone; all of them where there is one table. Pure."""
+        """Return the same epoch with one table's counts; all counts if there is a single table. Pure."""
         if not self.tables:
             return self
         counts: dict[str, Any] = dict.fromkeys(OF_TABLES, 0) | self.tables.get(name, {})
@@ -93,18 +93,18 @@ class EpochStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of gathered rows that came from memory: `hit_rate` of this epoch alone."""
+        """The epoch's `hit_rate`: the share of gathered rows from memory."""
         return hit_rate([self])
 
 
 def hit_rate(epochs: Sequence[EpochStats]) -> float:
-    """Return the share of gathered rows that came from memory, the device's or the host's; 0 without rows. Pure."""
+    """Return the share of gathered rows from memory, the device's or the host's; 0 without rows. Pure."""
     rows = sum(epoch.rows_gathered for epoch in epochs)
     return sum(epoch.device_hits + epoch.cache_hits for epoch in epochs) / rows if rows else 0.0
 
 
 def hits_by_table(epochs: Sequence[EpochStats]) -> dict[str, float]:
-    """Return `hit_rate` of each table; nothing where there is one table. Pure."""
+    """Return each table's `hit_rate`; empty with a single table. Pure."""
     names = dict.fromkeys(name for epoch in epochs for name in epoch.tables)
     return {
         name: hit_rate([epoch.of_table(name) for epoch in epochs if name in epoch.tables]) for name in names
@@ -112,7 +112,7 @@ def hits_by_table(epochs: Sequence[EpochStats]) -> dict[str, float]:
 
 
 def add_tables(parts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, dict[str, int]]:
-    """Return the sums of each table over ``parts``, such as those of the ranks. Pure."""
+    """Return each table's sums over ``parts``, such as the ranks' parts. Pure."""
     total: dict[str, dict[str, int]] = {}
     for part in parts:
         for name, counts in part.items():
@@ -123,7 +123,7 @@ def add_tables(parts: Iterable[Mapping[str, Mapping[str, int]]]) -> dict[str, di
 
 
 def memory_by_table(epochs: Sequence[EpochStats]) -> str:
-    """Say which part of the rows of each table came from memory; nothing where there is one table. Pure."""
+    """Return each table's share of rows from memory as text; empty with a single table. Pure."""
     found = ", ".join(f"{name} {share:.0%}" for name, share in hits_by_table(epochs).items())
     return f"from memory: {found}" if found else ""
 
@@ -161,18 +161,18 @@ class StatsRecorder:
         self.start()
 
     def start(self) -> None:
-        """Start the clock: the consumer asked for the epoch's first batch."""
+        """Start the clock, when the consumer requests the epoch's first batch."""
         with self._lock:
             self._stopped: tuple[float, float, float] | None = None
             self._started = _clocks()
 
     def stop(self) -> None:
-        """Stop the clock: the epoch is over for its consumer. Idempotent: the first end stays."""
+        """Stop the clock when the consumer's epoch is over. Idempotent: the first end counts."""
         with self._lock:
             self._stopped = self._stopped or _clocks()
 
     def add_seconds(self, name: WorkName, seconds: float) -> None:
-        """Add ``seconds`` to stage ``name``; those of "read" count as "gather", and as retrieval."""
+        """Add ``seconds`` to stage ``name``. Seconds in "read" count as "gather" and as retrieval."""
         with self._lock:
             if name == "read":
                 self._retrieval_s += seconds
@@ -182,15 +182,15 @@ class StatsRecorder:
     def add_gather(
         self, *, rows: int, hits: int, read: ReadStats | None, device_hits: int = 0, table: str = ""
     ) -> None:
-        """Count the gather of one batch.
+        """Count one batch's gather.
 
         Parameters
         ----------
         rows : U, all rows of the batch
-        hits : of those, rows that came from host memory
-        read : what bringing the others from the SSD took; None: there were no others
-        device_hits : of the rows, those that the device holds
-        table : whose rows, where there are several tables
+        hits : rows from host memory
+        read : cost for reading the missing rows from the SSD. None means that no row was missing.
+        device_hits : rows that the device holds
+        table : the rows' table, if there are several tables
         """
         with self._lock:
             for counts in self._counts_of(table):
@@ -203,13 +203,13 @@ class StatsRecorder:
                     counts["bytes_read"] += read.bytes_read
 
     def add_staged(self, *, bytes_read: int, bytes_written: int, requests: int, table: str = "") -> None:
-        """Count what staging a superbatch moved; its rows count when their batches are gathered.
+        """Count the bytes that staging a superbatch moved. Its rows count when their batches are gathered.
 
         Parameters
         ----------
         bytes_read, bytes_written : from and to the SSD
-        requests : reads that the disk saw
-        table : whose rows, where there are several tables
+        requests : reads issued to the disk
+        table : the rows' table, if there are several tables
         """
         with self._lock:
             for counts in self._counts_of(table):
@@ -230,7 +230,7 @@ class StatsRecorder:
             self._counts["edge_bytes_written"] += bytes_written
 
     def add_batch(self, num_seeds: int) -> None:
-        """Count one batch handed to the consumer."""
+        """Count one batch delivered to the consumer."""
         with self._lock:
             self._counts["batches"] += 1
             self._counts["seeds"] += num_seeds
@@ -251,15 +251,15 @@ class StatsRecorder:
             )
 
     def _counts_of(self, table: str) -> list[dict[str, int]]:
-        """Return the counts of all tables, and those of ``table`` where it has a name; under the lock."""
+        """Return all tables' counts, and ``table``'s own if it has a name. The caller holds the lock."""
         if not table:
             return [self._counts]
         return [self._counts, self._tables.setdefault(table, dict.fromkeys(OF_TABLES, 0))]
 
 
 def _clocks() -> tuple[float, float, float]:
-    """Return wall, CPU and compilation seconds, of this process."""
-    # Here, because numba comes with it: the commands name the stages, and start without.
+    """Return this process's wall, CPU and compilation seconds."""
+    # Here, because it imports numba: the command line uses the stage names, and starts without numba.
     from gloader.observe.compile_clock import compile_seconds
 
     return time.perf_counter(), time.process_time(), compile_seconds()

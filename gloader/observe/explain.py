@@ -1,4 +1,4 @@
-"""Texts in which a loader explains itself: the place of each part, the chosen reads and their reasons, the outcome.
+"""A loader's explanations as text: the home of each part, the chosen reads with reasons, the results.
 
 `explain_passes` compares passes over the edges with their prediction.
 """
@@ -28,7 +28,7 @@ FITS_IN_MEMORY: Final = (
     "features='auto') keeps them in memory"
 )
 
-# Buffers of features with which reading, gathering and the loop all work at the same time, and what fewer mean.
+# With three feature buffers, reading, gathering and the loop overlap. The texts describe fewer buffers.
 _ALL_AT_WORK: Final = 3
 _FEW_BUFFERS: Final = {
     1: "memory for one feature buffer: reading waits while the loop computes, and asking for the next batch empties "
@@ -39,7 +39,7 @@ _FEW_BUFFERS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """The feature rows of a node type."""
+    """One node type's feature rows."""
 
     name: str
     num_nodes: int
@@ -48,24 +48,24 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TierFacts:
-    """What is held where."""
+    """Homes and sizes for a loader's data."""
 
-    tables: tuple[TableFacts, ...]  # in the order of the plan's
+    tables: tuple[TableFacts, ...]  # in the plan's order
     plan: MemoryPlan
     policy: str
     topology: TopologyChoice
     rates: IoRates
-    links: str = ""  # a line on what is predicted, where seeds are edges
+    links: str = ""  # a line about the links, if seeds are edges
 
     @property
     def table_names(self) -> tuple[str, ...]:
-        """The node type of each table."""
+        """Each table's node type."""
         return tuple(table.name for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoFacts:
-    """How the rows that the cache misses are brought in."""
+    """The settings and rates by which missing rows are read."""
 
     size: SuperbatchSize
     rates: IoRates
@@ -75,44 +75,44 @@ class IoFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuperbatchReport:
-    """What was predicted for a superbatch, and what was measured."""
+    """Predicted and measured figures for one superbatch."""
 
     number: int
     num_batches: int
     rows: int  # gathered
-    misses: int  # of those, read from the disk
+    misses: int  # rows read from the disk
     choice: Choice
-    predicted_step_s: float | None  # a batch's step; None: nothing was measured before
+    predicted_step_s: float | None  # per batch; None without an earlier measurement
     measured_retrieval_s: float  # of all batches together
-    measured_step_s: float  # a batch's step, on average
-    measured_bytes: int = 0  # that the disk read for all batches together
-    table: str = ""  # whose rows, where there are several tables: there is a report for each
+    measured_step_s: float  # per batch, on average
+    measured_bytes: int = 0  # disk reads of all batches together
+    table: str = ""  # name of the rows' table, if there are several tables, each with its own report
 
     @property
     def predicted_retrieval_s(self) -> float:
-        """Seconds predicted for reading all missing rows."""
+        """Predicted seconds for reading all missing rows."""
         return self.choice.predicted_s
 
 
 def predict_step(*, cpu_s: float, retrieval_s: float, compute_s: float, cores: int) -> float:
-    """Return the seconds of a step whose parts overlap: those of the resource that is busy longest. Pure.
+    """Return the seconds for a step whose parts overlap: the busiest resource's time. Pure.
 
-    The resources are the cores, which share the processor seconds of everything; the disk; and the computation,
-    whose steps follow one another. All arguments are for one batch, or all for one superbatch.
+    The resources are the cores, which share all processor seconds; the disk; and the computation, whose steps follow
+    one another. All arguments are for one batch, or all for one superbatch.
 
     Parameters
     ----------
-    cpu_s : processor seconds of everything: sampling, inspection, gathering and the computation
+    cpu_s : processor seconds for sampling, inspection, gathering and the computation
     retrieval_s : seconds that the disk is busy
-    compute_s : wall seconds of the computation, or of whatever the consumer does
-    cores : that all of it shares
+    compute_s : wall seconds for the computation, or for any other consumer
+    cores : cores that all parts share
     """
-    # The largest, not the sum: sampling, reading and computing are of different batches at a time.
+    # The largest, not the sum: sampling, reading and computing work on different batches at the same time.
     return max(cpu_s / cores, retrieval_s, compute_s)
 
 
 def explain_tiers(facts: TierFacts) -> str:
-    """Say what is held where and how large it is, a line each."""
+    """Return one line for each part of the data with its home and size."""
     plan = facts.plan
     lines = [f"memory budget {format_bytes(plan.budget_bytes)}, planned {format_bytes(plan.total_bytes)}:"]
     lines += [f"  {name}: {format_bytes(size)}" for name, size in plan.parts]
@@ -123,14 +123,14 @@ def explain_tiers(facts: TierFacts) -> str:
         lines.append(f"  {FITS_IN_MEMORY}")
     if plan.num_buffers < _ALL_AT_WORK:
         lines.append(f"  {_FEW_BUFFERS[plan.num_buffers]}")
-    if facts.tables:  # else nothing is shared out
+    if facts.tables:  # without tables nothing is divided
         lines.append("shared out as predicted to be the fastest:")
         lines += [f"  {text}" for text in plan.candidates]
     return "\n".join(lines)
 
 
 def _explain_features(facts: TierFacts) -> list[str]:
-    """Say where the features are, and of several tables what is held of each."""
+    """Return the features' home, and each table's cached rows if there are several tables."""
     plan = facts.plan
     if not facts.tables:
         return ["features: no node type has any"]
@@ -153,7 +153,7 @@ def _cached_text(rows: int, num_nodes: int) -> str:
 
 
 def _explain_topology(facts: TierFacts) -> list[str]:
-    """Say where the edges are, and what bringing them takes."""
+    """Return the edges' home and their reading cost."""
     choice, sweeps = facts.topology, facts.plan.sweeps
     size = format_bytes(choice.topology_bytes)
     if choice.home == "ram":
@@ -179,7 +179,7 @@ def _explain_topology(facts: TierFacts) -> list[str]:
 
 
 def explain_io(facts: IoFacts) -> str:
-    """Say how many batches are planned together, what the disk does, and how much room there is for packs."""
+    """Return the superbatch size, the disk's rates, and the room for missing rows."""
     rates = facts.rates
     wide = f" ({format_count(rates.wide_reads_per_s)} of 64 KiB)" if rates.wide_reads_per_s else ""
     source = "disk (assumed; `gloader doctor` measures it)" if rates.is_assumed else "disk"
@@ -220,7 +220,7 @@ def explain_run(reports: Sequence[SuperbatchReport]) -> str:
 
 
 def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
-    """Say for each table what came from the host cache, and how the rest was read; nothing where there is one."""
+    """Return each table's share of cached rows and its reads; nothing with a single table."""
     tables: dict[str, list[SuperbatchReport]] = defaultdict(list)
     for report in reports:
         if report.table:
@@ -238,7 +238,7 @@ def _explain_tables(reports: Sequence[SuperbatchReport]) -> list[str]:
 
 
 def _bytes_text(reports: Sequence[SuperbatchReport]) -> str:
-    """Say what the disk read for a batch, and what the plans had predicted."""
+    """Return the bytes that the disk read per batch, measured and predicted."""
     batches = max(sum(report.num_batches for report in reports), 1)
     measured, predicted = (
         format_bytes(sum(sizes) // batches)
@@ -251,7 +251,7 @@ def _bytes_text(reports: Sequence[SuperbatchReport]) -> str:
 
 
 def aligned(table: Sequence[Sequence[str]]) -> list[str]:
-    """Return ``table`` as lines: the first column, which is text, on the left, numbers below each other. Pure."""
+    """Return ``table`` as lines: the first column left-aligned as text, numbers right-aligned. Pure."""
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     return [
         "  " + "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in table
@@ -259,7 +259,7 @@ def aligned(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def run_json(reports: Sequence[SuperbatchReport]) -> dict[str, Any]:
-    """Return every report, and the median errors, for JSON."""
+    """Return all reports and the median errors as JSON values."""
     return {
         "retrieval_error": retrieval_error(reports),
         "step_error": step_error(reports),
@@ -268,26 +268,26 @@ def run_json(reports: Sequence[SuperbatchReport]) -> dict[str, Any]:
 
 
 def retrieval_error(reports: Iterable[SuperbatchReport]) -> float | None:
-    """Return the median of |predicted / measured - 1| of the retrieval; None: nothing was read."""
+    """Return the retrieval's median |predicted / measured - 1|, or None if nothing was read."""
     pairs = [(r.predicted_retrieval_s, r.measured_retrieval_s) for r in reports if r.misses]
     return median_error(pairs)
 
 
 def step_error(reports: Iterable[SuperbatchReport]) -> float | None:
-    """Return the median of |predicted / measured - 1| of the step; None: none was predicted."""
+    """Return the step's median |predicted / measured - 1|, or None without predictions."""
     pairs = [(r.predicted_step_s, r.measured_step_s) for r in reports if r.predicted_step_s is not None]
     return median_error(pairs)
 
 
 def median_error(pairs: Iterable[tuple[float, float]]) -> float | None:
-    """Return the median of |predicted / measured - 1| over ``pairs``; None: nothing was measured. Pure."""
+    """Return the median |predicted / measured - 1| over ``pairs``, or None without measurements. Pure."""
     errors = [abs(predicted / measured - 1) for predicted, measured in pairs if measured > 0]
-    # The median: a superbatch during which the machine did something else may be far off.
+    # The median, because a superbatch may be far off while the machine does something else.
     return median(errors) if errors else None
 
 
 def _kinds(reports: Sequence[SuperbatchReport]) -> list[list[SuperbatchReport]]:
-    """Group reports by table, size and strategy, in the order in which the kinds first appeared."""
+    """Group reports by table, size and strategy, in the order of first appearance."""
     kinds: dict[tuple[str, int, str], list[SuperbatchReport]] = defaultdict(list)
     for report in reports:
         kinds[report.table, report.num_batches, report.choice.text].append(report)
@@ -309,7 +309,7 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
         str(len(kind)),
         format_count(_median(kind, lambda report: report.misses)),
         *map(format_seconds, retrieval),
-        # Of the figures beside it, which a reader compares: the median error of all rows stands below the table.
+        # The error of the two medians in this row. The median error of all rows stands below the table.
         format_error(
             median_error([(retrieval[0], retrieval[1])] if any(report.misses for report in kind) else [])
         ),
@@ -324,7 +324,7 @@ def _median(kind: list[SuperbatchReport], value: Callable[[SuperbatchReport], fl
 
 
 def format_error(error: float | None) -> str:
-    """Return ``error`` as people read it."""
+    """Return ``error`` as a percentage, "-" for None."""
     return "-" if error is None else f"{error:.0%}"
 
 
@@ -351,18 +351,18 @@ def _report_json(report: SuperbatchReport) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPass:
-    """A pass over the edges that was made."""
+    """One completed pass over the edges."""
 
     report: PassReport
-    num_batches: int  # that it brought the last hop of: those that can be made now
-    measured_s: float  # that it used the disk, whose time is shared out among those who use it together
-    cpu_s: float  # that its thread picked, verified and dealt out meanwhile
+    num_batches: int  # batches whose last hop it brought, which can now be built
+    measured_s: float  # time on the disk; concurrent users share the disk's time
+    cpu_s: float  # processor time of its thread for picks, verification and distribution
 
 
 def explain_passes(passes: Sequence[MeasuredPass]) -> str:
-    """Return a table of the disk's predicted against measured seconds, a line for each kind of pass, of medians.
+    """Return a table of predicted and measured disk seconds, medians for each kind of pass.
 
-    Passes of one kind completed the same number of batches, and read in the same way.
+    Passes of one kind completed the same number of batches and read in the same way.
     """
     kinds: dict[tuple[str, int], list[MeasuredPass]] = defaultdict(list)
     for one in passes:
@@ -389,12 +389,12 @@ def explain_passes(passes: Sequence[MeasuredPass]) -> str:
 
 
 def pass_error(passes: Sequence[MeasuredPass]) -> float | None:
-    """Return the median of |predicted / measured - 1| over ``passes``; None: there are none. Pure."""
+    """Return the median |predicted / measured - 1| over ``passes``, or None without passes. Pure."""
     return median_error((one.report.predicted_s, one.measured_s) for one in passes)
 
 
 def edges_moved(stats: EpochStats) -> str:
-    """Say what passes over the edges moved in an epoch; nothing where there were none. Pure."""
+    """Return the bytes that an epoch's passes over the edges moved; an empty text without passes. Pure."""
     if not stats.edge_passes:
         return ""
     times = "pass" if stats.edge_passes == 1 else "passes"

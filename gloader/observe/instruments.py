@@ -1,4 +1,4 @@
-"""The one place where a stage says what it is doing; statistics, timeline and watchdog listen."""
+"""Measurement of the stages' work, in one place, for statistics, timeline and watchdog."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from gloader.observe.watchdog import Watchdog
     from gloader.types import BatchId
 
-# Work that may take for ever: a slow model is no stall of the loader.
+# Work without a time limit: a slow model is no stall of the loader.
 _NO_STALL = frozenset({"compute"})
-# What the consumer does itself. An error that passes there happened elsewhere, and says so already.
+# The consumer's own work. An error that passes through it happened elsewhere, and already has a note.
 _OF_THE_CONSUMER = frozenset({"compute", "wait"})
 
 
 class Instruments:
-    """Measures the stages of one loader. Thread-safe; shared by all of its stages.
+    """Measures one loader's stages, which share it. Thread-safe.
 
     Parameters
     ----------
-    timeline : records each piece of work; None: nobody does
-    watchdog : told what is under way; None: nobody is. The caller starts and closes it
-    watches_waits : tell it of a consumer that waits; false if that waits for another process, which is watched there
+    timeline : records each piece of work. None means no record.
+    watchdog : receives the current work. None means no watchdog. The caller starts and closes it.
+    watches_waits : report a waiting consumer to the watchdog. False if it waits for another process with a watchdog.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Instruments:
         self._lock = threading.Lock()
 
     def recorder(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``, zero when they are first asked for."""
-        # Asked for with every piece of work: one atomic look first, the lock only where an epoch is new.
+        """Return ``epoch``'s sums, created at zero by the first call."""
+        # Called for each piece of work: one atomic lookup first, and the lock only for a new epoch.
         recorder = self._recorders.get(epoch)
         if recorder is None:
             with self._lock:
@@ -58,7 +58,7 @@ class Instruments:
         return recorder
 
     def forget_before(self, epoch: int) -> None:
-        """Drop the sums of all epochs before ``epoch``, which begins; work for them under way counts no longer."""
+        """Drop the sums for all epochs before ``epoch``, which begins. Work for them that still runs is not counted."""
         if isinstance(self.timeline, RecentTimeline):
             self.timeline.begin_epoch()
         with self._lock:
@@ -66,29 +66,29 @@ class Instruments:
                 del self._recorders[old]
 
     def working(self, stage: WorkName, batch: BatchId, *, batches: int = 1, is_counted: bool = True) -> Work:
-        """Return a context in which a stage works; an exception that leaves it gets a note on where it happened.
+        """Return a context for a stage's work. An exception that leaves it gets a note with stage and batch.
 
         Parameters
         ----------
-        stage : which one
-        batch : what it works on, or the first of several; the time counts for its epoch
-        batches : how many
-        is_counted : add its time to the epoch's; false where another clock measures it
+        stage : the stage
+        batch : the batch, or the first one; the time counts for its epoch
+        batches : number of batches
+        is_counted : add the work's time to the epoch's sums; false if another clock measures it
         """
         return Work(self, stage, batch, batches, is_counted=is_counted)
 
 
 class Work:
-    """One piece of work of one stage: a context manager, or `begin` and `end` where a block cannot hold it.
+    """One piece of a stage's work: a context manager, or `begin` and `end` if a block cannot enclose it.
 
     Parameters
     ----------
-    instruments : where it is counted
-    stage, batch, batches, is_counted : as of `Instruments.working`
+    instruments : instruments that count the work
+    stage, batch, batches, is_counted : as in `Instruments.working`
     """
 
-    # Written by hand: a context manager made of a generator would cost as much as the measuring does. And without a
-    # finalizer, since one is dropped with every batch: Python swallows a Ctrl-C that arrives inside of it.
+    # Written by hand: a context manager from a generator would cost as much as the measurement. It has no finalizer:
+    # one object is dropped with each batch, and Python swallows a Ctrl-C that arrives inside a finalizer.
 
     __slots__ = (
         "_bytes_read",
@@ -121,10 +121,10 @@ class Work:
         self._bytes_read = 0
         self._bytes_written = 0
         self._requests = 0
-        self.seconds = 0.0  # wall time, once it ended
+        self.seconds = 0.0  # wall time, set by `end`
 
     def begin(self) -> Self:
-        """Start the clock, on the thread that works."""
+        """Start the clock, on the working thread."""
         self.thread_id = threading.get_ident()
         self._started_ns = self.since_ns = perf_counter_ns()
         if self._instruments.timeline is not None:
@@ -135,9 +135,9 @@ class Work:
         return self
 
     def end(self, error: BaseException | None = None) -> None:
-        """Stop the clock; ``error`` is what ended the work early and gets a note on where it happened."""
+        """Stop the clock. An ``error`` that ended the work early gets a note with stage and batch."""
         instruments = self._instruments
-        # Read within the time that it is of: no thread uses more of a processor than time goes by.
+        # Read before the clock stops, so that processor time never exceeds wall time.
         cpu_ns = 0 if instruments.timeline is None else self._cpu_ns() - self._cpu_began_ns
         ended_ns = perf_counter_ns()
         if instruments.watchdog is not None:
@@ -159,14 +159,14 @@ class Work:
             )
 
     def add_bytes(self, *, read: int = 0, written: int = 0, requests: int = 0) -> None:
-        """Show in the timeline what this work moved from and to the SSD; the sums take theirs from the recorder.
+        """Show the bytes that this work moved from and to the SSD in the timeline.
 
-        A sign of life, as `beat`.
+        The epoch's sums count the bytes elsewhere. Counts as progress, like `beat`.
 
         Parameters
         ----------
         read, written : bytes
-        requests : reads that the disk saw
+        requests : reads issued to the disk
         """
         self._bytes_read += read
         self._bytes_written += written
@@ -174,12 +174,12 @@ class Work:
         self.beat()
 
     def note(self, **notes: NoteValue) -> None:
-        """Attach facts that the timeline shows beside the work, such as ``superbatch=3, rows=240_000``."""
+        """Attach facts that the timeline shows with the work, such as ``superbatch=3, rows=240_000``."""
         if self._instruments.timeline is not None:
             self._notes = {**(self._notes or {}), **notes}
 
     def beat(self) -> None:
-        """Show the watchdog that long work makes progress."""
+        """Report progress of long work to the watchdog."""
         self.since_ns = perf_counter_ns()
 
     def __enter__(self) -> Self:
@@ -191,8 +191,8 @@ class Work:
         self.end(error)
 
     def _cpu_ns(self) -> int:
-        """Return the processor time so far of this thread; of a computation that of the process."""
-        # The model works with threads that nobody here knows.
+        """Return this thread's processor time so far; for a computation, the process's."""
+        # The model's own threads are unknown here.
         return process_time_ns() if self.stage == "compute" else thread_ns()
 
     def _note_on(self, error: BaseException) -> None:
@@ -203,13 +203,13 @@ class Work:
 
 
 def note_where(error: BaseException, stage: WorkName, batch: BatchId, batches: int = 1) -> None:
-    """Note on ``error`` where it happened, unless work within that work, which says it better, did so already.
+    """Add a note with stage and batch to ``error``, unless inner work already added a more precise one.
 
     Parameters
     ----------
-    error : raised by a stage
-    stage : which one
-    batch, batches : what it worked on, or the first of several and how many
+    error : error raised by a stage
+    stage : the stage
+    batch, batches : the batch, or the first one and their number
     """
     if any(note.startswith("in stage ") for note in getattr(error, "__notes__", ())):
         return

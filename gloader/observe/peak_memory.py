@@ -1,6 +1,6 @@
-"""Peak memory: the anonymous memory that a run takes above a bare ``import torch``, which a memory budget bounds.
+"""Peak memory: a run's anonymous memory above a bare ``import torch``, which a memory budget bounds.
 
-`MemoryCourse` keeps the course of a process's memory in a few numbers, however long the run is.
+`MemoryCourse` keeps the course of a process's memory in a few numbers, for a run of any length.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _FIRST_SLOT_S: Final = 0.02
 
 
 class MemoryCourse:
-    """The most bytes in each of equal parts of the time since it began. Not thread-safe.
+    """The most bytes in equal time slots since the start. Not thread-safe.
 
-    Readings fill slots of equal length. Where they would be too many, each two become one of twice the length.
+    Readings fill slots of equal length. When the slots run out, each two become one of twice the length.
     """
 
     def __init__(self) -> None:
@@ -40,48 +40,48 @@ class MemoryCourse:
         self._last: int | None = None
 
     def add(self, seconds: float, num_bytes: int) -> None:
-        """Take a reading.
+        """Add a reading.
 
         Parameters
         ----------
-        seconds : since the course began; not before those of an earlier reading
-        num_bytes : at that moment
+        seconds : time since the course began, not before an earlier reading
+        num_bytes : memory at that time
         """
         while seconds >= _MAX_SLOTS * self._slot_s:
             self._slots = [max(self._slots[i : i + 2]) for i in range(0, len(self._slots), 2)]
             self._slot_s *= 2
         place = int(seconds / self._slot_s)
-        # Until somebody looks again, it is as it was.
+        # Memory counts as unchanged between two readings.
         before = num_bytes if self._last is None else self._last
         self._slots += [before] * (place + 1 - len(self._slots))
         self._slots[-1] = max(self._slots[-1], num_bytes)
         self._last = num_bytes
 
     def parts(self) -> tuple[int, ...]:
-        """Return the most bytes in each of `NUM_PARTS` equal parts; nothing without a reading."""
+        """Return the most bytes in each of `NUM_PARTS` equal parts; empty without a reading."""
         count = len(self._slots)
         if not count:
             return ()
-        # Of fewer slots than parts, some stand for several.
+        # With fewer slots than parts, a slot stands for several parts.
         bounds = [(i * count // NUM_PARTS, -(-(i + 1) * count // NUM_PARTS)) for i in range(NUM_PARTS)]
         return tuple(max(self._slots[first:end]) for first, end in bounds)
 
 
 _STATUS = Path("/proc/self/status")
-# Shared memory of no file counts too: rings and rows that ranks share. Mapped files do not, the system takes them back.
+# Shared memory without a file counts too: rings and rows that ranks share. Mapped files do not; the system frees them.
 _COUNTED = ("RssAnon:", "RssShmem:")
 _EVERY_S = 0.02  # a reading takes 50 us
-_EVERY_NEAR_S = 0.004  # where a step could pass the bound between two readings
-_NEAR = 3 / 4  # of a bound: where it is watched closely
-# Below a bound, where freed memory is given back: a step takes up to 15 MB between two readings of a busy machine.
+_EVERY_NEAR_S = 0.004  # close to the bound, because a step could pass it between two readings
+_NEAR = 3 / 4  # share of the bound from which readings are frequent
+# Distance from the bound at which freed memory is returned: a step takes up to 15 MB between two readings.
 _ROOM_SHARE, _MIN_ROOM_BYTES = 16, 16 << 20
-_LEAST_RELEASED = 64  # of a bound, how much more is held before the system is asked again
-# Of an interpreter with numpy, which torch's import finds loaded here.
+_LEAST_RELEASED = 64  # share of the bound by which memory must grow before the next return
+# An interpreter with numpy, which is already loaded when torch is imported here.
 _INTERPRETER_BYTES = 14_000_000
 
 
 def anonymous_bytes(status: Path | None = None) -> int:
-    """Return the anonymous memory that a process has now, by default this one; 0 where the system does not tell."""
+    """Return a process's anonymous memory in bytes, by default this process's; 0 if the system does not report it."""
     try:
         lines = (status or _STATUS).read_text("ascii", errors="replace").splitlines()
     except OSError:
@@ -90,9 +90,9 @@ def anonymous_bytes(status: Path | None = None) -> int:
 
 
 def peak_rss_bytes() -> int:
-    """Return the most memory this process ever held, the pages of mapped files and libraries included.
+    """Return the process's peak resident memory in bytes, with mapped files and libraries.
 
-    `getrusage` alone would count what the process that started this one held at that moment.
+    `getrusage` alone would also count the parent process's memory at the fork.
     """
     try:
         status = _STATUS.read_text("ascii")
@@ -103,10 +103,10 @@ def peak_rss_bytes() -> int:
 
 
 def release_freed_memory() -> None:
-    """Give the pages of freed blocks back to the system; does nothing where the C library is not glibc.
+    """Return freed blocks' pages to the system. Without glibc it does nothing.
 
-    The C library keeps the memory of freed blocks for the next ones, and loses track where sizes differ from step to
-    step: after some steps of a typed network, twice as much as is in use.
+    The C library keeps freed blocks for later ones. With sizes that change from step to step it fragments: after some
+    steps of a typed network it holds twice the memory in use.
     """
     # Other C libraries have no such function.
     trim = getattr(_libc(), "malloc_trim", None)
@@ -120,19 +120,19 @@ def _libc() -> ctypes.CDLL:
 
 
 def bare_bytes() -> int:
-    """Return the anonymous memory that an interpreter with torch has, as the first call finds it.
+    """Return an interpreter's anonymous memory with torch in bytes, measured by the first call.
 
-    Imports torch, to see what that takes. Where the program has done so before, what it held then counts as bare.
+    The call imports torch to measure it. If the program imported torch before, all memory at that time counts as bare.
     """
     return _bare()[0]
 
 
 @cache
 def _bare() -> tuple[int, bool]:
-    """Return the bytes of `bare_bytes`, and whether they are those of torch's import alone."""
+    """Return `bare_bytes`' bytes, and True if they belong to torch's import alone."""
     if "torch" in sys.modules:
         return anonymous_bytes(), False
-    # What was freed before, as after preparing a dataset, would be taken again by torch and not show.
+    # Otherwise torch would reuse memory freed before, as after preparing a dataset, and its size would not show.
     release_freed_memory()
     before = anonymous_bytes()
     import torch  # noqa: F401 - for what it takes
@@ -142,9 +142,9 @@ def _bare() -> tuple[int, bool]:
 
 @cache
 def first_bytes() -> int:
-    """Return what the process holds above a bare ``import torch``, as the first call finds it.
+    """Return the process's bytes above a bare ``import torch``, measured by the first call.
 
-    0 where the program imported torch before gloader asked: what it held then counts as bare.
+    The result is 0 if the program imported torch before: all memory at that time counts as bare.
     """
     if not _bare()[1]:
         return 0
@@ -153,7 +153,7 @@ def first_bytes() -> int:
 
 
 class PeakMemory:
-    """Watches the anonymous memory of the process inside the block, from a thread, and keeps it below a bound."""
+    """Watches the process's anonymous memory from a thread, inside the block, and keeps it below a bound."""
 
     def __init__(self) -> None:
         self._bare = bare_bytes()
@@ -163,10 +163,10 @@ class PeakMemory:
         self._budget = 0
         self._is_near = False
         self._release_at = 0
-        # Of the interpreter and torch, and of the program from before this run.
-        self._beside = max(self._bare, self._most - first_bytes())
-        self._passed = 0  # the most that was in use above the bound
-        self._compiled_s = 0.0  # when the bound was set
+        # The interpreter, torch, and the program's memory from before this run.
+        self._other_bytes = max(self._bare, self._most - first_bytes())
+        self._passed = 0  # peak of the memory in use, for the comparison with the bound
+        self._compiled_s = 0.0  # compile seconds when the bound was set
         self._turn = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-memory", daemon=True)
@@ -178,15 +178,15 @@ class PeakMemory:
         return max(0, self._most - self._bare)
 
     def keep_below(self, bound_bytes: int, *, budget_bytes: int | None = None) -> None:
-        """From now on, give freed memory back to the system when the memory comes near a bound.
+        """Begin to return freed memory to the system when the memory comes near a bound.
 
-        Between the blocks of a heap lies what was freed, up to twice what is in use; the thread that watches has the
-        system take it before the bound is reached. What is in use stays: that much has to be planned for.
+        Freed blocks in the heap hold up to twice the memory in use. The watching thread returns them to the system
+        before the bound is reached. Memory in use stays, so it has to be planned for.
 
         Parameters
         ----------
-        bound_bytes : above a bare ``import torch``
-        budget_bytes : of all ranks, which errors tell of; None: the bound
+        bound_bytes : bound above a bare ``import torch``
+        budget_bytes : all ranks' budget, for error messages. None means the bound.
         """
         release_freed_memory()
         with self._turn:
@@ -197,18 +197,18 @@ class PeakMemory:
             self._release_at = _release_at(bound_bytes)
 
     def require_below(self) -> None:
-        """Give freed memory back near the bound, as before a step; BudgetError where more than that was in use."""
+        """Return freed memory near the bound, before a step. Raise BudgetError if more than the bound was in use."""
         bound, budget_bytes = self._bound, self._budget
         if bound is None:
             return
         if self._is_near:
-            # On a busy machine the thread may look too late.
-            self._relieve(self._look() - self._beside)
-        # A kernel that was compiled here after all takes 250 MB, which the next run does not: that is no reason to end
-        # this one, and the last table tells of the peak.
+            # On a busy machine the thread may read too late.
+            self._relieve(self._look() - self._other_bytes)
+            # An unexpected compilation takes 250 MB here. The next run does not need it, so this run goes on; the last
+            # table shows the peak.
         if self._passed <= bound or _compile_seconds() > self._compiled_s:
             return
-        # Of each rank as much more as of this one.
+        # Every rank needs as much more as this one.
         enough = rounded_up(
             budget_bytes * self._passed // bound + max(budget_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES)
         )
@@ -219,12 +219,12 @@ class PeakMemory:
         )
 
     def begin_course(self) -> None:
-        """Begin the stretch of time that `course` tells of; the peak stays."""
-        # Both at once, for the thread that looks.
+        """Begin `course`'s time span. The peak stays."""
+        # One assignment for both, because of the watching thread.
         self._course = (time.perf_counter(), MemoryCourse())
 
     def course(self) -> tuple[int, ...]:
-        """Return the most bytes in equal parts of the time since `begin_course`, above a bare ``import torch``."""
+        """Return the most bytes in equal time slots since `begin_course`, above a bare ``import torch``."""
         self._look()
         with self._turn:
             return tuple(max(0, num_bytes - self._bare) for num_bytes in self._course[1].parts())
@@ -244,26 +244,26 @@ class PeakMemory:
     def _watch(self) -> None:
         every = _EVERY_S
         while not self._ended.wait(every):
-            own, bound = self._look() - self._beside, self._bound
+            own, bound = self._look() - self._other_bytes, self._bound
             self._is_near = bound is not None and own >= _NEAR * bound
             every = _EVERY_NEAR_S if self._is_near else _EVERY_S
             self._relieve(own)
 
     def _relieve(self, own: int) -> None:
-        """Give freed memory back where ``own`` bytes come near the bound."""
+        """Return freed memory to the system if ``own`` bytes come near the bound."""
         bound = self._bound
         if bound is None or own < self._release_at:
             return
         release_freed_memory()
-        # Where little comes back, more is in use than was thought: asked again halfway to the bound.
-        left = anonymous_bytes() - self._beside
+        # If little is returned, more is in use than planned. The next attempt is halfway to the bound.
+        left = anonymous_bytes() - self._other_bytes
         self._release_at = max(_release_at(bound), (left + bound) // 2, left + bound // _LEAST_RELEASED)
         self._passed = max(self._passed, left)
 
     def _look(self) -> int:
-        """Note the bytes that are held now, and return them."""
+        """Read the process's memory in bytes, record it and return it."""
         now = anonymous_bytes()
-        # Of two threads that look, the one that looked first may be the last to say so.
+        # Of two threads that read, the first may record last.
         with self._turn:
             self._most = max(self._most, now)
             began, course = self._course
@@ -272,12 +272,12 @@ class PeakMemory:
 
 
 def _compile_seconds() -> float:
-    # numba comes with it, which would count as part of the bare interpreter.
+    # An import at the top would load numba, which would count as part of the bare interpreter.
     from gloader.observe.compile_clock import compile_seconds
 
     return compile_seconds()
 
 
 def _release_at(bound_bytes: int) -> int:
-    """Return the bytes above which freed memory is given back. Pure."""
+    """Return the bytes above which freed memory is returned to the system. Pure."""
     return bound_bytes - max(bound_bytes // _ROOM_SHARE, _MIN_ROOM_BYTES)

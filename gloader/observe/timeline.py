@@ -1,8 +1,8 @@
 """The timeline: a record of each stage's work, at a microsecond for each piece, written for Perfetto.
 
 Work becomes events of the Chrome trace format, with a track for each thread and arrows that follow each batch:
-https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. `RecentTimeline` keeps the last epochs,
-enough to replay one of them, in little memory.
+https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU. `RecentTimeline` keeps the latest
+epochs in little memory, enough to replay one of them.
 """
 
 from __future__ import annotations
@@ -54,23 +54,21 @@ _ROWS_AT_ONCE: Final = 4096
 
 
 class Used(NamedTuple):
-    """What a piece of work used: the last of `FIELDS`."""
+    """Resources that a piece of work used: the last fields in `FIELDS`."""
 
-    cpu_ns: int = (
-        0  # processor time of its thread and of those that worked for it; of "compute" of the process
-    )
-    requests: int = 0  # reads that the SSD saw
-    bytes_read: int = 0  # from it
-    bytes_written: int = 0
+    cpu_ns: int = 0  # processor time of the thread and its helpers; for "compute", of the process
+    requests: int = 0  # reads issued to the SSD
+    bytes_read: int = 0  # from the SSD
+    bytes_written: int = 0  # to the SSD
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrackRecord:
-    """What one thread recorded."""
+    """One thread's record."""
 
     thread_name: str
     events: bytes  # int64 (n, 10) of FIELDS
-    notes: Mapping[int, Mapping[str, Any]]  # byte offset of a record -> what else is known of it
+    notes: Mapping[int, Mapping[str, Any]]  # byte offset of a record -> its notes
 
     @property
     def table(self) -> IdArray:
@@ -79,7 +77,7 @@ class TrackRecord:
 
 
 def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
-    """Yield the events of ``records``: names, slices, then arrows. Times in microseconds. Pure."""
+    """Yield the events in ``records``: names, slices, then arrows. Times in microseconds. Pure."""
     tables = [record.table for record in records]
     starts = [int(table[:, _STARTED].min()) for table in tables if len(table)]
     origin = min(starts, default=0)
@@ -94,14 +92,14 @@ def timeline_events(records: Sequence[TrackRecord]) -> Iterator[dict[str, Any]]:
 
 
 def _rows(table: IdArray) -> Iterator[list[int]]:
-    """Yield the rows of ``table`` as Python has them, without making all of them at once. Pure."""
+    """Yield ``table``'s rows as Python numbers, a block at a time. Pure."""
     for first in range(0, len(table), _ROWS_AT_ONCE):
         yield from table[first : first + _ROWS_AT_ONCE].tolist()
 
 
 def _assign_threads(records: Sequence[TrackRecord], tables: Sequence[IdArray]) -> list[int]:
-    """Give each record a track: threads of one name that ran after each other share theirs. Pure."""
-    # Sampler threads end with each run, and the next run starts others of the same names.
+    """Assign each record a track. Threads with the same name that ran one after another share a track. Pure."""
+    # Sampler threads end with each run, and the next run starts others with the same names.
     order = sorted(
         range(len(records)), key=lambda i: int(tables[i][:, _STARTED].min(initial=np.iinfo(np.int64).max))
     )
@@ -121,7 +119,7 @@ def _assign_threads(records: Sequence[TrackRecord], tables: Sequence[IdArray]) -
 def _names(
     records: Sequence[TrackRecord], tables: Sequence[IdArray], threads: Sequence[int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the name of each track, and its place: in the order in which a batch passes the stages."""
+    """Yield each track's name and position, in the order in which a batch passes the stages."""
     seen: set[int] = set()
     for record, table, thread in zip(records, tables, threads, strict=True):
         if thread in seen:
@@ -152,14 +150,14 @@ def _slice(row: Sequence[int], notes: Mapping[str, Any], thread: int, origin: in
 
 
 def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> Iterator[dict[str, Any]]:
-    """Yield the flow of each batch through the slices that worked on it.
+    """Yield each batch's flow through the slices that worked on it.
 
     A flow ends at the batch's computation: the same batch of another run begins a new one.
     """
     stops = _stops(tables, threads)
     if not len(stops):
         return
-    # By batch, then by time: each flow is then one stretch of the table.
+    # Sorted by batch, then by time, so that each flow is one stretch of the table.
     stops = stops[np.lexsort((stops[:, 1], stops[:, 0]))]
     is_last = np.append(stops[1:, 0] != stops[:-1, 0], True)
     ends = is_last | (stops[:, 3] == _LAST)
@@ -178,7 +176,7 @@ def _arrows(tables: Sequence[IdArray], threads: Sequence[int], origin: int) -> I
 def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
     """Return (n, 4) int64 [batch key, middle of the slice in ns, track, stage] of every batch in every slice. Pure.
 
-    A slice over several batches names the first; the others are those that follow it among all that are known.
+    A slice over several batches names the first one; the others follow it in key order.
     """
     columns: list[NDArray[np.int64]] = []
     for table, thread in zip(tables, threads, strict=True):
@@ -191,7 +189,7 @@ def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
     if not columns:
         return np.empty((0, 4), dtype=np.int64)
     stops = np.concatenate(columns)
-    # Work on a superbatch is one slice; each batch's flow has to pass through it all the same.
+    # Work on a superbatch is one slice, but the flow of each of its batches passes through it.
     is_single = stops[:, 4] == 1
     known = np.unique(stops[is_single, 0])
     spread = [stops[is_single, :4]]
@@ -204,7 +202,7 @@ def _stops(tables: Sequence[IdArray], threads: Sequence[int]) -> IdArray:
 
 
 def plain(value: object) -> object:
-    """Return ``value`` as JSON has it; what JSON has not becomes text. Pure."""
+    """Return ``value`` as a JSON value. Other values become text. Pure."""
     if isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
@@ -225,7 +223,7 @@ _pack = struct.Struct(f"={len(FIELDS)}q").pack
 
 
 class _Track:
-    """The events of one thread, which alone adds to them."""
+    """One thread's events. Only this thread adds to them."""
 
     __slots__ = ("dropped", "events", "name", "notes")
 
@@ -239,11 +237,11 @@ class _Track:
 class TimelineRecorder:
     """Records events of any thread without a lock, and writes them as a timeline for https://ui.perfetto.dev.
 
-    Thread-safe. Beyond ``max_events`` it only counts what it drops.
+    Thread-safe. Events beyond ``max_events`` are only counted.
 
     Parameters
     ----------
-    max_events : the most events to keep, of 80 bytes and their notes each
+    max_events : the most events to keep, 80 bytes each and their notes
 
     Raises
     ------
@@ -262,12 +260,12 @@ class TimelineRecorder:
 
     @property
     def num_events(self) -> int:
-        """Events that are kept."""
+        """Number of kept events."""
         return sum(len(track.events) for track in list(self._tracks)) // (8 * len(FIELDS))
 
     @property
     def num_dropped(self) -> int:
-        """Events that came after the bound was reached."""
+        """Number of events dropped beyond the bound."""
         return sum(track.dropped for track in list(self._tracks))
 
     def record(
@@ -280,38 +278,38 @@ class TimelineRecorder:
         used: Used = _NOTHING_USED,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
-        """Record a piece of work of the thread that calls.
+        """Record a piece of the calling thread's work.
 
         Parameters
         ----------
-        stage : whose work it was
-        batch, batches : the batch, or the first of several and how many
-        started_ns, ended_ns : of `time.perf_counter_ns`
-        used : processor time, and what was moved
-        notes : what else is to be shown
+        stage : the stage
+        batch, batches : the batch, or the first one and their number
+        started_ns, ended_ns : times from `time.perf_counter_ns`
+        used : processor time, requests and bytes
+        notes : further facts to show
         """
         track = self._track()
         if next(self._tickets) >= self._max_events:
             track.dropped += 1
             return
-        # Notes before their event: whoever writes meanwhile finds those of every event that is there.
+        # Notes before their event, so that a concurrent writer finds the notes of every event it sees.
         if notes:
             track.notes[len(track.events)] = notes
         track.events += _pack(_CODES[stage], batch.epoch, batch.index, batches, started_ns, ended_ns, *used)
 
     def write(self, path: Path, *, header: RunHeader | None = None, os_io: OsIO = REAL_OS) -> None:
-        """Replace ``path`` by what was recorded so far as Chrome trace JSON, or leave it as it was.
+        """Replace ``path`` by the events so far as Chrome trace JSON. On an error the old file stays.
 
         Parameters
         ----------
-        path : of the file
-        header : what the run was recorded on, for `gloader.replay`; None: it cannot be replayed
-        os_io : the system calls to make
+        path : the file
+        header : the run's description, for `gloader.replay`. None means that the file cannot be replayed.
+        os_io : the system calls
 
         Raises
         ------
         StoreExistsError
-            There is something at ``path`` that is no regular file.
+            ``path`` exists and is no regular file.
         StoreWriteError
             Writing failed; no temporary file is left.
         """
@@ -323,8 +321,8 @@ class TimelineRecorder:
             write_chunks_atomically(path, trace_chunks(timeline_events(records), other), os_io=os_io)
 
     def records(self) -> list[TrackRecord]:
-        """Return what each thread recorded so far."""
-        # Copies: the threads go on recording meanwhile.
+        """Return each thread's record so far."""
+        # Copies, because the threads go on recording.
         with self._lock:
             tracks = list(self._tracks)
         return [_record_of(track) for track in tracks]
@@ -339,7 +337,7 @@ class TimelineRecorder:
 
 
 def _record_of(track: _Track) -> TrackRecord:
-    """Return a copy of what ``track`` holds now; its thread may be adding to it."""
+    """Return a copy of ``track``. Its thread may be adding events."""
     events = bytes(track.events)
     return TrackRecord(
         thread_name=track.name,
@@ -349,7 +347,7 @@ def _record_of(track: _Track) -> TrackRecord:
 
 
 def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Iterator[bytes]:
-    """Yield a file of ``events`` and its head piece by piece: a timeline is several times larger as text."""
+    """Yield a file of ``events`` and its head in pieces, because a timeline as text is several times larger."""
     head = {"displayTimeUnit": "ms", "otherData": other}
     yield json.dumps(head, allow_nan=False, default=plain)[:-1].encode() + b', "traceEvents": [\n'
     lines = (json.dumps(event, allow_nan=False) for event in events)
@@ -360,23 +358,23 @@ def trace_chunks(events: Iterable[dict[str, Any]], other: dict[str, Any]) -> Ite
     yield b"\n]}\n"
 
 
-# Of an epoch, those that are recorded: enough to see how it goes on, in some 2 MB an epoch.
+# Recorded batches of an epoch: enough to show its course, in about 2 MB.
 MOST_BATCHES: Final = 512
-_EVENTS: Final = 16 * MOST_BATCHES  # of an epoch; a batch has some eight
-_EPOCHS: Final = 3  # the one before the last, which shows how that began, the last one, and the one under way
+_EVENTS: Final = 16 * MOST_BATCHES  # per epoch; a batch has about eight events
+_EPOCHS: Final = 3  # the current one and the two before it; the older shows the start of the newer
 
 
 class RecentTimeline:
-    """Records the first batches of an epoch, and forgets the epochs before the last two. Thread-safe.
+    """Records the first batches of each epoch, and keeps the last two epochs and the current one. Thread-safe.
 
     Parameters
     ----------
-    whole : records all of it as well; None: nobody does
+    whole : recorder for all batches. None means that only the first ones are recorded.
     """
 
     def __init__(self, whole: TimelineRecorder | None = None) -> None:
         self.whole = whole
-        # Replaced as a whole: threads record while another epoch begins.
+        # Replaced as a whole, because threads record while the next epoch begins.
         self._recorders: tuple[TimelineRecorder, ...] = (TimelineRecorder(max_events=_EVENTS),)
 
     def record(
@@ -389,27 +387,27 @@ class RecentTimeline:
         used: Used,
         notes: dict[str, NoteValue] | None = None,
     ) -> None:
-        """Record a piece of work of the thread that calls; arguments as of `TimelineRecorder.record`."""
+        """Record a piece of the calling thread's work, with the arguments from `TimelineRecorder.record`."""
         if self.whole is not None:
             self.whole.record(stage, batch, batches, started_ns, ended_ns, used, notes)
         if batch.index < MOST_BATCHES:
             self._recorders[-1].record(stage, batch, batches, started_ns, ended_ns, used, notes)
 
     def begin_epoch(self) -> None:
-        """Note that another epoch begins: the oldest is forgotten."""
+        """Begin an epoch, and drop the oldest one."""
         self._recorders = (*self._recorders[1 - _EPOCHS :], TimelineRecorder(max_events=_EVENTS))
 
     def recording(self, header: RunHeader) -> Recording:
-        """Return what is known of the epochs from the first one of ``header`` on.
+        """Return the recording for the epochs from ``header``'s first one on.
 
         Parameters
         ----------
-        header : of the run; its state names the first batch of the recording
+        header : the run's description; its state names the recording's first batch
 
         Raises
         ------
         ReplayError
-            Events were not recorded, as there were too many.
+            Some events were dropped, because there were too many.
         """
         records = [record for recorder in self._recorders for record in recorder.records()]
         first_epoch = header.state["next"][0]
@@ -418,7 +416,7 @@ class RecentTimeline:
             for event in timeline_events(records)
             if event["ph"] == "X" and event["args"]["epoch"] >= first_epoch
         ]
-        # Of longer epochs no more was recorded: their first part stands for all of it.
+        # Of longer epochs only the first part was recorded; it stands for the whole epoch.
         header = replace(header, num_batches=min(header.num_batches, MOST_BATCHES))
         dropped = sum(recorder.num_dropped for recorder in self._recorders)
         other = {HEADER_KEY: header.to_json(), "dropped_events": dropped}

@@ -1,4 +1,4 @@
-"""Finds a pipeline that hangs, and says where: the stage, the batch, and what every thread was doing."""
+"""Detection of a hanging pipeline, with the stage, the batch and the stacks of all threads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.types import BatchId
 
 _LOG = logging.getLogger(__name__)
-# At most four wakes a second, however many stages are near their deadline.
+# At most four wakes a second, for any number of stages near their deadline.
 _SHORTEST_NAP_S = 0.25
 
 _ADVICE = {
@@ -36,25 +36,25 @@ _NO_ADVICE = "the stacks of all threads are in the log; please report them"
 
 
 class Activity(Protocol):
-    """A stage at work on a batch; `gloader.observe.instruments.Work`."""
+    """A stage's current work on a batch, such as `gloader.observe.instruments.Work`."""
 
     stage: WorkName
     batch: BatchId
-    since_ns: int  # of `time.perf_counter_ns`, when it began or last made progress
+    since_ns: int  # start or last progress, by `time.perf_counter_ns`
     thread_id: int
 
 
 class Watchdog:
     """Calls ``on_stall`` when a stage does not return, or when the consumer waits and no stage works.
 
-    A consumer that computes is no stall, and neither is a stage that waits for its input or its output: neither is
-    reported to `enter`. Thread-safe. Owns its thread between `start` and `close`; both may be repeated.
+    A consumer that computes is no stall, and a stage that waits for input or output is none: `enter` receives neither.
+    Thread-safe. Owns its thread between `start` and `close`; both may be repeated.
 
     Parameters
     ----------
     stall_timeout_s : seconds without progress that count as a stall; 0 turns the watchdog off
-    on_stall : called on the watchdog's thread, once per stall. The thread keeps it alive until `close`, so it must
-        not hold what `close` depends on being dropped.
+    on_stall : called on the watchdog's thread, once per stall. The thread holds a reference until `close`. It must not
+        hold an object whose deletion calls `close`.
 
     Raises
     ------
@@ -70,7 +70,7 @@ class Watchdog:
         self._timeout_s = stall_timeout_s
         self._timeout_ns = int(stall_timeout_s * 1e9)
         self._on_stall = on_stall
-        # Every stage enters and leaves here with every batch. One dict operation is atomic, so that needs no lock.
+        # Every stage enters and leaves here with every batch. One dict operation is atomic and needs no lock.
         self._running: dict[Activity, None] = {}
         self._last_end_ns = 0
         self._lock = threading.Lock()
@@ -88,7 +88,7 @@ class Watchdog:
             )
             with thread_errors():
                 thread.start()
-            self._thread = thread  # begun: `close` joins it
+            self._thread = thread  # started, so that `close` can join it
 
     def close(self) -> None:
         """Stop watching and join the thread. Idempotent; `on_stall` may call it."""
@@ -103,11 +103,11 @@ class Watchdog:
             thread.join()
 
     def enter(self, activity: Activity) -> None:
-        """Note that ``activity`` began."""
+        """Record that ``activity`` starts."""
         self._running[activity] = None
 
     def leave(self, activity: Activity, ended_ns: int) -> None:
-        """Note that ``activity`` ended, at ``ended_ns`` of `time.perf_counter_ns`."""
+        """Record that ``activity`` ends, at ``ended_ns`` from `time.perf_counter_ns`."""
         self._running.pop(activity, None)
         self._last_end_ns = ended_ns
 
@@ -127,10 +127,10 @@ class Watchdog:
             nap_s = max((next_ns - now_ns) / 1e9, min(_SHORTEST_NAP_S, self._timeout_s))
 
     def _look(self, now_ns: int, floor_ns: int, reported: set[Activity]) -> int:
-        """Report what newly stalls, with no clock from before ``floor_ns``; return when to look again."""
+        """Report new stalls, with clocks that start at ``floor_ns`` or later. Return the next look in ns."""
         running = list(self._running)
         reported &= set(running)
-        next_ns = now_ns + self._timeout_ns  # nothing that begins later can be due before
+        next_ns = now_ns + self._timeout_ns  # work that begins later is not due before
         for activity, since_ns in self._clocks_of(running):
             stalled_ns = now_ns - max(since_ns, floor_ns)
             if activity in reported:
@@ -143,8 +143,8 @@ class Watchdog:
         return next_ns
 
     def _clocks_of(self, running: list[Activity]) -> list[tuple[Activity, int]]:
-        """Return what can stall, with when its clock began: stages at work, or else a waiting consumer."""
-        # While a stage works the consumer's wait is explained. It counts again from the end of the last piece of work.
+        """Return the work that can stall, each with its clock's start: the stages' work, else a waiting consumer's."""
+        # The consumer's wait is normal while a stage works. Its clock starts again when the last piece of work ends.
         working = [(activity, activity.since_ns) for activity in running if activity.stage != "wait"]
         return working or [(wait, max(wait.since_ns, self._last_end_ns)) for wait in running]
 
@@ -153,31 +153,31 @@ class Watchdog:
         _LOG.error("%s\n%s", error, _all_stacks())
         try:
             self._on_stall(error)
-        except Exception:  # noqa: BLE001 - the watchdog outlives whatever its handler does
+        except Exception:  # noqa: BLE001 - the watchdog outlives an error of its handler
             _LOG.exception("the handler of the stall failed")
 
 
 def _describe(activity: Activity, seconds: float, timeout_s: float) -> str:
-    """Return what stalls, for how long, and what to do. Pure but for the thread's name."""
-    where = f"epoch {activity.batch.epoch}, batch {activity.batch.index}"
+    """Return a stall's text: stage, duration and advice. Pure but for the thread's name."""
+    place = f"epoch {activity.batch.epoch}, batch {activity.batch.index}"
     allowed = (
         f"stall_timeout_s is {timeout_s:g}; raise it where the work is only slow, 0 turns the watchdog off"
     )
     if activity.stage == "wait":
         return (
-            f"no stage has worked for {format_seconds(seconds)} while the loop waits for {where}: the pipeline is "
+            f"no stage has worked for {format_seconds(seconds)} while the loop waits for {place}: the pipeline is "
             f"stuck; {_NO_ADVICE} ({allowed})"
         )
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     thread = names.get(activity.thread_id, "that has ended")
     return (
-        f"stage {activity.stage} of {where} has not returned for {format_seconds(seconds)} (thread {thread}); "
+        f"stage {activity.stage} of {place} has not returned for {format_seconds(seconds)} (thread {thread}); "
         f"{_ADVICE.get(activity.stage, _NO_ADVICE)} ({allowed})"
     )
 
 
 def _all_stacks() -> str:
-    """Return the stack of every thread but this one, as text."""
+    """Return every other thread's stack as text."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
     return "\n".join(

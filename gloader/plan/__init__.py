@@ -1,1 +1,1 @@
-"""Budgets of memory and disk: what is there, and who gets how much."""
+"""Memory and disk budgets: the available resources and their division."""

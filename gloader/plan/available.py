@@ -1,4 +1,4 @@
-"""Memory that this process may still take, below the limits of the system and of control groups."""
+"""Memory that this process can still allocate within the system's and its control groups' limits."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _CGROUP_MOUNT = Path("/sys/fs/cgroup")
 def available_memory_bytes() -> int:
     """Return the bytes that can be allocated without swapping or breaking a control-group limit.
 
-    The least of what the system calls available and of the room below every memory limit (cgroup v1 or v2)
-    on the path from this process's group to the root. Reclaimable file pages count as room.
+    It is the least among the system's available memory and the room below each memory limit (cgroup v1 or v2)
+    on the path from the process's group to the root. Reclaimable file pages count as room.
     """
     return max(0, min([_system_bytes(_MEMINFO), *cgroup_rooms(_SELF_CGROUP, _CGROUP_MOUNT)]))
 
 
 def default_budget_bytes() -> int:
-    """Return the memory budget of whoever names none: half of what is available."""
-    # The other half is for the model, for other programs, and for the page cache, which a mapped topology lives in.
+    """Return the default memory budget: half of the available memory, in bytes."""
+    # The other half serves the model, other programs and the page cache, which holds a mapped topology.
     return available_memory_bytes() // 2
 
 
@@ -35,9 +35,9 @@ def cgroup_rooms(self_cgroup: Path, mount: Path) -> Iterator[int]:
     Parameters
     ----------
     self_cgroup : Path
-        A file like ``/proc/self/cgroup``; where it is missing, nothing is yielded.
+        A file like ``/proc/self/cgroup``. If it is missing, nothing is yielded.
     mount : Path
-        Where control groups are mounted. Groups that cannot be seen there (a container) are passed over.
+        The control groups' mount point. Groups that are not visible there (in a container) are skipped.
     """
     for line in (_read(self_cgroup) or "").splitlines():
         _, controllers, group = line.split(":", 2)
@@ -57,7 +57,7 @@ def cgroup_rooms(self_cgroup: Path, mount: Path) -> Iterator[int]:
 
 
 def _system_bytes(meminfo: Path) -> int:
-    """Return what the system calls available; where it does not say, the pages that nobody uses."""
+    """Return the system's available memory in bytes. Without ``MemAvailable``, the free pages count."""
     kilobytes = _stat(meminfo, "MemAvailable:")
     return 1024 * kilobytes if kilobytes else os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

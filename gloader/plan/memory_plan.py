@@ -1,6 +1,6 @@
-"""Shares of a memory budget, worked out before anything is allocated. Pure.
+"""Division of a memory budget, computed before anything is allocated. Pure.
 
-`divide_cache` gives each byte of the host cache to the table where that byte saves most bytes of reading.
+`divide_cache` divides the host cache over the tables so that it saves the most bytes of reading.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
-# Of what is shared out for missing rows, evenly: the first batches miss what a cache holds later. Less than what a plan
-# adds to the rows that it predicts, so that the rest still holds those.
+# Part of the memory for missing rows that is divided evenly: the first batches miss rows that a full cache holds later.
+# It is smaller than a plan's margin over the predicted rows, so the rest still holds those rows.
 _EVEN_SHARE: Final = 1 / 16
 
 
 class HitCurve(Protocol):
-    """The hits of a cache of any size: linear between corners. A `CacheOutlook` is one. Equal to itself alone."""
+    """The hits of any cache size, linear between corners. A `CacheOutlook` is one. Equal only to itself."""
 
     @property
     def capacities(self) -> NDArray[np.float64]:
-        """(K,) ascending, of slots, the first is 0."""
+        """(K,) ascending slots, the first is 0."""
         ...
 
     @property
     def hits(self) -> NDArray[np.float64]:
-        """(K,) at those, of the same time in all tables."""
+        """(K,) hits at those capacities, over the same time span in all tables."""
         ...
 
 
 class CachedTable(NamedTuple):
-    """A table as the host cache sees it."""
+    """One table's row sizes, for the host cache."""
 
     num_rows: int  # N_t
-    row_bytes: int  # that a miss reads
-    held_bytes: int  # of a row in the cache, with what is kept beside it
+    row_bytes: int  # bytes read per miss
+    held_bytes: int  # bytes per cached row, with the policy's bytes
 
 
 class _Stretch(NamedTuple):
-    """Rows of a table that save alike."""
+    """One table's rows with equal savings."""
 
     table: int
     num_rows: int
@@ -78,17 +78,17 @@ class _Stretch(NamedTuple):
 def divide_cache(
     num_bytes: int, tables: Sequence[CachedTable], curves: Sequence[HitCurve]
 ) -> tuple[int, ...]:
-    """Return how many rows of each table are cached: the next byte goes where it saves most bytes of reading. Pure.
+    """Return the cached rows per table that save the most bytes of reading. Pure.
 
-    A curve that falls slowly first and steeply later counts as the straight line between the ends of that: its lower
-    convex hull. Bytes that save nothing go to the tables in turn, as rows of which nothing is known may be used again.
-    Never fewer rows of any table for more bytes, and what is left over has no room for the row that would be next.
+    A curve that falls slowly first and steeply later is replaced by its lower convex hull. Bytes that save nothing
+    go to the tables in turn, because unseen rows may still be used again. More bytes never give a table fewer rows.
+    The unused rest is smaller than the next row.
 
     Parameters
     ----------
-    num_bytes : of the whole cache, at least 0
-    tables : that share it
-    curves : of each
+    num_bytes : the whole cache, at least 0
+    tables : the tables that share the cache
+    curves : one hit curve for each table
     """
     counts = [0] * len(tables)
     left = num_bytes
@@ -97,19 +97,19 @@ def divide_cache(
         taken = min(stretch.num_rows, left // held_bytes)
         counts[stretch.table] += taken
         left -= taken * held_bytes
-        # What is too little for this row is not spent on a smaller one: it would be taken back for a byte more.
+        # The rest is not spent on a smaller row: one byte more would take that row away again.
         if taken < stretch.num_rows:
             break
     return tuple(counts)
 
 
 def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
-    """Return the part of ``num_bytes`` that each table gets for the rows that it misses, in proportion to those. Pure.
+    """Divide ``num_bytes`` over the tables, nearly in proportion to their missed bytes. Pure.
 
     Parameters
     ----------
-    num_bytes : of memory or of disk
-    missed_bytes : that each table is predicted to miss, as in `MemoryPlan.missed_bytes`
+    num_bytes : memory or disk to divide
+    missed_bytes : each table's predicted missed bytes, as in `MemoryPlan.missed_bytes`
     """
     total = sum(missed_bytes)
     even = int(num_bytes * (_EVEN_SHARE if total else 1.0)) // max(len(missed_bytes), 1)
@@ -119,7 +119,7 @@ def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=16)  # plans try many sizes of the cache for one size of superbatches
 def _stretches(tables: tuple[CachedTable, ...], curves: tuple[HitCurve, ...]) -> tuple[_Stretch, ...]:
-    """Return the stretches of all tables, those that save most first; of those that save alike, in their order."""
+    """Return all tables' stretches, largest saving first. Equal savings keep the table order."""
     found = [
         stretch
         for number, (table, curve) in enumerate(zip(tables, curves, strict=True))
@@ -129,8 +129,8 @@ def _stretches(tables: tuple[CachedTable, ...], curves: tuple[HitCurve, ...]) ->
 
 
 def _of_table(number: int, table: CachedTable, curve: HitCurve) -> list[_Stretch]:
-    """Return the stretches of one table, those that save most first."""
-    # Between two corners a curve is straight. Whole rows are cached: corners are those beside them.
+    """Return one table's stretches, largest saving first."""
+    # A curve is straight between two corners. Only whole rows are cached, so each corner is rounded down and up.
     corners = np.concatenate([np.floor(curve.capacities), np.ceil(curve.capacities), [0, table.num_rows]])
     rows = np.unique(np.clip(corners, 0, table.num_rows))
     hits = np.interp(rows, curve.capacities, curve.hits)
@@ -147,7 +147,7 @@ def _of_table(number: int, table: CachedTable, curve: HitCurve) -> list[_Stretch
 
 
 def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int]:
-    """Return the corners of the smallest concave curve that is nowhere below (x, y), x ascending. Pure."""
+    """Return the corners of (x, y)'s smallest concave upper bound, x ascending. Pure."""
     kept: list[int] = []
     for point in range(len(x)):
         while len(kept) > 1:
@@ -160,40 +160,39 @@ def _concave_corners(x: NDArray[np.float64], y: NDArray[np.float64]) -> list[int
     return kept
 
 
-# Buffers of features that are tried: with three one is gathered into, one waits, one is computed on; more even out slow
-# batches. With fewer the stages and the loop wait for one another. A loop in another process, a rank's, holds a batch
-# while it waits for the next one, and nobody can take it back: `Demand.fewest_buffers`.
+# Most feature buffers that are tried. Of three, one is filled, one waits and one is computed on; more buffers even out
+# slow batches. With fewer, the stages and the loop wait for each other. `Demand.fewest_buffers` is the lower bound.
 _MOST_BUFFERS = 5
 
-# Those that are sampled, planned and executed at a time; batches of more are never kept.
+# Superbatches that are sampled, planned or executed at the same time. No more are kept.
 _KEPT_SUPERBATCHES = 3
 
-# Shares of those that are tried; a batch that is not kept is sampled again. None is kept where passes over the edges
-# left on the disk what a batch is made of.
+# Kept shares of those superbatches that are tried. A batch that is not kept is sampled again. After passes over the
+# edges no batch is kept: the disk holds the parts of each batch.
 _KEPT_SHARES = (0.0, 1 / 16, 1 / 4, 1.0)
 _KEPT_OF_SWEPT = (0.0,)
 
-# Of idle memory: staged rows, those of the next superbatch, and buffers.
+# Idle memory has three uses: staged rows, the next superbatch's staged rows, and buffers.
 _IDLE_PARTS = 3
 
-# Ways to share the memory out that are told of: the one that is taken, and the next best.
-_TOLD = 3
+# Candidates in the report: the chosen one and the next best.
+_REPORTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One way to share the memory out, and what it makes of a step."""
+    """One division of the memory with its predicted step."""
 
     features: Features  # "ram" or "ssd"
     shares: StepShares
     step: StepSeconds
-    planned_bytes: int  # of traces, plans and tables
+    planned_bytes: int  # traces, plans and lookup tables
     pack_buffer_bytes: int
     keep_bytes: int
 
     @property
     def text(self) -> str:
-        """Say in a line what it is."""
+        """One line of text for the report."""
         shares, step = self.shares, self.step
         buffers = f"{shares.num_buffers} feature buffer{'s' if shares.num_buffers > 1 else ''}"
         if self.features == "ram":
@@ -206,42 +205,40 @@ class Candidate:
 
     @property
     def _edges(self) -> str:
-        """What the disk does for the edges of a step."""
+        """Text about the disk time for a step's edges."""
         return f", edges in {format_seconds(self.step.edges_s)}" if self.step.edges_s else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Who gets how many bytes of the budget."""
+    """The division of the memory budget, with the predicted step."""
 
     budget_bytes: int
     features: Features  # "ram" or "ssd"
-    num_buffers: int  # of features, of each rank; what is spare makes further ones
+    num_buffers: int  # feature buffers per rank; spare memory adds more
     ring_bytes: int
-    cache_rows: tuple[int, ...]  # of each table
-    superbatch: SuperbatchSize  # S, and why
-    planned_accesses: tuple[int, ...]  # of each table, of a superbatch and its look-ahead, about
-    missed_bytes: tuple[
-        int, ...
-    ]  # of each table, of the different rows that a superbatch misses; for `share_out`
-    keep_bytes: int  # of sampled batches kept from their trace to their execution
-    pack_buffer_bytes: int  # of writing and reading packs of all tables; 0 where there are none
-    parts: tuple[tuple[str, int], ...]  # name and bytes of everything held, for people
-    predicted_step_s: float  # as ways are compared: packs count longer than they take
-    candidates: tuple[str, ...]  # the way that was taken and the next best, for people
-    step: StepSeconds  # predicted for the way that was taken
-    would_fit: bool  # whether features='auto' would hold all of them in memory; they are read from the SSD
-    sweeps: SweepPlan | None = None  # of the edges; None: no passes over them are made
-    kept_share: float = 0.0  # of the batches sampled ahead, which ``keep_bytes`` hold
+    cache_rows: tuple[int, ...]  # for each table
+    superbatch: SuperbatchSize  # S, and the reason
+    planned_accesses: tuple[int, ...]  # approximate, for each table, of one superbatch with its look-ahead
+    missed_bytes: tuple[int, ...]  # for each table, distinct rows that a superbatch misses; for `share_out`
+    keep_bytes: int  # sampled batches, kept from trace to execution
+    pack_buffer_bytes: int  # for writing and reading all tables' packs; 0 without packs
+    parts: tuple[tuple[str, int], ...]  # names and bytes of all parts, for the report
+    predicted_step_s: float  # weighed step time, which counts packs longer than they take
+    candidates: tuple[str, ...]  # the chosen candidate and the next best, for the report
+    step: StepSeconds  # prediction for the chosen candidate
+    would_fit: bool  # features are read from the SSD, but features='auto' would hold all of them in memory
+    sweeps: SweepPlan | None = None  # None if edges are not swept
+    kept_share: float = 0.0  # share of the batches sampled ahead that ``keep_bytes`` hold
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all parts together."""
+        """Bytes of all parts."""
         return sum(size for _, size in self.parts)
 
     @property
     def spare_bytes(self) -> int:
-        """Bytes of the budget that nothing was planned for."""
+        """Bytes of the budget without a planned use."""
         return self.budget_bytes - self.total_bytes
 
 
@@ -256,35 +253,35 @@ def plan_memory(
     must_pack: bool = False,
     num_buffers: int | None = None,
 ) -> MemoryPlan:
-    """Share ``budget_bytes`` out: topology and batches first, the rest in whatever way makes a step shortest. Pure.
+    """Divide ``budget_bytes``: topology and batches first, then the rest so that a step is shortest. Pure.
 
-    Tried are numbers of feature buffers, sizes of superbatches, packs or none and shares of the sampled batches to be
-    kept; the host cache gets what they leave, or ``cache_bytes`` of it. Features that fit into memory are another way.
-    The seconds of each are predicted by `predict_step`, from the rates of the disk and from how soon the first batches
-    use rows again. `divide_cache` divides the cache over the tables.
+    The plan tries numbers of feature buffers, superbatch sizes, packs or none, and kept shares of sampled batches. The
+    host cache gets the rest, or ``cache_bytes``, and `divide_cache` divides it over the tables. Features in memory are
+    another candidate, if they fit. `predict_step` predicts each candidate's seconds from the disk's rates and the first
+    batches' reuse statistics.
 
     Parameters
     ----------
-    demand : what the run would like to hold
-    budget_bytes : for all of it
-    spill_bytes : disk for packs, which larger superbatches need more of
-    features : where they were asked to live
-    cache_bytes : of the host cache, of all tables; None: what is left
-    superbatch : the largest superbatch wanted; None: whatever is fastest
-    must_pack : whether packs were asked for, whatever their buffers take
-    num_buffers : of features; None: whatever is fastest
+    demand : memory that the run would use at best
+    budget_bytes : memory for everything
+    spill_bytes : disk for packs; larger superbatches need more
+    features : requested home for the features
+    cache_bytes : requested host cache over all tables. None means all that is left.
+    superbatch : largest superbatch S. None means the fastest.
+    must_pack : packs were requested, even if their buffers take more than usual
+    num_buffers : requested number of feature buffers. None means the fastest.
 
     Raises
     ------
     BudgetError
-        Even one batch alone, or what was asked for by name, does not fit; says needed and allowed.
+        A single batch, or an explicit request, does not fit; the message gives needed and allowed bytes.
     ConfigError
         ``cache_bytes`` is negative, or ``num_buffers`` are too few.
     """
     if cache_bytes is not None and cache_bytes < 0:
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
     if not demand.tables:
-        features = "ram"  # nothing has features: there is nothing to read
+        features = "ram"  # no table has features, so nothing is read
     workspace = workspace_bytes(demand, budget_bytes)
     parts = [("batches being sampled", workspace), ("edges", demand.topology_bytes), *demand.others]
     held = sum(num_bytes for _, num_bytes in parts)
@@ -321,7 +318,7 @@ def _plan_of(
     *,
     asked: int | None,
 ) -> MemoryPlan:
-    """Return the plan of the first of ``ranked``. Pure."""
+    """Return the plan for the first candidate in ``ranked``. Pure."""
     best = ranked[0]
     shares = best.shares
     ring = shares.num_buffers * demand.buffer_bytes
@@ -351,7 +348,7 @@ def _plan_of(
         pack_buffer_bytes=best.pack_buffer_bytes,
         parts=tuple(parts),
         predicted_step_s=best.step.weighed_s,
-        candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # some differ in what no text says
+        candidates=tuple(dict.fromkeys(one.text for one in ranked)),  # texts omit some differences
         step=best.step,
         would_fit=best.features == "ssd"
         and not demand.work.is_exchanged  # rows of other machines are not held
@@ -362,7 +359,7 @@ def _plan_of(
 
 
 def _buffer_counts(demand: Demand, asked: int | None) -> Sequence[int]:
-    """Return the numbers of feature buffers that are tried, the most first. Pure."""
+    """Return the numbers of feature buffers to try, the most first. Pure."""
     if asked is None:
         return range(_MOST_BUFFERS, demand.fewest_buffers - 1, -1)
     if asked < demand.fewest_buffers:
@@ -371,12 +368,12 @@ def _buffer_counts(demand: Demand, asked: int | None) -> Sequence[int]:
 
 
 def _named(part: str, table: TableDemand, demand: Demand) -> str:
-    """Return the name of a part of ``table``, for people: it is told whose it is where there are several. Pure."""
+    """Return the part's name for the report, with the table's name if there are several tables. Pure."""
     return part if len(demand.tables) == 1 else f"{part} of {table.name}"
 
 
 def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
-    """Return the parts of the traces, plans and tables of superbatches of ``num_batches``. Pure."""
+    """Return the parts for traces, plans and lookup tables, with superbatches of ``num_batches``. Pure."""
     name = f"traces and plans of {num_batches} batches"
     if len(demand.tables) == 1:
         return [(name, planning_bytes(demand, num_batches))]
@@ -386,7 +383,7 @@ def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
 
 
 def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str, int]]:
-    """Return the parts of the host cache. Pure."""
+    """Return the host cache's parts. Pure."""
     return [
         (_named("host cache", table, demand), table_cache_bytes(table, rows))
         for table, rows in zip(demand.tables, cache_rows, strict=True)
@@ -394,14 +391,14 @@ def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str,
 
 
 def _why(num_batches: int, asked: int | None) -> str:
-    """Return the reason of superbatches of ``num_batches``. Pure."""
+    """Return the reason for superbatches of ``num_batches``. Pure."""
     if asked is None:
         return "predicted to be the fastest"
     return "asked for" if num_batches == asked else f"half of what an edge sweep serves, of {asked} asked for"
 
 
 def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
-    """Return the fastest candidates, of those that differ in more than what they keep; ties go to the first. Pure."""
+    """Return the fastest candidates, one for each choice of home, buffers, S and packs. The first wins a tie. Pure."""
     best: dict[tuple[str, int, int, bool], Candidate] = {}
     for candidate in sorted(found, key=lambda one: one.step.weighed_s):
         shares = candidate.shares
@@ -409,11 +406,11 @@ def _ranked(found: list[Candidate]) -> tuple[Candidate, ...]:
             (candidate.features, shares.num_buffers, shares.num_batches, candidate.pack_buffer_bytes > 0),
             candidate,
         )
-    return tuple(best.values())[:_TOLD]
+    return tuple(best.values())[:_REPORTED]
 
 
 def _in_memory(demand: Demand, left: int, counts: Sequence[int]) -> Iterator[Candidate]:
-    """Yield the ways to hold all features: nothing is planned, cached or packed. Pure."""
+    """Yield the candidates with all features in memory: no plans, no cache, no packs. Pure."""
     for count in counts:
         if count * demand.buffer_bytes + demand.feature_bytes <= left:
             shares = StepShares(
@@ -444,7 +441,7 @@ def _on_ssd(
     *,
     must_pack: bool,
 ) -> Iterator[Candidate]:
-    """Yield every way that fits to share out ``left`` with features on the SSD. Pure."""
+    """Yield every candidate with features on the SSD that fits into ``left``. Pure."""
     kept_shares = _KEPT_SHARES if demand.sweeps is None else _KEPT_OF_SWEPT
     spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
     for num_batches in _sizes(demand, superbatch):
@@ -478,7 +475,7 @@ def _on_ssd(
 
 
 def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
-    """Return what a cache misses of each table with superbatches of ``num_batches``. Pure."""
+    """Return each table's cache outlook with superbatches of ``num_batches``. Pure."""
     return tuple(
         cache_outlook(table.reuse, demand.policy, num_batches=num_batches, is_reset=demand.is_reset)
         for table in demand.tables
@@ -486,7 +483,7 @@ def _outlooks(demand: Demand, num_batches: int) -> tuple[CacheOutlook, ...]:
 
 
 def _sizes(demand: Demand, superbatch: int | None) -> tuple[int, ...]:
-    """Return the superbatches that are tried: what was asked for, and half of an edge sweep's batches at most. Pure."""
+    """Return the superbatch sizes to try, at most half of the batches that one edge sweep serves. Pure."""
     sizes = superbatch_sizes(demand.num_batches) if superbatch is None else (superbatch,)
     if demand.sweeps is None:
         return sizes
@@ -500,7 +497,7 @@ def _with_cache(
     room: int,
     cache_bytes: int | None,
 ) -> StepShares | None:
-    """Return ``shares`` with the cache that has ``room``, and its part of what is idle then; None: no room. Pure."""
+    """Return ``shares`` with a cache within ``room`` and a staging share, or None if they do not fit. Pure."""
     staged = staged_by_name_bytes(demand.work, outlooks, shares.num_batches)
     room -= _IDLE_PARTS * staged
     if room < 0:
@@ -508,7 +505,7 @@ def _with_cache(
     if cache_bytes is None:
         rows = divide_cache(room, _cached_tables(demand, with_slots=True), outlooks)
     else:
-        # Who asks for a size thinks of rows.
+        # A requested size counts rows only, without the policy's bytes.
         rows = divide_cache(cache_bytes, _cached_tables(demand, with_slots=False), outlooks)
     left = room - caches_bytes(demand, rows)
     if left < 0:
@@ -517,7 +514,7 @@ def _with_cache(
 
 
 def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ...]:
-    """Return the tables as the host cache sees them. Pure."""
+    """Return the tables' row sizes for the host cache. Pure."""
     return tuple(
         CachedTable(
             num_rows=table.num_nodes,
@@ -529,5 +526,5 @@ def _cached_tables(demand: Demand, *, with_slots: bool) -> tuple[CachedTable, ..
 
 
 def idle_part(idle_bytes: int) -> int:
-    """Return a third of idle memory: for staged rows, for those of the next superbatch, and for buffers. Pure."""
+    """Return a third: idle memory serves staged rows, the next superbatch's rows and buffers. Pure."""
     return max(idle_bytes, 0) // _IDLE_PARTS

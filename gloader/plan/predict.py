@@ -1,6 +1,6 @@
-"""The seconds of a step, predicted before anything is opened, for one way to share the memory out. Pure.
+"""Prediction of a step's seconds for one division of the memory, before anything is opened. Pure.
 
-`predict_step` is the seam: who knows a better model of a run replaces this one function.
+`predict_step` is the seam: a better model of a run replaces this one function.
 """
 
 from __future__ import annotations
@@ -24,26 +24,25 @@ if TYPE_CHECKING:
 
     from gloader.cache.curve import CacheOutlook
 
-# What nobody can measure before the loop runs: that it goes over the features of a batch at this rate (GraphSAGE over
-# rows of 6.5 KB did on two cores, there and back), and that they are copied together at that one.
+# These two rates cannot be measured before the loop runs. The loop passes over a batch's features at the first rate
+# (GraphSAGE over rows of 6.5 KB on two cores, forward and backward). Rows are gathered at the second.
 _LOOP_BYTES_PER_S: Final = 2e9
 _COPY_BYTES_PER_S: Final = 4e9
 
-# A core compares rows with their checksums and copies them at this rate: at 1.6 to 2.3 GB/s where rows were read one by
-# one, packed or read back.
+# A core verifies and copies rows at this rate: 1.6 to 2.3 GB/s were measured for direct, packed and read-back rows.
 _CHECKED_BYTES_PER_S: Final = 2e9
 
-# Resources that are busy at the same time get in each other's way: steps took 1.14 to 1.43 of the busiest one. In this
-# norm two that are equally busy take 1.26, and one that is hardly busy nothing.
+# Busy resources slow each other down: steps took 1.14 to 1.43 of the busiest one's time. In this norm, two equally busy
+# resources take 1.26, and a hardly busy one adds nothing.
 _NORM: Final = 3
 
-# Of a step: what a slow batch holds up where no other is ready, shared out among the buffers.
+# Share of a step that a slow batch delays if no other batch is ready. It is divided by the number of buffers.
 _JITTER: Final = 0.1
 
-_STAGED_MARGIN: Final = 1.1  # a superbatch may miss more rows than predicted: it was 4% once
-# Of a batch whose edges are swept: its hops are picked to mark pages and to deal out, and twice that to make it.
+_STAGED_MARGIN: Final = 1.1  # a superbatch may miss more rows than predicted; 4% more were measured once
+# Samplings of a swept batch: its hops are picked to mark pages and to distribute, and twice more to build the batch.
 _SWEPT_SAMPLINGS: Final = 4.0
-_PASS_SAMPLINGS: Final = 2.0  # of these, in the one thread that makes passes
+_PASS_SAMPLINGS: Final = 2.0  # the part that the pass thread does
 _PACKS_ALIVE: Final = 2  # one is read back while the next is written
 _LONGEST_READ: Final = 128 * 1024
 _TABLE_ROWS: Final = 257
@@ -51,84 +50,84 @@ _TABLE_ROWS: Final = 257
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWork:
-    """The rows of one table that a step has to bring, measured on the first batches."""
+    """One table's rows that a step needs, measured on the first batches."""
 
     rows: float  # of a batch
     row_bytes: int  # in a batch
     stored_row_bytes: int
-    file_rows: float  # of the file, over which those of a batch are spread evenly; N unless they lie together
-    gap_bytes: int  # holes that a batch's reads go over
+    file_rows: float  # rows of the file over which a batch spreads; N unless its rows lie together
+    gap_bytes: int  # longest hole that a batch's reads bridge
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step has to do, measured on the first batches and on the disk."""
+    """A step's work, measured on the first batches and on the disk."""
 
-    tables: tuple[TableWork, ...]  # of the types that have features, in the order of `Demand.tables`
+    tables: tuple[TableWork, ...]  # one for each type with features, in the order of `Demand.tables`
     rates: IoRates
     sweep_gap_bytes: int
-    sample_s: float  # of a batch, in one thread
+    sample_s: float  # per batch, in one thread
     cores: int
-    strategy: str = "auto"  # or the one that was asked for
-    edges_s: float = 0.0  # that the disk is busy with the edges of a batch, where they are swept
-    edge_bytes: float = 0.0  # that are read for them, in the long run
-    is_exchanged: bool = False  # missing rows come from other machines, those of a superbatch together
+    strategy: str = "auto"  # or the requested strategy
+    edges_s: float = 0.0  # disk time for one batch's edges, if they are swept
+    edge_bytes: float = 0.0  # edge bytes read per batch, in the long run
+    is_exchanged: bool = False  # other machines send missing rows, one superbatch at a time
 
     @property
     def is_swept(self) -> bool:
-        """Whether edges come in sweeps."""
+        """Edges come in sweeps."""
         return self.edge_bytes > 0
 
     @property
     def rows(self) -> float:
-        """Rows of a batch, of all tables."""
+        """Rows per batch over all tables."""
         return sum(table.rows for table in self.tables)
 
     @property
     def batch_bytes(self) -> float:
-        """Bytes of the features of a batch."""
+        """Feature bytes per batch."""
         return sum(table.rows * table.row_bytes for table in self.tables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShares:
-    """Who gets how much, as far as it makes a step faster or slower."""
+    """The parts of a memory plan that change a step's duration."""
 
     num_buffers: int
     num_batches: int  # S
-    cache_rows: tuple[int, ...]  # of each table
-    kept_share: float  # of the batches that are sampled ahead; the others are sampled twice
+    cache_rows: tuple[int, ...]  # for each table
+    kept_share: float  # share of the batches sampled ahead; the others are sampled twice
     staging_bytes: int  # idle memory for missing rows
-    spill_bytes: int  # disk for packs; 0: there are none
+    spill_bytes: int  # disk for packs; 0 without packs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """The prediction for a step."""
+    """The prediction for one step."""
 
     seconds: float
-    weighed_s: float  # by which ways are compared: packs wear the disk, and count as much longer as they have to gain
-    disk_s: float  # that the disk is busy
+    weighed_s: float  # for comparing candidates: packs wear the disk, so their seconds weigh more
+    disk_s: float  # disk time
     miss_rate: float
-    strategy: Strategy | None  # None: features are in memory
-    edges_s: float = 0.0  # that the disk is busy with edges, beside ``disk_s``
-    missed_bytes: tuple[int, ...] = ()  # of memory that would hold what a superbatch misses, of each table
-    ahead_s: float = 0.0  # of ``disk_s``, what the disk does before the batch's turn: its part of a sweep
-    misses: tuple[float, ...] = ()  # rows of a batch, of each table
-    swept_bytes: float = 0.0  # that a batch's part of the sweep reads and writes
+    strategy: Strategy | None  # None if features are in memory
+    edges_s: float = 0.0  # disk time for edges, in addition to ``disk_s``
+    missed_bytes: tuple[int, ...] = ()  # for each table, memory for a superbatch's missing rows
+    ahead_s: float = 0.0  # part of ``disk_s`` before the batch's turn: its share of a sweep
+    misses: tuple[float, ...] = ()  # for each table, rows per batch
+    swept_bytes: float = 0.0  # a batch's share of the sweep, read and written
 
 
 def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOutlook] | None) -> StepSeconds:
-    """Return the seconds of a step in the long run. Never more where there is more of anything. Pure.
+    """Return the predicted seconds of a step in the long run. More memory or disk never gives a longer step. Pure.
 
-    The missing rows of all tables are taken to be read in one way: memory and disk for them are shared out by the bytes
-    that each table misses, so that they suffice for all or for none.
+    All tables' missing rows are assumed to be read by the same strategy: memory and disk for them are divided by
+    missed bytes, so they suffice for all tables or for none.
 
     Parameters
     ----------
-    work : of a step
-    shares : of the memory
-    outlooks : what a cache of any size misses of each table, with this S; None: features are in memory
+    work : a step's work
+    shares : the memory's division
+    outlooks : each table's cache outlook with this S. None means that features are in memory.
     """
     if outlooks is None:
         seconds = _step(work, shares, _DiskWork(), samplings=1.0)
@@ -163,29 +162,29 @@ def predict_step(work: StepWork, shares: StepShares, outlooks: Sequence[CacheOut
 
 @dataclass(frozen=True, slots=True)
 class _DiskWork:
-    """What bringing a batch's missing rows takes."""
+    """The disk's work for one batch's missing rows."""
 
-    ahead_s: float = 0.0  # that the disk works before the batch's turn
-    own_s: float = 0.0  # and in it
-    checked_bytes: float = 0.0  # that a core compares with checksums and copies
-    swept_bytes: float = 0.0  # that are read and written ahead
+    ahead_s: float = 0.0  # disk time before the batch's turn
+    own_s: float = 0.0  # disk time within the batch's turn
+    checked_bytes: float = 0.0  # bytes that a core verifies and copies
+    swept_bytes: float = 0.0  # bytes read and written ahead
 
     @property
     def seconds(self) -> float:
-        """That the disk is busy."""
+        """Disk time in seconds."""
         return self.ahead_s + self.own_s
 
 
 def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: float) -> float:
-    """Return the seconds of a step."""
+    """Return a step's seconds."""
     num_bytes = work.batch_bytes
     gather, loop = num_bytes / _COPY_BYTES_PER_S, num_bytes / _LOOP_BYTES_PER_S
     checks, own = (disk.checked_bytes + work.edge_bytes) / _CHECKED_BYTES_PER_S, disk.own_s
     sampling = (_SWEPT_SAMPLINGS if work.is_swept else samplings) * work.sample_s
     cores = (sampling + gather + checks) / work.cores + loop
-    # Whoever needs the same buffer takes turns.
+    # Stages that need the same buffer take turns.
     turns = {1: (own + gather + loop,), 2: (own + gather, loop)}.get(shares.num_buffers, (own, gather, loop))
-    # Passes are made by one thread, which picks, verifies and deals out while the disk reads.
+    # One thread makes the passes. It picks, verifies and distributes while the disk reads.
     passes = (
         _PASS_SAMPLINGS * work.sample_s + work.edge_bytes / _CHECKED_BYTES_PER_S if work.is_swept else 0.0
     )
@@ -194,17 +193,17 @@ def _step(work: StepWork, shares: StepShares, disk: _DiskWork, *, samplings: flo
 
 
 class _Reads(NamedTuple):
-    """What a cache leaves to be read of a table."""
+    """One table's reads that a cache leaves."""
 
-    misses: float  # rows of a batch
-    missed_bytes: float  # of those
-    staged_bytes: int  # of memory that hold the different rows of a superbatch
-    direct_s: float  # of a batch, alone
-    sweep_s: float  # of a batch, its share of one pass over the superbatch's rows
-    sweep_bytes: float  # likewise
+    misses: float  # rows per batch
+    missed_bytes: float  # per batch
+    staged_bytes: int  # memory for the distinct missing rows of a superbatch
+    direct_s: float  # per batch, read alone
+    sweep_s: float  # per batch, its share of one pass over the superbatch's rows
+    sweep_bytes: float  # per batch, its share of the pass
 
 
-@lru_cache(maxsize=128)  # shares of the memory that differ in other things have caches alike
+@lru_cache(maxsize=128)  # candidates often share a cache size
 def _reads(
     work: StepWork, table: TableWork, outlook: CacheOutlook, cache_rows: int, num_batches: int
 ) -> _Reads:
@@ -229,9 +228,9 @@ def _reads(
 
 
 def staged_by_name_bytes(work: StepWork, outlooks: Sequence[CacheOutlook], num_batches: int) -> int:
-    """Return the memory that missing rows must have where staged reads were asked for by name, else 0. Pure.
+    """Return the staging memory that a requested ``staged`` strategy must have, 0 for other strategies. Pure.
 
-    The cache is empty at first, and then a superbatch misses all of its rows, and must not be read in another way.
+    The cache is empty at first. The first superbatch then misses all of its rows, and must still be staged.
     """
     if work.strategy != "staged":
         return 0
@@ -247,7 +246,7 @@ def _staged_bytes(table: TableWork, outlook: CacheOutlook, cache_rows: int, num_
 
 
 def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[Strategy, _DiskWork]:
-    """Return what the disk does for a batch in every way that fits."""
+    """Return the disk's work for one batch with each strategy that fits."""
     rates = work.rates
     num_bytes = sum(read.missed_bytes for read in reads)
     direct_s, sweep_s = sum(read.direct_s for read in reads), sum(read.sweep_s for read in reads)
@@ -269,16 +268,16 @@ def _disk_work(work: StepWork, shares: StepShares, reads: list[_Reads]) -> dict[
 
 
 def _read_seconds(rates: IoRates, of: TableWork, rows: float, *gaps: int) -> float:
-    """Return the seconds that the best of ``gaps`` takes to read ``rows``."""
+    """Return the seconds to read ``rows`` with the best of ``gaps``."""
     table = _read_table(rates, of.file_rows, of.stored_row_bytes, gaps)
     return float(np.interp(rows, table[0], table[1]))
 
 
-@lru_cache(maxsize=64)  # two of each table
+@lru_cache(maxsize=64)  # two per table
 def _read_table(
     rates: IoRates, file_rows: float, row_bytes: int, gaps: tuple[int, ...]
 ) -> NDArray[np.float64]:
-    """Return (2, K): numbers of rows, and the seconds of reading so many or more, whichever is less."""
+    """Return (2, K): row counts, and the least seconds in which at least that many rows can be read."""
     rows = np.linspace(0, 1, _TABLE_ROWS) ** 2 * file_rows
     seconds = [
         min(
@@ -289,24 +288,24 @@ def _read_table(
         )
         for count in rows
     ]
-    # Reads of nearly all rows merge, so that more rows may take less time: whoever wants fewer can read those too.
+    # Reads of nearly all rows merge, so more rows may take less time. A read of fewer rows can use the larger read.
     return np.stack([rows, np.minimum.accumulate(seconds[::-1])[::-1]])
 
 
 def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: int) -> tuple[float, float]:
-    """Return the requests and bytes that rows take which lie anywhere in a file with the same chance. Pure.
+    """Return the expected requests and bytes for reading rows that are spread evenly over a file. Pure.
 
     Parameters
     ----------
-    rows : wanted
-    file_rows : that they are among
+    rows : rows to read
+    file_rows : the file's rows over which they are spread
     row_bytes : R
-    gap_bytes : longest hole that is read through
+    gap_bytes : longest hole that a read bridges
     """
     if rows <= 0:
         return 0.0, 0.0
     share = min(rows / max(file_rows, 1.0), 1.0)
-    # Rows that begin or end in a page, and rows between two wanted ones whose pages are that near.
+    # Rows that begin or end in a page, and rows between two requested rows whose pages are within the gap.
     per_page = mean_extent_bytes(row_bytes) / row_bytes
     between = (gap_bytes + ALIGNMENT) // row_bytes
     lone = (1 - share) ** between
@@ -317,12 +316,12 @@ def expected_reads(rows: float, *, file_rows: float, row_bytes: int, gap_bytes: 
 
 
 def spread_of(pages: float, rows: float, *, num_rows: int, row_bytes: int) -> float:
-    """Return over how many rows of the file those of a batch are spread, by the ``pages`` that hold them. Pure.
+    """Return the file's rows over which a batch's rows spread, given the ``pages`` that hold them. Pure.
 
     Parameters
     ----------
-    pages : that hold at least a byte of a row of the batch
-    rows : of the batch
+    pages : pages with at least one byte from the batch's rows
+    rows : the batch's rows
     num_rows, row_bytes : N and R
     """
     low, high = min(rows, float(num_rows)), float(num_rows)

@@ -1,6 +1,6 @@
-"""Plan of the sweeps: the batches that a pass over the edges serves, with their memory and disk, and the spill folder.
+"""Plan for edge sweeps: the batches per pass, their memory and disk, and the spill folder.
 
-`plan_sweeps` is pure. `open_spill` opens the spill folder of a loader, within a budget or a share of the free disk.
+`plan_sweeps` is pure. `open_spill` opens a loader's spill folder, within a budget or a share of the free disk.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import StrPath
 
 
-# Of the memory budget, for what waits between passes: a byte more of it saves less of the disk's time than one of the
-# host cache does, once a pass serves hundreds of batches.
+# Share of the memory budget for frontiers between passes. Once a pass serves hundreds of batches, one more byte here
+# saves less disk time than one more byte of the host cache.
 _FRONTIER_SHARE: Final = 1 / 10
-_SPILL_SHARE: Final = 1 / 2  # of the disk for packs; features want the rest
+_SPILL_SHARE: Final = 1 / 2  # of the disk for packs; the features use the rest
 
-_BUFFER_SHARE: Final = 1 / 10  # for the buffers of a pass, where it runs with less than it would like
-# Of each frontier in a pass: a piece that is written, and a quarter of another one.
+_BUFFER_SHARE: Final = 1 / 10  # for a pass's buffers, if they cannot have their full size
+# Per frontier in a pass: the piece being written, and a quarter of another one.
 _PIECE_BYTES: Final = 16 * 2**10 * 5 // 4
-# Of the buffers: what else there is, twice, and the least of each frontier, likewise.
+# Smallest buffers of a pass: twice the fixed part, and twice the least of each frontier.
 _LEAST_BYTES, _LEAST_PIECE_BYTES = 2 * 2**20, 2 * 8 * 2**10
-# Of each page of the file: its checksum, and a bit.
+# Per page of the file: its checksum and one bit.
 _PAGE_HELD_BYTES: Final = 8 + 1 / 8
 
-_READ_BACK: Final = 2  # for the trace or the nodes of the next hop, and to make the batch
+_READ_BACK: Final = 2  # for the next hop's trace or nodes, and to build the batch
 
-# Superbatches that are drawn to their end and not executed yet, the one of the pass under way included: S_t + S batches
-# twice, where S is half of S_t at most.
+# Completely drawn superbatches that are not executed yet, with the one of the current pass: twice S_t + S batches,
+# and S is at most half of S_t.
 _SUPERBATCHES_ALIVE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepDemand:
-    """What edges in sweeps are chosen for, measured on the first batches of a run."""
+    """The first batches' measured sizes, from which edge sweeps are planned."""
 
-    file_bytes: int  # of all that a pass may read: edges, and weights where the sampler looks at them
-    node_bytes: int  # of a node id in a frontier
-    hop_nodes: tuple[int, ...]  # (L,) ids that a large batch holds while it waits for hop 0, 1, ...
-    hop_bytes: tuple[int, ...]  # (L,) that the passes bring for a large batch, for hop 0, 1, ...
-    touched_pages: int  # of the file, that hold what is brought for a batch, at most
-    num_batches: int | None = None  # of the whole run, where that is known
-    kept_bytes: int = 0  # of the buffers of a pass, for each frontier, beside its pieces
-    num_files: int = 1  # of relations, that a pass reads one after another, each with buffers of its own
+    file_bytes: int  # all that a pass may read: edges, and weights if the sampler uses them
+    node_bytes: int  # one node id in a frontier
+    hop_nodes: tuple[int, ...]  # (L,) ids of a large batch that waits for hop 0, 1, ...
+    hop_bytes: tuple[int, ...]  # (L,) bytes that the passes bring a large batch for hop 0, 1, ...
+    touched_pages: int  # most pages of the file that a batch's edges touch
+    num_batches: int | None = None  # in the whole run, if known
+    kept_bytes: int = 0  # a pass's buffer bytes per frontier, in addition to its pieces
+    num_files: int = 1  # relations; a pass reads their files one after another, with separate buffers
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of a batch's frontiers, one of each hop: that many superbatches are on their way."""
+        """Bytes of a batch's frontiers, one per hop, because that many superbatches are in progress."""
         return self.node_bytes * sum(self.hop_nodes)
 
     @property
@@ -73,48 +73,48 @@ class SweepDemand:
 
     @property
     def alive_bytes(self) -> int:
-        """Bytes on the disk for each batch of a superbatch: what passes brought that was not given back yet."""
-        # Behind the superbatches that are drawn to their end, L - 1 more have their first hops.
+        """Disk bytes per batch in a superbatch: edges that passes brought and batches still hold."""
+        # Besides the completely drawn superbatches, L - 1 more have only their first hops.
         begun = sum(num_bytes * later for later, num_bytes in enumerate(reversed(self.hop_bytes)))
         return _SUPERBATCHES_ALIVE * sum(self.hop_bytes) + begun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepPlan:
-    """S_t, the batches of a topology superbatch, what they take, and why they are so many."""
+    """The topology superbatch S_t with its memory, disk and reason."""
 
     num_batches: int  # S_t, a power of two of at least 2
     reason: str
-    buffer_bytes: int  # of memory, for a pass
-    checksum_bytes: int  # of memory, for the checksums of the file and marks of its pages
-    frontier_bytes: int  # of memory, between passes
-    spill_bytes: int  # of the disk, which packs of features must leave alone
+    buffer_bytes: int  # memory for one pass
+    checksum_bytes: int  # memory for the file's checksums and page marks
+    frontier_bytes: int  # memory between passes
+    spill_bytes: int  # disk that packs of features must not use
     file_bytes: int
-    touched_bytes: int  # of the file, by a batch alone
-    drawn_bytes: int  # of a batch, about
+    touched_bytes: int  # bytes of the file that one batch touches
+    drawn_bytes: int  # approximate, per batch
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes of memory for all of it."""
+        """Bytes in memory in total."""
         return self.buffer_bytes + self.checksum_bytes + self.frontier_bytes
 
     @property
     def largest_superbatch(self) -> int:
-        """The most batches whose features may be planned together: S of at most half of S_t; see `alive_bytes`."""
+        """The largest S: at most half of S_t batches are planned together, see `alive_bytes`."""
         return self.num_batches // 2
 
     @property
     def part_bytes(self) -> float:
-        """Bytes of the file that are read for a batch: its part of a pass over all of it, or its own pages."""
+        """File bytes read per batch: its share in a full pass, or only its own pages."""
         return min(self.file_bytes / self.num_batches, self.touched_bytes)
 
     @property
     def read_bytes(self) -> float:
-        """Bytes that are read for a batch: `part_bytes`, and what was written for it, twice."""
+        """Bytes read per batch: `part_bytes`, and twice the bytes that were written for it."""
         return self.part_bytes + _READ_BACK * self.drawn_bytes
 
     def pass_seconds(self, rates: IoRates) -> float:
-        """Return the seconds that the disk is busy with a batch's part of the passes, and with what they brought."""
+        """Return the disk's seconds for a batch's share in the passes, and for writing and reading back its edges."""
         file_s = min(
             self.file_bytes / self.num_batches / rates.read_bytes_per_s,
             self.touched_bytes / PAGE_BYTES / rates.random_reads_per_s,
@@ -127,21 +127,21 @@ class SweepPlan:
 def plan_sweeps(
     demand: SweepDemand, *, budget_bytes: int, spill_bytes: int, room_bytes: int | None = None
 ) -> SweepPlan:
-    """Return the largest S_t whose frontiers and files fit their parts of memory and disk. Pure.
+    """Return the largest S_t whose frontiers and files fit their parts in memory and on disk. Pure.
 
-    It has nothing to do with S: a pass costs the same for however many batches.
+    S_t does not depend on S: a pass costs the same for any number of batches.
 
     Parameters
     ----------
-    demand : of a batch
-    budget_bytes : of memory, for everything
-    spill_bytes : of disk, for everything
-    room_bytes : of the budget, by which S_t is chosen; None: the budget
+    demand : a batch's measured sizes
+    budget_bytes : memory for everything
+    spill_bytes : disk for everything
+    room_bytes : part of the budget by which S_t is chosen. None means the whole budget.
 
     Raises
     ------
     BudgetError
-        The disk or the memory has no room for the fewest batches; says needed and allowed.
+        The disk or the memory has no room for the fewest batches; the message gives needed and allowed bytes.
     """
     least = SMALLEST * demand.alive_bytes
     if least > spill_bytes:
@@ -188,7 +188,7 @@ def plan_sweeps(
 
 
 def _buffer_bytes(num_owners: int, kept_bytes: int, budget_bytes: int) -> int:
-    """Return the buffers of a pass for so many frontiers: a tenth of a small budget, if that will do. Pure."""
+    """Return a pass's buffer bytes for ``num_owners`` frontiers: a tenth of a small budget, if that is enough. Pure."""
     least = max(MIN_PASS_BYTES, _LEAST_BYTES + num_owners * _LEAST_PIECE_BYTES * 5 // 4)
     buffers = min(pass_memory_bytes(num_owners), max(int(_BUFFER_SHARE * budget_bytes), least))
     # A quarter of all buffers is for reading.
@@ -201,16 +201,16 @@ def _above(count: int) -> int:
 
 
 def _below(room: int, each: int) -> int:
-    """Return the largest power of two that so many of ``each`` fit into ``room``, at least 2. Pure."""
+    """Return the largest power of two whose multiple of ``each`` fits into ``room``, at least 2. Pure."""
     return max(1 << max(min(room // max(each, 1), LARGEST).bit_length() - 1, 0), SMALLEST)
 
 
 logger = logging.getLogger("gloader")
 
-# A quarter of what is free: others use the disk too.
+# Only a quarter of the free disk is used, because other programs use it too.
 _FREE_SHARE = 4
 
-# Of what is read: of the features, where larger superbatches gain little, and of edges, if they are swept.
+# Default size relative to the data read: features, for which larger superbatches gain little, and swept edges.
 _MULTIPLE = 4
 
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -222,21 +222,21 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")  # blanks in the names of folders
 def open_spill(
     parent: StrPath | None, budget_bytes: int | None, *, data_bytes: int, num_loaders: int = 1
 ) -> SpillFolder | None:
-    """Open a spill folder, or return None where there is none to have and none was asked for.
+    """Open a spill folder. Return None if the default folder cannot be used and no budget was given.
 
     Parameters
     ----------
-    parent : where; None: the default of `SpillFolder`
-    budget_bytes : what it may hold, 0 for no spill folder; None: a share of the free disk
-    data_bytes : of what is read from the disk, to which the default is in proportion
-    num_loaders : loaders on this host, which share that disk; what is asked for is of each
+    parent : folder for the spill folder. None means the default in `SpillFolder`.
+    budget_bytes : most bytes on the disk, 0 for no spill folder. None means a share of the free disk.
+    data_bytes : bytes for features and swept edges; the default budget is a multiple
+    num_loaders : loaders on this host; they share the disk, and each gets ``budget_bytes``
 
     Raises
     ------
     ConfigError
         The folder above ``parent`` does not exist.
     SpillError
-        A budget was asked for and the folder cannot be made.
+        A budget was given and the folder cannot be created.
     """
     if budget_bytes == 0:
         return None
@@ -256,7 +256,7 @@ def open_spill(
 
 
 def _default_bytes(folder: Path, data_bytes: int, num_loaders: int = 1) -> int:
-    """Return the budget of whoever names none: nothing where the temporary folder is itself in memory."""
+    """Return the default spill budget in bytes: 0 if the temporary folder is in memory."""
     if _file_system(folder) in _IN_MEMORY:
         return 0
     try:
@@ -267,7 +267,7 @@ def _default_bytes(folder: Path, data_bytes: int, num_loaders: int = 1) -> int:
 
 
 def _file_system(folder: Path) -> str:
-    """Return the type of the file system that holds ``folder``, or nothing where that cannot be found out."""
+    """Return the type of ``folder``'s file system, or an empty text if it is unknown."""
     try:
         lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
     except OSError:

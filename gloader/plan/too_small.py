@@ -1,4 +1,4 @@
-"""The errors of a budget that is too small: what needs how much, and what would help. Pure."""
+"""Errors of a memory budget that is too small, with the bytes needed and the budget that suffices. Pure."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gloader.plan.demand import Demand
 
 
-# Budgets that are tried to tell one that is enough; each is more by what was lacking, or by a part of it.
+# Budgets tried in the search for one that suffices. Each adds the missing bytes, or at least a part of itself.
 _MOST_TRIES: Final = 24
 _LEAST_STEP: Final = 64
-# Between which the least budget of a plan is looked for, and how closely.
+# Bounds and relative tolerance of the search for a plan's least budget.
 _LEAST_BYTES: Final = 1 << 20
 _MOST_BYTES: Final = 1 << 44
 _TOLERANCE: Final = 0.005
@@ -29,13 +29,13 @@ Planned = TypeVar("Planned")
 
 
 def advice(num_bytes: int, *, keyword: str = "memory_budget") -> str:
-    """Say which budget to give; the command line says it as a flag. Pure."""
+    """Return the advice to give a budget of ``num_bytes``. The command line replaces the keyword by its flag. Pure."""
     given = num_bytes if keyword.endswith("_bytes") else f'"{format_bytes(num_bytes).replace(" ", "")}"'
     return f"Give {keyword}={given} or more"
 
 
 def rounded_up(num_bytes: int) -> int:
-    """Return the next number of bytes with three digits, or two where that is close: it is typed. Pure."""
+    """Round ``num_bytes`` up to three digits, or two if that is close, so that it is easy to type. Pure."""
     unit = 10 ** max(len(str(num_bytes)) - 3, 0)
     return -(-num_bytes // unit) * unit
 
@@ -48,47 +48,48 @@ def naming_enough(
     first: int,
     keyword: str = "memory_budget",
 ) -> BudgetError:
-    """Return ``error``, of a budget that was too small, with one that ``attempt`` took; itself where there is none.
+    """Return ``error`` with a budget that suffices. If none is found, return ``error`` unchanged.
 
     Parameters
     ----------
-    error : of ``attempt`` with the budget
-    attempt, first : as of `least_enough`
-    budget_bytes : that was too small
-    keyword : that it was given by
+    error : the error that ``attempt`` raises with ``budget_bytes``
+    attempt, first : as in `least_enough`
+    budget_bytes : the budget that was too small
+    keyword : the setting's name
     """
     enough = least_enough(attempt, first=first) if error.short_bytes else 0
     return error if enough <= budget_bytes else _naming(error, enough, budget_bytes, keyword)
 
 
 def least_enough(attempt: Callable[[int], object], *, first: int) -> int:
-    """Return a budget, little more than the least, with which ``attempt`` raises no BudgetError; 0: none was found.
+    """Return a budget, slightly above the least, with which ``attempt`` raises no BudgetError; 0 if none is found.
 
-    The same whatever budget was too small before: the search begins at ``first``, and what lacks leads it upwards.
+    The result does not depend on the budget that was too small: the search begins at ``first`` and rises by the
+    missing bytes.
 
     Parameters
     ----------
     attempt : plans with a budget
-    first : where the search begins: little, that is enough for nothing
+    first : start of the search, too small for any plan
     """
     low, high = first, first
     for _ in range(_MOST_TRIES):
         lacking = _lacking(attempt, high)
         if lacking is None:
             break
-        if not lacking:  # of something else than memory
+        if not lacking:  # it lacks something other than memory
             return 0
         low, high = high, rounded_up(high + max(lacking, high // _LEAST_STEP))
     else:
         return 0
-    # What lacks was told for a smaller budget, whose shares were others.
+    # The missing bytes were computed for a smaller budget with other shares.
     while high - low > high // _LEAST_STEP and (middle := rounded_up((low + high) // 2)) < high:
         low, high = (low, middle) if _lacking(attempt, middle) is None else (middle, high)
     return high
 
 
 def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> int:
-    """Return the least budget that ``plan`` takes, to half a percent; raises its BudgetError where none is enough."""
+    """Return ``plan``'s least budget within half a percent. Raise its BudgetError if no budget suffices."""
     high = _MOST_BYTES
     plan(high)
     while high > (1 + _TOLERANCE) * low:
@@ -98,7 +99,7 @@ def least_planned(plan: Callable[[int], object], *, low: int = _LEAST_BYTES) -> 
 
 
 def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned:
-    """Return what ``plan`` makes of a budget; the BudgetError of one that is too small says which is enough."""
+    """Return ``plan``'s result for a budget. A small budget's BudgetError names one that suffices."""
     try:
         return plan(budget_bytes)
     except BudgetError as error:
@@ -108,7 +109,7 @@ def planned_within(plan: Callable[[int], Planned], budget_bytes: int) -> Planned
 def _naming(
     error: BudgetError, enough: int, budget_bytes: int, keyword: str = "memory_budget"
 ) -> BudgetError:
-    """Return ``error`` with a budget that is enough, in place of the advice to raise it."""
+    """Return ``error`` with a budget that suffices, in place of its advice to raise the budget."""
     cause = error.cause
     for words in _RAISE:
         cause = cause.removesuffix(words)
@@ -116,7 +117,7 @@ def _naming(
 
 
 def _lacking(attempt: Callable[[int], object], budget_bytes: int) -> int | None:
-    """Return how much more ``attempt`` needs, 0 where that is not known; None: nothing."""
+    """Return the bytes that ``attempt`` lacks: None if it succeeds, 0 if the amount is unknown."""
     try:
         attempt(budget_bytes)
     except BudgetError as error:
@@ -133,15 +134,12 @@ def does_not_fit(
     *,
     must_pack: bool,
 ) -> BudgetError:
-    """Return the error for what was asked for by name, or for superbatches of ``num_batches``, the smallest there are.
-
-    Pure.
-    """
+    """Return the error for an explicit request, or for the smallest superbatches, that do not fit. Pure."""
     room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
     planned = planning_bytes(demand, num_batches)
     packing = packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
     if planned + packing <= room and cache_bytes is not None:
-        # Who asks for a size thinks of rows, and a policy keeps something beside each.
+        # A requested size counts rows only; the policy's bytes for each row come on top.
         share = min(
             table.stored_row_bytes / (table.stored_row_bytes + table.slot_bytes) for table in demand.tables
         )
@@ -159,15 +157,15 @@ def does_not_fit(
 
 
 def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand) -> None:
-    """Raise BudgetError where the fewest batches that a loop needs do not fit beside ``parts``, by name. Pure."""
+    """Raise BudgetError if the fewest batches that a loop needs do not fit next to the named ``parts``. Pure."""
     count = demand.fewest_buffers * demand.num_ranks
     buffers = f"the features of {'a batch' if count == 1 else f'{count} batches'} ({_rows_text(demand)})"
     named = [*parts, (buffers, demand.fewest_buffers * demand.buffer_bytes)]
     needed = sum(num_bytes for _, num_bytes in named)
     if needed > allowed:
-        told = ", ".join(f"{format_bytes(num_bytes)} for {name}" for name, num_bytes in named if num_bytes)
+        listed = ", ".join(f"{format_bytes(num_bytes)} for {name}" for name, num_bytes in named if num_bytes)
         raise BudgetError(
-            f"loading needs {format_bytes(needed)}: {told}. The loader's share of the memory budget is "
+            f"loading needs {format_bytes(needed)}: {listed}. The loader's share of the memory budget is "
             f"{format_bytes(allowed)}. Use a smaller batch size or fan-out, {_or_other_edges(demand, allowed)}or raise "
             "the budget",
             short_bytes=needed - allowed,
@@ -175,7 +173,7 @@ def require_batch(parts: Sequence[tuple[str, int]], allowed: int, demand: Demand
 
 
 def _rows_text(demand: Demand) -> str:
-    """Return the rows of a batch, for people. Pure."""
+    """Return a batch's row sizes as text. Pure."""
     if not demand.tables:
         return "none"
     several = len(demand.tables) > 1
@@ -190,7 +188,7 @@ def _or_other_edges(demand: Demand, allowed: int) -> str:
 
 
 def require_features(demand: Demand, left: int, features: Features, budget_bytes: int) -> None:
-    """Raise BudgetError where features cannot be held as was asked, nor be read, in what is ``left``. Pure."""
+    """Raise BudgetError if ``left`` has no room for the requested features, in memory or read from the SSD. Pure."""
     fits = demand.feature_bytes <= left
     if features == "ram" and not fits:
         raise BudgetError(
@@ -209,7 +207,7 @@ def require_features(demand: Demand, left: int, features: Features, budget_bytes
 
 
 def require_staging(demand: Demand, left: int, staged_bytes: int, num_batches: int) -> None:
-    """Raise BudgetError where ``staged_bytes`` for io_strategy='staged', asked for by name, are not left. Pure."""
+    """Raise BudgetError if a requested io_strategy='staged' has less than ``staged_bytes`` left. Pure."""
     room = left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes
     room -= planning_bytes(demand, num_batches)
     if staged_bytes > max(room, 0):

@@ -1,4 +1,4 @@
-"""The home of the edges of a run, memory or SSD, with the reason, and smaller shares for a second plan. Pure."""
+"""Choice of the edges' home, memory or SSD, with the reason, and smaller shares for a second plan. Pure."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _FITS: Final = "they fit in half of the memory budget"
 _TOO_LARGE: Final = "they do not fit in half of the memory budget"
 _CROWDED: Final = "the rest of a run does not fit in the memory budget beside them"
 _ASKED: Final = "as asked for"
-# Of the share, where edges are swept: pages that were read for one batch are of little use to the next.
+# Share of the room for swept edges: pages read for one batch are of little use to the next.
 _KEPT_OF_SWEPT: Final = 1 / 8
 _MOST_KEPT_OF_SWEPT: Final = 64 * 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepObstacle:
-    """What keeps edges from being swept."""
+    """The reason why edges cannot be swept, and the remedy."""
 
     reason: str  # ends "edges cannot be swept, as ..."
     remedy: str  # ends "... ; use ..."
@@ -39,12 +39,12 @@ NO_FOLDER: Final = SweepObstacle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyChoice:
-    """Where the edges live."""
+    """The edges' chosen home."""
 
     home: Literal["ram", "sweep", "direct"]
-    topology_bytes: int  # of offsets, edges and weights
-    max_bytes: int  # that `open_topology` may take
-    reason: str  # stands in brackets behind "edges: on the SSD, read in sweeps"
+    topology_bytes: int  # offsets, edges and weights
+    max_bytes: int  # most that `open_topology` may take
+    reason: str  # text in brackets after "edges: on the SSD, read in sweeps"
 
 
 def choose_home(
@@ -55,22 +55,22 @@ def choose_home(
     obstacle: SweepObstacle | None,
     room_bytes: int | None = None,
 ) -> TopologyChoice:
-    """Return where the edges live: in memory where half of the room holds them, else swept, else read directly. Pure.
+    """Choose the edges' home: memory if half of the room holds them, else sweeps, else direct reads. Pure.
 
     Parameters
     ----------
     asked : the setting
-    topology_bytes : of offsets, edges and weights
-    budget_bytes : of memory, for everything
-    obstacle : what keeps edges from being swept; None: nothing
-    room_bytes : of the budget, by which edges are dealt with; 0: as little as there can be; None: the budget
+    topology_bytes : offsets, edges and weights
+    budget_bytes : memory for everything
+    obstacle : reason against sweeps. None means that edges can be swept.
+    room_bytes : part of the budget by which the home is chosen, 0 for the least memory. None means the whole budget.
 
     Raises
     ------
     BudgetError
-        "ram" was asked for and does not fit; says needed and allowed.
+        "ram" was requested and does not fit; the message gives needed and allowed bytes.
     ConfigError
-        "sweep" was asked for and cannot be.
+        "sweep" was requested and is not possible.
     """
     share = topology_share(budget_bytes if room_bytes is None else room_bytes)
     fits = topology_bytes <= share
@@ -91,7 +91,7 @@ def choose_home(
             f"topology='sweep' is not possible, as {obstacle.reason}; use {obstacle.remedy}, or topology='direct', or "
             f"'ram' where the memory budget holds {format_bytes(topology_bytes)} of edges"
         )
-    most = min(share, topology_bytes - 1)  # else it would be held
+    most = min(share, topology_bytes - 1)  # otherwise they would be held
     reason = _TOO_LARGE if topology_bytes > topology_share(budget_bytes) else _CROWDED
     reason = reason if asked == "auto" else _ASKED
     if asked != "direct" and obstacle is None:
@@ -103,26 +103,25 @@ def choose_home(
 
 
 def less_room(error: BudgetError, choice: TopologyChoice, demand: Demand, *, room_bytes: int) -> int:
-    """Return the room for edges to plan a run with next, where it did not fit; at last 0. Pure.
+    """Return a smaller room for the edges, for the next plan after one that did not fit; at last 0. Pure.
 
-    Edges are held where they fit, and sweeps serve as many batches as fit, before the rest of a run is known. Where
-    that leaves too little, less of it is better than no run: else a larger budget would be too small where a smaller
-    one is not.
+    The first plan gives edges the memory they need, and sweeps as many batches as fit, before the rest of the run is
+    known. If too little is left, the edges get less. Otherwise a larger budget could fail although a smaller one works.
 
     Parameters
     ----------
-    error : says what lacks
-    choice, demand : of the plan that did not fit
-    room_bytes : it had
+    error : that plan's error, with the missing bytes
+    choice, demand : that plan's choice and demand
+    room_bytes : that plan's room
 
     Raises
     ------
     BudgetError
-        ``error``: no room is less, or what is held for edges is less than what lacks.
+        ``error`` itself: the room cannot shrink, or the edges hold less than the missing bytes.
     """
     held = demand.topology_bytes + sum(num_bytes for _, num_bytes in demand.others)
     if demand.sweeps is not None:
-        # What reads page by page instead has other buffers for a call.
+        # Direct reads, which replace the sweeps, have other buffers per call.
         held += demand.sweeps.memory_bytes + demand.sampler_call_bytes * demand.sampler_threads
     if not room_bytes or not 0 < error.short_bytes <= held:
         raise error

@@ -1,1 +1,1 @@
-"""Cost model: rates of the device, counts of a superbatch, the fastest way to read it."""
+"""Cost model: device rates, counts of a superbatch, and the fastest way to read it."""

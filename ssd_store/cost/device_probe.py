@@ -1,4 +1,4 @@
-"""Probes of a device: timed reads and writes for one to three seconds, on an existing file or a new one.
+"""Probes of a device: timed reads and writes for one to three seconds, on an existing or a new file.
 
 A load reads or writes until its rate is steady; two loads at once show how reads and writes share the device.
 """
@@ -39,28 +39,28 @@ if TYPE_CHECKING:
 
 
 _MAX_THREADS: Final = 32
-# A device, or its host, may give more for a moment than it keeps up: phases are repeated until two in turn are alike,
-# but not for ever. What outlasts them is learnt from runs.
+# A device, or its host, may be faster for a moment than in the long run. Phases are repeated until two in a row agree,
+# within a limit. Slower changes are learnt from runs.
 _MOST_PHASES: Final = 5
-_STEADY: Final = 0.85  # of the faster of two phases
-_MOST_S: Final = 6.0  # phases: a device that stalls is not waited for
-_SETTLED: Final = 1 / 8  # of a phase: so much a step takes, or its own beginning and end are most of it
-# Reads of the first step: of a device that does hundreds in a second, more would take seconds.
+_STEADY: Final = 0.85  # share of the faster of two phases
+_MOST_S: Final = 6.0  # phases; a device that stalls is given up
+_SETTLED: Final = 1 / 8  # least length of a step relative to a phase, so that its start and end matter little
+# Reads of the first step: more would take seconds on a device with hundreds per second.
 _FEW: Final = 32
-# Two loads at most do not notice one another; what looks like more, or like far less, is a moment of another load.
+# Two loads at most leave each other alone. A larger gain, or a very small one, is a moment of another load.
 _LEAST_TOGETHER, _MOST_TOGETHER = 0.25, 2.0
 
 
 class ReadLoad:
-    """Reads of a file, again and again, whose bytes are dropped. Owns a ring or threads until `close`.
+    """Repeated reads of a file, whose bytes are dropped. Owns a ring or threads until `close`.
 
     Parameters
     ----------
-    fd : of the file
-    extents : what is read, in this order and then from the beginning
+    fd : the open file
+    extents : the reads, in this order and then from the beginning
     memory : (>= depth * length,) uint8, page-aligned; overwritten
     depth : reads in flight
-    most : reads of a step
+    most : reads per step
 
     Raises
     ------
@@ -85,19 +85,19 @@ class ReadLoad:
             raise
 
     def settled(self, seconds: float) -> Self:
-        """Return this load, whose steps take a good part of ``seconds`` from now on."""
+        """Return this load with steps long enough for measurements of ``seconds``."""
         while self.step_seconds() < seconds * _SETTLED and self._batch < self._most:
             self._batch *= 2
         return self
 
     def step_seconds(self) -> float:
-        """Return the seconds that the next step takes."""
+        """Run one step and return its seconds."""
         began = time.perf_counter()
         self.step()
         return time.perf_counter() - began
 
     def step(self) -> int:
-        """Read a few extents; return how many.
+        """Read a few extents and return their number.
 
         Raises
         ------
@@ -125,14 +125,14 @@ class ReadLoad:
 
 
 class WriteLoad:
-    """Writes of one chunk after the other into a file.
+    """Writes of one chunk after another into a file.
 
     Parameters
     ----------
-    fd : of the file
-    chunk : uint8, page-aligned where the file is open with O_DIRECT
-    size : bytes of the file: behind them it is begun again; None: it grows
-    os_io : the system calls to make
+    fd : the open file
+    chunk : uint8, page-aligned if the file is open with O_DIRECT
+    size : the file's bytes, at which the writes start again at its beginning. None lets the file grow.
+    os_io : the system calls
     """
 
     def __init__(self, fd: int, chunk: Any, *, size: int | None = None, os_io: OsIO = REAL_OS) -> None:
@@ -140,12 +140,12 @@ class WriteLoad:
         self._size, self._offset = size, 0
 
     def fill(self, *, seconds: float, max_bytes: int) -> tuple[int, float]:
-        """Write for a while, fsync included; return the bytes, and how many in a second.
+        """Write for a while, with an fsync; return the bytes and the bytes per second.
 
         Parameters
         ----------
-        seconds : how long to write, fsync not counted
-        max_bytes : at which to stop earlier
+        seconds : time to write, fsync not counted
+        max_bytes : bytes at which to stop earlier
 
         Raises
         ------
@@ -155,7 +155,7 @@ class WriteLoad:
         size, start = 0, time.perf_counter()
         while size < max_bytes and (size == 0 or time.perf_counter() - start < seconds):
             size += self.step()
-        # Inside the timing: before it, the bytes may be anywhere but on the device.
+        # Within the measured time, because before the fsync the bytes may not be on the device.
         self._os_io.fsync(self._fd)
         return size, size / (time.perf_counter() - start)
 
@@ -180,13 +180,13 @@ class WriteLoad:
 def steady_rate(
     step: Callable[[], int], *, seconds: float, now: Callable[[], float] = time.perf_counter
 ) -> float:
-    """Return how much of a load a device keeps up in a second: the mean of two phases in turn that are alike.
+    """Return a load's sustained rate per second: the mean of two consecutive phases that agree.
 
     Parameters
     ----------
-    step : does some of the load; returns how much
-    seconds : of a phase, at least
-    now : the seconds of a clock
+    step : does some of the load and returns its amount
+    seconds : a phase's least duration
+    now : clock, in seconds
     """
     before, start = math.inf, now()
     for _ in range(_MOST_PHASES):
@@ -199,7 +199,7 @@ def steady_rate(
         before = rate
         if now() - start > _MOST_S * seconds:
             break
-    # It never was: what it did last is nearest to what comes next.
+    # No two phases agreed. The last one is the best prediction.
     return before
 
 
@@ -210,13 +210,13 @@ def shares_together(
     seconds: float,
     now: Callable[[], float] = time.perf_counter,
 ) -> float:
-    """Return what a device does of two loads at once, over what it does of them in turns: 1 where nothing is gained.
+    """Return the device's combined rate under two parallel loads, relative to taking turns: 1 without a gain.
 
     Parameters
     ----------
-    one, other : do some of a load, from a thread each; return how much
-    seconds : how long either runs alone, and both together
-    now : the seconds of a clock
+    one, other : do some of a load, each in its own thread, and return its amount
+    seconds : time for each load alone, and for both together
+    now : clock, in seconds
     """
 
     def rate(step: Callable[[], int]) -> float:
@@ -233,7 +233,7 @@ def shares_together(
 
 
 def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
-    """Return the job of the reads ``first`` to ``past``, which bring no rows and are not verified."""
+    """Return the job for the reads ``first`` to ``past``, without rows and without verification."""
     out = np.empty((0, 1), np.uint8)
     nobody = np.empty(0, np.int64)
     return ReadJob(
@@ -253,17 +253,15 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
 
 
 CHUNK_BYTES: Final = 4 * 2**20  # of a write
-# Reads in flight, the fewest first: one that reaches the rate of the next is deep enough. Those of 64 KiB and in file
-# order hold as many bytes in flight as reads of batches and sweeps do.
+# Reads in flight, the fewest first; the first depth that reaches the next one's rate is deep enough. Reads of 64 KiB
+# and reads in file order keep as many bytes in flight as the reads of batches and sweeps.
 DEPTHS: Final = (64, 256, 1024)
 WIDE_DEPTH: Final = 64
 _SEQUENTIAL_DEPTH: Final = 16
-_MIXED_DEPTH: Final = 256  # of reads beside a sweep
-_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two looks at the clock
+_MIXED_DEPTH: Final = 256  # of reads parallel to a sweep
+_RANDOM_BATCH, _SEQUENTIAL_BATCH = 8192, 256  # most reads between two clock readings
 _RANDOM_PLACES: Final = 2**17  # more than a phase reads
-_WORTH: Final = (
-    1.05  # a deeper queue must gain 5%: otherwise noise would choose among depths that are all enough
-)
+_WORTH: Final = 1.05  # a deeper queue must gain 5%, so that noise does not choose among sufficient depths
 _LONE_READS: Final = 32
 _LONGEST_WAIT_S: Final = 0.01  # of a thread for a core
 
@@ -280,7 +278,7 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
     try:
         fd = os_io.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            # Its name goes at once: whatever happens to this process, nothing stays behind.
+            # The name goes at once, so that no file is left behind after a crash.
             os_io.unlink(path)
             os_io.set_blocking(fd)
             is_direct = _is_made_direct(fd, os_io)
@@ -294,7 +292,7 @@ def open_scratch(folder: Path, os_io: OsIO = REAL_OS) -> tuple[int, bool]:
 
 
 def _is_made_direct(fd: int, os_io: OsIO) -> bool:
-    # Not when it is opened: a refused O_DIRECT may leave the file that O_CREAT made.
+    # Not at the opening: a refused O_DIRECT could leave the file that O_CREAT made.
     try:
         os_io.set_direct(fd, is_direct=True)
     except OSError as error:
@@ -323,15 +321,15 @@ def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, boo
 def measure_writes(
     fd: int, memory: Any, *, seconds: float, max_bytes: int, os_io: OsIO = REAL_OS
 ) -> tuple[int, float]:
-    """Fill an empty file for a while, fsync included; return its size in bytes and the bytes per second.
+    """Fill an empty file for a while, with an fsync; return its size in bytes and the bytes per second.
 
     Parameters
     ----------
-    fd : of the empty file
+    fd : the empty file, open
     memory : (>= 4 MiB,) uint8, page-aligned; overwritten
-    seconds : how long to write, fsync not counted
+    seconds : time to write, fsync not counted
     max_bytes : size at which to stop earlier
-    os_io : the system calls to make
+    os_io : the system calls
 
     Raises
     ------
@@ -351,17 +349,17 @@ def measure_random_reads(
     read_bytes: int = ALIGNMENT,
     start: int = 0,
 ) -> float:
-    """Return the random reads per second that the device keeps up.
+    """Return the device's sustained random reads per second.
 
     Parameters
     ----------
-    fd : of the file
+    fd : the open file
     size : bytes of the file to read from
     memory : (>= depth * read_bytes,) uint8, page-aligned; overwritten
     depth : reads in flight
-    seconds : how long to measure at a time, at least twice and until the rate is steady
-    read_bytes : of one read, a multiple of 4096
-    start : byte of the file, a multiple of 4096, from which on they are read
+    seconds : time per phase; there are at least two phases, until the rate is steady
+    read_bytes : bytes per read, a multiple of 4096
+    start : first byte in the file, a multiple of 4096
 
     Raises
     ------
@@ -374,11 +372,11 @@ def measure_random_reads(
 
 
 def measure_depth(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> tuple[float, int]:
-    """Return the reads of 4 KiB per second that the device keeps up, and how many in flight that takes.
+    """Return the sustained 4 KiB reads per second, and their number in flight.
 
     Parameters
     ----------
-    fd, size, memory, seconds, start : as of `measure_random_reads`, memory for the deepest of `DEPTHS`
+    fd, size, memory, seconds, start : as in `measure_random_reads`, with memory for the deepest of `DEPTHS`
 
     Raises
     ------
@@ -391,17 +389,17 @@ def measure_depth(fd: int, size: int, memory: Any, *, seconds: float, start: int
         if rate <= best_rate * _WORTH:
             break
         best_rate, best_depth = rate, depth
-        if rate * _LONGEST_WAIT_S < depth:  # what it has to do is in the queue already
+        if rate * _LONGEST_WAIT_S < depth:  # a deeper queue only makes reads wait
             break
     return best_rate, best_depth
 
 
 def measure_latency(fd: int, size: int, memory: Any, *, start: int = 0) -> float:
-    """Return the seconds of a read of 4 KiB with nothing beside it: the median of some.
+    """Return the seconds for a single 4 KiB read without other load: the median of several.
 
     Parameters
     ----------
-    fd, size, memory, start : as of `measure_random_reads`
+    fd, size, memory, start : as in `measure_random_reads`
 
     Raises
     ------
@@ -414,15 +412,15 @@ def measure_latency(fd: int, size: int, memory: Any, *, start: int = 0) -> float
 
 
 def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
-    """Return the bytes per second of large reads in file order that the device keeps up.
+    """Return the sustained bytes per second for large reads in file order.
 
     Parameters
     ----------
-    fd : of the file
+    fd : the open file
     size : bytes of the file to read from
     memory : (>= 4 MiB,) uint8, page-aligned; overwritten
-    seconds : how long to measure at a time, at least twice and until the rate is steady
-    start : byte of the file, a multiple of 4096, from which on they are read
+    seconds : time per phase; there are at least two phases, until the rate is steady
+    start : first byte in the file, a multiple of 4096
 
     Raises
     ------
@@ -436,13 +434,13 @@ def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float,
 def measure_mixed_writes(
     fd: int, size: int, memory: Any, writes: WriteLoad, *, seconds: float, start: int = 0
 ) -> float:
-    """Return what a device does of a sweep and of writes at once, over what it does of them in turns.
+    """Return the combined rate for a sweep and parallel writes, relative to taking turns.
 
     Parameters
     ----------
-    fd, size, memory, start : of the file that is swept, as of `measure_sequential_reads`
-    writes : to another file, which is overwritten
-    seconds : how long to measure either, and both
+    fd, size, memory, start : the swept file, as in `measure_sequential_reads`
+    writes : writes to another file, which is overwritten
+    seconds : time for each load alone, and for both together
 
     Raises
     ------
@@ -454,13 +452,13 @@ def measure_mixed_writes(
 
 
 def measure_mixed_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
-    """Return what a device does of a sweep and of random reads at once, over what it does of them in turns.
+    """Return the combined rate for a sweep and parallel random reads, relative to taking turns.
 
     Parameters
     ----------
-    fd, size, start : as of `measure_random_reads`
+    fd, size, start : as in `measure_random_reads`
     memory : (>= 4 MiB + 256 * 4 KiB,) uint8, page-aligned; overwritten
-    seconds : how long to measure either, and both
+    seconds : time for each load alone, and for both together
 
     Raises
     ------
@@ -479,7 +477,7 @@ def measure_mixed_reads(fd: int, size: int, memory: Any, *, seconds: float, star
 def random_extents(size: int, *, read_bytes: int, start: int = 0) -> Extents:
     """Return reads of ``read_bytes`` anywhere in ``size`` bytes from ``start`` on.
 
-    At other places each time: a cache in front of the device may remember the last ones.
+    The places differ each time, because a cache of the device may hold the last ones.
     """
     places = size // read_bytes
     chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
@@ -487,7 +485,7 @@ def random_extents(size: int, *, read_bytes: int, start: int = 0) -> Extents:
 
 
 def sweep_load(fd: int, size: int, memory: Any, *, start: int = 0) -> ReadLoad:
-    """Return reads in file order, from anywhere in a file on; for the parameters see `measure_sequential_reads`."""
+    """Return reads in file order from a random place on; for the parameters see `measure_sequential_reads`."""
     count = size // SEQUENTIAL_BYTES
     first = np.random.default_rng().integers(count)  # as above
     offset = start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES
@@ -497,7 +495,7 @@ def sweep_load(fd: int, size: int, memory: Any, *, start: int = 0) -> ReadLoad:
 
 
 def bare_extents(offset: IdArray, length: int) -> Extents:
-    """Return reads that no row wants: the bytes are fetched and dropped."""
+    """Return reads without rows: the bytes are fetched and dropped."""
     nothing = np.zeros(offset.shape[0], np.int64)
     return Extents(offset=offset, length=np.full_like(nothing, length), row_begin=nothing, row_end=nothing)
 
@@ -509,26 +507,26 @@ def noise(memory: Any) -> Any:
     return chunk
 
 
-# A fifth of a second of a load says what the next five seconds bring to 7% (median; 19% in one case in ten) on a
-# virtual disk whose rate wanders by a third within half a minute; 0.8 s say it to 6%. Runs learn what takes longer.
+# A phase of 0.2 s predicts the rate of the next five seconds to 7% (median; 19% in one case in ten), on a virtual disk
+# whose rate varies by a third within half a minute; 0.8 s predicts it to 6%. Slower changes are learnt from runs.
 PHASE_S: Final = 0.08
 _MIXED_S: Final = 0.06
 _FILE_BYTES: Final = 256 * 2**20  # of a new file
-_BESIDE_BYTES: Final = 64 * 2**20  # of another, which is overwritten beside a sweep over the first
+_BESIDE_BYTES: Final = 64 * 2**20  # of another file, overwritten during a sweep over the first
 
 
 def probe_file(path: Path, start: int, num_bytes: int, os_io: OsIO) -> DeviceProfile:
-    """Measure reads of a file; its device has no rate of writes.
+    """Measure a file's reads. The profile has no write rate.
 
     Parameters
     ----------
     path : the file
-    start, num_bytes : where in it, multiples of 4096
+    start, num_bytes : range in the file, multiples of 4096
 
     Raises
     ------
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     file, is_direct = open_existing(path, os_io)
     with file as fd:
@@ -536,7 +534,7 @@ def probe_file(path: Path, start: int, num_bytes: int, os_io: OsIO) -> DevicePro
 
 
 def probe_folder(folder: Path, os_io: OsIO) -> DeviceProfile:
-    """Measure writes of, and reads from, a new file.
+    """Measure writes to a new file, and reads from it.
 
     Raises
     ------
@@ -565,17 +563,17 @@ def probe_folder(folder: Path, os_io: OsIO) -> DeviceProfile:
 def probe_writes(
     folder: Path, swept: tuple[Path, tuple[int, int]] | None, os_io: OsIO
 ) -> tuple[float, float]:
-    """Return the bytes per second that a new file in ``folder`` takes, and `DeviceProfile.mixed_writes`.
+    """Return the bytes per second for writing a new file in ``folder``, and `DeviceProfile.mixed_writes`.
 
     Parameters
     ----------
-    folder : the file's
-    swept : another file on the same device, and the bytes of it that are read beside writes; None: there is none
+    folder : the new file's folder
+    swept : another file on the same device, and its byte range for reads parallel to the writes. None without one.
 
     Raises
     ------
     StoreOpenError
-        No file can be made in ``folder``.
+        No file can be created in ``folder``.
     OSError
         The device failed, or is full.
     """
@@ -597,7 +595,7 @@ def _fill(fd: int, memory: Any, os_io: OsIO) -> tuple[int, float]:
 
 
 def _mixed_writes(fd: int, span: tuple[int, int], beside: int, size: int, memory: Any, os_io: OsIO) -> float:
-    """Return what a sweep over ``span`` of one file and writes to another do at once, over what they do in turns."""
+    """Return the combined rate for a sweep over one file's ``span`` and writes to another, relative to taking turns."""
     writes = WriteLoad(beside, noise(memory), size=size, os_io=os_io)
     start, past = span
     swept = memory[CHUNK_BYTES:]
@@ -605,7 +603,7 @@ def _mixed_writes(fd: int, span: tuple[int, int], beside: int, size: int, memory
 
 
 def _measured(fd: int, num_bytes: int, *, start: int, is_direct: bool) -> DeviceProfile:
-    """Measure the reads of ``num_bytes`` of an open file, from ``start`` on."""
+    """Measure reads of ``num_bytes`` from an open file, from ``start`` on."""
     deep, wide = max(DEPTHS) * ALIGNMENT, WIDE_DEPTH * WIDE_BYTES
     memory = mapped_bytes(max(deep, DEFAULT_DEPTH * MEDIUM_BYTES, wide, 2 * CHUNK_BYTES))
     rate, depth = measure_depth(fd, num_bytes, memory, seconds=PHASE_S, start=start)
@@ -623,5 +621,5 @@ def _measured(fd: int, num_bytes: int, *, start: int, is_direct: bool) -> Device
         mixed_reads=measure_mixed_reads(fd, num_bytes, memory, seconds=_MIXED_S, start=start),
         measured_at=time.time(),
     )
-    # A burst of a second or two is over by now.
+    # A burst lasts a second or two and is over by now.
     return found.slowed(random_reads_per_s=random(depth=depth), read_bytes_per_s=in_order())

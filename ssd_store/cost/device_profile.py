@@ -1,8 +1,8 @@
-"""The profile of a storage device: the rates of its probe, and the lessons of later runs. Pure.
+"""A storage device's profile: its probe's rates, and the lessons of later runs. Pure.
 
-For each run the table keeps a median for each kind of access, the newest runs first. A loader gets a weighted median
-over them, in which a newer run counts for more and the probe for as much as two superbatches: a run on a machine that
-was busy with other work moves it little, a device that has changed is followed within a few runs.
+The table keeps a median per run for each kind of access, the newest runs first. A loader uses their weighted median, in
+which a newer run counts for more and the probe for as much as two superbatches. A run on a busy machine changes it
+little, and a changed device is followed within a few runs.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-# Reads of 4, 16 and 64 KiB and in file order, from the features; packs that are written, and read back; rows that a
-# sweep deals out to its batches.
+# Reads of 4, 16 and 64 KiB and in file order, from the features; writes of packs, and reading them back; copies of rows
+# from a sweep to its batches.
 Access: TypeAlias = Literal["small", "medium", "wide", "in_order", "write", "pack_read", "dealt"]
 ACCESSES: Final[tuple[Access, ...]] = get_args(Access)
 OF_READS: Final[frozenset[Access]] = frozenset({"small", "medium", "wide", "in_order", "dealt"})
 OF_SPILL: Final[frozenset[Access]] = frozenset({"write", "pack_read"})
 
-# Larger ratios than a probe can be wrong by: one on a busy machine found a twelfth of what the disk did later.
+# Larger than the error of any probe: one on a busy machine found a twelfth of the disk's later rate.
 RATIO_LIMIT: Final = 16.0
 MOST_RUNS: Final = 16  # kept
-_OLDEST_S: Final = 30 * 86_400.0  # after that the device may be another one, or full
-_PROBE_COUNT: Final = 2.0  # superbatches that a probe counts for
-_MOST_COUNTED: Final = 8.0  # superbatches of a run: a long one is no better
-_FADING: Final = 0.8  # of the weight of the run that came after
+_OLDEST_S: Final = 30 * 86_400.0  # later the device may have changed, or be full
+_PROBE_COUNT: Final = 2.0  # the probe's weight, in superbatches
+_MOST_COUNTED: Final = 8.0  # superbatches of a run that count; more add no precision
+_FADING: Final = 0.8  # relative to the weight of the next newer run
 _MOST_COUNT: Final = 1e9
-_LEAST_SHARE: Final = 1e-6  # of the predicted seconds: what has less of them is not seen in what they took
+_LEAST_SHARE: Final = 1e-6  # of the predicted seconds; an access with less has no visible effect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """One thing that a superbatch did with the disk: what was predicted, of which accesses, and what it took."""
+    """One superbatch's disk use: predicted seconds by kind of access, and measured seconds."""
 
-    predicted: Mapping[Access, float]  # seconds, by the rates of the probe
-    measured_s: float  # of the device alone
+    predicted: Mapping[Access, float]  # seconds at the probe's rates
+    measured_s: float  # use of the device alone
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted seconds, within the limits; 0: nothing is known of it."""
+        """Measured over predicted seconds, within the limits; 0 if unknown."""
         predicted = sum(self.predicted.values())
         if not (0 < predicted < math.inf and 0 < self.measured_s < math.inf):
             return 0.0
@@ -57,21 +57,21 @@ class Observation:
 
 
 class Known(NamedTuple):
-    """What one run says of one kind of access."""
+    """One run's result for one kind of access."""
 
     ratio: float  # median of measured over predicted seconds
-    share: float  # of the predicted seconds that it was seen in: with little it may be others that took long
-    times: float  # superbatches
+    share: float  # of the predicted seconds; with a small share, other accesses may be slow
+    times: float  # number of superbatches
 
     @property
     def weight(self) -> float:
-        """How much it counts for."""
+        """Weight in the median over the runs."""
         return self.share * min(self.times, _MOST_COUNTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What one run says."""
+    """One run's results."""
 
     when: float  # seconds since 1970
     known: Mapping[Access, Known]
@@ -79,21 +79,21 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearntRates:
-    """The lessons of the last runs, the newest first."""
+    """The last runs' lessons, the newest first."""
 
     lessons: tuple[Lesson, ...] = ()
 
     def after(self, lesson: Lesson) -> LearntRates:
-        """Return the table with one more run in it. Pure."""
+        """Return the table with one more run's lesson. Pure."""
         newest_first = sorted((lesson, *self.lessons), key=lambda one: -one.when)
         return LearntRates(lessons=tuple(newest_first[:MOST_RUNS]))
 
     def at(self, now: float) -> LearntRates:
-        """Return the table without what is too old. Pure."""
+        """Return the table without outdated lessons. Pure."""
         return LearntRates(lessons=tuple(one for one in self.lessons if now - one.when <= _OLDEST_S))
 
     def ratio(self, access: Access) -> float:
-        """Return by how much longer ``access`` takes than the probe says; 1: as long. Pure."""
+        """Return the factor by which ``access`` takes longer than the probe predicts. Pure."""
         known = [lesson.known[access] for lesson in self.lessons if access in lesson.known]
         if not known:
             return 1.0
@@ -102,7 +102,7 @@ class LearntRates:
         return weighted_median([(1.0, probe), *found])
 
     def correct(self, rates: IoRates) -> IoRates:
-        """Return what ``rates`` of a probe really are. Pure."""
+        """Return a probe's ``rates`` corrected by the lessons. Pure."""
         times = self.correct_times(rates.times)
         return replace(
             rates,
@@ -116,10 +116,10 @@ class LearntRates:
         )
 
     def correct_times(self, times: ReadTimes) -> ReadTimes:
-        """Return how long reads really take where a probe says ``times``. Pure.
+        """Return a probe's read ``times`` corrected by the lessons. Pure.
 
-        Shorter reads bring no more bytes in a second than longer ones: where a rate that was learnt says otherwise of
-        one of which nothing was, that one gives way.
+        Shorter reads bring no more bytes per second than longer ones. If a learnt rate contradicts a rate without a
+        lesson, the latter is adjusted.
         """
         sizes: list[tuple[Access, float]] = [
             ("small", times.small_per_s * SMALL_BYTES),
@@ -138,19 +138,19 @@ class LearntRates:
         )
 
     def only(self, accesses: Iterable[Access]) -> LearntRates:
-        """Return the part of the table on ``accesses``. Pure."""
+        """Return the table's part about ``accesses``. Pure."""
         kept = frozenset(accesses)
         return LearntRates(lessons=tuple(_some(lesson, kept) for lesson in self.lessons))
 
     def rebased(self, faster: Mapping[Access, float]) -> LearntRates:
-        """Return the table for another probe, whose rates are ``faster`` than those of this one's by factors. Pure."""
+        """Return the table for another probe, whose rates are ``faster`` by these factors. Pure."""
         return LearntRates(lessons=tuple(rebased(lesson, faster) for lesson in self.lessons))
 
 
 def lesson_of(observations: Sequence[Observation], *, when: float) -> Lesson:
-    """Return what the observations of a run say together, in whatever order they came. Pure.
+    """Return a run's combined lesson from its observations. Their order does not matter. Pure.
 
-    What took several kinds of access at once tells of each as much as its share of the predicted seconds.
+    An observation with several kinds of access counts for each kind by its share of the predicted seconds.
     """
     found: dict[Access, list[tuple[float, float]]] = defaultdict(list)
     for one in observations:
@@ -173,7 +173,7 @@ def lesson_of(observations: Sequence[Observation], *, when: float) -> Lesson:
 
 
 def rebased(lesson: Lesson, faster: Mapping[Access, float]) -> Lesson:
-    """Return ``lesson`` for a probe whose rates are ``faster`` by factors than those of the one it speaks of. Pure."""
+    """Return ``lesson`` for another probe, whose rates are ``faster`` by these factors. Pure."""
     known = {
         access: one._replace(ratio=clamped(one.ratio * faster.get(access, 1.0)))
         for access, one in lesson.known.items()
@@ -182,9 +182,9 @@ def rebased(lesson: Lesson, faster: Mapping[Access, float]) -> Lesson:
 
 
 def _in_step(bytes_per_s: Mapping[Access, float], learnt: Collection[Access]) -> dict[Access, float]:
-    """Return the bytes per second of reads, the shortest first, with those that were not ``learnt`` between the others.
+    """Return bytes per second by read size, the shortest first, with unlearnt rates moved between the learnt ones.
 
-    Those that were not measured are 0, and stay so.
+    Unmeasured rates are 0 and stay 0.
     """
     found = dict(bytes_per_s)
     measured = [access for access in found if found[access] > 0]
@@ -198,7 +198,7 @@ def _in_step(bytes_per_s: Mapping[Access, float], learnt: Collection[Access]) ->
 
 
 def weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    """Return the value that half of the weight lies on either side of; between two of them, their mean. Pure.
+    """Return the weighted median: half of the weight is on either side. Between two values, return their mean. Pure.
 
     Parameters
     ----------
@@ -217,7 +217,7 @@ def weighted_median(values: Sequence[tuple[float, float]]) -> float:
 
 
 def clamped(ratio: float) -> float:
-    """Return ``ratio`` within what a probe can be wrong by. Pure."""
+    """Return ``ratio`` within the possible error of a probe. Pure."""
     return min(max(ratio, 1 / RATIO_LIMIT), RATIO_LIMIT)
 
 
@@ -235,12 +235,12 @@ def to_json(learnt: LearntRates) -> list[dict[str, Any]]:
 
 
 def from_json(lessons: Any) -> LearntRates:
-    """Return what `to_json` made.
+    """Return `to_json`'s result as a table.
 
     Raises
     ------
     ValueError, TypeError, KeyError
-        It did not.
+        ``lessons`` is no such result.
     """
     found = [_lesson_from(lesson) for lesson in lessons[:MOST_RUNS]]
     return LearntRates(lessons=tuple(sorted(found, key=lambda one: -one.when)))
@@ -265,18 +265,18 @@ def _some(lesson: Lesson, kept: frozenset[Access]) -> Lesson:
     return Lesson(when=lesson.when, known=known)
 
 
-PROFILE_VERSION: Final = 3  # 1 held the rates of bursts; 2 knew neither latency nor what runs had learnt
-# A probe that went wrong must not make every page a request of its own, or read everything in between.
+PROFILE_VERSION: Final = 3  # version 1 held burst rates; version 2 lacked latency and lessons
+# A wrong probe must not turn every page into a separate request, or bridge every hole.
 MIN_GAP_BYTES, MAX_GAP_BYTES = 4096, 65536
-DISAGREEMENT: Final = 1 / 3  # a rate this far off makes a remembered profile worthless
-# Bytes in file order in the time of one at random, in reads of 4 KiB: 4 to 20 of SSDs, 61 of a cloud's volumes. Above
-# it is a hard disk, or an SSD that was busy with other work while it was measured.
+DISAGREEMENT: Final = 1 / 3  # a rate this far off makes a remembered profile invalid
+# Bytes in file order in the time of one random byte, in reads of 4 KiB: 4 to 20 for SSDs, 61 for a cloud's volumes.
+# Above it the device is a hard disk, or an SSD that was busy during the measurement.
 _MOST_SEQUENTIAL: Final = 100.0
 _MAX_RATE: Final = 1e15  # bytes or requests a second
-_AS_FAST: Final = 0.85  # of a rate that was measured before: less is no noise
+_AS_FAST: Final = 0.85  # of an earlier rate; below it the change is more than noise
 _MIXED: Final = (1 / 16, 16.0)
-# A queue holds what the device reads while its thread waits for a core: less would leave the device idle then, more
-# would make everybody else's reads wait behind it.
+# A queue holds the device's work while the thread waits for a core. With less work the device would be idle then; with
+# more, the reads of all other users would wait behind it.
 _CORE_WAIT_S: Final = 0.004
 _SHALLOWEST, _DEEPEST = 64, 1024
 
@@ -293,28 +293,27 @@ _FIELD_OF: Final[Mapping[Access, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProfile:
-    """The rates of one device as its probe found them, as one process can get them, and what runs made of them."""
+    """One device's rates from its probe, as one process can reach them, with the runs' lessons."""
 
     random_reads_per_s: float  # of 4 KiB
     read_bytes_per_s: float  # sequential
-    write_bytes_per_s: float  # sequential; 0: only reads were measured
+    write_bytes_per_s: float  # sequential; 0 if only reads were measured
     queue_depth: int  # the smallest that reaches the random rate
-    is_direct: bool  # False: measured through the page cache, good for nothing but proportions
-    medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0: not measured
-    wide_reads_per_s: float = 0.0  # random, of `WIDE_BYTES`; 0: not measured
-    latency_s: float = 0.0  # of one read of 4 KiB with nothing beside it; 0: not measured
-    mixed_writes: float = (
-        1.0  # what it does of a sweep and of writes at once, over what it does of them in turns
-    )
-    mixed_reads: float = 1.0  # likewise of a sweep and random reads
-    is_confirmed: bool = False  # reads were measured twice, with rates alike
-    is_scratch: bool = False  # of a small new file, which a cache in front of the device may have held
+    is_direct: bool  # False if measured through the page cache, where only proportions count
+    medium_reads_per_s: float = 0.0  # random, of `MEDIUM_BYTES`; 0 if not measured
+    wide_reads_per_s: float = 0.0  # random, of `WIDE_BYTES`; 0 if not measured
+    latency_s: float = 0.0  # one read of 4 KiB without other load; 0 if not measured
+    # Combined rate of a sweep and parallel writes, relative to taking turns.
+    mixed_writes: float = 1.0
+    mixed_reads: float = 1.0  # the same for a sweep and random reads
+    is_confirmed: bool = False  # two measurements of the reads agreed
+    is_scratch: bool = False  # measured on a small new file, which a cache of the device may have held
     measured_at: float = 0.0  # seconds since 1970
     learnt: LearntRates = field(default_factory=LearntRates)
 
     @property
     def times(self) -> ReadTimes:
-        """How long reads take by their size, as far as it is known by now."""
+        """Seconds of a read by its size, with the lessons so far."""
         probed = ReadTimes(
             small_per_s=self.random_reads_per_s,
             medium_per_s=self.medium_reads_per_s,
@@ -325,36 +324,36 @@ class DeviceProfile:
 
     @property
     def sweep_gap_bytes(self) -> int:
-        """Longest hole between two wanted pages that a sweep reads through."""
+        """Longest hole between two needed pages that a sweep bridges."""
         return max(self.times.sweep_gap_bytes(most=MAX_GAP_BYTES), MIN_GAP_BYTES)
 
     def row_gap_bytes(self, row_bytes: int) -> int:
-        """Return the longest hole between two wanted rows that a batch reads through. Pure."""
+        """Return the longest hole between two needed rows that a batch's reads bridge. Pure."""
         return self.times.gap_bytes(mean_extent_bytes(row_bytes), most=MAX_GAP_BYTES)
 
     @property
     def ring_depth(self) -> int:
-        """Reads to hold in flight: a power of two, and as many as keep the device busy while a thread has no core."""
+        """Reads in flight: a power of two, enough to keep the device busy while a thread waits for a core."""
         needed = self.times.small_per_s * (self.latency_s + _CORE_WAIT_S)
         enough = 1 << math.ceil(math.log2(max(needed, 1.0)))
         return min(max(enough, self.queue_depth, _SHALLOWEST), _DEEPEST)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every rate was measured."""
+        """Every rate was measured."""
         return self.write_bytes_per_s > 0 and self.has_reads
 
     @property
     def has_reads(self) -> bool:
-        """Whether the rates of all reads were measured."""
+        """All read rates were measured."""
         return self.medium_reads_per_s > 0 and self.wide_reads_per_s > 0
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether no idle SSD has such rates, and nothing confirmed them: the device may have been busy meanwhile.
+        """No idle SSD has such rates, and no second probe confirmed them: the device may have been busy.
 
-        Reads of more bytes do not come more often than those of fewer, and reads in file order bring about as many
-        bytes as long ones at random.
+        Longer reads cannot be more frequent than shorter ones. Reads in file order bring about as many bytes as long
+        random reads.
         """
         small, medium, wide = self.random_reads_per_s, self.medium_reads_per_s, self.wide_reads_per_s
         in_order = self.read_bytes_per_s / WIDE_BYTES
@@ -368,17 +367,14 @@ class DeviceProfile:
         return is_odd and self.has_reads and not self.is_confirmed
 
     def disagrees_with(self, *, random_reads_per_s: float, read_bytes_per_s: float | None = None) -> bool:
-        """Return whether a rate seen since is off by more than a third, so that this is worthless. Pure."""
+        """Return True if a later rate is off by more than a third, so that this profile is invalid. Pure."""
         ratios = [random_reads_per_s / self.random_reads_per_s]
         if read_bytes_per_s is not None:
             ratios.append(read_bytes_per_s / self.read_bytes_per_s)
         return not all(1 - DISAGREEMENT <= ratio <= 1 / (1 - DISAGREEMENT) for ratio in ratios)
 
     def slowed(self, *, random_reads_per_s: float, read_bytes_per_s: float) -> DeviceProfile:
-        """Return it with the rates of reads that were measured once more, where they have fallen by more than noise.
-
-        Pure.
-        """
+        """Return the profile with newly measured rates, if they have fallen by more than noise. Pure."""
         random = random_reads_per_s / self.random_reads_per_s
         in_order = read_bytes_per_s / self.read_bytes_per_s
         random, in_order = (ratio if ratio < _AS_FAST else 1.0 for ratio in (random, in_order))
@@ -391,11 +387,11 @@ class DeviceProfile:
         )
 
     def measured_again(self, probe: DeviceProfile) -> DeviceProfile:
-        """Return ``probe`` with what was learnt of this device, of which a probe knows nothing. Pure."""
+        """Return ``probe`` with the lessons about this device. Pure."""
         return replace(probe, learnt=self.learnt.rebased(self.faster_in(probe)))
 
     def faster_in(self, probe: DeviceProfile) -> dict[Access, float]:
-        """Return by how much faster than here each kind of access is in ``probe``, where both know it. Pure."""
+        """Return the factors by which ``probe`` is faster, for each kind of access that both measured. Pure."""
         found: dict[Access, float] = {}
         for access, name in _FIELD_OF.items():
             before, after = float(getattr(self, name)), float(getattr(probe, name))
@@ -404,26 +400,26 @@ class DeviceProfile:
         return found
 
     def taught(self, lesson: Lesson) -> DeviceProfile:
-        """Return it with what one more run has learnt. Pure."""
+        """Return the profile with one more run's lesson. Pure."""
         return replace(self, learnt=self.learnt.after(lesson))
 
     def at(self, now: float) -> DeviceProfile:
-        """Return it without what was learnt too long ago. Pure."""
+        """Return the profile without outdated lessons. Pure."""
         return replace(self, learnt=self.learnt.at(now))
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as plain values. Pure."""
+        """Return the profile as plain values. Pure."""
         plain = asdict(replace(self, learnt=LearntRates()))
         return {"version": PROFILE_VERSION, **plain, "learnt": to_json(self.learnt)}
 
 
 def parse_profile(body: dict[str, Any]) -> DeviceProfile:
-    """Return what `DeviceProfile.to_json` made.
+    """Return the profile from `DeviceProfile.to_json`'s result.
 
     Raises
     ------
     ValueError, TypeError, KeyError, OverflowError
-        It did not, or another version did.
+        ``body`` is no such result, or of another version.
     """
     if body["version"] != PROFILE_VERSION:
         raise ValueError(f"version {body['version']}")
@@ -433,7 +429,7 @@ def parse_profile(body: dict[str, Any]) -> DeviceProfile:
         if one.name.endswith("_per_s")
     }
     depth = int(body["queue_depth"])
-    # Wide enough for every device there is; a rate of 1e-300 makes times that no float holds.
+    # Wide enough for every existing device. A rate of 1e-300 would give times beyond float64.
     needed = all(1 <= numbers[name] <= _MAX_RATE for name in ("random_reads_per_s", "read_bytes_per_s"))
     is_possible = needed and all(rate == 0 or 1 <= rate <= _MAX_RATE for rate in numbers.values())
     if not is_possible or not 1 <= depth <= 4096:

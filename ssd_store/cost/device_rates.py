@@ -1,6 +1,6 @@
-"""Rates of the devices under the features and the spill folder: found for the cost model, then learnt in a run.
+"""Rates of the devices under the features and the spill folder, found for the cost model and corrected in a run.
 
-`RateLearner` learns from the superbatches that a run reads. `DeviceClock` shares the device's time among simultaneous
+`RateLearner` learns from the superbatches that a run reads. `DeviceClock` divides the device's time among simultaneous
 users.
 """
 
@@ -44,12 +44,10 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-SMALLEST_PROBED_BYTES: Final = (
-    64 * 2**20
-)  # a smaller file is read in a blink, and says nothing about its device
-_BLOCK_BYTES: Final = 512  # in which a status counts, whatever the file system's own are
-_WHOLE: Final = 0.9  # of a file's bytes: with fewer it has holes, or is compressed
-# Until runs have learnt it: sweeps copied rows at 0.6 to 1.6 GB/s while the disk had too little to do.
+SMALLEST_PROBED_BYTES: Final = 64 * 2**20  # reading a smaller file is too short to measure its device
+_BLOCK_BYTES: Final = 512  # unit of st_blocks on every file system
+_WHOLE: Final = 0.9  # share of a file's bytes; below it the file has holes or is compressed
+# Before any lesson: sweeps copied rows at 0.6 to 1.6 GB/s on an underused disk.
 _DEALT_BYTES_PER_S: Final = 1e9
 
 # A modest SSD, for files too small to measure and devices that cannot be measured.
@@ -66,18 +64,18 @@ DEFAULT_PROFILE: Final = DeviceProfile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRates:
-    """The rates of the devices that a loader uses: by their probes, and by all that is known."""
+    """The rates for a loader's devices: the probes', and with all lessons."""
 
     probed: IoRates
     rates: IoRates
     features_folder: Path
     reads: DeviceProfile
-    spill_folder: Path | None  # of another device; None: packs are on that of the features, or there are none
+    spill_folder: Path | None  # on another device; None on the features' device, or without packs
     spill: DeviceProfile
 
     @property
     def is_assumed(self) -> bool:
-        """Whether nothing was measured, so that nothing can be learnt of it either."""
+        """The rates are assumed, so that no lesson applies to them."""
         return self.probed.is_assumed
 
 
@@ -89,9 +87,9 @@ def rates_of(
     os_io: OsIO = REAL_OS,
     refresh: bool = False,
 ) -> IoRates:
-    """Return the rates at which ``features`` is read, and packs are written and read in ``spill_folder``.
+    """Return the rates for reading ``features``, and for packs in ``spill_folder``.
 
-    As `find_rates`, for those who do not learn from what they read.
+    Like `find_rates`, for a caller that learns no rates.
     """
     return find_rates(features, spill_folder, span=span, os_io=os_io, refresh=refresh).rates
 
@@ -104,34 +102,34 @@ def find_rates(
     os_io: OsIO = REAL_OS,
     refresh: bool = False,
 ) -> FoundRates:
-    """Return the rates at which ``features`` is read, and packs are written and read in ``spill_folder``.
+    """Find the rates for reading ``features``, and for packs in ``spill_folder``.
 
-    They come from the remembered profiles, corrected by what the last runs have learnt. A profile whose rates no idle
-    SSD has is doubted, and so is one of a small new file once there is a large one: the device is probed again, of
-    doubtful rates at each call until two measurements in turn are alike. A device without a profile is probed, and
-    remembered in the user's cache folder: reads of ``features`` itself take 1.3 s, and up to 3 s until they run
-    steadily; writes of a new file without a name in the spill folder 0.6 s. Nothing is written beside the features,
-    but for files without a name beside those with holes, such as a mirror's: holes say nothing about a device. If a
+    The rates come from the remembered profiles, corrected by the lessons of the last runs. A profile with rates that no
+    idle SSD has is doubted, and one of a small new file too once there is a large file. A doubted device is probed
+    again at each call, until two measurements in a row agree. A device without a profile is probed and remembered in
+    the user's cache folder. Reads of ``features`` itself take 1.3 s, and up to 3 s until the rate is steady. Writes of
+    a nameless new file in the spill folder take 0.6 s. Next to the features nothing is written, with one exception: a
+    file with holes, such as a mirror's, says nothing about its device, so a nameless file next to it is probed. If a
     probe fails, or the file is too small for one, the rates are those of a modest SSD.
 
     Parameters
     ----------
     features : path
-        The file of feature rows.
+        The file with the feature rows.
     spill_folder : path, optional
-        An existing folder. None: nothing will be spilled.
+        An existing folder. None means that nothing will be spilled.
     span : (int, int), optional
-        The first byte of the file to be read, a multiple of 4096, and the byte behind the last; defaults to all of it.
-        A hole of a file says nothing about its device.
+        The first byte of the file to be read, a multiple of 4096, and the byte after the last; defaults to the whole
+        file. A hole in the file says nothing about its device.
     os_io : OsIO
-        The system calls to make.
+        The system calls.
     refresh : bool
         Probe even if a profile is remembered.
     """
     path = Path(features)
     reads = _read_profile(path, span, os_io, refresh=refresh)
     spill, is_one_device = reads, True
-    # Measured rates are compared with measured ones only: if the reads are assumed, so are the writes.
+    # Measured rates are compared only with measured ones. If the reads are assumed, the writes are too.
     if spill_folder is not None and reads is not DEFAULT_PROFILE:
         try:
             spill, is_one_device = _spill_profile(
@@ -153,7 +151,7 @@ def find_rates(
 
 
 def _io_rates(reads: DeviceProfile, spill: DeviceProfile, *, is_one_device: bool) -> IoRates:
-    """Return what the probes of the device of the features and of that of packs say. Pure."""
+    """Return the rates from the profiles for the features' device and for the packs' device. Pure."""
     return IoRates(
         random_reads_per_s=reads.random_reads_per_s,
         read_bytes_per_s=reads.read_bytes_per_s,
@@ -173,7 +171,7 @@ def _io_rates(reads: DeviceProfile, spill: DeviceProfile, *, is_one_device: bool
 def _read_profile(
     features: Path, span: tuple[int, int] | None, os_io: OsIO, *, refresh: bool
 ) -> DeviceProfile:
-    """Return the profile of the device under ``features``, or `DEFAULT_PROFILE` if it cannot be measured."""
+    """Return the profile for the device under ``features``, or `DEFAULT_PROFILE` if it cannot be measured."""
     known = remembered_profile(features.parent)
     usable = known if known is not None and known.has_reads and not known.is_doubtful else None
     if usable is not None and not usable.is_scratch and not refresh:
@@ -206,9 +204,9 @@ def _spill_profile(
     *,
     refresh: bool,
 ) -> tuple[DeviceProfile, bool]:
-    """Return the profile of the device under ``folder``, and whether it is that of ``features``, ``reads``."""
+    """Return the profile for the device under ``folder``, and True if ``features`` with profile ``reads`` is on it."""
     if os_io.stat(folder).st_dev == os_io.stat(features).st_dev:
-        # A device without a rate of writes was probed by its features alone; its spill folder comes only now.
+        # A profile without write rates comes from reading the features alone, so the writes are probed now.
         if reads.write_bytes_per_s == 0:
             rate, mixed = probe_writes(folder, _swept(features, span, os_io), os_io)
             reads = replace(reads, write_bytes_per_s=rate, mixed_writes=mixed)
@@ -222,13 +220,13 @@ def _spill_profile(
 
 
 def _is_sparse(status: os.stat_result) -> bool:
-    """Return whether some of a file is holes, as of a mirror: these are read as fast as memory. Pure."""
+    """Return True if a part of the file is holes, as in a mirror: holes are read as fast as memory. Pure."""
     held = _BLOCK_BYTES * status.st_blocks
-    return 0 < held < _WHOLE * status.st_size  # of none at all some network file systems tell nothing
+    return 0 < held < _WHOLE * status.st_size  # some network file systems report 0 blocks
 
 
 def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[Path, tuple[int, int]] | None:
-    """Return what can be read of ``features`` beside writes; None: too little, or holes."""
+    """Return a range in ``features`` for reads parallel to writes, or None if it is too small or has holes."""
     status = os_io.stat(features)
     start, past = (0, status.st_size) if span is None else span
     if past - start < SMALLEST_PROBED_BYTES or (span is None and _is_sparse(status)):
@@ -239,10 +237,10 @@ def _swept(features: Path, span: tuple[int, int] | None, os_io: OsIO) -> tuple[P
 def _measured_again(
     known: DeviceProfile | None, measured: DeviceProfile, *, keeps_writes: bool
 ) -> DeviceProfile:
-    """Return ``measured`` with what is left of what was known before: what was learnt, and rates of writes. Pure."""
+    """Return ``measured`` with the earlier profile's remaining parts: lessons, and write rates. Pure."""
     if known is None:
         return measured
-    # Rates of no idle SSD may be those of a busy one, of which the writes are no better.
+    # Impossible rates may come from a busy SSD, and then its write rates are wrong too.
     if keeps_writes and measured.write_bytes_per_s == 0 and not known.is_doubtful:
         measured = replace(
             measured, write_bytes_per_s=known.write_bytes_per_s, mixed_writes=known.mixed_writes
@@ -253,21 +251,21 @@ def _measured_again(
     return replace(known.measured_again(measured), is_confirmed=is_alike)
 
 
-_LEAST_S: Final = 0.02  # predicted of what is observed: shorter reads are mostly their own beginning and end
-_MOST_OBSERVED: Final = 4096  # of a run: a longer one forgets its oldest superbatches
+_LEAST_S: Final = 0.02  # predicted, of an observation; shorter reads mostly measure their start and end
+_MOST_OBSERVED: Final = 4096  # of a run; a longer one drops its oldest superbatches
 
 
 class RateLearner:
-    """Observes the superbatches of a run, and adds what they say to the remembered profiles. Thread-safe.
+    """Observes a run's superbatches, and adds their lesson to the remembered profiles. Thread-safe.
 
-    Whoever closes it adds to what is remembered by then; of two that do so at the same time one may be forgotten, and
-    neither is damaged. A forked child of the process that made it adds nothing.
+    `close` adds the lesson to the profile on the disk at that time. If two processes close at the same time, one lesson
+    may be lost, but the profile stays valid. A forked child of the creating process adds nothing.
 
     Parameters
     ----------
-    found : the rates that the run began with
-    os_io : the system calls to make
-    now : the seconds since 1970
+    found : the rates at the run's start
+    os_io : the system calls
+    now : seconds since 1970
     """
 
     def __init__(
@@ -282,18 +280,18 @@ class RateLearner:
 
     @property
     def observations(self) -> tuple[Observation, ...]:
-        """What was observed so far."""
+        """The observations so far."""
         with self._lock:
             return tuple(self._observations)
 
     def observe(self, counts: MissCounts, strategy: Strategy, *, staged_s: float, read_s: float) -> None:
-        """Take note of a superbatch that was read.
+        """Record a superbatch that was read.
 
         Parameters
         ----------
-        counts : of its missing rows
-        strategy : by which they were read
-        staged_s, read_s : that the disk was used before its first batch, and for its batches
+        counts : its missing rows' counts
+        strategy : the strategy that read them
+        staged_s, read_s : seconds on the disk before its first batch, and for its batches
         """
         found = observed(counts, strategy, self._found.probed, staged_s=staged_s, read_s=read_s)
         with self._lock:
@@ -301,7 +299,7 @@ class RateLearner:
             del self._observations[:-_MOST_OBSERVED]
 
     def close(self) -> None:
-        """Remember what was learnt. Idempotent; a failure is only logged."""
+        """Remember the lesson. Idempotent. A failure is only logged."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -318,13 +316,13 @@ class RateLearner:
     def _remember(
         self, folder: Path, begun_with: DeviceProfile, lesson: Lesson, accesses: Collection[Access]
     ) -> None:
-        """Add the part of ``lesson`` on ``accesses`` to what is remembered of the device of ``folder`` by now."""
+        """Add the part of ``lesson`` about ``accesses`` to the remembered profile for ``folder``'s device."""
         known = remembered_profile(folder)
         of_device = LearntRates(lessons=(lesson,)).only(accesses).lessons[0]
-        # What cannot be remembered at the beginning of a run is no better known at its end.
+        # A device without a profile at the start of a run has none at its end.
         if known is None or not of_device.known:
             return
-        # Somebody may have measured the device anew since this run began.
+        # Another process may have measured the device again since this run began.
         of_device = rebased(of_device, begun_with.faster_in(known))
         remember_profile(folder, known.taught(of_device), os_io=self._os_io)
 
@@ -332,14 +330,14 @@ class RateLearner:
 def observed(
     counts: MissCounts, strategy: Strategy, rates: IoRates, *, staged_s: float, read_s: float
 ) -> Sequence[Observation]:
-    """Return what a superbatch says of the rates of a probe: seconds of each kind of access, and what they took. Pure.
+    """Return a superbatch's observations: predicted seconds for each kind of access, and the measured seconds. Pure.
 
     Parameters
     ----------
-    counts : of its missing rows
-    strategy : by which they were read
-    rates : of the probe
-    staged_s, read_s : that the disk was used before its first batch, and for its batches
+    counts : its missing rows' counts
+    strategy : the strategy that read them
+    rates : the probe's rates
+    staged_s, read_s : seconds on the disk before its first batch, and for its batches
     """
     if strategy == "direct":
         pairs = [(_direct(counts, rates), staged_s + read_s)]
@@ -367,11 +365,11 @@ def _swept_observation(counts: MissCounts, rates: IoRates) -> dict[Access, float
 
 
 def _packing(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
-    """Return the seconds of a sweep that writes packs, by what they are spent on."""
+    """Return the seconds for a sweep that writes packs, by kind of access."""
     read, write = _swept_observation(counts, rates), counts.pack_bytes / rates.write_bytes_per_s
     read_s = sum(read.values())
     found: dict[Access, float] = {**read, "write": write}
-    if not rates.is_one_device:  # then the faster of them leaves no trace
+    if not rates.is_one_device:  # the faster one has no effect on the time
         found = read if read_s > write else {"write": write}
     faster = rates.packing_seconds(read_s, write) / max(sum(found.values()), 1e-300)
     parts = {access: seconds * faster for access, seconds in found.items()}
@@ -379,36 +377,36 @@ def _packing(counts: MissCounts, rates: IoRates) -> dict[Access, float]:
 
 
 def _by_size(rates: IoRates, requests: int, num_bytes: int, seconds: float) -> dict[Access, float]:
-    """Return the ``seconds`` of reads, by the rates that they follow from."""
+    """Return the ``seconds`` of reads, divided among the rates that determine them."""
     found: dict[Access, float] = {}
     for access, share in rates.times.shares(num_bytes / max(requests, 1)).items():
         found[access] = share * seconds
     return found
 
 
-# Of a wait for a core: what the device stands still. It works on for as long as it has requests; in 186 superbatches on
-# two busy cores 0.7 to 0.8 of the waits came on top of what the same reads took while the cores were idle.
+# Share of a wait for a core in which the device is idle. The device works on while it has requests: in 186 superbatches
+# on two busy cores, the reads took longer than with idle cores by 0.7 to 0.8 of the waits.
 _LOST: Final = 0.75
 
 
 class DeviceUse:
-    """The seconds of one use of the device: a fair share of the time in which others used it as well."""
+    """One use's seconds on the device: a fair share of the time shared with other users."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
 
 class DeviceClock:
-    """Shares out the time of a device among those who use it: n at a time get an n-th each. Thread-safe.
+    """Divides a device's time among its users: each of n simultaneous users gets an n-th. Thread-safe.
 
-    The shares add up to the time in which anybody used it, less the time in which a user had no core to ask it for
-    more: a device cannot be faster or slower by that. So what a sweep and the reads that run beside it took can be
-    compared with what a cost model says about each alone.
+    The shares add up to the time in which any user used the device, less the time in which a user had no core to issue
+    requests: a wait for a core must not make the device look slower. The times of a sweep and of parallel reads are
+    then comparable with the cost model's times for each alone.
 
     Parameters
     ----------
-    now : the seconds of a clock
-    waited : the seconds that the calling thread has waited for a core so far
+    now : clock, in seconds
+    waited : seconds that the calling thread has waited for a core so far
     """
 
     def __init__(
@@ -419,11 +417,11 @@ class DeviceClock:
         self._lock = threading.Lock()
         self._num_users = 0
         self._last = 0.0
-        self._share = 0.0  # what somebody who had used the device all along would have got
+        self._share = 0.0  # the share of a user who had used the device all the time
 
     @contextmanager
     def using(self) -> Iterator[DeviceUse]:
-        """Count the block as a use; its seconds are complete when it ends."""
+        """Count the block as a use, whose seconds are complete at its end."""
         use = DeviceUse()
         waited, (began, share) = self._waited(), self._advance(1)
         try:
@@ -434,10 +432,11 @@ class DeviceClock:
             use.seconds = (share_then - share) * _working(waited, ended - began)
 
     def _advance(self, change: int) -> tuple[float, float]:
-        """Account for the time since the last change of users; return the time, and the share so far."""
+        """Add the time since the last change of users; return the current time and the share so far."""
         with self._lock:
-            # Everybody's share grows at the same pace, so one running sum serves all: a use is a difference of it.
-            # The clock is read inside the lock, or time would seem to run backwards for the second of two threads.
+            # All users' shares grow at the same pace, so one running sum serves all: a use is a difference of the sum.
+            # The clock is read inside the lock. Otherwise time would seem to run backwards for the second of two
+            # threads.
             now = self._now()
             if self._num_users > 0:
                 self._share += (now - self._last) / self._num_users
@@ -447,5 +446,5 @@ class DeviceClock:
 
 
 def _working(waited: float, seconds: float) -> float:
-    """Return the share of the ``seconds`` of a use that is left without what was lost to waits for a core. Pure."""
+    """Return the share of a use's ``seconds`` that remains after waits for a core. Pure."""
     return 1 - _LOST * min(max(waited / seconds, 0.0), 1.0) if seconds > 0 else 1.0

@@ -1,7 +1,6 @@
-"""The cost model of an exchange: machines read a superbatch's missing rows each alone, or once for all. Pure.
+"""The cost model for an exchange: machines read a superbatch's missing rows each alone, or once for all. Pure.
 
-Each machine describes itself by the numbers of an `OwnPart`. All machines have the parts of all, and so come to the
-same choice.
+Each machine describes itself by the numbers of an `OwnPart`. All machines hold all parts, and so make the same choice.
 """
 
 from __future__ import annotations
@@ -24,40 +23,39 @@ if TYPE_CHECKING:
 
 ReceivedAs = Literal["staged", "packed"]
 
-# Whoever reads alone waits for nobody: a common sweep must be this much faster.
+# A machine that reads alone waits for no other one, so a common sweep must be this much faster.
 SHARED_GAIN: Final = 1.05
-# Collectives that plan an exchange: that all begin the same one, how many rows each asks for, how many rounds there
-# are, and where they begin. What machines agree on before is gathered whatever they choose.
+# Collectives that plan an exchange: agreement to start, the number of rows that each machine requests, the number of
+# rounds, and their bounds. Facts that the machines agreed on earlier are gathered with either choice.
 _PLAN_COLLECTIVES: Final = 4
-_STEPS_AHEAD: Final = 2  # that ids go ahead of their rows
+_STEPS_AHEAD: Final = 2  # steps by which ids precede their rows
 _ID_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkRates:
-    """What the network between the machines does while all of them send and receive at once."""
+    """The network's rates between the machines while all of them send and receive."""
 
-    bytes_per_s: float  # that a machine sends, and receives at the same time
-    latency_s: float  # of a collective without bytes
+    bytes_per_s: float  # per machine, sending and receiving at the same time
+    latency_s: float  # of a collective without data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPart:
-    """What a machine tells the others of the rows of a table that it misses, and of its disk and network.
+    """A machine's report to the others about its missing rows of a table, its disk and its network.
 
     Every field is a number that a float64 holds.
     """
 
     unique_rows: float
-    sweep_requests: float  # of a sweep for them, over the whole file
+    sweep_requests: float  # of a sweep for these rows, over the whole file
     sweep_bytes: float
-    gap_bytes: float  # the longest hole that its sweeps read through
-    own_s: float  # to read them alone in the best way; inf: this machine does not have all rows
-    write_s: (
-        float  # to write what it receives into packs; 0: it stays in memory; inf: there is no room for it
-    )
-    read_back_s: float  # of those packs, and to deal them out
-    is_one_device: float  # 1: packs are on the device of the features; 0: they are not
+    gap_bytes: float  # longest hole that its sweeps bridge
+    own_s: float  # to read the rows alone in the best way; inf if this machine lacks some rows
+    # Seconds to write received rows into packs; 0 if they stay in memory, inf if there is no room.
+    write_s: float
+    read_back_s: float  # to read these packs back and distribute the rows
+    is_one_device: float  # 1 if packs are on the features' device, else 0
     small_per_s: float  # the rates of `ReadTimes`
     medium_per_s: float
     wide_per_s: float
@@ -76,22 +74,22 @@ class OwnPart:
         received_as: ReceivedAs | None,
         gap_bytes: int,
     ) -> Self:
-        """Return the part of this machine. Pure.
+        """Return this machine's part. Pure.
 
-        From the rates as they were measured: what a run learns of common sweeps is the factor of `choose_exchange`.
+        It contains the measured rates. The lessons of common sweeps are the factor of `choose_exchange`.
 
         Parameters
         ----------
-        counts : of its missing rows
-        rates : of its devices
-        network : as it measured it
-        own_s : predicted for the best way to read them alone; inf: it does not have all rows
-        received_as : where rows from other machines go, of `place_received`; None: there is no room for them
-        gap_bytes : the longest hole that a sweep reads through, as counted for
+        counts : its missing rows' counts
+        rates : its devices' rates
+        network : its measured network rates
+        own_s : predicted seconds for reading the rows alone in the best way; inf if the machine lacks some rows
+        received_as : home for received rows, from `place_received`. None means that there is no room.
+        gap_bytes : longest hole that a sweep bridges, as in the counts
         """
         times = rates.times
         write = counts.pack_bytes / rates.write_bytes_per_s
-        # What arrives is dealt out as what a sweep of its own brings.
+        # Received rows are distributed like those of an own sweep.
         after = rates.dealing_seconds(counts.unique_rows * counts.row_bytes)
         if received_as == "packed":
             after = rates.dealing_seconds(counts.pack_bytes) + counts.pack_bytes / rates.pack_read_bytes_per_s
@@ -113,7 +111,7 @@ class OwnPart:
         )
 
     def to_numbers(self) -> tuple[float, ...]:
-        """Return the fields in their order, to be gathered from all machines. Pure."""
+        """Return the fields in order, for gathering them from all machines. Pure."""
         return astuple(self)
 
     @classmethod
@@ -128,7 +126,7 @@ class OwnPart:
         return cls(**{name: float(number) for name, number in zip(names, numbers, strict=True)})
 
     def read_seconds(self, requests: float, num_bytes: float) -> float:
-        """Return the seconds in which this machine reads ``num_bytes`` in ``requests`` about equal reads. Pure."""
+        """Return the seconds in which this machine reads ``num_bytes`` in ``requests`` reads of equal size. Pure."""
         times = ReadTimes(
             small_per_s=self.small_per_s,
             medium_per_s=self.medium_per_s,
@@ -140,7 +138,7 @@ class OwnPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Union:
-    """What all machines together miss of a table, where what one misses says nothing of what another does."""
+    """All machines' missing rows together, under the assumption that machines miss rows independently."""
 
     rows: float
     sweep_requests: float
@@ -149,7 +147,7 @@ class Union:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeCost:
-    """The seconds of a common sweep for one machine."""
+    """One machine's seconds for a common sweep."""
 
     sweep_s: float  # of its range, for all machines
     network_s: float
@@ -160,7 +158,7 @@ class ExchangeCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeChoice:
-    """Whether all machines share one sweep over the rows that they miss, and why."""
+    """The choice between one sweep for all machines and own reads, with its reason."""
 
     is_shared: bool
     own_s: float  # of the slowest machine
@@ -171,13 +169,13 @@ class ExchangeChoice:
 def place_received(
     counts: MissCounts, *, memory_bytes: int, spill_bytes: int, forced: str | None = None
 ) -> ReceivedAs | None:
-    """Return where rows from other machines can go: into memory, else into packs; None: into neither. Pure.
+    """Return the home for rows received from other machines: memory, else packs, or None without room. Pure.
 
     Parameters
     ----------
-    counts : of the missing rows
-    memory_bytes, spill_bytes : memory and disk that they may take
-    forced : "staged" or "packed" has rows go nowhere else, "direct" nowhere; None or "auto": wherever there is room
+    counts : the missing rows' counts
+    memory_bytes, spill_bytes : memory and disk for the rows
+    forced : "staged" or "packed" allows only that home, "direct" none; None or "auto" allows both
     """
     allowed = ("staged", "packed") if forced is None or forced == "auto" else (forced,)
     if "staged" in allowed and counts.in_ram_bytes <= memory_bytes:
@@ -186,23 +184,23 @@ def place_received(
 
 
 def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -> Union:
-    """Return what a sweep for all machines would read of the whole file. Pure.
+    """Return one sweep's reads for all machines over the whole file. Pure.
 
-    Machines draw their batches independently, so a row, or a byte of the file, is passed over by all of them with the
-    product of their chances. A read of the union begins where one machine's read begins and no other's is under way or
-    has ended less than a hole ago.
+    Machines draw their batches independently, so the probability that all of them skip a row, or a byte of the file, is
+    a product. A read of the union begins at the start of one machine's read, if no other machine's read covers it or
+    ended less than a hole before it.
 
     Parameters
     ----------
-    parts : of all machines
-    num_rows, row_bytes : N and R, of the table
+    parts : all machines' parts
+    num_rows, row_bytes : the table's N and R
     """
     file_bytes = max(num_rows * row_bytes, 1)
     left_rows = math.prod(1 - min(part.unique_rows / max(num_rows, 1), 1.0) for part in parts)
-    # Each read with the hole behind it: where two of these meet, a sweep goes on from one read to the next.
+    # Each read with the hole behind it: if two of these meet, the sweep reads on from one to the next.
     gap = max((part.gap_bytes for part in parts), default=0.0)
     left = [_left(part, file_bytes, gap) for part in parts]
-    # Of two that begin on the same page, one counts: half a page for each of them.
+    # Of two reads that begin on the same page one counts, so each covers half a page more.
     free = [_left(part, file_bytes, gap + ALIGNMENT / 2) for part in parts]
     requests = sum(
         part.sweep_requests * math.prod(free[:number] + free[number + 1 :])
@@ -218,23 +216,23 @@ def expected_union(parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int) -
 
 
 def _left(part: OwnPart, file_bytes: int, hole_bytes: float) -> float:
-    """Return the part of the file that a machine's reads, each with a hole behind it, leave out. Pure."""
+    """Return the file's share that a machine's reads, each with the hole after it, do not cover. Pure."""
     return max(1 - (part.sweep_bytes + hole_bytes * part.sweep_requests) / file_bytes, 0.0)
 
 
 def predict_exchange(
     parts: Sequence[OwnPart], *, num_rows: int, row_bytes: int, shares: Sequence[float], round_bytes: int
 ) -> tuple[ExchangeCost, ...]:
-    """Return what a common sweep takes on each machine. Pure.
+    """Return a common sweep's cost on each machine. Pure.
 
-    What owners have in their host caches is not counted: it makes the sweep cheaper than this.
+    Rows in the owners' host caches are not counted; they make the sweep cheaper than predicted.
 
     Parameters
     ----------
-    parts : of the W machines
-    num_rows, row_bytes : N and R, of the table
-    shares : (W,) of the rows of the table that each machine owns; they add up to 1
-    round_bytes : that a machine sends or receives in a round
+    parts : the W machines' parts
+    num_rows, row_bytes : the table's N and R
+    shares : (W,) share of the table's rows that each machine owns; they add up to 1
+    round_bytes : bytes that a machine sends or receives in a round
     """
     union = expected_union(parts, num_rows=num_rows, row_bytes=row_bytes)
     wanted = sum(part.unique_rows for part in parts)
@@ -253,7 +251,7 @@ def predict_exchange(
 
 
 def count_collectives(num_rounds: int) -> int:
-    """Return the collectives of an exchange in so many rounds, none where nobody asks for a row. Pure."""
+    """Return the collectives in an exchange with ``num_rounds``, only the planning ones for 0 rounds. Pure."""
     return _PLAN_COLLECTIVES + (num_rounds + _STEPS_AHEAD if num_rounds else 0)
 
 
@@ -264,7 +262,7 @@ def _cost_of(
     network = moved_bytes / part.network_bytes_per_s + collectives * part.latency_s
     # As in `predict_seconds`: one device reads and writes in turns.
     disk = sweep + part.write_s if part.is_one_device else max(sweep, part.write_s)
-    # While the rows of a round are on their way, those of the next are read: the first and the last overlap with none.
+    # The rows of the next round are read during a transfer. Only the first read and the last transfer do not overlap.
     total = max(disk, network) + min(disk, network) / max(rounds, 1) + part.read_back_s
     return ExchangeCost(
         sweep_s=sweep,
@@ -284,20 +282,20 @@ def choose_exchange(
     round_bytes: int,
     factor: float = 1.0,
 ) -> ExchangeChoice:
-    """Choose for all machines together: a common sweep, or one on each. The slowest machine counts. Pure.
+    """Choose for all machines together: a common sweep, or own reads on each. The slowest machine counts. Pure.
 
-    The same parts make the same choice on every machine. A common sweep must be 5% faster: who reads alone waits for
-    nobody.
+    The same parts give the same choice on every machine. A common sweep must be 5% faster, because a machine that reads
+    alone waits for no other one.
 
     Parameters
     ----------
-    parts, num_rows, row_bytes, shares, round_bytes : as of `predict_exchange`
-    factor : what common sweeps took so far over what was predicted, of the slowest machine
+    parts, num_rows, row_bytes, shares, round_bytes : as in `predict_exchange`
+    factor : measured over predicted time of common sweeps so far, of the slowest machine
 
     Raises
     ------
     BudgetError
-        A machine does not have all rows, and one has no room for those that it would receive.
+        A machine lacks some rows, and a machine has no room for received rows.
     """
     costs = predict_exchange(
         parts, num_rows=num_rows, row_bytes=row_bytes, shares=shares, round_bytes=round_bytes
@@ -326,7 +324,7 @@ def _refuse(parts: Sequence[OwnPart], row_bytes: int) -> None:
 
 
 def _reason(costs: Sequence[ExchangeCost], own_s: float, shared_s: float, *, is_shared: bool) -> str:
-    """Say in words why. Pure."""
+    """Return the reason as text. Pure."""
     if math.isinf(own_s):
         return "shared: no machine has all rows"
     if math.isinf(shared_s):

@@ -1,4 +1,4 @@
-"""Rates of devices in the cost model: seconds of a read by its size, and corrections learnt in the run. Pure."""
+"""Device rates in the cost model: seconds of a read by its size, with corrections learnt in the run. Pure."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 
-# Bytes of the reads whose rates are measured. Reads of the last size, in file order, run at the sequential rate.
+# Sizes of the measured reads. Reads of the largest size, in file order, run at the sequential rate.
 SMALL_BYTES: Final = 4096
 MEDIUM_BYTES: Final = 16384
 WIDE_BYTES: Final = 65536
 SEQUENTIAL_BYTES: Final = 256 * 1024
 
-# The rates that reads are known by.
+# The kinds of rates for reads.
 SizeClass: TypeAlias = Literal["small", "medium", "wide", "in_order"]
 _RATE_OF: Final[dict[int, SizeClass]] = {
     SMALL_BYTES: "small",
@@ -26,20 +26,20 @@ _RATE_OF: Final[dict[int, SizeClass]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadTimes:
-    """Seconds that the device needs for a read among many, by its size.
+    """Seconds of one read among many, by its size.
 
-    Some devices take the time of a request and that of its bytes, some the longer of the two: between the sizes that
-    were measured, a read takes what those on either side lead to, which is right for both. Sizes that were not measured
-    (0) are taken to cost the request and the bytes.
+    Some devices need the time of a request plus that of its bytes, others the longer of the two. Between measured
+    sizes, the sizes on either side are extrapolated, which is right for both kinds. Unmeasured sizes (0) are assumed to
+    cost the request plus the bytes.
     """
 
     small_per_s: float  # of 4 KiB, at random
-    medium_per_s: float  # of 16 KiB, at random; 0: not measured
-    wide_per_s: float  # of 64 KiB, at random; 0: not measured
+    medium_per_s: float  # of 16 KiB, at random; 0 if not measured
+    wide_per_s: float  # of 64 KiB, at random; 0 if not measured
     bytes_per_s: float  # in file order
 
     def seconds(self, size: float) -> float:
-        """Return the seconds of one read of ``size`` bytes; nothing is read in less than a page."""
+        """Return the seconds for one read with ``size`` bytes, at least a page."""
         points = _points(self)
         for number, (high, _) in enumerate(points[1:]):
             if size <= high:
@@ -47,9 +47,9 @@ class ReadTimes:
         return points[-1][1] * size / SEQUENTIAL_BYTES
 
     def shares(self, size: float) -> dict[SizeClass, float]:
-        """Return which parts of the seconds of a read of ``size`` bytes follow from which of the rates.
+        """Return the measured rates' shares in the seconds for a read with ``size`` bytes.
 
-        Of "small", "medium" and "wide" reads, and of those "in_order"; they add up to 1.
+        The keys are "small", "medium", "wide" and "in_order"; the shares add up to 1.
         """
         points = _points(self)
         for (low, before), (high, after) in pairwise(points):
@@ -61,14 +61,14 @@ class ReadTimes:
         return {"in_order": 1.0}
 
     def gap_bytes(self, read_bytes: float, *, most: int) -> int:
-        """Return the longest hole between two reads of ``read_bytes`` that is read in less time than a request more.
+        """Return the longest hole between two reads with ``read_bytes`` that takes less time than another request.
 
-        In whole pages, 0 where the device is bound by bytes: wide rows are then read alone.
+        It is in whole pages, and 0 if the device is bound by bytes: wide rows are then read alone.
 
         Parameters
         ----------
-        read_bytes : of either read, pages included
-        most : more is never read through
+        read_bytes : bytes per read, with its pages
+        most : largest result
         """
         apart, best = 2 * self.seconds(read_bytes), 0
         for gap in range(SMALL_BYTES, most + 1, SMALL_BYTES):
@@ -77,19 +77,19 @@ class ReadTimes:
         return best
 
     def sweep_gap_bytes(self, *, most: int) -> int:
-        """Return the longest hole that a sweep reads through: what passes in file order in the time of a request.
+        """Return the longest hole that a sweep bridges: the bytes in file order in the time of one request.
 
         Parameters
         ----------
-        most : more is never read through
+        most : largest result
         """
         gap = self.bytes_per_s * self.seconds(SMALL_BYTES) - SMALL_BYTES
         return int(math.ceil(min(max(gap, 0.0), most)) // SMALL_BYTES * SMALL_BYTES)
 
 
-@lru_cache(maxsize=64)  # asked for again and again while memory is shared out
+@lru_cache(maxsize=64)  # the division of the memory calls it very often
 def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
-    """Return sizes and their seconds: larger reads take no less time, and no more for a byte."""
+    """Return sizes and their seconds. Larger reads take at least as long, and no longer per byte."""
     last, before = SMALL_BYTES, 1 / times.small_per_s
     found = [(last, before)]
     for size, rate in (
@@ -108,17 +108,17 @@ def _points(times: ReadTimes) -> tuple[tuple[int, float], ...]:
 
 
 def _between(points: tuple[tuple[int, float], ...], number: int, size: float) -> float:
-    """Return the seconds of a read whose size is between two points: those before and behind them, drawn on.
+    """Return the seconds for a read between two measured sizes, by extrapolation from both sides.
 
-    Where the line bends between the two, it is where both meet; it is no higher than straight from one to the other,
-    which it is where nothing was measured before them.
+    The result is where the two extrapolated lines meet, but at most the straight line between the two points, which it
+    is without an earlier point.
     """
     (low, before), (high, after) = points[number : number + 2]
     straight = before + (after - before) * (size - low) / (high - low)
     if number == 0:
         return straight
     earlier, earlier_s = points[number - 1]
-    # Behind the last point a read takes the time of its bytes.
+    # Beyond the last point a read takes the time of its bytes.
     later, later_s = points[number + 2] if number + 2 < len(points) else (2 * high, 2 * after)
     rising, falling = (before - earlier_s) / (low - earlier), (later_s - after) / (later - high)
     return min(straight, max(before + rising * (size - low), after - falling * (high - size)))
@@ -127,51 +127,51 @@ def _between(points: tuple[tuple[int, float], ...], number: int, size: float) ->
 Strategy: TypeAlias = Literal["direct", "staged", "packed"]
 STRATEGIES: Final[tuple[Strategy, ...]] = ("direct", "staged", "packed")
 
-# A larger error is an event, such as a device that hung for a second, not a wrong rate.
+# A larger error is an event, such as a stall of one second, not a wrong rate.
 _FACTOR_LIMIT: Final = 3.0
-_DAMPING: Final = 0.5  # of the logarithm of an error: half of it is believed
-_SHARED: Final = 0.5  # of the logarithm of a factor: what it says about a strategy that was not observed
-_FORGETTING: Final = 0.95  # of the logarithm of a factor, for each superbatch in which it was not observed
+_DAMPING: Final = 0.5  # of the logarithm of an error: half of it is corrected
+_SHARED: Final = 0.5  # of the logarithm of a factor: its effect on a strategy without observations
+_FORGETTING: Final = 0.95  # of the logarithm of a factor, per superbatch without an observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Measured over predicted seconds of each strategy, learnt from the superbatches of the run so far."""
+    """Measured over predicted seconds for each strategy, learnt from the run's superbatches so far."""
 
     direct: float = 1.0
     staged: float = 1.0
     packed: float = 1.0
-    exchanged: float = 1.0  # of rows that come from several machines, however they are kept here
+    exchanged: float = 1.0  # of rows from several machines, in any form
     observed: frozenset[Strategy] = frozenset()
-    has_exchanged: bool = False  # `exchanged` was observed, too
-    hidden_s: float = 0.0  # of the reads of a batch, that the loop computes meanwhile; 0: that is not known
+    has_exchanged: bool = False  # `exchanged` has observations
+    hidden_s: float = 0.0  # computing time of the loop during a batch's reads; 0 if unknown
 
     def factor(self, strategy: Strategy) -> float:
-        """Return what the model's seconds of ``strategy`` are multiplied with."""
+        """Return the factor on the model's seconds of ``strategy``."""
         return float(getattr(self, strategy))
 
     def after(
         self, strategy: Strategy, predicted_s: float, measured_s: float, *, factor: float | None = None
     ) -> Calibration:
-        """Return the calibration with one more superbatch in it. Pure.
+        """Return the calibration after one more superbatch. Pure.
 
-        Half of the error is believed: a single hiccup of the device does no harm, and three superbatches bring a
-        prediction that was wrong by a factor of two to within 10%. Factors stay within a third and three.
+        Half of the error is corrected: one slow moment of the device has little effect, and three superbatches correct
+        a prediction that was wrong by a factor of two to within 10%. Factors stay between a third and three.
 
         Parameters
         ----------
-        strategy : the one that was used
-        predicted_s, measured_s : seconds of the superbatch
-        factor : of the `Choice`, if an earlier calibration than this one predicted; defaults to this one's
+        strategy : the strategy used
+        predicted_s, measured_s : the superbatch's seconds
+        factor : the `Choice`'s factor, if an earlier calibration predicted; defaults to this calibration's
         """
         if not (_is_positive(predicted_s) and _is_positive(measured_s)):
             return self
         learnt = learn_factor(
             self.factor(strategy), predicted_s=predicted_s, measured_s=measured_s, made_with=factor
         )
-        # A strategy that was never tried is taken to be half as wrong as this one: they share a device, but not
-        # everything. One that was tried before is slowly forgiven, so that a bad moment does not rule it out for
-        # the rest of the run.
+        # An untried strategy is assumed to be half as wrong as this one: they share a device, but not everything. The
+        # factor of a strategy tried before decays slowly, so that a bad moment does not exclude it for the rest of the
+        # run.
         factors = self._others(learnt)
         factors[strategy] = learnt
         exchanged = self.exchanged**_FORGETTING if self.has_exchanged else learnt**_SHARED
@@ -179,15 +179,15 @@ class Calibration:
         return replace(known, **factors)
 
     def after_exchange(self, predicted_s: float, measured_s: float, *, factor: float) -> Calibration:
-        """Return the calibration with one more superbatch whose rows came from several machines. Pure.
+        """Return the calibration after one more exchanged superbatch. Pure.
 
-        Own sweeps that were never tried are taken to be half as wrong: the disk is the same. An exchange that alone
-        paid for a disk that is slower than it was measured would lose to them.
+        Untried own sweeps are assumed to be half as wrong, because the disk is the same. Otherwise the exchange alone
+        would be charged for a slow disk and lose against them.
 
         Parameters
         ----------
-        predicted_s, measured_s : seconds of the superbatch
-        factor : that was in the prediction
+        predicted_s, measured_s : the superbatch's seconds
+        factor : factor in the prediction
         """
         learnt = learn_factor(
             self.exchanged, predicted_s=predicted_s, measured_s=measured_s, made_with=factor
@@ -195,7 +195,7 @@ class Calibration:
         return replace(replace(self, exchanged=learnt, has_exchanged=True), **self._others(learnt))
 
     def _others(self, learnt: float) -> dict[str, Any]:
-        """Return the factors of the strategies, after one way of reading was learnt of."""
+        """Return the other strategies' factors, after an observation of one way to read."""
         return {
             other: self.factor(other) ** _FORGETTING if other in self.observed else learnt**_SHARED
             for other in STRATEGIES
@@ -205,9 +205,9 @@ class Calibration:
 def learn_factor(
     factor: float, *, predicted_s: float, measured_s: float, made_with: float | None = None
 ) -> float:
-    """Return the factor to predict with next, halfway to the one that would have been right. Pure.
+    """Return the factor for the next prediction, halfway to the correct one. Pure.
 
-    No error of more than a factor of three is believed, and seconds that are not positive teach nothing.
+    Errors beyond a factor of three are limited, and seconds that are not positive change nothing.
 
     Parameters
     ----------
@@ -218,7 +218,7 @@ def learn_factor(
     if not (_is_positive(predicted_s) and _is_positive(measured_s)):
         return factor
     right = (factor if made_with is None else made_with) * _clamped(measured_s / predicted_s)
-    # A mean of logarithms: twice as fast and twice as slow weigh the same.
+    # A mean of logarithms, so that twice as fast and twice as slow weigh the same.
     return _clamped(factor ** (1 - _DAMPING) * right**_DAMPING)
 
 
@@ -232,26 +232,26 @@ def _clamped(factor: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoRates:
-    """What the devices under the features and under the spill folder do."""
+    """The rates for the devices under the features and the spill folder."""
 
     random_reads_per_s: float  # of 4 KiB, from the features
     read_bytes_per_s: float  # sequential, from the features
     write_bytes_per_s: float  # sequential, into the spill folder
     pack_read_bytes_per_s: float  # sequential, from the spill folder
-    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0: not measured
-    wide_reads_per_s: float = 0.0  # random, of 64 KiB, likewise
-    is_one_device: bool = True  # the features and the spill folder share a device, and so its bandwidth
-    latency_s: float = 0.0  # of one read of 4 KiB with nothing beside it; 0: not measured
-    # That a sweep's thread copies to its batches while the device waits for it; 0: no time of the device.
+    medium_reads_per_s: float = 0.0  # random, of 16 KiB, from the features; 0 if not measured
+    wide_reads_per_s: float = 0.0  # random, of 64 KiB, in the same way
+    is_one_device: bool = True  # the features and the spill folder share a device and its bandwidth
+    latency_s: float = 0.0  # one read of 4 KiB without other load; 0 if not measured
+    # Rate at which a sweep's thread copies rows to its batches while the device waits; 0 if it costs no device time.
     dealt_bytes_per_s: float = 0.0
-    # Of one device: what it does of two loads at once, over what it would do of them in turns.
+    # On one device: combined rate of two parallel loads, relative to taking turns.
     mixed_writes: float = 1.0  # a sweep, and packs that are written
     mixed_reads: float = 1.0  # a sweep, and random reads
-    is_assumed: bool = False  # those of a modest SSD: nothing was measured
+    is_assumed: bool = False  # assumed rates of a modest SSD, without a measurement
 
     @property
     def times(self) -> ReadTimes:
-        """How long reads of the features take by their size."""
+        """Seconds of a feature read by its size."""
         return ReadTimes(
             small_per_s=self.random_reads_per_s,
             medium_per_s=self.medium_reads_per_s,
@@ -260,7 +260,7 @@ class IoRates:
         )
 
     def corrected(self, calibration: Calibration) -> IoRates:
-        """Return what the reads of the run so far say that these rates are now. Pure."""
+        """Return the rates corrected by the run's reads so far. Pure."""
         alone, swept = calibration.factor("direct"), calibration.factor("staged")
         return replace(
             self,
@@ -271,15 +271,15 @@ class IoRates:
         )
 
     def read_seconds(self, requests: float, num_bytes: float, *, calls: float = 1.0) -> float:
-        """Return the seconds of reading ``num_bytes`` of the features in ``requests`` about equal reads. Pure.
+        """Return the seconds for reading ``num_bytes`` from the features in ``requests`` equally large reads. Pure.
 
-        Reads that are too few to keep the device busy take the time of one.
+        Too few reads to keep the device busy take the latency of one read.
 
         Parameters
         ----------
-        requests : reads, of all calls
-        num_bytes : of all reads
-        calls : in which they are made: none is begun before the one before it has ended
+        requests : reads in all calls
+        num_bytes : bytes in all reads
+        calls : number of calls, one after another
         """
         if not requests:
             return 0.0
@@ -287,11 +287,11 @@ class IoRates:
         return max(busy, self.latency_s * min(calls, requests))
 
     def packing_seconds(self, read_s: float, write_s: float) -> float:
-        """Return the seconds of a sweep that writes what it reads, from those of either alone. Pure."""
+        """Return the seconds for a sweep that also writes, from those for the read and the write alone. Pure."""
         both_s = (read_s + write_s) / self.mixed_writes if self.is_one_device else 0.0
-        # Where a device does both well at once, either still takes its own time.
+        # Even if a device does both well in parallel, each still takes its own time.
         return max(read_s, write_s, both_s)
 
     def dealing_seconds(self, num_bytes: float) -> float:
-        """Return the seconds for which the device waits while a sweep deals ``num_bytes`` of rows out. Pure."""
+        """Return the seconds that the device waits while a sweep deals out ``num_bytes`` of rows. Pure."""
         return num_bytes / self.dealt_bytes_per_s if self.dealt_bytes_per_s else 0.0

@@ -1,4 +1,4 @@
-"""Profiles of storage devices: measured in one to three seconds, and remembered with what runs learn."""
+"""Profiles for storage devices: measured in one to three seconds, and remembered with the runs' lessons."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from gloader.ssd_store.write.atomic_file import write_atomically
 _LOG = logging.getLogger(__name__)
 
 DEFAULT_GAP_BYTES: Final = (
-    8192  # of small rows: two pages cost less than another request on every SSD measured
+    8192  # for small rows: two pages cost less than another request on every measured SSD
 )
 _MAX_PROFILE_BYTES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IoCapabilities:
-    """What the operating system allows; the reasons are empty if it does."""
+    """The I/O that the operating system allows. The reason of an allowed kind is empty."""
 
     has_direct: bool
     direct_reason: str
@@ -44,7 +44,7 @@ class IoCapabilities:
 
 
 def io_capabilities(folder: StrPath, *, os_io: OsIO = REAL_OS) -> IoCapabilities:
-    """Find out whether files in ``folder`` can be read with O_DIRECT, and whether io_uring can be used.
+    """Test if files in ``folder`` can be read with O_DIRECT, and if io_uring can be used.
 
     Raises
     ------
@@ -63,16 +63,16 @@ def io_capabilities(folder: StrPath, *, os_io: OsIO = REAL_OS) -> IoCapabilities
 
 
 def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
-    """Probe the device under ``folder`` and return what it does now, beside what runs have learnt of it.
+    """Probe the device under ``folder`` and return its current rates, with the lessons of earlier runs.
 
-    The measurement replaces a remembered profile whose rates, of random or of sequential reads, are off by
-    more than a third, or that lacks a rate; a closer one is left alone, so that noise does not change
-    how stores are read. What was learnt stays.
+    The measurement replaces a remembered profile if the profile lacks a rate, or if its rates of random or sequential
+    reads are off by more than a third. A closer profile is kept, so that noise does not change the reads. The lessons
+    stay.
 
     Raises
     ------
     StoreOpenError
-        As `probe_device`.
+        As in `probe_device`.
     """
     measured = probe_device(folder, os_io=os_io)
     remembered = remembered_profile(folder)
@@ -90,15 +90,15 @@ def refresh_profile(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
 
 
 def remembered_profile(folder: StrPath) -> DeviceProfile | None:
-    """Return the remembered profile of the device under ``folder``, or None. Measures nothing."""
+    """Return the remembered profile for the device under ``folder``, or None. Measures nothing."""
     try:
-        with Descriptor(_profile_path(Path(folder))) as fd:  # which waits for no pipe in its place
+        with Descriptor(_profile_path(Path(folder))) as fd:  # never waits for a pipe at this path
             content = bytearray(_MAX_PROFILE_BYTES)
             count = read_full(fd, memoryview(content), 0)
         found = parse_profile(json.loads(content[:count]))
     except FileNotFoundError:
         return None
-    # A file of anybody's making must not stop every loader of the machine.
+    # A malformed file must not stop every loader on the machine.
     except (OSError, *MALFORMED) as error:
         _LOG.info("the remembered device profile is unusable and will be measured again: %r", error)
         return None
@@ -106,13 +106,13 @@ def remembered_profile(folder: StrPath) -> DeviceProfile | None:
 
 
 def default_sweep_gap_bytes(folder: Path) -> int:
-    """Return the longest hole that a sweep reads through on the device of ``folder``, as far as it is known."""
+    """Return the longest hole that a sweep bridges on ``folder``'s device, if its profile is known."""
     profile = remembered_profile(folder)
     return profile.sweep_gap_bytes if profile else DEFAULT_GAP_BYTES
 
 
 def default_row_gap_bytes(folder: Path, row_bytes: int) -> int:
-    """Return the longest hole between two rows worth reading through on the device of ``folder``."""
+    """Return the longest hole between two rows that a read bridges on ``folder``'s device."""
     profile = remembered_profile(folder)
     if profile is None:
         return DEFAULT_GAP_BYTES if row_bytes < ALIGNMENT else 0
@@ -120,22 +120,21 @@ def default_row_gap_bytes(folder: Path, row_bytes: int) -> int:
 
 
 def ring_depth(folder: Path) -> int:
-    """Return the reads to hold in flight on the device of ``folder``, as far as it is known."""
+    """Return the reads to keep in flight on ``folder``'s device, if its profile is known."""
     profile = remembered_profile(folder)
     return DEFAULT_DEPTH if profile is None else profile.ring_depth
 
 
 def probe_device(folder: StrPath, *, os_io: OsIO = REAL_OS) -> DeviceProfile:
-    """Measure the device under ``folder`` with new files of up to 320 MiB in all, in two to three seconds.
+    """Measure the device under ``folder`` with new files, up to 320 MiB in total, in two to three seconds.
 
-    The files have no names while they are used, so nothing stays behind. A cache in front of the device (a host's,
-    or the drive's own) may make the rates better than they are for large files: they are measured again on the first
-    large file that a loader reads.
+    The files have no names, so nothing is left behind. A cache of the device (the host's, or the drive's own) may make
+    the rates too high for large files; they are measured again on the first large file that a loader reads.
 
     Raises
     ------
     StoreOpenError
-        No file can be made in ``folder``, or it has no room.
+        No file can be created in ``folder``, or its disk is full.
     """
     try:
         return probe_folder(Path(folder), os_io)
@@ -158,5 +157,5 @@ def remember_profile(folder: StrPath, profile: DeviceProfile, *, os_io: OsIO = R
 def _profile_path(folder: Path) -> Path:
     root = home_dir()
     device = folder.stat().st_dev
-    blocks = os.statvfs(folder).f_blocks  # device numbers are handed out anew at boot
+    blocks = os.statvfs(folder).f_blocks  # device numbers change at boot
     return root / "devices" / f"{os.major(device)}-{os.minor(device)}-{blocks}.json"

@@ -1,9 +1,9 @@
-"""The cost model of the I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
+"""The cost model for the I/O strategies: the fastest way to read a superbatch's missing rows. Pure.
 
-A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"), or once
-in file order into a region on disk for each batch, which the batch reads back ("packed"). `count_misses` counts the
-requests and bytes of each way exactly. `superbatch_sizes` are the sizes to try, and `ramp` leads up to the chosen
-one.
+A superbatch's missing rows can be read batch by batch ("direct"), once in file order into memory ("staged"), or once in
+file order into a region on disk for each batch, which the batch reads back ("packed"). `count_misses` counts the
+requests and bytes of each strategy exactly. `superbatch_sizes` returns the sizes to try, and `ramp` leads up to the
+chosen one.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ SMALLEST, LARGEST = 2, 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuperbatchSize:
-    """S, and why it is what it is."""
+    """The superbatch size S with its reason."""
 
     num_batches: int
     reason: str
 
 
 def superbatch_sizes(num_batches_total: int | None = None) -> tuple[int, ...]:
-    """Return the sizes that are worth a try: powers of two, the largest of which holds the whole run. Pure.
+    """Return the superbatch sizes to try: powers of two, up to one that holds the whole run. Pure.
 
     Parameters
     ----------
-    num_batches_total : of the run; None: not known
+    num_batches_total : the run's batches. None if unknown.
     """
     sizes = [SMALLEST]
     while sizes[-1] < LARGEST and (num_batches_total is None or sizes[-1] < num_batches_total):
@@ -77,28 +77,28 @@ def _ramp(size: int, first: int) -> Iterator[int]:
 _REQUESTS, _BYTES = 0, 1
 _ID_BYTES = 4
 _WORD_BITS = 64
-# The 64 powers of two leave 64 different remainders: which bit is set is found without a loop.
+# The 64 powers of two leave 64 different remainders, so the set bit is found without a loop.
 _POWER_HASH = np.uint64(67)
 _BIT_OF = np.array([next((b for b in range(64) if (1 << b) % 67 == hash_), 0) for hash_ in range(67)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissCounts:
-    """What the missing rows of a superbatch cost, by each way of reading them."""
+    """Requests and bytes for a superbatch's missing rows, with each strategy."""
 
     num_batches: int  # S
-    rows: int  # the sum of the batches' misses
+    rows: int  # sum over the batches
     unique_rows: int
     row_bytes: int  # R, as stored
     direct_requests: int  # reads of all batches, one batch at a time
     direct_bytes: int
     sweep_requests: int  # reads of one pass over the union, in file order
     sweep_bytes: int
-    pack_bytes: int  # of the batches' regions on disk, alignment included
+    pack_bytes: int  # the batches' regions on disk, with alignment
 
     @property
     def in_ram_bytes(self) -> int:
-        """Bytes of memory that hold every missing row once, and its id."""
+        """Memory bytes for every missing row once, with its id."""
         return self.unique_rows * (self.row_bytes + _ID_BYTES)
 
 
@@ -112,7 +112,7 @@ def count_misses(
     sweep_gap_bytes: int,
     max_extent_bytes: int,
 ) -> MissCounts:
-    """Count what `plan_extents` would plan for each batch and for their union, without planning it.
+    """Count the reads that `plan_extents` would plan for each batch and for their union, without planning them.
 
     Takes each batch once, in order, and keeps none of them: the union is a bitmap of ``num_rows`` bits.
 
@@ -121,9 +121,9 @@ def count_misses(
     misses : S arrays (M_b,) of int64
         Row ids of each batch, strictly ascending.
     num_rows, row_bytes, data_offset : int
-        N, R and the byte of row 0, of the feature file.
+        N, R and the offset of row 0 in the feature file.
     gap_bytes, sweep_gap_bytes : int
-        Longest hole that is read through by a batch's reads and by the pass over the union.
+        Longest hole that a batch's reads and the pass over the union bridge.
     max_extent_bytes : int
         Longest read.
 
@@ -134,10 +134,10 @@ def count_misses(
     ShapeError
         A batch is not a one-dimensional int64 array.
     PlanError
-        A batch is not ascending, or names a row that the file does not have.
+        A batch is not ascending, or contains a row outside the file.
     """
     _require_sizes(num_rows, row_bytes, data_offset, gap_bytes, sweep_gap_bytes, max_extent_bytes)
-    # A bit a row: 12 MB for 100 million rows, however many of them are missing.
+    # One bit per row: 12 MB for 100 million rows, however many are missing.
     bitmap = np.zeros(-(-num_rows // _WORD_BITS), np.uint64)
     direct, sweep = np.zeros(2, np.int64), np.zeros(2, np.int64)
     rows = pack = num_batches = 0
@@ -187,7 +187,7 @@ def _checked(missing: IdArray, batch: int) -> IdArray:
             f"the missing rows of batch {batch} must be a one-dimensional int64 array, got {missing.dtype} of "
             f"shape {missing.shape}"
         )
-    # To numba a read-only or strided array is another type, to be compiled for again.
+    # For numba a read-only or strided array is another type, which needs another compilation.
     return np.require(missing, requirements=("C", "W"))
 
 
@@ -208,7 +208,7 @@ def _count_batch(
     previous = np.int64(-1)
     for i in range(rows.shape[0]):
         row = rows[i]
-        # Checked before the bit is set: a kernel that writes out of bounds damages memory without a word.
+        # Checked before the bit is set: a kernel that writes out of bounds damages memory silently.
         if row <= previous or row >= num_rows:
             return i
         previous = row
@@ -234,13 +234,13 @@ def _count_union(
     max_length: int,
     totals: IdArray,
 ) -> int:
-    """Write the reads of the rows in ``bitmap`` to ``totals``; return how many rows there are."""
+    """Write the reads for the rows in ``bitmap`` to ``totals``, and return the number of rows."""
     unique, requests, num_bytes = 0, 0, np.int64(0)
     start, stop = NOWHERE, NOWHERE
     for word in range(bitmap.shape[0]):
         left = bitmap[word]
         while left != np.uint64(0):
-            # Without its lowest bit, and then that bit alone.
+            # The word without its lowest bit, and then that bit alone.
             rest = left & (left - np.uint64(1))
             row = word * _WORD_BITS + _BIT_OF[np.int64((left ^ rest) % _POWER_HASH)]
             left = rest
@@ -257,31 +257,30 @@ def _count_union(
     return unique
 
 
-# A pack writes to the disk and wears it, so it must be this much faster than what does not.
+# A pack writes to the disk and wears it, so it must be this much faster than the other strategies.
 PACK_GAIN: Final = 1.15
-# Of the computation, that reads may take to count as hidden. What a prediction is off by is corrected behind the first
-# superbatch that was read so; with half of the computation, half of the ways that cost the loop nothing were left out.
+# Share of the computation within which reads count as hidden. An error of the prediction is corrected after the first
+# superbatch. With half of the computation, half of the strategies that do not delay the loop would be excluded.
 HIDDEN_SHARE: Final = 0.9
-MOVED_GAIN: Final = 1.25  # another way than the fastest has to move so much less
+MOVED_GAIN: Final = 1.25  # factor by which a slower strategy must move fewer bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """How the missing rows of a superbatch will be read, and why."""
+    """The strategy for a superbatch's missing rows, with its reason."""
 
     strategy: Strategy
     predicted: Mapping[Strategy, float]  # seconds of retrieval of the whole superbatch, by strategy
     reason: str
-    factor: float = 1.0  # of the calibration, in the prediction for ``strategy``
-    read_bytes: int = (
-        0  # that the disk is to read for the whole superbatch, packs that are read back included
-    )
-    is_exchanged: bool = False  # each machine reads a range of the rows for all of them
-    counts: MissCounts | None = None  # of what is read; None: of rows that come from other machines
+    factor: float = 1.0  # the calibration's factor in the prediction for ``strategy``
+    # Predicted disk reads for the whole superbatch, with packs that are read back.
+    read_bytes: int = 0
+    is_exchanged: bool = False  # each machine reads a range of the rows for all machines
+    counts: MissCounts | None = None  # None for rows that come from other machines
 
     @property
     def text(self) -> str:
-        """The strategy, for people."""
+        """The strategy as text."""
         return f"{self.strategy}, exchanged" if self.is_exchanged else self.strategy
 
     @property
@@ -293,12 +292,12 @@ class Choice:
 def predict_seconds(
     counts: MissCounts, rates: IoRates, calibration: Calibration | None = None
 ) -> dict[Strategy, float]:
-    """Return the seconds that each strategy needs for all rows of the superbatch. Pure.
+    """Return each strategy's predicted seconds for all rows of the superbatch. Pure.
 
     Parameters
     ----------
-    counts : of the superbatch's missing rows
-    rates : of the devices
+    counts : the superbatch's missing rows
+    rates : the devices' rates
     calibration : from the superbatches before; defaults to none
     """
     known = calibration or Calibration()
@@ -324,44 +323,45 @@ def choose_strategy(
     calibration: Calibration | None = None,
     is_whole: bool = True,
 ) -> Choice:
-    """Choose how to read a superbatch's missing rows: the fastest way that its budgets allow. Pure.
+    """Choose the strategy for a superbatch's missing rows: the fastest one within its budgets. Pure.
 
-    Packs write to the disk, and are only chosen if they gain 15% over the better of the others. Where the loop computes
-    for longer than two ways take, they cost it the same, and the one that reads and writes the fewest bytes is chosen.
+    Packs write to the disk, and are only chosen if they gain 15% over the better of the others. If two strategies take
+    less time than the loop's computation, they cost the loop the same, and the one that moves the fewest bytes is
+    chosen.
 
     Parameters
     ----------
     counts : MissCounts
-        From `count_misses`, exact.
+        Exact counts, from `count_misses`.
     rates : IoRates
-        Of the devices.
+        Rates of the devices.
     memory_bytes, spill_bytes : int
-        Memory and disk that this superbatch's rows may take.
+        Memory and disk for this superbatch's rows.
     forced : str, optional
-        A strategy to take whatever it costs; None or "auto" choose.
+        A strategy to take at any cost; None or "auto" choose.
     calibration : Calibration, optional
         From the superbatches before.
     is_whole : bool
-        Whether the file is on the disk. What is missing comes in blocks of megabytes: each batch would bring nearly all
-        of them for its own rows, a sweep brings them once.
+        The whole file is on the disk. Otherwise missing parts arrive in blocks of megabytes: with "direct" each batch
+        would fetch nearly all blocks for its own rows, and a sweep fetches them once.
 
     Raises
     ------
     ConfigError
         ``forced`` is not a strategy.
     BudgetError
-        The forced strategy needs more memory or disk than it may take; says needed and allowed bytes.
+        The forced strategy exceeds its memory or disk; the message gives needed and allowed bytes.
     """
     known = calibration or Calibration()
     predicted = predict_seconds(counts, rates, known)
-    # A strategy that was asked for by name is taken or fails: another one would spoil what is being compared.
+    # A requested strategy is used or fails: another one would spoil the user's comparison.
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
         _require_room(strategy, counts, memory_bytes, spill_bytes)
         return _chosen(strategy, counts, predicted, known, "asked for by io_strategy")
     if counts.rows == 0:
         return _chosen("direct", counts, predicted, known, "no row is missing")
-    # In this order: a pack writes, so it must beat the best that does not.
+    # In this order: a pack writes, so it must beat the best strategy that does not.
     strategy = "direct"
     compared = predicted if is_whole else predicted | {"direct": math.inf}
     if counts.in_ram_bytes <= memory_bytes and compared["staged"] < compared["direct"]:
@@ -375,7 +375,7 @@ def choose_strategy(
 
 
 def _allowed(counts: MissCounts, memory_bytes: int, spill_bytes: int) -> list[Strategy]:
-    """Return the ways that memory and disk suffice for."""
+    """Return the strategies that fit into memory and disk."""
     ways: list[Strategy] = ["direct"]
     if counts.in_ram_bytes <= memory_bytes:
         ways.append("staged")
@@ -385,7 +385,7 @@ def _allowed(counts: MissCounts, memory_bytes: int, spill_bytes: int) -> list[St
 
 
 def _moved_bytes(counts: MissCounts) -> dict[Strategy, int]:
-    """Return what the disk reads and writes, by strategy."""
+    """Return the bytes that the disk reads and writes, by strategy."""
     return {
         "direct": counts.direct_bytes,
         "staged": counts.sweep_bytes,
@@ -400,7 +400,7 @@ def _least_moved(
     seconds: Mapping[Strategy, float],
     known: Calibration,
 ) -> Strategy:
-    """Return ``fastest``, or the way that moves clearly less and is as well hidden behind the computation."""
+    """Return ``fastest``, or a strategy that moves clearly less and is also hidden behind the computation."""
     hidden_s = HIDDEN_SHARE * known.hidden_s * counts.num_batches
     if seconds[fastest] > hidden_s:
         return fastest
@@ -464,7 +464,7 @@ def _reason(
     *,
     is_fastest: bool,
 ) -> str:
-    """Say in words why ``strategy`` was chosen over each of the others. Pure."""
+    """Return the reason for ``strategy`` and against the others as text. Pure."""
     parts = [f"{strategy} takes {_seconds_text(predicted[strategy])}"]
     for other in STRATEGIES:
         if other == strategy:

@@ -1,1 +1,1 @@
-"""The files of a store: layout, manifest, checksums, and readers of one array."""
+"""A store's files: layout, manifest, checksums, and readers for one array."""

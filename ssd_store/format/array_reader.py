@@ -1,6 +1,6 @@
 """Readers of stored arrays: a whole array into memory, an array piece by piece, or single elements.
 
-Each page is verified when it is read. Single elements need memory for themselves and one buffer.
+Each page is verified when it is read. Reading single elements takes memory for them and for one buffer.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, little beside any budget
+_STEP_BYTES: Final = 4 * 2**20  # enough for a disk's full speed, small in any budget
 
 
 def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> NDArray[np.generic]:
-    """Read the whole array ``record`` of the store ``root`` into memory; verified while it is read.
+    """Read the whole array ``record`` of the store ``root`` into memory, verified during the read.
 
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
+    record : the array's entry in the commit record
 
     Returns
     -------
@@ -43,7 +43,7 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
     Raises
     ------
     ChecksumError
-        The bytes are not those that were written; names the first pages.
+        The bytes differ from the written ones; the message names the first pages.
     StoreOpenError, StoreReadError, TruncatedStoreError
         The file cannot be read in full.
     """
@@ -57,19 +57,19 @@ def load_array(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) 
 
 
 def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> Iterator[NDArray[Any]]:
-    """Yield the elements of a one-dimensional array in order, some MB at a time; verified before they are yielded.
+    """Yield a one-dimensional array in order, some MB at a time, each piece verified.
 
-    What is yielded is overwritten by the next piece.
+    The next piece overwrites the last one's memory.
 
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
+    record : the array's entry in the commit record
 
     Raises
     ------
     ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
-        As `load_array`.
+        As in `load_array`.
     """
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     checksums = load_page_checksums(root, record, os_io=os_io)
@@ -84,7 +84,7 @@ def array_pieces(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
 def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generic]:
     """Return the bytes ``data`` of ``record``, padding included, as the read-only array they are. Pure."""
     array = data[: record.num_bytes].view(stored_dtype(record.dtype)).reshape(record.shape)
-    # It is shared by whoever asks, and a write to it would not reach the disk.
+    # All callers share the array, and a write to it would not reach the disk.
     array.flags.writeable = False
     return array
 
@@ -92,15 +92,15 @@ def as_stored(data: NDArray[np.uint8], record: ArrayRecord) -> NDArray[np.generi
 def load_page_checksums(
     root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
 ) -> NDArray[np.uint64]:
-    """Return the page checksums of ``record``, themselves verified against its digest.
+    """Return ``record``'s page checksums, verified against its digest.
 
-    An array of format version 1 may have none on disk: they are learnt in one pass over the data, whose pages are
-    right, all of them, if their checksums give the digest.
+    An array of format version 1 may have none on disk. One pass over the data then computes them; all pages are intact
+    if the checksums give the digest.
 
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
+    record : the array's entry in the commit record
 
     Returns
     -------
@@ -109,7 +109,7 @@ def load_page_checksums(
     Raises
     ------
     ChecksumError
-        They do not match the digest.
+        The checksums do not match the digest.
     StoreOpenError, StoreReadError, TruncatedStoreError
         A file cannot be read in full.
     """
@@ -128,17 +128,17 @@ def load_page_checksums(
 def known_page_checksums(
     root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS
 ) -> NDArray[np.uint64] | None:
-    """Return the page checksums of ``record`` as `load_page_checksums` does, or None if there are none on disk.
+    """Return ``record``'s page checksums as `load_page_checksums` does, or None if there are none on disk.
 
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
+    record : the array's entry in the commit record
 
     Raises
     ------
     ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
-        As `load_page_checksums`.
+        As in `load_page_checksums`.
     """
     if record.pages_file is None:
         return None
@@ -148,8 +148,8 @@ def known_page_checksums(
     with open_array(path, os_io=os_io) as fd:
         while True:
             read_exactly(fd, data.data, DATA_OFFSET, path=path, os_io=os_io)
-            # The digest is over the checksums, so it vouches for this file too; the padding it does not cover must be
-            # zero.
+            # The digest covers the checksums, so it verifies this file too. It does not cover the padding, which must
+            # be zero.
             if digest_of(checksums, record.version) == record.digest and not data[checksums.nbytes :].any():
                 break
             if not os_io.refetch(fd, DATA_OFFSET):
@@ -162,13 +162,13 @@ def known_page_checksums(
 
 
 def damaged_pages(path: Path, record: ArrayRecord, pages: NDArray[np.integer[Any]]) -> ChecksumError:
-    """Return the error for pages that are not what was written. Pure.
+    """Return the error for damaged pages. Pure.
 
     Parameters
     ----------
     path : the file
-    record : what the commit record says of its array
-    pages : (n,) their numbers, ascending, at least one
+    record : the array's entry in the commit record
+    pages : (n,) page numbers, ascending, at least one
     """
     first, row_bytes = int(pages[0]) * PAGE_BYTES, max(record.row_bytes, 1)
     last_row = min((first + PAGE_BYTES - 1) // row_bytes, max(record.shape[0] - 1, 0))
@@ -187,7 +187,7 @@ def open_array(path: Path, *, os_io: OsIO = REAL_OS) -> Descriptor:
     Raises
     ------
     StoreOpenError
-        It cannot be opened.
+        The file cannot be opened.
     """
     try:
         return Descriptor(path, os_io=os_io)
@@ -209,19 +209,19 @@ def read_pages(
 
     Parameters
     ----------
-    checksums : (P,) one per page: a piece is verified before it is handed on. None: the digest of the whole is
-        compared when the last page was read, and nothing may be believed before the iterator ends
-    out : (P * 4096,) aligned uint8 to read into; None: one buffer is used again and again
+    checksums : (P,) one per page, with which each piece is verified before it is yielded. None compares the digest of
+        the whole after the last page: no piece is verified before the iterator ends.
+    out : (P * 4096,) aligned uint8 to read into. None means one reused buffer.
     learnt : (P,) receives the checksums of the pages
 
     Yields
     ------
-    The bytes just read, a view of ``out`` or of the buffer
+    The bytes just read, as a view on ``out`` or on the buffer
 
     Raises
     ------
     ChecksumError, StoreReadError, TruncatedStoreError
-        As `load_array`.
+        As in `load_array`.
     """
     size = record.num_pages * PAGE_BYTES
     buffer = aligned_bytes(min(_STEP_BYTES, size)) if out is None else out
@@ -229,7 +229,7 @@ def read_pages(
     for start in range(0, size, _STEP_BYTES):
         step = buffer[: size - start] if out is None else out[start : start + _STEP_BYTES]
         first = start // PAGE_BYTES
-        # Before the piece is handed on, while it is in the processor's cache.
+        # Before the piece is yielded, while it is in the processor's cache.
         actual = read_run(fd, step, first, path=path, record=record, checksums=checksums, os_io=os_io)
         running.update(actual)
         if learnt is not None:
@@ -253,14 +253,14 @@ def read_run(
     wanted: NDArray[np.integer[Any]] | None = None,
     os_io: OsIO = REAL_OS,
 ) -> NDArray[np.uint64]:
-    """Read pages of ``record`` that lie one behind the other; a damaged one once more, if a mirror brings it anew.
+    """Read consecutive pages of ``record``. A damaged page is read once more if a mirror fetches it again.
 
     Parameters
     ----------
     data : (n * 4096,) aligned uint8 to read into
-    first : number of the first page
-    checksums : (P,) of all pages; None: nothing is compared
-    wanted : (m,) numbers of the pages that are compared; None: all that are read
+    first : the first page's number
+    checksums : (P,) of all pages. None means no comparison.
+    wanted : (m,) page numbers to compare. None means all pages of the run.
 
     Returns
     -------
@@ -269,7 +269,7 @@ def read_run(
     Raises
     ------
     ChecksumError, StoreReadError, TruncatedStoreError
-        As `load_array`.
+        As in `load_array`.
     """
     actual = np.empty(data.size // PAGE_BYTES, dtype=np.uint64)
     while True:
@@ -294,15 +294,15 @@ _GAP_PAGES: Final = 64
 def load_elements(
     root: Path | str, record: ArrayRecord, positions: IdArray, *, os_io: OsIO = REAL_OS
 ) -> NDArray[Any]:
-    """Return the elements of ``record`` at ``positions``, with memory for them and one buffer.
+    """Return ``record``'s elements at ``positions``, with memory for them and one buffer.
 
-    Page checksums, if the array has them, verify the pages that hold these elements, and little else is read. Without
-    them all of the file is read once, as its one digest says nothing about a part.
+    If the array has page checksums, they verify the pages with these elements, and little else is read. Without them
+    the whole file is read once, because its single digest does not verify a part.
 
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
+    record : the array's entry in the commit record
     positions : (n,) integers in 0..len-1, in any order, repeats allowed
 
     Returns
@@ -314,14 +314,14 @@ def load_elements(
     ShapeError
         A position is out of range, or the array has more than one dimension; nothing was read.
     ChecksumError
-        The bytes are not those that were written.
+        The bytes differ from the written ones.
     StoreOpenError, StoreReadError, TruncatedStoreError
         The file cannot be read.
     """
     wanted = _checked(positions, record)
     if wanted.size == 0:
         return np.empty(0, dtype=stored_dtype(record.dtype))
-    # Both readers go through the file once and take positions in file order; the result is put in the given order.
+    # Both readers pass over the file once, in file order. The result is then put into the given order.
     read = _scan if record.pages_file is None else _pick
     if bool(np.all(wanted[1:] >= wanted[:-1])):
         return read(root, record, wanted, os_io)
@@ -345,7 +345,7 @@ def _checked(positions: IdArray, record: ArrayRecord) -> IdArray:
 
 
 def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
-    """Return the elements at ``wanted`` (sorted), reading the file from end to end."""
+    """Return the elements at ``wanted`` (sorted) by reading the whole file."""
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     found = np.empty(wanted.shape[0], dtype=dtype)
     with open_array(path, os_io=os_io) as fd:
@@ -359,7 +359,7 @@ def _scan(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -
 
 
 def _pick(root: Path | str, record: ArrayRecord, wanted: IdArray, os_io: OsIO) -> NDArray[Any]:
-    """Return the elements at ``wanted`` (sorted), reading runs of pages around them."""
+    """Return the elements at ``wanted`` (sorted) by reading runs of pages around them."""
     path, dtype = Path(root) / record.file, stored_dtype(record.dtype)
     per_page = PAGE_BYTES // dtype.itemsize
     checksums = load_page_checksums(root, record, os_io=os_io)

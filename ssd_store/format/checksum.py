@@ -1,16 +1,16 @@
-"""The 64-bit checksum of a 4 KiB page, and the digest of a file's pages. Pure kernels.
+"""The 64-bit checksum for a 4 KiB page, and the digest over a file's pages. Pure kernels.
 
-A page is 512 little-endian 64-bit words. Eight lanes take every eighth word each by ``m = lane ^ word`` and
-``lane = (m ^ rotl(m, 29) ^ rotl(m, 47)) * PRIME``, a bijection of the lane for a given word and of the word for a given
-lane: a change within one word always changes the result. Bits are spread by the rotations before the multiplication,
-which carries differences upwards only: one flipped bit always reaches the lane's next word as ten or more, two of one
-word as eight or more (of any content), so that no two or three flipped bits cancel there. Other changes pass by a
-coincidence of 2**-64. The page's number goes into the start value, so that a page at the wrong place does not pass.
-docs/storage.md spells the definition out for other languages.
+A page is 512 little-endian 64-bit words. Each of eight lanes takes every eighth word by ``m = lane ^ word`` and
+``lane = (m ^ rotl(m, 29) ^ rotl(m, 47)) * PRIME``. For a given word this is a bijection of the lane, and for a given
+lane one of the word, so a change within one word always changes the result. The rotations spread the bits before the
+multiplication, which carries differences upwards only. One flipped bit always reaches the lane's next word as ten or
+more, and two flipped bits of one word as eight or more (for any content), so that two or three flipped bits never
+cancel there. Other changes stay undetected with a probability of 2**-64. The page's number is part of the start value,
+so a page at the wrong place is detected. docs/storage.md gives the full definition for other languages.
 
-Format version 1 has another step, which is frozen: new files never use it. Its step moves bit 34 to bit 63, where the
-multiplication leaves it alone: flipped together with bit 63 of the lane's next word, it goes unseen. The version in the
-commit record chooses the step.
+Format version 1 has another step, which is frozen; new files never use it. Its step moves bit 34 to bit 63, which the
+multiplication does not spread: if it is flipped together with bit 63 of the lane's next word, the change is not
+detected. The version in the commit record selects the step.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 PAGE_BYTES: Final = 4096
 PAGE_WORDS: Final = PAGE_BYTES // 8
-FORMAT_VERSION: Final = 2  # of what is written; the checksum is what changed in it
+FORMAT_VERSION: Final = 2  # of new files; version 2 changed the checksum
 
-# Constants of uint64: an int beside a uint64 would make numba compute in floats.
+# Constants of uint64, because an int with a uint64 would make numba compute in floats.
 _R29 = np.uint64(29)
 _R35 = np.uint64(35)
 _R47 = np.uint64(47)
@@ -56,23 +56,23 @@ def _step(lane: np.uint64, word: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int, version: int) -> np.uint64:
-    """Checksum of the page whose first word is ``words[first_word]``. Pure; callable from other kernels.
+    """Return the checksum for the page that begins at ``words[first_word]``. Pure; callable from other kernels.
 
     Parameters
     ----------
     words : C-contiguous uint64 view of the buffer that holds the page
-    first_word : index of the page's first word (byte offset / 8); ``first_word + 512 <= len(words)``
-    page_index : number of the page within the data region of its file
-    version : format version of the directory
+    first_word : the page's first word as an index (byte offset / 8); ``first_word + 512 <= len(words)``
+    page_index : the page's number within its file's data region
+    version : the directory's format version
     """
-    # Asked once a page, beside 512 steps.
+    # One test per page, small compared with 512 steps.
     if version == 1:
         return page_checksum_v1(words, first_word, page_index)
     start = finish(np.uint64(page_index) + _ONE)
-    # Unsigned indices: a signed one costs a comparison for each word (negative indices wrap).
+    # Unsigned indices, because a signed one costs a comparison per word (negative indices wrap).
     at = np.uint64(first_word)
     end = at + _PAGE_WORDS
-    # Eight lanes that do not wait for one another: a single one would be bound by the latency of its multiplication.
+    # Eight independent lanes, because a single one would be bound by the latency of its multiplication.
     a = start
     b = start + _ONE
     c = start + _U2
@@ -91,9 +91,9 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
         g = _step(g, words[at + _U6])
         h = _step(h, words[at + _U7])
         at += _LANES
-    # Finished one by one: two lanes that differ alike, as by flipped bits of their last words, must not cancel.
-    # In order and from another start, so that swapped lanes, hence swapped words, give another checksum: two that
-    # were only joined by ``^`` could change places.
+    # Finished one by one: two lanes that differ alike, as by flipped bits of their last words, must not cancel. In
+    # order and from another start, so that swapped lanes, and so swapped words, change the checksum. Two lanes joined
+    # only by ``^`` could change places.
     total = _step(_step(start, finish(a)), finish(b))
     total = _step(total, finish(c))
     total = _step(total, finish(d))
@@ -105,7 +105,7 @@ def page_checksum_at(words: NDArray[np.uint64], first_word: int, page_index: int
 
 @njit(cache=True, nogil=True)
 def checksum_words(words: NDArray[np.uint64], first_page: int, out: NDArray[np.uint64], version: int) -> None:
-    """Write the checksums of ``len(out)`` consecutive pages, the first of which is number ``first_page``."""
+    """Write the checksums of ``len(out)`` consecutive pages from number ``first_page`` on."""
     for i in range(out.shape[0]):
         out[i] = page_checksum_at(words, i * PAGE_WORDS, first_page + i, version)
 
@@ -125,7 +125,7 @@ def _finish_digest(state: np.uint64, num_pages: np.uint64) -> np.uint64:
 
 
 class Digest:
-    """The running digest of a file: page checksums go in, 16 hexadecimal digits come out."""
+    """A file's running digest, updated with page checksums, printed as 16 hexadecimal digits."""
 
     __slots__ = ("_num_pages", "_state", "_version")
 
@@ -142,12 +142,12 @@ class Digest:
     def update(self, checksums: NDArray[np.uint64]) -> None:
         """Add the checksums of the next pages."""
         extend = extend_digest_v1 if self._version == 1 else extend_digest
-        with np.errstate(over="ignore"):  # the arithmetic wraps; interpreted kernels would complain
+        with np.errstate(over="ignore"):  # the arithmetic wraps; interpreted kernels would warn
             self._state = np.uint64(extend(self._state, checksums))
         self._num_pages += checksums.shape[0]
 
     def hexdigest(self) -> str:
-        """Return the digest of the pages so far."""
+        """Return the digest over the pages so far."""
         end = finish_digest_v1 if self._version == 1 else _finish_digest
         with np.errstate(over="ignore"):
             return f"{int(end(self._state, np.uint64(self._num_pages))):016x}"
@@ -156,14 +156,14 @@ class Digest:
 def checksum_pages(
     data: NDArray[np.uint8], first_page: int, out: NDArray[np.uint64], version: int = FORMAT_VERSION
 ) -> None:
-    """Write the checksum of each page of ``data`` into ``out``. Thread-safe.
+    """Write each page's checksum in ``data`` into ``out``. Thread-safe.
 
     Parameters
     ----------
     data : (num_pages * 4096,) C-contiguous uint8, 8-byte aligned; the last page of a file padded with zeros
-    first_page : number of the first page within the data region of its file
+    first_page : the first page's number within its file's data region
     out : (num_pages,) C-contiguous uint64
-    version : format version of the directory
+    version : the directory's format version
 
     Raises
     ------
@@ -180,18 +180,18 @@ def checksum_pages(
 
 
 def digest_of(checksums: NDArray[np.uint64], version: int = FORMAT_VERSION) -> str:
-    """Return the digest of a file whose pages have ``checksums``. Pure."""
+    """Return a file's digest from its page checksums. Pure."""
     digest = Digest(version)
     digest.update(checksums)
     return digest.hexdigest()
 
 
 def num_pages_of(num_bytes: int) -> int:
-    """Return the number of pages that hold ``num_bytes``. Pure."""
+    """Return the page count for ``num_bytes``. Pure."""
     return -(-num_bytes // PAGE_BYTES)
 
 
-# Constants of uint64: an int beside a uint64 would make numba compute in floats.
+# Constants of uint64, because an int with a uint64 would make numba compute in floats.
 PRIME = np.uint64(0x9E3779B97F4A7C15)
 _MIX_A = np.uint64(0xFF51AFD7ED558CCD)
 _MIX_B = np.uint64(0xC4CEB9FE1A85EC53)
@@ -214,7 +214,7 @@ def finish(value: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True, inline="always")
 def page_checksum_v1(words: NDArray[np.uint64], first_word: int, page_index: int) -> np.uint64:
-    """Return the checksum of the page whose first word is ``words[first_word]``; see `page_checksum_at`."""
+    """Return the checksum for the page that begins at ``words[first_word]``; see `page_checksum_at`."""
     lane = finish(np.uint64(page_index) + _ONE)
     at = np.uint64(first_word)
     end = at + _PAGE_WORDS
@@ -245,5 +245,5 @@ def extend_digest_v1(state: np.uint64, checksums: NDArray[np.uint64]) -> np.uint
 
 @njit(cache=True, nogil=True)
 def finish_digest_v1(state: np.uint64, num_pages: np.uint64) -> np.uint64:
-    """Return the digest of ``num_pages`` pages from its running ``state``."""
+    """Return the digest over ``num_pages`` pages from its running ``state``."""
     return finish(_step_v1(np.uint64(state), np.uint64(num_pages)))

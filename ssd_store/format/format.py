@@ -1,6 +1,6 @@
-"""The door of the format: its names and constants, and the opening of a committed directory of arrays.
+"""The entry to the format: its names and constants, and the opening of a committed directory of arrays.
 
-The bytes are described in docs/storage.md; the parts live in `manifest` and `checksum`.
+docs/storage.md describes the bytes; the parts are in `manifest` and `checksum`.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ __all__ = [
     "require_same",
     "seal_manifest",
     "stored_dtype",
-    "told_apart",
+    "detecting_replacement",
 ]
 
-_TABLES = (".csv", ".tsv", ".txt", ".parquet")  # of edges, of which `gloader prepare` makes a dataset
+_TABLES = (".csv", ".tsv", ".txt", ".parquet")  # of edges, from which `gloader prepare` makes a dataset
 
-# What to do about the errors that people meet; the system's own words say only what failed.
+# Advice for common errors, because the system's own text gives only the failure.
 _ADVICE = {
     errno.ENOENT: "there is nothing here; check the path",
     errno.ENOTDIR: "a part of the path is a file, and no folder",
@@ -91,25 +91,25 @@ _ADVICE = {
 def open_error(
     path: Path | str, error: OSError, kind: type[StoreOpenError] = StoreOpenError
 ) -> StoreOpenError:
-    """Return the error that says why ``path`` could not be opened and what to do. Pure.
+    """Return the error for a failed opening at ``path``, with reason and advice. Pure.
 
     Parameters
     ----------
-    path : what was to be opened
-    error : what the system said
-    kind : class of the returned error
+    path : the path that failed to open
+    error : the system's error
+    kind : the error's class
     """
     reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
     return kind(error.errno, f"cannot be opened: {reason}", str(path))
 
 
 def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:
-    """Return which of our manifests the folder ``root`` holds: ``store.json`` or ``dataset.json``.
+    """Return the manifest's name in the folder ``root``: ``store.json`` or ``dataset.json``.
 
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError
-        As `load_manifest`.
+        As in `load_manifest`.
     """
     names = _list_folder(Path(root), os_io)
     found = [name for name in MANIFEST_NAMES if name in names]
@@ -119,7 +119,7 @@ def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:
 
 
 def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
-    """Read and parse the manifest of the folder ``root``; the array files are not looked at.
+    """Read and parse the manifest in the folder ``root``, without its array files.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     StoreOpenError, NotAStoreError, IncompleteStoreError, StoreReadError
         The manifest is not there or cannot be read.
     FormatError, VersionError, ChecksumError
-        As `parse_manifest`.
+        As in `parse_manifest`.
     """
     root = Path(root)
     path = root / manifest_name
@@ -146,7 +146,7 @@ def read_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
 
 
 def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS) -> Manifest:
-    """Read the manifest of the folder ``root`` and check that every file it names is there, whole.
+    """Read the manifest in the folder ``root`` and check that each of its files exists in full.
 
     Sizes and headers are checked, contents are not: see `gloader.ssd_store.format.verification`.
 
@@ -158,49 +158,50 @@ def load_manifest(root: Path | str, manifest_name: str, *, os_io: OsIO = REAL_OS
     Raises
     ------
     StoreOpenError
-        The path is missing, a file, a FIFO or a loop of links, or must not be read.
+        The path is missing, a file, a FIFO or a loop of links, or not readable.
     NotAStoreError
-        The folder holds nothing of ours.
+        The folder holds no file from gloader.
     IncompleteStoreError
         The folder holds arrays without a commit record, or a file of the record is missing.
     TruncatedStoreError
-        A file is shorter than the record says.
+        A file is shorter than in the record.
     FormatError, VersionError, ChecksumError
         The manifest or a header is damaged, or of another version.
     StoreReadError
         The device failed.
     """
     manifest = read_manifest(root, manifest_name, os_io=os_io)
-    with told_apart(root, manifest, os_io=os_io):
+    with detecting_replacement(root, manifest, os_io=os_io):
         for record in manifest.arrays.values():
             check_record(root, record, os_io=os_io)
     return manifest
 
 
 def check_record(root: Path | str, record: ArrayRecord, *, os_io: OsIO = REAL_OS) -> None:
-    """Check the size and the header of the files of one array in the folder ``root``; raises as `load_manifest`."""
+    """Check size and header of one array's files in the folder ``root``; raises as `load_manifest`."""
     check_array_file(Path(root) / record.file, record.dtype, record.shape, os_io=os_io)
     if record.pages_file is not None:
         check_array_file(Path(root) / record.pages_file, "uint64", (record.num_pages,), os_io=os_io)
 
 
 def replaced_error(path: Path | str) -> StoreOpenError:
-    """Return the error for ``path``, where something else lies than when it was opened. Pure."""
+    """Return the error for ``path``, whose content was replaced after it was opened. Pure."""
     message = "the store was replaced after it was opened; open it again"
     return StoreOpenError(errno.ESTALE, message, str(path))
 
 
 def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> None:
-    """Require that the folder ``root`` holds the arrays of ``manifest``; asked behind the opening of a file.
+    """Require that the folder ``root`` holds the arrays of ``manifest``. Call it after opening a file.
 
-    A folder is only ever replaced whole, so that one that is the same now was the same when the file was opened. The
-    record that lies there is compared and never believed.
+    A folder is only ever replaced as a whole. If it is the same now, it was the same when the file was opened. The
+    record on the disk is only compared, never used.
 
     Raises
     ------
     StoreOpenError
-        It holds other arrays, or none.
+        The folder holds other arrays, or none.
     StoreReadError, FormatError, VersionError, ChecksumError
+        Its record cannot be read, as in `read_manifest`.
         Its record cannot be read, as in `read_manifest`.
     """
     try:
@@ -209,19 +210,19 @@ def require_same(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS)
         if error.errno not in {errno.ENOENT, errno.ENOTDIR}:
             raise
         raise replaced_error(root) from error
-    # Parts of one dataset have the same arrays, and other rows of them.
+    # Parts of one dataset have the same arrays, but different rows.
     if (there.arrays, there.ranges) != (manifest.arrays, manifest.ranges):
         raise replaced_error(root)
 
 
 @contextmanager
-def told_apart(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> Iterator[None]:
-    """Tell a folder that was replaced from a damaged one, if files of ``manifest`` are refused in the block.
+def detecting_replacement(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -> Iterator[None]:
+    """Report a replaced folder as replaced, not as damaged, when the block raises for files of ``manifest``.
 
     Raises
     ------
     StoreOpenError
-        In place of the block's error: the folder ``root`` was replaced.
+        The folder ``root`` was replaced. This error takes the place of the block's.
     """
     try:
         yield
@@ -229,7 +230,7 @@ def told_apart(root: Path | str, manifest: Manifest, *, os_io: OsIO = REAL_OS) -
         try:
             require_same(root, manifest, os_io=os_io)
         except StoreError as error:
-            # Where even the record cannot be read, the first error says more.
+            # If the record cannot be read either, the first error is more precise.
             if isinstance(error, StoreOpenError) and error.errno == errno.ESTALE:
                 raise
         raise
@@ -241,12 +242,12 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
     Parameters
     ----------
     path : the file
-    dtype, shape : as the commit record says
+    dtype, shape : as in the commit record
 
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
-        As `load_manifest`.
+        As in `load_manifest`.
     """
     try:
         file = Descriptor(path, os_io=os_io)
@@ -257,7 +258,7 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
     except OSError as error:
         raise open_error(path, error) from error
     header = bytearray(DATA_OFFSET)
-    # Size before content: a cut file is told as cut, not as one with a damaged header.
+    # Size before content, so that a truncated file is not reported as a damaged header.
     with file as fd:
         try:
             _check_size(path, os_io.fstat(fd).st_size, file_bytes(data_bytes(dtype, shape)))
@@ -266,7 +267,7 @@ def check_array_file(path: Path, dtype: str, shape: tuple[int, ...], *, os_io: O
             if isinstance(error, (StoreReadError, StoreOpenError)):
                 raise
             raise open_error(path, error) from error
-    # The record decides, and there is one header for it: nothing of the file's own header is parsed.
+    # The record determines the only valid header, so the file's own header is never parsed.
     if bytes(header) != npy_header(dtype, shape):
         raise FormatError(
             f"{path}: its header does not declare {dtype} of shape {shape} as the commit record does; "
@@ -282,20 +283,20 @@ def read_exactly(
     Parameters
     ----------
     fd : the open file
-    buffer : writable; its length is how much is read
+    buffer : writable; its length is the number of bytes to read
     offset : byte in the file
-    path : of the file, for messages
+    path : the file's path, for messages
 
     Raises
     ------
     StoreReadError
-        The device failed; carries the path, the offset and the errno.
+        The device failed; the error holds the path, the offset and the errno.
     TruncatedStoreError
         The file ends within the range.
     """
     try:
         count = read_full(fd, buffer, offset, os_io=os_io)
-    except StoreError:  # of a mirror: it names the object, and what to do
+    except StoreError:  # from a mirror, with the object and advice
         raise
     except OSError as error:
         raise StoreReadError(
@@ -325,20 +326,20 @@ def _read_small(fd: int, path: Path, os_io: OsIO) -> bytes:
         size = os_io.fstat(fd).st_size
     except OSError as error:
         raise open_error(path, error) from error
-    # Before anything is allocated: the file may be anybody's.
+    # Before any allocation, because the file may come from anyone.
     if size > MAX_MANIFEST_BYTES:
         raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {size}")
     data = bytearray(size)
     try:
         read_exactly(fd, memoryview(data), 0, path=path, os_io=os_io)
     except TruncatedStoreError as error:
-        # It had this size a moment ago: somebody writes to it, which no commit of ours does.
+        # It had this size a moment ago: another program writes to it, which no commit of gloader does.
         raise ChecksumError(f"{path}: the manifest was cut while it was read") from error
     return bytes(data)
 
 
 def _list_folder(root: Path, os_io: OsIO) -> list[str]:
-    # The commonest mistake, of which the system's own words, and a chain of three errors, say nothing.
+    # The most common mistake. The system's text, and a chain of three errors, would not explain it.
     try:
         is_folder = stat.S_ISDIR(os_io.stat(root).st_mode)
         names = os_io.listdir(root) if is_folder else []
@@ -352,7 +353,7 @@ def _list_folder(root: Path, os_io: OsIO) -> list[str]:
 
 
 def _not_prepared(root: Path, *, is_there: bool) -> StoreOpenError:
-    """Return the error for ``root``, where no folder is. Pure."""
+    """Return the error for ``root``, which is not a folder. Pure."""
     if not is_there:
         reason = f"there is nothing here; a dataset is made once: gloader prepare SOURCE {root}"
         return StoreOpenError(errno.ENOENT, reason, str(root))
@@ -366,7 +367,7 @@ def _not_prepared(root: Path, *, is_there: bool) -> StoreOpenError:
 def _without_manifest(
     root: Path, manifest_name: str, names: list[str]
 ) -> NotAStoreError | IncompleteStoreError:
-    # The record is renamed into place last, so data without one is a creation or a copy that was cut.
+    # The record is renamed into place last, so data without one is an interrupted creation or copy.
     has_files = any(name.endswith((".npy", ".pages", ".json.tmp")) for name in names)
     if has_files or {NODES, RELATIONS} <= set(names):
         return IncompleteStoreError(

@@ -1,11 +1,11 @@
-"""The commit record of a directory of arrays: names, headers, row ranges, and a parser that trusts no byte.
+"""The commit record for a directory of arrays: names, headers, row ranges, and a parser for untrusted bytes.
 
-A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ in the manifest's name only.
+A dataset (`dataset.json`) and a stand-alone feature store (`store.json`) differ only in the manifest's name.
 docs/storage.md describes the bytes.
 
-Names of arrays become names of files, in the folder of a node type, a relation or a link table. Every array file
-begins with a ``.npy`` header padded to 4096 bytes. A partly stored matrix lists its stored rows: offsets, page
-checksums and digest are those of the full matrix, and the file has a hole in place of each missing page.
+Array names become file names, in the folder of a node type, a relation or a link table. Every array file begins with a
+``.npy`` header padded to 4096 bytes. A partly stored matrix lists its stored rows: offsets, page checksums and digest
+are those of the full matrix, and the file has a hole in place of each missing page.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ if TYPE_CHECKING:
 # The folders of a dataset of several types: nodes/TYPE/ and relations/SOURCE__RELATION__DESTINATION/.
 NODES: Final = "nodes"
 RELATIONS: Final = "relations"
-LINKS: Final = "links"  # links/NAME/ of a link table, of a dataset of one type, too
+LINKS: Final = "links"  # links/NAME/ of a link table, also in a dataset of one type
 SEPARATOR: Final = "__"
-# File systems take 255 bytes; some are left to whoever copies a dataset under longer names.
+# File systems allow 255 bytes. The rest is for copies of a dataset under longer names.
 MAX_FOLDER_LENGTH: Final = 240
 
 ALLOWED: Final = "1 to 100 of the characters A-Z a-z 0-9 _ . -"
-# A name becomes a file's: no folder, no hidden file, no dot or dash at the end.
+# A name becomes a file name: no folder, no hidden file, no dot or dash at the end.
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,98}[A-Za-z0-9_])?")
 _FOLDER = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,238}[A-Za-z0-9_])")
 
 
 def is_plain_name(name: object) -> bool:
-    """Return whether ``name`` may name an array or its file: letters, digits, ``_ . -``, no folder. Pure."""
+    """Return True if ``name`` may name an array or its file: letters, digits, ``_ . -``, no folder. Pure."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None and ".." not in name
 
 
 def is_type_name(name: object) -> bool:
-    """Return whether ``name`` may name a node type or a relation: a plain name without ``__``. Pure."""
+    """Return True if ``name`` may name a node type or a relation: a plain name without ``__``. Pure."""
     return isinstance(name, str) and is_plain_name(name) and SEPARATOR not in name
 
 
 def is_array_name(name: object) -> bool:
-    """Return whether ``name`` is a plain name, or one in a folder of a type, a relation or a link table. Pure.
+    """Return True if ``name`` is a plain name, or one in a folder of a type, a relation or a link table. Pure.
 
-    Spelled out, part by part: no other folder can be named, at no depth, and none outside.
+    The parts are checked one by one, so no other folder can be named, at any depth or outside.
     """
     if not isinstance(name, str):
         return False
@@ -76,12 +76,12 @@ def is_array_name(name: object) -> bool:
 
 
 def is_in_folder(name: str) -> bool:
-    """Return whether the array ``name`` lies in a folder of its directory. Pure."""
+    """Return True if the array ``name`` is in a folder within its directory. Pure."""
     return "/" in name
 
 
 def is_of_links(name: str) -> bool:
-    """Return whether the array ``name`` is one of a link table. Pure."""
+    """Return True if the array ``name`` belongs to a link table. Pure."""
     return name.startswith(f"{LINKS}/")
 
 
@@ -89,7 +89,7 @@ DATA_OFFSET: Final = 4096
 MAX_NDIM: Final = 4
 MAX_DATA_BYTES: Final = 2**62
 
-# Logical dtype -> how it is stored. bfloat16 has no numpy type, so its bits are stored as uint16.
+# Logical dtype -> stored dtype. bfloat16 has no numpy type, so its bits are stored as uint16.
 STORED_DTYPES: Final[dict[str, str]] = {
     "bfloat16": "<u2",
     "float16": "<f2",
@@ -109,12 +109,12 @@ _PREFIX_BYTES = len(_MAGIC) + 2
 
 
 def stored_dtype(logical: str) -> np.dtype[np.generic]:
-    """Return the numpy dtype in which elements of dtype ``logical`` lie on disk. Pure.
+    """Return the stored numpy dtype for elements of dtype ``logical``. Pure.
 
     Raises
     ------
     FormatError
-        The dtype is not one that a store can hold.
+        The dtype cannot be stored.
     """
     try:
         return np.dtype(STORED_DTYPES[logical])
@@ -125,7 +125,7 @@ def stored_dtype(logical: str) -> np.dtype[np.generic]:
 
 
 def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
-    """Return the bytes of an array's elements, padding not included. Pure; exact for any size.
+    """Return an array's element bytes without padding. Pure; exact for any size.
 
     Raises
     ------
@@ -148,32 +148,32 @@ def data_bytes(dtype: str, shape: tuple[int, ...]) -> int:
 
 
 def file_bytes(num_bytes: int) -> int:
-    """Return the size of the file that holds ``num_bytes`` of elements: header page and whole pages. Pure."""
+    """Return the file size for ``num_bytes`` in elements: header page and whole pages. Pure."""
     return DATA_OFFSET + -(-num_bytes // DATA_OFFSET) * DATA_OFFSET
 
 
 def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
-    """Return the 4096 bytes before the data: the only header that an array of this type may have. Pure.
+    """Return the 4096 bytes before the data, the only valid header for such an array. Pure.
 
     Raises
     ------
     FormatError
-        As `data_bytes`.
+        As in `data_bytes`.
     """
     data_bytes(dtype, shape)  # checks both
-    # Written by hand: numpy's own header differs by version, and this one is compared byte by byte.
+    # Written by hand, because numpy's own header differs between versions, and this one is compared byte by byte.
     lengths = ", ".join(str(int(length)) for length in shape) + ("," if len(shape) == 1 else "")
     text = f"{{'descr': '{STORED_DTYPES[dtype]}', 'fortran_order': False, 'shape': ({lengths}), }}"
     padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"
     return _MAGIC + len(padded).to_bytes(2, "little") + padded.encode("ascii")
 
 
-RANGES_FEATURE: Final = "row-ranges"  # a build that does not know it would take the holes for damage
+RANGES_FEATURE: Final = "row-ranges"  # an older build would mistake the holes for damage
 _KEYS: Final = frozenset({"part", "of", "bounds"})
 
 
 def ranges_to_json(ranges: RowRanges) -> dict[str, Any]:
-    """Return the ranges as they stand in a commit record. Pure."""
+    """Return the ranges in a commit record's form. Pure."""
     return {
         "part": ranges.part,
         "of": ranges.of,
@@ -182,18 +182,18 @@ def ranges_to_json(ranges: RowRanges) -> dict[str, Any]:
 
 
 def parse_ranges(body: object, num_rows: Mapping[str, int], path: Path | str) -> RowRanges:
-    """Return the ranges of a commit record. Pure.
+    """Return the ranges in a commit record. Pure.
 
     Parameters
     ----------
-    body : what the record says, anything
-    num_rows : N of each array that may be here in part: a matrix with page checksums
-    path : of the record, for messages
+    body : the record's entry, of any type
+    num_rows : N for each array that may be partly stored: a matrix with page checksums
+    path : the record's path, for messages
 
     Raises
     ------
     FormatError
-        They are malformed, or contradict the arrays.
+        The ranges are malformed, or contradict the arrays.
     """
     where = f"{path}: 'ranges'"
     if not isinstance(body, dict) or body.keys() != _KEYS:
@@ -234,13 +234,13 @@ BYTE_ORDER: Final = "little"
 DATASET_MANIFEST: Final = "dataset.json"
 STORE_MANIFEST: Final = "store.json"
 MANIFEST_NAMES: Final = (STORE_MANIFEST, DATASET_MANIFEST)
-# Limits on what is parsed: far above what a dataset has, far below what would hurt.
+# Limits of the parser: far above any dataset, far below any harm.
 MAX_MANIFEST_BYTES: Final = 16 * 2**20
 MAX_ARRAYS: Final = 10_000
 FOLDERS_FEATURE: Final = "array-folders"  # arrays in the folders of types and relations
 LINKS_FEATURE: Final = "link-tables"  # arrays in the folders of link tables
-# Features and times of edges. A build that overlooked them would train without the one, and on edges that came after a
-# seed for want of the other.
+# Features and times of edges. A build that ignored them would train without the features, or on edges later than a
+# seed's time.
 EDGE_COLUMNS_FEATURE: Final = "edge-columns"
 KNOWN_FEATURES: Final = frozenset(
     {"int8-row-scale", FOLDERS_FEATURE, LINKS_FEATURE, EDGE_COLUMNS_FEATURE, RANGES_FEATURE}
@@ -252,16 +252,16 @@ _TRAILER_BYTES = len(b',\n  "checksum": "') + 64 + len(b'"\n}\n')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayRecord:
-    """The commit record's words about one array."""
+    """One array's entry in the commit record."""
 
     name: str
-    file: str  # within the directory: a basename, behind the folder of a type or relation where it is in one
+    file: str  # within the directory: a basename, after the folder of its type or relation if it has one
     dtype: str  # logical: a key of STORED_DTYPES
     shape: tuple[int, ...]
     num_bytes: int  # of the elements; the file adds the header page and pads to whole pages
     digest: str  # 16 hexadecimal digits over the page checksums
-    pages_file: str | None  # the file of page checksums; None: an array of version 1 without
-    version: int = FORMAT_VERSION  # of the directory; not part of the record's own members
+    pages_file: str | None  # file of page checksums; None for an array of version 1 without one
+    version: int = FORMAT_VERSION  # of the directory; not stored in the array's own record
 
     @property
     def num_pages(self) -> int:
@@ -279,7 +279,7 @@ class ArrayRecord:
         return data_bytes(self.dtype, self.shape[1:])
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the record as it stands in the manifest. Pure."""
+        """Return the entry in the manifest's form. Pure."""
         return {
             "file": self.file,
             "dtype": self.dtype,
@@ -292,23 +292,23 @@ class ArrayRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """The commit record of a directory of arrays."""
+    """The commit record for a directory with arrays."""
 
     kind: str  # "dataset" or "feature_store"
     arrays: Mapping[str, ArrayRecord]
-    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values, for the kind to interpret
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # JSON values, interpreted by the kind
     required_features: tuple[str, ...] = ()
     created_by: str = "gloader"
     format_version: int = FORMAT_VERSION
     byte_order: str = BYTE_ORDER
-    ranges: RowRanges | None = None  # of matrices of which a part is here; None: all of everything is
+    ranges: RowRanges | None = None  # of partly stored matrices; None if all rows are stored
 
     def held_rows(self, name: str) -> HeldRows | None:
-        """Return which rows of the array ``name`` are here; None: all of them."""
+        """Return the array ``name``'s stored rows, or None for all rows."""
         return None if self.ranges is None or name not in self.ranges.tables else self.ranges.rows(name)
 
     def to_json(self) -> dict[str, JsonValue]:
-        """Return the manifest as a JSON object, its own checksum not included. Pure."""
+        """Return the manifest as a JSON object, without its own checksum. Pure."""
         ranges: dict[str, JsonValue] = {}
         if self.ranges is not None:
             ranges["ranges"] = ranges_to_json(self.ranges)
@@ -327,7 +327,7 @@ class Manifest:
         }
 
     def to_bytes(self) -> bytes:
-        """Return the content of the manifest file. Pure.
+        """Return the manifest file's content. Pure.
 
         Raises
         ------
@@ -338,7 +338,7 @@ class Manifest:
             data = seal_manifest(self.to_json())
         except MALFORMED as error:
             raise FormatError(f"the metadata of a {self.kind} must be JSON values: {error}") from error
-        parse_manifest(data, self.kind)  # what is refused when read must not be written
+        parse_manifest(data, self.kind)  # a record that a reader would refuse must not be written
         return data
 
 
@@ -351,21 +351,21 @@ def seal_manifest(body: Mapping[str, JsonValue]) -> bytes:
 
 
 def parse_manifest(data: bytes, path: Path | str) -> Manifest:
-    """Parse the content of a manifest file. Pure; allocates no more than a small multiple of ``data``.
+    """Parse a manifest file's content. Pure; allocates no more than a small multiple of ``data``.
 
     Parameters
     ----------
-    data : the bytes of the file
-    path : where they came from, for messages
+    data : the file's bytes
+    path : the file's path, for messages
 
     Raises
     ------
     ChecksumError
-        The bytes are not those that were written: any changed bit, a cut or an addition.
-    FormatError
-        The bytes are sealed correctly and do not describe a directory of arrays.
-    VersionError
-        The record needs a version, a byte order or a feature that this build does not know.
+            The bytes differ from the written ones: a changed bit, a truncation or an addition.
+        FormatError
+            The bytes are intact but do not describe a directory of arrays.
+        VersionError
+            The record needs a version, a byte order or a feature that this build does not support.
     """
     if len(data) > MAX_MANIFEST_BYTES:
         raise FormatError(f"{path}: a manifest has at most {MAX_MANIFEST_BYTES} bytes, not {len(data)}")
@@ -375,9 +375,9 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
             f"{path}: the manifest does not match its own checksum: it is damaged or was edited by hand; "
             "restore it from a copy or prepare the data again"
         )
-    # Sealed, the bytes are as somebody wrote them, who need not be us: every field is checked all the same.
+    # An intact record may come from another program, so every field is checked all the same.
     body = _load_json(data, path)
-    # Versions first: a later one may have other fields.
+    # Versions first, because a later one may have other fields.
     _check_versions(body, path)
     fields = _Fields(body, str(path))
     arrays = fields.mapping("arrays")
@@ -386,7 +386,7 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
     version = fields.count("format_version")
     required = tuple(body["required_features"])
     records = {name: _parse_record(name, record, path, version) for name, record in arrays.items()}
-    # A build that knows nothing of folders refuses the record by its features, before it reads a name.
+    # A build without support for folders refuses the record by its features, before it reads a name.
     if any(map(is_in_folder, records)) and FOLDERS_FEATURE not in required:
         raise FormatError(f"{path}: arrays in folders need the required feature {FOLDERS_FEATURE!r}")
     if any(map(is_of_links, records)) and LINKS_FEATURE not in required:
@@ -406,7 +406,7 @@ def parse_manifest(data: bytes, path: Path | str) -> Manifest:
 
 
 def _rows_in_parts(records: Mapping[str, ArrayRecord]) -> dict[str, int]:
-    """Return N of each array of which a part alone may be here. Pure."""
+    """Return N for each array that may be partly stored. Pure."""
     return {
         name: record.shape[0]
         for name, record in records.items()
@@ -415,7 +415,7 @@ def _rows_in_parts(records: Mapping[str, ArrayRecord]) -> dict[str, int]:
 
 
 class _Fields:
-    """Typed access to the members of an untrusted JSON object."""
+    """Typed access to an untrusted JSON object's members."""
 
     __slots__ = ("_body", "_where")
 
@@ -490,7 +490,7 @@ def _parse_record(name: str, body: object, path: Path | str, version: int) -> Ar
     if not _DIGEST.fullmatch(digest):
         raise FormatError(f"{where}: the digest must have 16 hexadecimal digits, not {digest[:40]!r}")
     file, pages = fields.text("file"), fields.text_or_none("pages_file")
-    # Spelled out, not looked for: a record cannot name a file outside its folder, or another array's.
+    # Constructed, not read: a record cannot name a file outside its folder, or another array's file.
     allowed = {f"{name}.pages"} if version > 1 else {f"{name}.pages", None}
     if file != f"{name}.npy" or pages not in allowed:
         raise FormatError(
@@ -524,7 +524,7 @@ def _load_json(data: bytes, path: Path | str) -> dict[str, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    # Parsers disagree about which of two equal members counts.
+    # Parsers disagree about two equal members.
     members = dict(pairs)
     if len(members) != len(pairs):
         raise ValueError("a member occurs twice")
@@ -561,7 +561,7 @@ def _check_versions(body: dict[str, Any], path: Path | str) -> None:
 def _check_files_distinct(records: Mapping[str, ArrayRecord], path: Path | str) -> None:
     files = [record.file for record in records.values()]
     files += [record.pages_file for record in records.values() if record.pages_file]
-    # Some file systems do not tell upper from lower case: two such names would be one file there.
+    # Some file systems ignore case: two such names would be one file there.
     folded = {name.casefold() for name in files}
     if len(folded) != len(files) or folded & set(MANIFEST_NAMES):
         raise FormatError(f"{path}: two arrays share a file")

@@ -1,6 +1,6 @@
 """Verification of a whole store: every byte is read, and every difference from the written bytes is reported.
 
-Memory is two buffers, whatever the store's size.
+It takes memory for two buffers, for a store of any size.
 """
 
 from __future__ import annotations
@@ -37,47 +37,47 @@ if TYPE_CHECKING:
 
 _STEP_BYTES: Final = 4 * 2**20
 _STEP_PAGES: Final = _STEP_BYTES // PAGE_BYTES
-_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions, and the first few say where to look
+_MAX_PROBLEMS: Final = 1000  # a damaged disk can have millions, and the first few show the place
 
-Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in all
+Progress: TypeAlias = "Callable[[int, int], None]"  # bytes done, bytes in total
 
 
 class ElementCheck(Protocol):
-    """A check of what the elements of an array mean, all of which it is given, in order, in pieces."""
+    """A check on the meaning of an array's elements, which arrive in order, in pieces."""
 
     def wrong(self, values: NDArray[Any], /) -> str | None:
-        """Take the next elements; return what is wrong with one of them, or None."""
+        """Take the next elements. Return the text of a problem, or None."""
         ...
 
     def wrong_end(self) -> str | None:
-        """Return what is wrong with the end of the array, or None."""
+        """Return the text about a problem at the array's end, or None."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One place where a store is not as it was written."""
+    """One place where a store differs from its written bytes."""
 
     file: str
     message: str
     page: int | None = None  # number of the 4 KiB page within the data region
     offset: int | None = None  # byte offset of that page in the file
-    rows: tuple[int, int] | None = None  # first and last row that touch the page
+    rows: tuple[int, int] | None = None  # first and last row on the page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """The outcome of `verify_directory`."""
+    """The result of `verify_directory`."""
 
     path: str
     num_arrays: int
     num_bytes: int  # read and checked
     problems: tuple[Problem, ...]  # the first thousand
-    ranges: RowRanges | None = None  # the rows whose pages are here, which alone were checked; None: all
+    ranges: RowRanges | None = None  # the stored and checked rows; None for all rows
 
     @property
     def is_ok(self) -> bool:
-        """Whether every byte is as it was written."""
+        """Every byte equals the written one."""
         return not self.problems
 
 
@@ -97,15 +97,15 @@ def verify_directory(
     ----------
     path : the directory
     manifest_name : ``dataset.json`` or ``store.json``
-    checks : returns what to ask of the elements of some arrays; it may refuse the record
-    progress : called with bytes done and bytes in all, every few MB
+    checks : returns the checks for some arrays' elements; it may refuse the record
+    progress : called with bytes done and bytes in total, every few MB
 
     Raises
     ------
     StoreOpenError, NotAStoreError, IncompleteStoreError
         There is no store or dataset at ``path``.
     FormatError, VersionError
-        Its record is of another version, or not one of ours; this build cannot check it.
+        The record is of another version, or not gloader's; this build cannot check it.
     StoreReadError
         The record cannot be read.
     """
@@ -113,7 +113,7 @@ def verify_directory(
     try:
         manifest = read_manifest(root, manifest_name, os_io=os_io)
     except ChecksumError as error:
-        # Damage like any other; without a record there is nothing else to compare with.
+        # Reported like other damage. Without a record there is no reference for other comparisons.
         problem = Problem(file=manifest_name, message=str(error))
         return VerifyReport(path=str(root), num_arrays=0, num_bytes=0, problems=(problem,))
     pages = {name: _pages_here(record, manifest) for name, record in manifest.arrays.items()}
@@ -132,7 +132,7 @@ def verify_directory(
 
 
 class _Check:
-    """One pass over the arrays of a directory."""
+    """One pass over a directory's arrays."""
 
     def __init__(self, root: Path, os_io: OsIO, progress: Progress | None, total_bytes: int) -> None:
         self.problems: list[Problem] = []
@@ -154,7 +154,7 @@ class _Check:
         try:
             if here is None:
                 self._data(record, pages, elements)
-            elif pages is not None:  # else nothing is known of its pages, and that is told
+            elif pages is not None:  # otherwise its pages are unknown, which is reported
                 self._pages(record, pages, here)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
@@ -168,7 +168,7 @@ class _Check:
         return True
 
     def _is_pages_file_sound(self, record: ArrayRecord, pages_file: str) -> bool:
-        # First of the two files: the checksums must be sound before the data is compared with them.
+        # First of the two files, because the data is compared with the checksums.
         digest, num_words, padding = Digest(record.version), record.num_pages, False
         try:
             for words in self._read(pages_file, num_pages_of(num_words * 8)):
@@ -187,12 +187,12 @@ class _Check:
         return True
 
     def _data(self, record: ArrayRecord, pages_file: str | None, elements: ElementCheck | None) -> None:
-        """Compare the data page by page if there are sound checksums, else as a whole."""
+        """Compare the data page by page if the checksums are intact, else as a whole."""
         digest, num_reported = Digest(record.version), len(self.problems)
         count, meaning = math.prod(record.shape), None
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
-        # Both files are read side by side, so that memory does not grow with the number of pages.
+        # Both files are read at the same pace, so that memory does not grow with the number of pages.
         try:
             for data in self._read(record.file, record.num_pages):
                 first_page, checksums = digest.num_pages, actual[: data.size // PAGE_BYTES]
@@ -201,7 +201,7 @@ class _Check:
                 if expected is not None:
                     for page in np.flatnonzero(checksums != expected.next(checksums.size)):
                         self._report_page(record, first_page + int(page))
-                # What damage made of an element is nobody's meaning.
+                # Damaged elements have no meaning to check.
                 if elements is not None and meaning is None and len(self.problems) == num_reported:
                     values = data.view(stored_dtype(record.dtype))[:count]
                     count -= values.size
@@ -209,7 +209,7 @@ class _Check:
         finally:
             if expected is not None:
                 expected.close()
-        # Page by page nothing was found, or there was nothing to compare with: the digest has the last word.
+        # No page differs, or there were no page checksums: the digest decides.
         if digest.hexdigest() != record.digest and len(self.problems) == num_reported:
             self._report(
                 record.file, f"the data does not match the digest {record.digest} of the commit record"
@@ -220,7 +220,7 @@ class _Check:
                 self._report(record.file, f"{meaning}; it was written so")
 
     def _pages(self, record: ArrayRecord, pages_file: str, here: tuple[int, int]) -> None:
-        """Compare those pages of the data that are here, of an array whose rest is on other machines."""
+        """Compare the stored pages of an array whose other pages are on other machines."""
         page, past = here
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
         expected = _Expected(self._root / pages_file, past - page, self._os_io, first=page)
@@ -270,7 +270,7 @@ class _Check:
 
 
 class _Expected:
-    """The page checksums of an array from page ``first`` on, read as they are needed."""
+    """An array's page checksums from page ``first`` on, read on demand."""
 
     def __init__(self, path: Path, num_pages: int, os_io: OsIO, *, first: int = 0) -> None:
         self._path = path
@@ -292,7 +292,7 @@ class _Expected:
 
 
 def _pages_here(record: ArrayRecord, manifest: Manifest) -> tuple[int, int] | None:
-    """Return the first page of an array that is here, and the page behind the last; None: all are. Pure."""
+    """Return an array's first stored page and the page after the last one, or None if all are stored. Pure."""
     held = manifest.held_rows(record.name)
     return None if held is None else held.span(record.row_bytes, PAGE_BYTES)
 

@@ -1,4 +1,4 @@
-"""Datasets in object stores: a mirror on this disk whose blocks come when they are wanted."""
+"""Datasets in object stores: a mirror on this disk, whose blocks are fetched on demand."""
 
 from gloader.ssd_store.mirror.block_fetch import MirrorStats
 from gloader.ssd_store.mirror.mirror_io import MirrorIO

@@ -1,6 +1,6 @@
-"""Fetches of blocks of objects, many in flight at a time: the oldest first, repeated after a failure.
+"""Fetches of object blocks, many in flight at the same time: the oldest first, repeated after a failure.
 
-The window of requests grows by one for every round without trouble, and is halved after a failure.
+The request window grows by one for every round without trouble, and is halved after a failure.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class FetchCounts:
-    """What was asked of the store so far."""
+    """Counts of requests to the store so far."""
 
     requests: int = 0
-    retries: int = 0  # of them, those that repeat another
-    bytes: int = 0  # that arrived, the damaged and repeated ones included
-    limited_s: float = 0.0  # that requests waited for the limits
-    paused_s: float = 0.0  # that they waited to be repeated
+    retries: int = 0  # repeated requests
+    bytes: int = 0  # received bytes, with damaged and repeated ones
+    limited_s: float = 0.0  # time that requests waited for the limits
+    paused_s: float = 0.0  # time that requests waited before a retry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorStats:
-    """Counts since the mirror was opened, and the blocks that are here now."""
+    """Counts since the mirror was opened, and the blocks stored now."""
 
-    requests: int  # made to the store: for the record, for facts of objects, for blocks
-    retries: int  # of them, those that repeated one that failed
-    bytes: int  # that arrived
-    waited_s: float  # that requests were held back: by the limits, or before they were repeated
+    requests: int  # to the store: for the record, for facts of objects, for blocks
+    retries: int  # repeated requests
+    bytes: int  # received bytes
+    waited_s: float  # time that requests were delayed, by the limits or before a retry
     blocks_here: int
-    blocks: int  # of all files
+    blocks: int  # in all files
     evicted: int
     starved_s: float  # in which at least one reader waited for a block
-    not_kept: int  # blocks that came and were not kept: they did not fit, or the disk refused them
+    not_kept: int  # fetched blocks that were not kept: no room, or an error of the disk
 
 
 class WaitClock:
-    """Counts the seconds in which at least one thread waits. Thread-safe; a block that each waits in.
+    """Counts the seconds in which at least one thread waits. Thread-safe; a context manager around each wait.
 
     Parameters
     ----------
-    clock : seconds, as of `time.monotonic`
+    clock : clock in seconds, like `time.monotonic`
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -74,7 +74,7 @@ class WaitClock:
 
     @property
     def seconds(self) -> float:
-        """Of all waits so far, also of those under way."""
+        """Seconds of all waits so far, with the current one."""
         with self._lock:
             return self._seconds + (self._clock() - self._since if self._waiting else 0.0)
 
@@ -98,7 +98,7 @@ FIRST_WIDTH: Final = 16
 
 
 class Window:
-    """Additive increase, multiplicative decrease, as TCP has it. Not thread-safe.
+    """Additive increase, multiplicative decrease, as in TCP. Not thread-safe.
 
     Parameters
     ----------
@@ -111,34 +111,34 @@ class Window:
     def __init__(self, most: int, *, first: int = FIRST_WIDTH) -> None:
         self._most = most
         self._width = float(min(first, most))
-        self._age = 0  # how often it was halved
+        self._age = 0  # number of halvings
 
     @property
     def width(self) -> int:
-        """Requests that may be in flight now."""
+        """Number of requests that may be in flight now."""
         return int(self._width)
 
     @property
     def age(self) -> int:
-        """What a request notes when it is made, for `halve`."""
+        """The number of halvings, which a request records for `halve`."""
         return self._age
 
     def limit(self, most: int) -> int:
-        """Have no more than ``most``, from 1, in flight from here on; return the limit, perhaps of before."""
+        """Limit the requests in flight to ``most``, from 1, and return the limit, perhaps the earlier one."""
         self._most = min(self._most, most)
         self._width = min(self._width, float(self._most))
         return self._most
 
     def widen(self) -> None:
-        """Count a request that went well: a round of them, as many as are in flight, makes room for one more."""
+        """Count a successful request. A round of them, as many as are in flight, makes room for one more."""
         self._width = min(self._most, self._width + 1 / self._width)
 
     def halve(self, age: int) -> bool:
-        """Halve the width for a request that was refused or too slow, once a round; return whether it was.
+        """Halve the width for a request that was refused or too slow, once per round; return True if halved.
 
         Parameters
         ----------
-        age : of the window when the request was made: those that were in flight together are one piece of news
+        age : the window's age when the request was made; requests in flight at the same time count once
         """
         if age != self._age:
             return False
@@ -147,12 +147,11 @@ class Window:
         return True
 
 
-MAX_ATTEMPTS: Final = (
-    10  # of a block; with the pauses between them, some 20 seconds in which a store answers nothing
-)
+# Attempts for one block. With the pauses between them, a store may fail to answer for about 20 seconds.
+MAX_ATTEMPTS: Final = 10
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 5.0
-SLOWER: Final = frozenset({errno.EBUSY, errno.ETIMEDOUT})  # what a store says that is asked too much
+SLOWER: Final = frozenset({errno.EBUSY, errno.ETIMEDOUT})  # errors of an overloaded store
 _REPEATED: Final = SLOWER | {errno.ECONNRESET, errno.EIO}
 
 
@@ -161,44 +160,44 @@ class BlockRequest:
     """A part of an object."""
 
     name: str
-    number: int  # of the block within the object
+    number: int  # within the object
     start: int  # byte
     length: int
     etag: str
 
     @property
     def text(self) -> str:
-        """What to call it in messages."""
+        """The block's name in messages."""
         return f"block {self.number} (bytes {self.start} to {self.start + self.length - 1})"
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Fetch:
-    """A block that was asked for. Its fields are the fetcher's own, but for ``request`` and ``error``."""
+class BlockFetch:
+    """A requested block. Only ``request`` and ``error`` are public; the fetcher owns the other fields."""
 
     request: BlockRequest
     take: Callable[[Buffer], None]
     keep: Callable[[], None]
     alone: Alone
-    rank: int  # the order in which blocks were asked for
-    asked_by: HelpAccount = field(default_factory=own_account)  # of the thread that asked
+    rank: int  # order of the requests
+    asked_by: HelpAccount = field(default_factory=own_account)  # account of the requesting thread
     not_before: float = 0.0
     attempt: int = 0
     age: int = 0  # of the window when the request was made
-    began: float | None = None  # when the request was made; None: it waits for its turn or for the limits
+    began: float | None = None  # start of the request; None while it waits for its turn or the limits
     is_done: bool = False
     error: StoreError | None = None
 
 
 def may_repeat(error: StoreError, attempt: int) -> bool:
-    """Return whether a block is asked for again whose last of ``attempt`` requests failed. Pure."""
+    """Return True if a block is requested again after ``attempt`` failed requests. Pure."""
     if isinstance(error, ChecksumError):
         return attempt == 1
     return isinstance(error, StoreReadError) and error.errno in _REPEATED and attempt < MAX_ATTEMPTS
 
 
 def final_error(error: StoreError, request: BlockRequest, attempt: int, url: str) -> StoreError:
-    """Return what to say of a block that is not asked for again. Pure."""
+    """Return the final error for a block that is not requested again. Pure."""
     if attempt == 1 or not isinstance(error, StoreReadError):
         return error
     text = f"{request.text} was given up after {attempt} requests, the last of which: {error.strerror}"
@@ -206,40 +205,39 @@ def final_error(error: StoreError, request: BlockRequest, attempt: int, url: str
 
 
 def pause_s(request: BlockRequest, attempt: int) -> float:
-    """Return the seconds to wait before a block is asked for again: doubled each time, spread by its address. Pure."""
+    """Return the seconds before a block is requested again: doubled each time, spread by its address. Pure."""
     address = zlib.crc32(f"{request.name} {request.number} {attempt}".encode())
     return min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S) * (0.5 + address / 2**32)
 
 
-_KEEPING: Final = 4  # threads that write what came, beside those that ask for more
-_KEEPING_S: Final = 10.0  # for which they are waited for in the end: a disk may hang
-_IDLE_S: Final = 1.0  # that a thread without work stays
-_LOOK_S: Final = 0.05  # between two looks at `is_cancelled`
-_LATE: Final = (
-    1.5  # times the time-out of a request: then it is given up here, whatever the store's client does
-)
+_KEEPING: Final = 4  # threads that write received blocks, in addition to those that request more
+_KEEPING_S: Final = 10.0  # longest wait for these threads at the end, because a disk may hang
+_IDLE_S: Final = 1.0  # lifetime of a thread without work
+_LOOK_S: Final = 0.05  # between two tests of `is_cancelled`
+# Multiple of a request's time-out after which it is given up here, even if the store's client does not.
+_LATE: Final = 1.5
 
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    waiting: dict[int, Fetch] = field(default_factory=dict)  # by rank, so in order
-    running: set[Fetch] = field(default_factory=set)
+    waiting: dict[int, BlockFetch] = field(default_factory=dict)  # by rank, so in order
+    running: set[BlockFetch] = field(default_factory=set)
     threads: int = 0
-    num_keeping: int = 0  # threads that hold no request
+    num_keeping: int = 0  # threads without a request
     is_closed: bool = False
 
 
 class Fetcher:
-    """Brings blocks of objects with as many requests in flight as the store bears. Thread-safe.
+    """Fetches blocks of objects with as many requests in flight as the store sustains. Thread-safe.
 
-    Threads begin when there is work and end when there is none for a while, or at `close`.
+    Threads start when there is work. They end after a while without work, or at `close`.
 
     Parameters
     ----------
-    objects : the store, one request a call
-    limits : what the user allows
-    most_requests : in flight, from 1; each holds a block in memory
-    timeout_s : of one request: when half of it has gone by again, the request is given up and repeated
+    objects : the store, with one request per call
+    limits : the user's limits
+    most_requests : most requests in flight, from 1; each holds a block in memory
+    timeout_s : time-out of one request; after one and a half times as long it is given up and repeated
     """
 
     def __init__(
@@ -261,17 +259,17 @@ class Fetcher:
 
     @property
     def width(self) -> int:
-        """Requests that may be in flight now."""
+        """Number of requests that may be in flight now."""
         return self._window.width
 
     def limit(self, most_requests: int) -> int:
-        """Make at most so many requests at a time from here on, from 1; return how many: it may be fewer already."""
+        """Limit the requests in flight, from 1, and return the limit: the store's own may already be lower."""
         with self._changed.lock:
             return self._window.limit(most_requests)
 
     @property
     def counts(self) -> FetchCounts:
-        """What was asked so far, a copy."""
+        """The counts so far, a copy."""
         with self._changed.lock:
             return replace(self._counts)
 
@@ -281,19 +279,19 @@ class Fetcher:
         take: Callable[[Buffer], None],
         keep: Callable[[], None] = lambda: None,
         alone: Alone = lambda _is_over: nullcontext(),
-    ) -> Fetch:
-        """Have a block brought; returns at once.
+    ) -> BlockFetch:
+        """Request a block and return at once.
 
         Parameters
         ----------
-        request : what to bring
-        take : called with its bytes, on a thread of the fetcher; may raise `ChecksumError`, upon which the block is
-            asked for once more, or another `StoreError`, which ends it
-        keep : called behind it on the same thread, when whoever waits was told and another request is made already;
-            while several do not return, fewer requests are made
-        alone : makes a block of statements around `keep` and the request before it, while nobody else makes that one;
-            it waits for whoever does until the function that it is given says that all is over, and has the bytes
-            if they were brought meanwhile, else None
+        request : the block to fetch
+        take : called with its bytes, on a thread of the fetcher. After a `ChecksumError` the block is requested once
+            more; another `StoreError` ends the fetch.
+        keep : called next, on the same thread, after the waiting thread was woken and another request was made. While
+            several calls run, fewer requests are made.
+        alone : returns a context around the request and `keep` that excludes other fetches of the same block, also by
+            other processes. It waits for them, until the function passed to it returns True. Its value is the bytes if
+            they were fetched meanwhile, else None.
 
         Raises
         ------
@@ -301,25 +299,26 @@ class Fetcher:
             The fetcher is closed.
         ThreadStartError
             The system allows no more threads.
+            The system allows no more threads.
         """
         with self._changed.lock:
             if self._state.is_closed:
                 raise self._closed_error()
-            fetch = Fetch(request=request, take=take, keep=keep, alone=alone, rank=next(self._ranks))
+            fetch = BlockFetch(request=request, take=take, keep=keep, alone=alone, rank=next(self._ranks))
             self._state.waiting[fetch.rank] = fetch
             self._add_thread()
             self._changed.notify_all()
         return fetch
 
-    def wait(self, fetch: Fetch, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
+    def wait(self, fetch: BlockFetch, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
         """Wait until a block was taken.
 
         Raises
         ------
         StoreReadError
-            It could not be brought; names the object, the bytes and the reason.
+            The fetch failed; the message names the object, the bytes and the reason.
         ChecksumError, StoreError
-            What ``take`` raised; or the fetcher was closed.
+            ``take`` raised it; or the fetcher was closed.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
@@ -331,8 +330,8 @@ class Fetcher:
         if fetch.error is not None:
             raise fetch.error
 
-    def forget(self, fetch: Fetch) -> bool:
-        """Drop a block that nobody wants any more; return false, and do nothing, if its request was made already."""
+    def forget(self, fetch: BlockFetch) -> bool:
+        """Drop a block that is no longer needed. Return False, without effect, if its request was already made."""
         with self._changed.lock:
             if self._state.waiting.pop(fetch.rank, None) is None:
                 return False
@@ -340,10 +339,10 @@ class Fetcher:
             return True
 
     def close(self) -> None:
-        """Ask for nothing more; whoever waits is told. Idempotent.
+        """Make no more requests, and wake all waiting threads with an error. Idempotent.
 
-        Requests in flight end by their own time-outs, on threads that hold nothing up; what is just being kept is
-        waited for.
+        Requests in flight end by their own time-outs, on threads that block no other. The call waits for running calls
+        of ``keep``.
         """
         with self._changed.lock:
             self._state.is_closed = True
@@ -359,7 +358,7 @@ class Fetcher:
     def _closed_error(self) -> StoreError:
         return StoreError(f"{self._objects.url}: it is closed; open the dataset again")
 
-    def _end(self, fetch: Fetch, error: StoreError | None) -> None:
+    def _end(self, fetch: BlockFetch, error: StoreError | None) -> None:
         if not fetch.is_done:
             fetch.error = error
             fetch.is_done = True
@@ -375,15 +374,15 @@ class Fetcher:
             threading.Thread(target=self._work, name=f"gloader-fetch-{state.threads}", daemon=True).start()
             state.threads += 1
 
-    def _next(self) -> Fetch | None:
-        """Return the oldest block whose turn it is, or None."""
+    def _next(self) -> BlockFetch | None:
+        """Return the oldest block that may be requested now, or None."""
         if len(self._state.running) >= self._window.width:
             return None
         now = time.monotonic()
         return next((fetch for fetch in self._state.waiting.values() if fetch.not_before <= now), None)
 
     def _pause_s(self) -> float:
-        """Return for how long a thread may sleep: until a block may be repeated."""
+        """Return the seconds that a thread may sleep: until a block may be requested again."""
         now = time.monotonic()
         times = [each.not_before - now for each in self._state.waiting.values() if each.not_before > now]
         return min([*times, _IDLE_S])
@@ -397,11 +396,11 @@ class Fetcher:
             claimed = self._changed.when(lambda: self._state.is_closed or self._next(), self._claim, pause)
             if claimed is None:
                 return
-            if isinstance(claimed, Fetch) and not self._run(claimed):
+            if isinstance(claimed, BlockFetch) and not self._run(claimed):
                 return
 
-    def _claim(self) -> Fetch | bool | None:
-        """Take the next block; true: there is none yet; None: this thread is not needed any more."""
+    def _claim(self) -> BlockFetch | bool | None:
+        """Take the next block. Return True if there is none yet, None if this thread is no longer needed."""
         state = self._state
         fetch = self._next()
         if state.is_closed or (fetch is None and not state.waiting):
@@ -415,8 +414,8 @@ class Fetcher:
         self._add_thread()
         return fetch
 
-    def _run(self, fetch: Fetch) -> bool:
-        """Bring the block of ``fetch``; return whether this thread still counts as one of the fetcher's."""
+    def _run(self, fetch: BlockFetch) -> bool:
+        """Fetch the block. Return True if this thread still counts as one of the fetcher's."""
         attempt, request = fetch.attempt, fetch.request
         failure: StoreError | None = None
         with ExitStack() as held:
@@ -428,13 +427,13 @@ class Fetcher:
                         fetch.take(data)
             except StoreError as error:
                 failure = error
-            except BaseException as error:  # noqa: BLE001 - whatever a client raises: nobody may wait for ever
+            except BaseException as error:  # noqa: BLE001 - any error of a client must end the wait
                 text = f"{request.text} failed: {type(error).__name__}"
                 failure = StoreReadError(errno.EIO, text, self._url(request))
             return self._settle(fetch, attempt, failure)
 
-    def _request(self, fetch: Fetch, *, is_again: bool) -> Buffer:
-        """Make the request of ``fetch`` when the limits allow it; return the bytes, as many as were asked for."""
+    def _request(self, fetch: BlockFetch, *, is_again: bool) -> Buffer:
+        """Make the request of ``fetch`` when the limits allow it, and return exactly the requested bytes."""
         request = fetch.request
         with self._changed.lock:
             delay = self.limits.take(request.length)
@@ -458,8 +457,8 @@ class Fetcher:
             raise StoreReadError(errno.ECONNRESET, text, self._url(request))
         return data
 
-    def _settle(self, fetch: Fetch, attempt: int, error: StoreError | None) -> bool:
-        """Take the end of a request down, have it repeated where that may help; return false if it came too late."""
+    def _settle(self, fetch: BlockFetch, attempt: int, error: StoreError | None) -> bool:
+        """Record the end of a request, and repeat it if that may help. Return False if the end came too late."""
         with self._changed.lock:
             if fetch not in self._state.running or fetch.attempt != attempt:
                 return False
@@ -470,7 +469,7 @@ class Fetcher:
             if error is not None:
                 self._repeat_or_end(fetch, attempt, error)
                 return True
-            if was_full:  # a window that nobody fills would only grow
+            if was_full:  # an underused window would only grow
                 self._window.widen()
             self._end(fetch, None)
             self._state.num_keeping += 1
@@ -483,25 +482,25 @@ class Fetcher:
                 self._changed.notify_all()
         return True
 
-    def _repeat_or_end(self, fetch: Fetch, attempt: int, error: StoreError) -> None:
+    def _repeat_or_end(self, fetch: BlockFetch, attempt: int, error: StoreError) -> None:
         if not may_repeat(error, attempt):
             self._end(fetch, final_error(error, fetch.request, attempt, self._url(fetch.request)))
             return
         pause = pause_s(fetch.request, attempt)
         self._counts.paused_s += pause
         fetch.not_before, fetch.began = time.monotonic() + pause, None
-        # Back to its old place: whoever waits in file order waits for this one first.
+        # Back to its old place: a reader in file order waits for this block first.
         self._state.waiting[fetch.rank] = fetch
         self._state.waiting = dict(sorted(self._state.waiting.items()))
         self._changed.notify_all()
 
     def _give_up_late(self) -> None:
-        """Have requests repeated that the store's client should have ended long ago."""
+        """Repeat requests that the store's client should have ended long ago."""
         limit = time.monotonic() - _LATE * self._timeout_s
         with self._changed.lock:
             late = [each for each in self._state.running if each.began is not None and each.began < limit]
             for fetch in late:
-                # Its thread hangs, and counts no more; whatever it brings one day is dropped.
+                # Its thread hangs and is no longer counted. A late result is dropped.
                 self._state.threads -= 1
                 text = f"{fetch.request.text} did not come within {self._timeout_s:g} s"
                 error = StoreReadError(errno.ETIMEDOUT, text, self._url(fetch.request))

@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-_FADE: Final = np.float32(0.75)  # what a use counts for when the file was swept once more
-# A newcomer must be used so much more than what it replaces: blocks that are used alike would else take turns, and in
-# a sweep over more than fits each would be evicted just before it is wanted again.
+_FADE: Final = np.float32(0.75)  # decay of a use after one more sweep of the file
+# A new block must be used this much more than the block it replaces. Otherwise equally used blocks would take turns,
+# and in a sweep over more than the budget each would be evicted just before its next use.
 _MARGIN: Final = np.float32(1.25)
 
 
 def count_uses(uses: NDArray[np.float32], wanted: NDArray[np.intp]) -> None:
-    """Take down one pass over a file, by which the blocks ``wanted`` were used and the others were not."""
+    """Record one pass over a file, which used the blocks ``wanted`` and no others."""
     uses *= _FADE
     uses[wanted] += 1
 
@@ -45,14 +45,14 @@ def count_uses(uses: NDArray[np.float32], wanted: NDArray[np.intp]) -> None:
 def choose_victims(
     uses: NDArray[np.float32], lengths: NDArray[np.int64], *, needed_bytes: int, newcomer: float | None
 ) -> NDArray[np.intp] | None:
-    """Return which of the blocks that may go have to, the least used first; None: rather leave the newcomer out.
+    """Return the blocks to evict, the least used first, or None if the new block is worth less. Pure.
 
     Parameters
     ----------
-    uses : (V,) of the blocks that may be evicted
+    uses : (V,) uses of the blocks that may be evicted
     lengths : (V,) their bytes
-    needed_bytes : how many must become free
-    newcomer : its uses; None: it must be kept, whatever has to go
+    needed_bytes : bytes that must become free
+    newcomer : the new block's uses. None means that it must be kept at any cost.
     """
     order = np.argsort(uses, kind="stable")
     freed = np.cumsum(lengths[order])
@@ -67,20 +67,20 @@ def choose_victims(
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 100
-_PAUSE_S: Final = 0.01  # that another process takes to evict a few blocks
+_PAUSE_S: Final = 0.01  # of another process, during an eviction of a few blocks
 
 
 class Keeper:
     """Keeps blocks within a budget. Thread-safe; several processes may keep blocks in one folder.
 
-    Without a budget each file is shared as a whole for as long as it is open, so that nobody evicts any of it. With
-    one, blocks are pinned while they are read: by a count in this process and a lock on their marks for the others.
+    Without a budget each open file is shared as a whole, so that no process evicts any of it. With a budget, blocks are
+    pinned while they are read: by a count in this process, and by a lock on their marks for other processes.
 
     Parameters
     ----------
-    folder : of the mirror; eviction happens only where it holds our owner record
-    budget_bytes : that all blocks may take; None: all are kept
-    os_io : the system calls to make
+    folder : the mirror's folder; eviction requires gloader's owner record in it
+    budget_bytes : most bytes for all blocks. None means that all are kept.
+    os_io : the system calls
     """
 
     def __init__(self, folder: Path, *, budget_bytes: int | None, os_io: OsIO) -> None:
@@ -93,11 +93,11 @@ class Keeper:
         self._evictable: set[str] = set()
         self._lock = threading.RLock()  # of pins
         self._admission = threading.Lock()
-        self._coming: list[tuple[MirroredFile, int]] = []  # blocks that were admitted, marked or not yet
+        self._coming: list[tuple[MirroredFile, int]] = []  # admitted blocks, marked or not yet
         self._has_warned = False
 
     def add(self, file: MirroredFile, *, is_evictable: bool) -> None:
-        """Take charge of a file."""
+        """Add a file."""
         if self.budget_bytes is None:
             file.share(0, file.num_blocks)
         with self._lock:
@@ -106,17 +106,17 @@ class Keeper:
                 self._evictable.add(file.name)
 
     def used_bytes(self) -> int:
-        """Return the bytes of all blocks that are here or were admitted."""
+        """Return the bytes in all stored and admitted blocks."""
         used = 0
         for file in self._files:
-            # One look at the marks: a block that is marked meanwhile would count twice, or not at all.
+            # The marks are read once: a block marked meanwhile would count twice, or not at all.
             is_used = file.marks != MISSING
             is_used[[block for other, block in self._coming if other is file]] = True
             used += int(_lengths(file)[is_used].sum())
         return used
 
     def pin(self, file: MirroredFile, first: int, past: int) -> bool:
-        """Hold blocks ``first`` to ``past - 1`` where they are, until `unpin`; false if not all of them are here."""
+        """Pin blocks ``first`` to ``past - 1`` until `unpin`. Return False if some of them are not stored."""
         if self.budget_bytes is None:
             if not (file.marks[first:past] == HERE).all():
                 file.reload(first, past)
@@ -137,18 +137,18 @@ class Keeper:
         return False
 
     def unpin(self, file: MirroredFile, first: int, past: int) -> None:
-        """Give up what `pin` holds."""
+        """Release the pins of `pin`."""
         if self.budget_bytes is None:
             return
         with self._lock:
             file.pins[first:past] -= 1
             free = first + np.flatnonzero(file.pins[first:past] == 0)
-            # Under the lock: another thread that pins one of them meanwhile would lose its lock.
+            # Under the lock: otherwise another thread that pins one of them meanwhile would lose its lock.
             for begin, end in _runs(free):
                 file.release(begin, end)
 
     def pin_all(self, file: MirroredFile, blocks: NDArray[np.intp]) -> bool:
-        """Hold ``blocks``, which ascend, until `unpin_all`; false, and none is held, if not all of them are here."""
+        """Pin ``blocks`` (ascending) until `unpin_all`. Return False, without pins, if some of them are not stored."""
         runs = _runs(blocks)
         for number, (first, past) in enumerate(runs):
             if not self.pin(file, first, past):
@@ -158,7 +158,7 @@ class Keeper:
         return True
 
     def unpin_all(self, file: MirroredFile, blocks: NDArray[np.intp]) -> None:
-        """Give up what `pin_all` holds."""
+        """Release the pins of `pin_all`."""
         for first, past in _runs(blocks):
             self.unpin(file, first, past)
 
@@ -171,14 +171,14 @@ class Keeper:
         mark: int,
         must: bool,
     ) -> bool:
-        """Write a verified block and mark it; return false where there is no room for it.
+        """Write a verified block and mark it. Return False if there is no room for it.
 
         Parameters
         ----------
-        file, block : which one
+        file, block : the block's file and number
         data : its bytes
         mark : HERE, or WRITTEN
-        must : keep it whatever has to go, and pinned
+        must : keep it at any cost, and pinned
 
         Raises
         ------
@@ -199,7 +199,7 @@ class Keeper:
                     self._coming.remove((file, block))
 
     def warn(self, error: OSError) -> None:
-        """Say once that blocks cannot be kept."""
+        """Log once that blocks cannot be kept."""
         with self._lock:
             self.num_not_kept += 1
             is_first, self._has_warned = not self._has_warned, True
@@ -223,7 +223,7 @@ class Keeper:
                 return False
             file.pins[block] += 1
         try:
-            # Another process may be about to give the space of this very block back.
+            # Another process may be about to free the space of this block.
             file.share(block, block + 1)
             file.write(block, data)
             file.mark(block, mark)
@@ -235,7 +235,7 @@ class Keeper:
         return True
 
     def _make_room(self, file: MirroredFile, block: int, *, must: bool) -> bool:
-        """Evict what has to go for a block, where that is worth it; a block that must stay may exceed the budget."""
+        """Evict blocks for a new one, if it is worth more. A block that must stay may exceed the budget."""
         needed = self._needed_bytes(file.length_of(block))
         if needed <= 0:
             return True
@@ -278,7 +278,7 @@ class Keeper:
         try:
             if file.own(block):
                 try:
-                    # Durably, before its bytes go: a mark over a hole would promise zeros.
+                    # Durably, before its bytes go: a mark over a hole would turn zeros into data.
                     file.mark(block, MISSING, is_durable=True)
                     self._os_io.kill_point("mirror.before_punch")
                     file.punch(block)
@@ -291,7 +291,7 @@ class Keeper:
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:
-        """Hold the lock of eviction in this folder; false where another process has it for long."""
+        """Hold the folder's eviction lock. Yield False if another process holds it for long."""
         with uninterrupted():
             record = FileIO(
                 open_regular(self._folder / MIRROR_RECORD, os.O_RDONLY | os.O_NOFOLLOW, os_io=self._os_io)
@@ -311,7 +311,7 @@ class Keeper:
 
 
 def _runs(blocks: NDArray[np.intp]) -> list[tuple[int, int]]:
-    """Return ascending numbers as runs without holes: first, and past the last. Pure."""
+    """Return ascending numbers as runs without holes: first, and after the last. Pure."""
     if not blocks.size:
         return []
     cuts = np.flatnonzero(np.diff(blocks) != 1) + 1

@@ -1,4 +1,4 @@
-"""A mirror: the files of a dataset on this disk, whose blocks come from an object store when they are wanted."""
+"""A mirror: the files of a dataset on this disk, whose blocks are fetched from an object store on demand."""
 
 from __future__ import annotations
 
@@ -35,50 +35,50 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Buffer
 
-    from gloader.ssd_store.mirror.block_fetch import Fetch, Fetcher
+    from gloader.ssd_store.mirror.block_fetch import BlockFetch, Fetcher
     from gloader.ssd_store.mirror.mirrored_file import FileCheck, MirrorRecord
     from gloader.ssd_store.os_io import OsIO
 
-_AHEAD: Final = 2  # blocks that are asked for beside those in flight
+_AHEAD: Final = 2  # blocks requested in addition to those in flight
 _LOOK_S: Final = 0.05
-_WRITING_S: Final = 1.0  # that a sweep waits for blocks that came before it
-_ANSWERS: Final = 3  # to readers of a block that was damaged when they read it
+_WRITING_S: Final = 1.0  # longest wait of a sweep for the writing of fetched blocks
+_ANSWERS: Final = 3  # answers to readers of a damaged block
 
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """A block on its way from the store: in memory once it is verified, and then perhaps kept on the disk."""
+    """A block on its way from the store: in memory after its verification, then perhaps kept on the disk."""
 
     file: MirroredFile
     block: int
     must_keep: bool = False
     num_users: int = 0
-    buffer: NDArray[np.uint8] | None = None  # of the mirror, which ``data`` lies in
+    buffer: NDArray[np.uint8] | None = None  # the mirror's memory under ``data``
     data: NDArray[np.uint8] | None = None
-    fetch: Fetch | None = None  # None: it was here already
-    is_found: bool = False  # on this disk, where another process put it meanwhile
-    is_settled: bool = False  # kept, or not to be kept
+    fetch: BlockFetch | None = None  # None if the block was already stored
+    is_found: bool = False  # stored on this disk by another process meanwhile
+    is_settled: bool = False  # kept, or finally not kept
     is_kept: bool = False
     is_pinned: bool = False  # until its last user drops it
     failure: OSError | None = None  # of the disk
 
 
 class Mirror:
-    """Brings blocks, verifies and keeps them. Thread-safe. Owns the fetcher and descriptors until `close`.
+    """Fetches, verifies and keeps blocks. Thread-safe. Owns the fetcher and descriptors until `close`.
 
     Parameters
     ----------
-    folder : of the mirror
+    folder : the mirror's folder
     record : its owner record
-    checks : how each of its files is checked, by name
-    fetcher : brings the blocks
-    budget_bytes : that all blocks may take on the disk; None: all are kept
-    os_io : the system calls to make
+    checks : each file's check, by name
+    fetcher : fetches the blocks
+    budget_bytes : most bytes for all blocks on the disk. None means that all are kept.
+    os_io : the system calls
 
     Raises
     ------
     BudgetError
-        The budget has no room for what must always be here.
+        The budget has no room for the blocks that must always be stored.
     StoreOpenError
         A file of the mirror cannot be opened.
     """
@@ -102,30 +102,30 @@ class Mirror:
         self._fetcher = fetcher
         self._changed = SignalSafeCondition()
         self._arriving: dict[tuple[str, int], Arrival] = {}
-        # Fresh memory is found by the system page by page, which takes longer than a block takes to come.
+        # The system provides new memory page by page, which takes longer than fetching a block.
         self._spare: list[NDArray[np.uint8]] = []
         self._answered: dict[tuple[str, int], int] = {}
         self._whole_locks = {
             name: threading.Lock() for name, check in checks.items() if check.pages_name is None
         }
-        self._verified: set[str] = set()  # of those that can only be checked as a whole
+        self._verified: set[str] = set()  # of files that can only be checked as a whole
 
     @property
     def width(self) -> int:
-        """Blocks to ask for before the first of them is needed."""
+        """Number of blocks to request ahead."""
         return self._fetcher.width + _AHEAD
 
     # --- blocks ---
 
     def ask(self, file: MirroredFile, block: int, *, must_keep: bool = False) -> Arrival:
-        """Have a block brought; returns at once, but for the first block of a file, whose checksums come before.
+        """Request a block and return at once, except for a file's first block, which waits for the file's checksums.
 
-        Whoever asks calls `drop` when it is done with the block.
+        The caller calls `drop` when it no longer needs the block.
 
         Parameters
         ----------
-        file, block : which one
-        must_keep : it is to be read from the disk
+        file, block : the block's file and number
+        must_keep : the block will be read from the disk
         """
         sums = self._checks[file.name].pages_name
         if sums is not None:
@@ -133,7 +133,7 @@ class Mirror:
         with self._changed.lock:
             arrival = self._arriving.get((file.name, block))
             if arrival is None or (arrival.fetch is not None and arrival.fetch.error is not None):
-                # It may have come since the caller looked, or another process may have brought it.
+                # It may have arrived since the caller's test, or another process may have stored it.
                 is_here = self.keeper.pin(file, block, block + 1)
                 arrival = Arrival(file, block) if is_here else self._begin(file, block)
                 arrival.is_pinned = is_here
@@ -142,27 +142,27 @@ class Mirror:
             return arrival
 
     def share(self, arrival: Arrival) -> None:
-        """Take part in a block that somebody asked for, who still holds it; `drop` gives it up."""
+        """Become another user of a requested block that still has a user; `drop` ends the use."""
         with self._changed.lock:
             arrival.num_users += 1
 
     def wait(
         self, arrival: Arrival, *, is_cancelled: Callable[[], bool] = lambda: False
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a block that was asked for.
+        """Return a requested block's bytes.
 
         Raises
         ------
         StoreOpenError
             The object was replaced.
         StoreReadError
-            It could not be brought; names the object, the bytes and the reason.
+            The fetch failed; the message names the object, the bytes and the reason.
         ChecksumError
-            It came damaged twice; names the block.
+            The block arrived damaged twice; the message names it.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
-        if arrival.fetch is None:  # it was on this disk when it was asked for, and is pinned there
+        if arrival.fetch is None:  # it was already stored at the request, and is pinned
             if arrival.data is None:
                 arrival.data = self._read(arrival)
             return arrival.data
@@ -182,7 +182,7 @@ class Mirror:
         return arrival.data
 
     def drop(self, arrival: Arrival) -> None:
-        """Give a block up that was asked for; it is kept all the same if it is on its way."""
+        """End the use of a requested block. A block in flight is kept all the same."""
         with self._changed.lock:
             arrival.num_users -= 1
             if arrival.num_users:
@@ -199,7 +199,7 @@ class Mirror:
         *,
         is_cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Have ``blocks``, which ascend, on the disk; raises as `wait`, and `StoreWriteError` if the disk fails."""
+        """Fetch ``blocks`` (ascending) to the disk; raises as `wait`, and `StoreWriteError` if the disk fails."""
         arrivals: list[Arrival] = []
         coming = iter(blocks)
         try:
@@ -215,7 +215,7 @@ class Mirror:
                 self.drop(arrival)
 
     def wait_written(self, file: MirroredFile, blocks: Iterable[int]) -> None:
-        """Wait until those of ``blocks`` that came already are on the disk, or will not be; no longer than a second."""
+        """Wait until the fetched ones of ``blocks`` are written or finally not kept, at most one second."""
         with self._changed.lock:
             arrivals = [self._arriving.get((file.name, block)) for block in blocks]
         written = [each for each in arrivals if each is not None and each.data is not None]
@@ -223,11 +223,11 @@ class Mirror:
 
     @contextmanager
     def held(self, file: MirroredFile, blocks: NDArray[np.intp]) -> Iterator[None]:
-        """Have a few blocks on the disk for as long as the block lasts, whoever else needs room; raises as `bring`."""
+        """Hold a few blocks on the disk inside the context, also against eviction; raises as `bring`."""
         arrivals: list[Arrival] = []
         try:
             for block in blocks.tolist():
-                arrivals.append(self.ask(file, block, must_keep=True))  # noqa: PERF401 - those that were, if one fails
+                arrivals.append(self.ask(file, block, must_keep=True))  # noqa: PERF401 - keeps these if one fails
             for number in range(len(arrivals)):
                 self._wait_kept(arrivals, number, lambda: False)
             yield
@@ -236,7 +236,7 @@ class Mirror:
                 self.drop(arrival)
 
     def require_whole(self, file: MirroredFile, *, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-        """Have a file here that can only be checked as a whole; raises as `bring`, and `ChecksumError`."""
+        """Fetch a whole file that can only be checked as a whole; raises as `bring`, and `ChecksumError`."""
         if file.name in self._verified:
             return
         check = self._checks[file.name]
@@ -259,12 +259,12 @@ class Mirror:
         )
 
     def refetch(self, file: MirroredFile, offset: int) -> bool:
-        """Bring the block of a damaged page once more; as `OsIO.refetch`."""
+        """Fetch the block of a damaged page once more, as in `OsIO.refetch`."""
         block = offset // file.block_bytes
         key = file.name, block
         with self._changed.lock:
             number = self._answered[key] = self._answered.get(key, 0) + 1
-            # Others may have read the damaged bytes before they were replaced, and ask only now.
+            # Other readers may have read the damaged bytes before the replacement, and report them only now.
             if number > _ANSWERS:
                 return False
             if number == 1:
@@ -277,7 +277,7 @@ class Mirror:
         return True
 
     def close(self) -> None:
-        """Ask for nothing more, and close the files. Idempotent."""
+        """Make no more requests, and close the files. Idempotent."""
         self._fetcher.close()
         self.files.close()
 
@@ -302,25 +302,25 @@ class Mirror:
 
     @contextmanager
     def _alone(self, arrival: Arrival, is_over: Callable[[], bool]) -> Iterator[Buffer | None]:
-        """Have no other process bring a block inside; yields its bytes if one has just done so."""
+        """Exclude other processes' fetches of a block, inside the context; yields its bytes if one has just ended."""
         file, block = arrival.file, arrival.block
-        patience = time.monotonic() + REQUEST_TIMEOUT_S  # with a process that may be stopped
+        patience = time.monotonic() + REQUEST_TIMEOUT_S  # of a process that may be stopped
         with self._disk_errors(file):
             while not file.claim(block) and not is_over() and time.monotonic() < patience:
                 time.sleep(_LOOK_S)
             file.reload(block, block + 1)
         try:
-            # What was found and is damaged is not looked for again.
+            # A stored block that turned out to be damaged is not looked up again.
             arrival.is_found = file.marks[block] != MISSING and not arrival.is_found
             yield self._read(arrival).data if arrival.is_found else None
         finally:
             file.unclaim(block)
 
     def _take(self, arrival: Arrival, data: Buffer) -> None:
-        """Verify a block that came; on a thread of the fetcher."""
+        """Verify a fetched block; called on a thread of the fetcher."""
         file, block, check = arrival.file, arrival.block, self._checks[arrival.file.name]
         length = file.length_of(block)
-        # Page-aligned, as the checksums and the device want it; what the client gave is neither.
+        # Page-aligned for the checksums and the device, which the client's memory is not.
         with self._changed.lock:
             buffer = self._spare.pop() if self._spare else None
         if buffer is None:
@@ -336,7 +336,7 @@ class Mirror:
         arrival.buffer, arrival.data = buffer, copy
 
     def _keep(self, arrival: Arrival) -> None:
-        """Keep a block that whoever waits has by now; on a thread of the fetcher."""
+        """Keep a block that the waiting thread already has; called on a thread of the fetcher."""
         file, data = arrival.file, arrival.data
         must = arrival.must_keep
         try:
@@ -346,7 +346,7 @@ class Mirror:
                 mark = WRITTEN if self.files.is_checked_whole(file) else HERE
                 arrival.is_kept = self.keeper.keep(file, arrival.block, data, mark=mark, must=must)
                 arrival.is_pinned = arrival.is_kept and must
-        except Exception as error:  # noqa: BLE001 - said to whoever needs the block on the disk; the others have it
+        except Exception as error:  # noqa: BLE001 - reported to users who need the block on the disk
             arrival.failure = error if isinstance(error, OSError) else OSError(errno.EIO, str(error))
             self.keeper.warn(arrival.failure)
         finally:
@@ -360,14 +360,14 @@ class Mirror:
                 self._changed.notify_all()
 
     def _read(self, arrival: Arrival) -> NDArray[np.uint8]:
-        """Return the bytes of a block that is on this disk."""
+        """Return a block's bytes from this disk."""
         data = mapped_bytes(arrival.file.length_of(arrival.block), touch=False)
         with self._disk_errors(arrival.file):
             arrival.file.read(data.data, arrival.file.start_of(arrival.block))
         return data
 
     def _reuse(self, arrival: Arrival) -> None:
-        """Take the memory of a block back that nobody reads or writes any more; under the lock."""
+        """Take back the memory of a block without readers and writers. The caller holds the lock."""
         if arrival.buffer is None or not arrival.is_settled:
             return
         if len(self._spare) < self._fetcher.width:
@@ -387,7 +387,7 @@ class Mirror:
             is_free = self.keeper.budget_bytes is not None and not self.files.is_checked_whole(arrival.file)
             if arrival.is_kept and (arrival.is_pinned or not is_free):
                 return
-            # It was asked for by somebody who read it from memory, and was not worth its place, or may go again.
+            # It was requested by a reader from memory, and was not worth its place or may be evicted again.
             arrivals[number] = self.ask(arrival.file, arrival.block, must_keep=True)
             self.drop(arrival)
 

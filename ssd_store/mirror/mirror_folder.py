@@ -1,4 +1,4 @@
-"""The folder of a mirror: made once, mended, its files opened on first use and closed together.
+"""A mirror's folder: created once and repaired, its files opened on first use and closed together.
 
 A new folder has every file sparse and of full size, without a marked block. The owner record is written last.
 """
@@ -62,24 +62,24 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-WINDOW_BLOCKS: Final = 16  # that a budget has room for beside what is always here
+WINDOW_BLOCKS: Final = 16  # room in a budget, in addition to the blocks that are always stored
 
 
 class MirrorFiles:
-    """Thread-safe. Owns descriptors until `close`.
+    """A mirror's open files. Thread-safe. Owns descriptors until `close`.
 
     Parameters
     ----------
-    folder : of the mirror
+    folder : the mirror's folder
     record : its owner record
-    checks : how each of its files is checked, by name
-    keeper : takes charge of each
-    os_io : the system calls to make
+    checks : each file's check, by name
+    keeper : keeps each file's blocks
+    os_io : the system calls
 
     Raises
     ------
     BudgetError
-        The keeper's budget has no room for what must always be here.
+        The keeper's budget has no room for the blocks that must always be stored.
     StoreOpenError
         A file cannot be opened.
     """
@@ -102,7 +102,7 @@ class MirrorFiles:
         self._files: dict[str, MirroredFile] = {}
         self._require_budget(keeper.budget_bytes)
         with self._opening():
-            # By what a descriptor is open on, not by its number: that may be closed past `os_io`, and come again.
+            # By the open file, not by the descriptor's number: another one may get the number without passing `os_io`.
             statuses = {name: os_io.stat(folder / FILES / name) for name in record.files}
         self._names = {(status.st_dev, status.st_ino): name for name, status in statuses.items()}
         if keeper.budget_bytes is not None:
@@ -115,11 +115,11 @@ class MirrorFiles:
 
     @property
     def num_blocks(self) -> tuple[int, int]:
-        """The blocks that are here, and all there are."""
+        """Block counts: stored, and in total."""
         here = total = 0
         for name, facts in self._record.files.items():
             marks = bytearray(-(-facts.size // self._record.block_bytes))
-            # By its name: most files are never opened here, and this is asked for behind `close`, too.
+            # By its name: most files are never opened here, and the counts are also read after `close`.
             with self._opening(), Descriptor(self._folder / MARKS / name, os_io=self._os_io) as fd:
                 read_full(fd, memoryview(marks), 0, os_io=self._os_io)
             here += marks.count(HERE)
@@ -127,7 +127,7 @@ class MirrorFiles:
         return here, total
 
     def of(self, fd: int) -> MirroredFile | None:
-        """Return the file of the mirror that ``fd`` is open on, or None; raises `OSError`, `StoreOpenError`."""
+        """Return the mirror's open file under ``fd``, or None; raises `OSError`, `StoreOpenError`."""
         status = self._os_io.fstat(fd)
         name = self._names.get((status.st_dev, status.st_ino))
         return None if name is None else self.named(name)
@@ -156,11 +156,11 @@ class MirrorFiles:
             return self._files[name]
 
     def is_checked_whole(self, file: MirroredFile) -> bool:
-        """Return whether nothing of ``file`` can be believed before all of it is here. Pure."""
+        """Return True if ``file`` can only be verified as a whole. Pure."""
         return self._checks[file.name].pages_name is None
 
     def close(self) -> None:
-        """Close them. Idempotent."""
+        """Close the files. Idempotent."""
         with self._lock:
             for file in self._files.values():
                 file.close()
@@ -181,7 +181,7 @@ class MirrorFiles:
 
 @contextmanager
 def disk_errors(kind: type[StoreReadError | StoreOpenError], text: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` inside into an error of ours; those that are ours pass."""
+    """Turn an `OSError` inside into gloader's error. Errors of gloader pass unchanged."""
     try:
         yield
     except StoreError:
@@ -194,14 +194,14 @@ def disk_errors(kind: type[StoreReadError | StoreOpenError], text: str, path: Pa
 _LOG = logging.getLogger(__name__)
 _PRIVATE: Final = 0o700
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-_HEADS: Final = 16  # objects that are asked about at a time
-_WAIT_S: Final = 300.0  # for another process that makes the same mirror
+_HEADS: Final = 16  # objects requested at the same time
+_WAIT_S: Final = 300.0  # for another process that creates the same mirror
 _LOOK_S: Final = 0.1
 _REFUSED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def headers_of(manifest: Manifest) -> dict[str, tuple[bytes, int]]:
-    """Return the header page and the size in bytes of every file of arrays that ``manifest`` names. Pure."""
+    """Return header page and size in bytes for every array file in ``manifest``. Pure."""
     files: dict[str, tuple[bytes, int]] = {}
     for record in manifest.arrays.values():
         files[record.file] = npy_header(record.dtype, record.shape), record.file_bytes
@@ -212,19 +212,19 @@ def headers_of(manifest: Manifest) -> dict[str, tuple[bytes, int]]:
 
 
 def facts_of(objects: ObjectStore, sizes: Mapping[str, int]) -> dict[str, ObjectFacts]:
-    """Ask for the size and ETag of every object, many at a time.
+    """Fetch the size and ETag of every object, many at the same time.
 
     Parameters
     ----------
     objects : the store
-    sizes : what the dataset's record says, by name
+    sizes : sizes in the dataset's record, by name
 
     Raises
     ------
     IncompleteStoreError, TruncatedStoreError, FormatError
         An object is missing, or has another size.
     StoreReadError
-        The store cannot be asked.
+        The store does not answer.
     """
     tasks = [partial(objects.head, name) for name in sizes]
     answers = run_together(tasks, threads=_HEADS, name="gloader-head")
@@ -244,14 +244,14 @@ def facts_of(objects: ObjectStore, sizes: Mapping[str, int]) -> dict[str, Object
 def make_mirror(
     folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], *, os_io: OsIO
 ) -> None:
-    """Make the folder of a mirror; it appears whole. Another process may make the same one meanwhile.
+    """Create a mirror's folder, which appears completely. Another process may create the same one meanwhile.
 
     Parameters
     ----------
     folder : to make, in a folder that may have to be made, too
     record : its owner record
     commit : the dataset's commit record
-    headers : the first page of every file, by name
+    headers : every file's first page, by name
 
     Raises
     ------
@@ -288,14 +288,14 @@ def make_mirror(
 def mend_mirror(
     folder: Path, record: MirrorRecord, commit: bytes, headers: Mapping[str, bytes], *, os_io: OsIO
 ) -> None:
-    """Write again what the mirror ``folder`` keeps of itself, where it is damaged; a file with a wrong size comes anew.
+    """Repair the damaged metadata of the mirror ``folder``. A file with a wrong size is fetched again.
 
-    Sizes, headers, marks and the commit record are known, so that their damage is no reason to stop. Another process
-    may use the mirror meanwhile: what it reads is verified, and a mark that is lost costs a request.
+    Sizes, headers, marks and the commit record are known, so their damage can be repaired. Another process may use the
+    mirror meanwhile: it verifies its reads, and a lost mark only costs a request.
 
     Parameters
     ----------
-    folder, record, commit, headers : as of `make_mirror`
+    folder, record, commit, headers : as in `make_mirror`
 
     Raises
     ------
@@ -307,7 +307,7 @@ def mend_mirror(
             path, marks_path = folder / FILES / name, folder / MARKS / name
             marks = _no_marks(facts.size, record.block_bytes)
             if not (_is(path, facts.size, headers[name], os_io) and _is(marks_path, len(marks), b"", os_io)):
-                # The marks first: one over a hole would promise zeros.
+                # The marks first: a mark over a hole would turn zeros into data.
                 _rewrite(marks_path, marks, len(marks), os_io)
                 _rewrite(path, headers[name], facts.size, os_io)
         path = folder / FILES / DATASET_MANIFEST
@@ -316,7 +316,7 @@ def mend_mirror(
 
 
 def _is(path: Path, size: int, head: bytes, os_io: OsIO) -> bool:
-    """Return whether a file has ``size`` bytes and begins with ``head``."""
+    """Return True if a file has ``size`` bytes and begins with ``head``."""
     try:
         with Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd:
             found = bytearray(len(head))
@@ -327,7 +327,7 @@ def _is(path: Path, size: int, head: bytes, os_io: OsIO) -> bool:
 
 
 def _rewrite(path: Path, head: bytes, size: int, os_io: OsIO) -> None:
-    """Have a file of a mirror begin with ``head`` and end at ``size``, on the device; made where it is missing."""
+    """Write ``head`` and the length ``size`` of a mirror's file to the device; create it if it is missing."""
     _LOG.warning("%s was damaged: it is written again, and what it held is fetched again", path)
     for parent in reversed(path.parents):
         if not is_folder(parent, os_io):
@@ -343,29 +343,26 @@ def _rewrite(path: Path, head: bytes, size: int, os_io: OsIO) -> None:
 
 
 def _no_marks(size: int, block_bytes: int) -> bytes:
-    """Return the marks of a file of which nothing came. Pure."""
-    # A file of a header alone has nothing to bring.
+    """Return the marks for a file without stored blocks. Pure."""
+    # A file with only a header has no blocks to fetch.
     return bytes([HERE if size == DATA_OFFSET else MISSING]) * -(-size // block_bytes)
 
 
 def remove_dead_draft(folder: Path, *, os_io: OsIO) -> None:
-    """Remove what a process left that was killed just when it had made the mirror ``folder``."""
+    """Remove the draft of a process that was killed just after it had created the mirror ``folder``."""
     path = _draft_of(folder)
     if is_folder(path, os_io):
         draft = LockedFolder(path, os_io=os_io)
         try:
             draft.acquire()
             draft.remove()
-        except (
-            StoreLockedError,
-            OSError,
-        ) as error:  # somebody is just making it, or it is not ours to remove
+        except (StoreLockedError, OSError) as error:  # being created, or not removable
             _LOG.info("%s could not be removed: %s", path, error)
 
 
 @contextmanager
 def _refusals(mirror_dir: Path) -> Iterator[None]:
-    """Say where mirrors go if ``mirror_dir`` cannot be written: the folder may be nobody's choice."""
+    """Name --mirror-dir in the error if ``mirror_dir`` is not writable: it may be a default."""
     try:
         yield
     except StoreWriteError as error:
@@ -376,12 +373,12 @@ def _refusals(mirror_dir: Path) -> Iterator[None]:
 
 
 def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
-    """Read the owner record of a mirror's folder.
+    """Read the owner record in a mirror's folder.
 
     Raises
     ------
     FormatError
-        It is none that this build reads.
+        The record is malformed, or of an unknown version.
     StoreOpenError
         The folder is another user's, or cannot be read.
     """
@@ -390,7 +387,7 @@ def read_record(folder: Path, *, os_io: OsIO) -> MirrorRecord:
         _require_own(folder, os_io)
         with Descriptor(path, os.O_RDONLY | os.O_NOFOLLOW, os_io=os_io) as fd:
             size = os_io.fstat(fd).st_size
-            data = bytearray(min(size, MAX_RECORD_BYTES))  # a longer one is cut, and so no record
+            data = bytearray(min(size, MAX_RECORD_BYTES))  # a longer one is truncated, and so invalid
             read_full(fd, memoryview(data), 0, os_io=os_io)
     except StoreOpenError:
         raise
@@ -410,7 +407,7 @@ def _require_own(folder: Path, os_io: OsIO) -> None:
 
 
 def is_folder(path: Path, os_io: OsIO) -> bool:
-    """Return whether there is a folder at ``path``; a link is none. Raises `StoreOpenError` where nobody may look."""
+    """Return True if ``path`` is a folder and no link. Raise `StoreOpenError` without permission to look."""
     try:
         return stat.S_ISDIR(os_io.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -448,7 +445,7 @@ def _write_all(
                 if root / parent not in folders:
                     os_io.mkdir(root / parent, _PRIVATE)
                     folders.append(root / parent)
-        # Of full size by its last byte: what is before it takes no space.
+        # Its full size comes from the last byte; the bytes before it take no space.
         _write_new(folder / FILES / name, headers[name], facts.size, os_io)
         _write_new(folder / MARKS / name, _no_marks(facts.size, record.block_bytes), 0, os_io)
     _write_new(folder / FILES / DATASET_MANIFEST, commit, 0, os_io)

@@ -1,4 +1,4 @@
-"""The system calls on a mirror: a read of a file gets its bytes, from the SSD or the object store.
+"""The system calls on a mirror: a read of a file gets its bytes from the SSD or the object store.
 
 `ReadAhead` requests blocks early for a file read from its start. `MirrorSource` serves a sweep: it requests missing
 blocks in file order.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class ReadAhead:
-    """Blocks of one file that are asked for before somebody who reads it from its start needs them. Not thread-safe."""
+    """Blocks of one file, requested early for a reader in file order. Not thread-safe."""
 
     __slots__ = ("_arrivals", "_file", "_last", "_mirror", "_steps")
 
@@ -43,10 +43,10 @@ class ReadAhead:
         self._file = file
         self._arrivals: dict[int, Arrival] = {}
         self._last = -2
-        self._steps = 0  # from one block to the next, in a row
+        self._steps = 0  # consecutive blocks read
 
     def move(self, block: int) -> Arrival:
-        """Return ``block``, and ask for those behind it: the more, the longer the file is read block after block."""
+        """Return ``block``, and request blocks after it: the more, the longer the file is read in order."""
         if block != self._last:
             self._steps = self._steps + 1 if block == self._last + 1 else 0
         num_ahead = min(2 ** min(self._steps, 16) - 2, self._mirror.width) if self._steps else 0
@@ -61,23 +61,23 @@ class ReadAhead:
         return self._arrivals[block]
 
     def leave(self, block: int) -> None:
-        """Give a block up. Idempotent."""
+        """End the use of a block. Idempotent."""
         arrival = self._arrivals.pop(block, None)
         if arrival is not None:
             self._mirror.drop(arrival)
 
 
-_MOST_PINNED: Final = 4096  # blocks that are here, ahead of the sweep
+_MOST_PINNED: Final = 4096  # stored blocks, ahead of the sweep
 
 
 def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFile) -> NDArray[np.intp]:
-    """Return the blocks that hold any wanted page, ascending. Pure.
+    """Return the blocks with at least one needed page, ascending. Pure.
 
     Parameters
     ----------
-    pages : a bit for each page
-    data_offset : byte of the file at which page 0 begins, whole pages
-    file : whose blocks they are
+    pages : one bit per page
+    data_offset : page 0's offset in the file, in bytes, whole pages
+    file : the file
     """
     skipped = data_offset // ALIGNMENT
     per_block = file.block_bytes // ALIGNMENT
@@ -89,31 +89,31 @@ def wanted_blocks(pages: NDArray[np.uint64], data_offset: int, file: MirroredFil
 
 
 class MirrorSource:
-    """Brings the pages of one sweep: a `SweepSource`. For one thread, but for `close`. Owns a descriptor until `close`.
+    """One sweep's pages: a `SweepSource`. For one thread, except `close`. Owns a descriptor until `close`.
 
-    Blocks that are missing are asked for ahead of the sweep, as many as the store bears; those that are here are pinned
-    and read from the file.
+    Missing blocks are requested ahead of the sweep, as many as the store sustains. Stored blocks are pinned and read
+    from the file.
 
     Parameters
     ----------
-    mirror : that brings and keeps blocks
-    file : to read
-    wanted : blocks that will be read, ascending; others may be, and are asked for only then
-    os_io : the system calls to make
+    mirror : the mirror, which fetches and keeps blocks
+    file : the file to read
+    wanted : blocks that will be read, ascending; a read of another block requests it only then
+    os_io : the system calls
     """
 
     def __init__(self, mirror: Mirror, file: MirroredFile, wanted: NDArray[np.intp], *, os_io: OsIO) -> None:
         self._mirror = mirror
         self._file = file
         self._wanted = wanted.tolist()
-        self._next = 0  # of `wanted`: the first block that was not looked at
+        self._next = 0  # in `wanted`: the first block not prepared
         self._arrivals: dict[int, Arrival] = {}
         self._pinned: set[int] = set()
         self._is_closed = False
         self._local = DeviceFile(file.path, os_io=os_io)
 
     def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
-        """As `SweepSource.read`; what comes from the store is verified."""
+        """Read as `SweepSource.read` does. Bytes from the store are verified."""
         at = offset + DATA_OFFSET
         while buffer:
             block = at // self._file.block_bytes
@@ -128,7 +128,7 @@ class MirrorSource:
             buffer, at = buffer[count:], at + count
 
     def close(self) -> None:
-        """As `SweepSource.close`."""
+        """Close, as `SweepSource.close`."""
         if not self._is_closed:
             self._is_closed = True
             self._leave_behind(self._file.num_blocks)
@@ -145,7 +145,7 @@ class MirrorSource:
         np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
 
     def _look_ahead(self, block: int) -> None:
-        """Pin or ask for ``block``, and for wanted ones behind it."""
+        """Pin or request ``block``, and needed blocks after it."""
         if block not in self._pinned and block not in self._arrivals:
             while self._next < len(self._wanted) and self._wanted[self._next] <= block:
                 self._next += 1
@@ -173,24 +173,24 @@ class MirrorSource:
             self._mirror.keeper.unpin(self._file, passed, passed + 1)
 
 
-_RUN_BLOCKS: Final = 4  # that are pinned for one run of extents, at least, where there is a budget
+_RUN_BLOCKS: Final = 4  # least number of blocks pinned for one run of extents, with a budget
 _RUN_SHARE: Final = 4
 _WAITING_BLOCKS: Final = 6
 _FEWEST_REQUESTS: Final = 2
 
 
 class MirrorIO(OsIO):
-    """The real system calls, with the missing bytes of mirrored files brought before they are read. Thread-safe.
+    """The real system calls, which fetch missing bytes of mirrored files before a read. Thread-safe.
 
-    Files of the mirror are known by what a descriptor is open on. Calls that read go through ``os_io``, and all others
+    A mirror's file is recognised by the open file under a descriptor. Calls that read go through ``os_io``; all others
     are the system's own. Owns the mirror until `close`.
 
     Parameters
     ----------
-    mirror : that brings and keeps blocks
-    fetcher : of the mirror, for its counts
-    num_requests : that were made to the store before
-    os_io : the system calls to make
+    mirror : the mirror, which fetches and keeps blocks
+    fetcher : the mirror's fetcher, for its counts
+    num_requests : earlier requests to the store
+    os_io : the system calls
     """
 
     def __init__(
@@ -202,30 +202,30 @@ class MirrorIO(OsIO):
         self._os_io = os_io
         self._lock = threading.Lock()
         self._ahead: dict[str, ReadAhead] = {}
-        # Pins of sweeps that need no source, by descriptor.
+        # Pins of sweeps without a source, by descriptor.
         self._held: dict[int, tuple[MirroredFile, NDArray[np.intp]]] = {}
 
     @property
     def url(self) -> str:
-        """Where the dataset is, as it may be shown."""
+        """The dataset's URL in a form without secrets."""
         return self.mirror.record.url
 
     @property
     def is_whole(self) -> bool:
-        """Whether every block is here."""
+        """Every block is on this disk."""
         here, total = self.mirror.files.num_blocks
         return here == total
 
     @property
     def likely_bytes_per_s(self) -> float:
-        """What the store gives in a second."""
+        """Expected bytes per second from the store."""
         return self._fetcher.limits.likely_bytes_per_s
 
     def limit_memory(self, num_bytes: int, /) -> int:
-        """Hold about ``num_bytes`` of blocks on their way at most, for two requests at least; return how many.
+        """Limit the memory of blocks in flight to about ``num_bytes``, at least two requests; return the bytes.
 
-        A request takes the memory of two blocks while it is copied, and a few blocks wait to be read or kept. None are
-        on their way where all are here.
+        A request takes the memory of two blocks during a copy, and a few blocks wait to be read or kept. If all blocks
+        are stored, none are in flight.
         """
         block_bytes = self.mirror.record.block_bytes
         wanted = max((num_bytes // block_bytes - _WAITING_BLOCKS) // 2, _FEWEST_REQUESTS)
@@ -233,7 +233,7 @@ class MirrorIO(OsIO):
         return 0 if self.is_whole else (2 * requests + _WAITING_BLOCKS) * block_bytes
 
     def stats(self) -> MirrorStats:
-        """Return what was done so far."""
+        """Return the counts so far."""
         counts = self._fetcher.counts
         here, total = self.mirror.files.num_blocks
         return MirrorStats(
@@ -249,20 +249,20 @@ class MirrorIO(OsIO):
         )
 
     def open(self, path: StrPath, flags: int, mode: int = 0o666) -> int:
-        """As `OsIO.open`."""
+        """Open, as `OsIO.open`."""
         return self._os_io.open(path, flags, mode)
 
     def duplicate(self, fd: int) -> int:
-        """As `OsIO.duplicate`."""
+        """Duplicate, as `OsIO.duplicate`."""
         return self._os_io.duplicate(fd)
 
     def close(self, fd: int) -> None:
-        """As `OsIO.close`."""
+        """Close, as `OsIO.close`."""
         self._let_go(fd)
         self._os_io.close(fd)
 
     def close_mirror(self) -> None:
-        """Ask the store for nothing more. Idempotent; what is here can be read as long as its files are open."""
+        """Make no more requests to the store. Idempotent. Stored blocks can be read while their files are open."""
         self.mirror.close()
 
     def __del__(self) -> None:
@@ -270,12 +270,12 @@ class MirrorIO(OsIO):
             close_in_finalizer(self.mirror.close)
 
     def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
-        """As `OsIO.pread_into`; waits for the bytes where they are not here. Fewer than asked for may come at once.
+        """Read as `OsIO.pread_into`, after waiting for missing bytes. May return fewer bytes than requested.
 
         Raises
         ------
         StoreReadError, StoreOpenError, ChecksumError
-            A block cannot be brought, its object was replaced, or it came damaged.
+            A block cannot be fetched, its object was replaced, or it arrived damaged.
         """
         file = self.mirror.files.of(fd)
         first, past = (0, 0) if file is None else file.blocks_of(offset, len(buffer))
@@ -293,7 +293,7 @@ class MirrorIO(OsIO):
         return self._read_ahead(file, buffer, offset)
 
     def portions(self, fd: int, offsets: IdArray, lengths: IdArray, /) -> Iterator[tuple[int, int]]:
-        """As `OsIO.portions`; raises as `pread_into`, and `StoreWriteError` where the disk fails."""
+        """Yield as `OsIO.portions`; raises as `pread_into`, and `StoreWriteError` if the disk fails."""
         file = self.mirror.files.of(fd) if len(offsets) else None
         if file is None:
             yield from super().portions(fd, offsets, lengths)
@@ -318,7 +318,7 @@ class MirrorIO(OsIO):
             at = past
 
     def source(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> MirrorSource | None:
-        """As `OsIO.source`."""
+        """Return the source, as `OsIO.source`."""
         self._let_go(fd)
         file = self.mirror.files.of(fd)
         if file is None:
@@ -329,14 +329,14 @@ class MirrorIO(OsIO):
         wanted = wanted_blocks(pages, data_offset, file)
         count_uses(file.uses, wanted)
         file.reload()
-        # Else one block that is just being written would have all others read without a ring.
+        # Otherwise one block that is being written would force all others through a source.
         self.mirror.wait_written(file, wanted[file.marks[wanted] != HERE].tolist())
         if (file.marks[wanted] == HERE).all() and self._hold(fd, file, wanted):
             return None
         return MirrorSource(self.mirror, file, wanted, os_io=self._os_io)
 
     def download_s(self, fd: int, pages: NDArray[np.uint64], data_offset: int, /) -> float:
-        """As `OsIO.download_s`: of at least half of the blocks that are missing."""
+        """Return the seconds, as `OsIO.download_s`, if at least half of the missing blocks are needed."""
         file = self.mirror.files.of(fd)
         if file is None:
             return 0.0
@@ -348,14 +348,14 @@ class MirrorIO(OsIO):
         return num_wanted * file.block_bytes / self.likely_bytes_per_s
 
     def refetch(self, fd: int, offset: int, /) -> bool:
-        """As `OsIO.refetch`; raises as `pread_into`, and `StoreWriteError` where the disk fails."""
+        """Fetch as `OsIO.refetch`; raises as `pread_into`, and `StoreWriteError` if the disk fails."""
         file = self.mirror.files.of(fd)
         return file is not None and self.mirror.refetch(file, offset)
 
-    # --- reads of what is not here ---
+    # --- reads of missing blocks ---
 
     def _read_ahead(self, file: MirroredFile, buffer: memoryview, offset: int) -> int:
-        """Fill the start of ``buffer`` from one block on its way; return the bytes."""
+        """Fill the start of ``buffer`` from one fetched block; return the bytes."""
         block = offset // file.block_bytes
         end = file.start_of(block) + file.length_of(block)
         with self._lock:
@@ -365,12 +365,12 @@ class MirrorIO(OsIO):
         part = buffer[: end - offset]
         start = offset - file.start_of(block)
         try:
-            # Before it is dropped: its memory is that of another block then.
+            # Before it is dropped, because its memory may then hold another block.
             data = self.mirror.wait(arrival)
             np.copyto(np.frombuffer(part, np.uint8), data[start : start + len(part)])
         except StoreError:
             with self._lock:
-                ahead.leave(block)  # whoever reads it next asks anew
+                ahead.leave(block)  # the next reader requests it again
             raise
         finally:
             self.mirror.drop(arrival)
@@ -380,14 +380,14 @@ class MirrorIO(OsIO):
         return len(part)
 
     def _bring_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
-        """Have the blocks of some extents from ``at`` on here, where all may stay; return the extent behind them."""
+        """Fetch the blocks of some extents from ``at`` on, without a budget. Return the first extent after them."""
         file.reload()
         missing = np.concatenate([[0], np.cumsum(file.marks != HERE)])
         is_short = missing[pasts[at:]] > missing[firsts[at:]]
         count = int(is_short.argmax()) if is_short.any() else len(is_short)
         if count:
             return at + count
-        # As many blocks as are fetched at a time; what they bring is one run more.
+        # As many blocks as are fetched at the same time; the extents that they complete form one run.
         wanted = _touched(firsts[at:], pasts[at:], file)
         wanted = wanted[file.marks[wanted] != HERE][: self.mirror.width]
         past = at + int(np.searchsorted(pasts[at:], wanted[-1] + 1, "right"))
@@ -397,7 +397,7 @@ class MirrorIO(OsIO):
         return last
 
     def _count_run(self, file: MirroredFile, firsts: IdArray, pasts: IdArray, at: int) -> int:
-        """Return the extent behind those whose blocks are held together: others may need room, too."""
+        """Return the end of the extents whose blocks are held together, limited because others need room too."""
         budget_blocks = (self.mirror.keeper.budget_bytes or 0) // file.block_bytes
         most = max(min(self.mirror.width, budget_blocks // _RUN_SHARE), _RUN_BLOCKS)
         return max(at + int(np.searchsorted(pasts[at:], firsts[at] + most, "right")), at + 1)
@@ -405,7 +405,7 @@ class MirrorIO(OsIO):
     # --- pins of sweeps ---
 
     def _hold(self, fd: int, file: MirroredFile, wanted: NDArray[np.intp]) -> bool:
-        """Pin what a sweep will read by itself, until its descriptor is closed or swept again."""
+        """Pin the blocks that a sweep will read by itself, until its descriptor is closed or swept again."""
         keeper = self.mirror.keeper
         if not keeper.pin_all(file, wanted):
             return False

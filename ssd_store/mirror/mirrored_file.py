@@ -1,7 +1,7 @@
 """One file of a mirror: of full size from the start, filled block by block, with a mark for each stored block.
 
-`MirrorRecord` names the owner of a mirror's folder and the version of each object. `FileCheck` checks a file by the
-page checksums beside it, or by the digest of the whole file.
+`MirrorRecord` identifies a mirror's folder and the version of each object. `FileCheck` checks a file by its page
+checksums, or by the digest of the whole file.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ _VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MirrorRecord:
-    """What the folder of a mirror says of itself; without one nothing in it is believed, or removed."""
+    """A mirror's owner record. Without one, no file in the folder is used or removed."""
 
-    url: str  # as it may be shown: no credentials are in it
-    files: Mapping[str, ObjectFacts]  # by name, all files of arrays
+    url: str  # without credentials
+    files: Mapping[str, ObjectFacts]  # by name, all array files
     block_bytes: int = BLOCK_BYTES
 
     def to_bytes(self) -> bytes:
-        """Return the content of ``mirror.json``. Pure."""
+        """Return ``mirror.json``'s content. Pure."""
         body = {
             "format": _FORMAT,
             "version": _VERSION,
@@ -70,7 +70,7 @@ class MirrorRecord:
 
     @classmethod
     def parse(cls, data: bytes, path: Path) -> Self:
-        """Return the record that `to_bytes` wrote. Pure.
+        """Return the record from `to_bytes`' result. Pure.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class MirrorRecord:
 
 
 def folder_name(url: str, record: bytes) -> str:
-    """Return the name of the folder for a mirror of the dataset at ``url`` with the commit record ``record``. Pure."""
+    """Return the folder name for ``url``'s mirror with the commit record ``record``. Pure."""
     return hashlib.sha256(url.encode() + b"\n" + record).hexdigest()[:32]
 
 
@@ -108,25 +108,25 @@ def _check(record: MirrorRecord) -> None:
         raise ValueError("a size is not one of whole pages")
 
 
-# The marks. A block of a file that can only be checked as a whole is WRITTEN before it is HERE.
+# The marks. In a file that can only be checked as a whole, a block is WRITTEN before it is HERE.
 MISSING, HERE, WRITTEN = range(3)
 EVICTED: Final = -1  # in place of a number of pins
 _LOCK_ATTEMPTS: Final = 200
-_LOCK_PAUSE_S: Final = 0.01  # that another process takes to evict a block
+_LOCK_PAUSE_S: Final = 0.01  # of another process, during the eviction of a block
 _LOG = logging.getLogger(__name__)
 
 
 class MirroredFile:
-    """The blocks of one file that are here. Thread-safe. Owns descriptors until `close`.
+    """One file's stored blocks. Thread-safe. Owns descriptors until `close`.
 
     Parameters
     ----------
     path : the file, sparse and of full size
-    marks_path : a byte for each of its blocks
-    name : of the object
+    marks_path : a byte for each block
+    name : the object's name
     facts : its size and ETag
     block_bytes : whole pages
-    os_io : the system calls to make
+    os_io : the system calls
 
     Raises
     ------
@@ -151,12 +151,12 @@ class MirroredFile:
         self.block_bytes = block_bytes
         self.num_blocks = -(-facts.size // block_bytes)
         self._os_io = os_io
-        # Python's own file objects close the descriptors when nobody holds them any longer.
+        # Python's file objects close the descriptors with their last reference.
         self._file = _opened(path, os_io)
-        self._writer: FileIO | None = None  # past the page cache, where that can be
+        self._writer: FileIO | None = None  # bypasses the page cache, if possible
         self._is_direct = False
         self._lock = threading.Lock()
-        self.marks = np.zeros(self.num_blocks, np.uint8)  # as last read, or set here
+        self.marks = np.zeros(self.num_blocks, np.uint8)  # as last read or set
         try:
             self._marks = _opened(marks_path, os_io)
         except BaseException:
@@ -171,38 +171,37 @@ class MirroredFile:
         except BaseException:
             self.close()
             raise
-        self.uses = np.zeros(
-            self.num_blocks, np.float32
-        )  # how often each was wanted, lately more than long ago
-        self.pins = np.zeros(self.num_blocks, np.int32)  # the keeper's; EVICTED: it is just being removed
+        # How often each block was used, recent uses counting more.
+        self.uses = np.zeros(self.num_blocks, np.float32)
+        self.pins = np.zeros(self.num_blocks, np.int32)  # the keeper's; EVICTED during a removal
 
     def start_of(self, block: int) -> int:
-        """Return the byte at which ``block`` begins. Pure."""
+        """Return ``block``'s offset in bytes. Pure."""
         return block * self.block_bytes
 
     def length_of(self, block: int) -> int:
-        """Return the bytes of ``block``: of the last one perhaps fewer. Pure."""
+        """Return ``block``'s bytes. The last block may be shorter. Pure."""
         return min(self.block_bytes, self.size - block * self.block_bytes)
 
     def blocks_of(self, offset: int, num_bytes: int) -> tuple[int, int]:
-        """Return the first block and the one past the last that a read touches; none of the header alone. Pure."""
+        """Return the first block that a read touches and the one after the last; none for the header alone. Pure."""
         past = min(offset + num_bytes, self.size)
         if past <= max(offset, DATA_OFFSET):  # the header page is always here
             return 0, 0
         return offset // self.block_bytes, -(-past // self.block_bytes)
 
     def reload(self, first: int = 0, past: int | None = None) -> None:
-        """Read marks again, which another process may have set; raises `OSError`."""
+        """Read marks again, because another process may have set some; raises `OSError`."""
         past = self.num_blocks if past is None else past
         found = bytearray(past - first)
-        # With `mark`, one at a time: what was read before a block was evicted must not be noted behind it.
+        # Not parallel to `mark`: marks read before an eviction must not be recorded after it.
         with self._lock:
             read_full(self._marks.fileno(), memoryview(found), first, os_io=self._os_io)
             marks = np.frombuffer(found, np.uint8)
-            self.marks[first:past] = np.where(marks <= WRITTEN, marks, MISSING)  # another one is damage
+            self.marks[first:past] = np.where(marks <= WRITTEN, marks, MISSING)  # any other value is damage
 
     def write(self, block: int, data: NDArray[np.uint8]) -> None:
-        """Write a block; on the device on return. Raises `OSError`."""
+        """Write a block, which is on the device on return. Raises `OSError`."""
         fd, offset, left = self._open_writer(), self.start_of(block), data.data
         refusals = 0
         while left:
@@ -218,19 +217,19 @@ class MirroredFile:
                 self._leave_direct(fd)
                 continue
             left, offset, refusals = left[count:], offset + count, 0
-            if left:  # what a short write leaves may begin where O_DIRECT cannot go on
+            if left:  # the rest after a short write may begin at an offset that O_DIRECT refuses
                 self._leave_direct(fd)
         self._os_io.kill_point("mirror.after_block_write")
-        # Before its mark: a mark says that the bytes are on the device.
+        # Before its mark, which promises that the bytes are on the device.
         self._os_io.datasync(fd)
         self._os_io.kill_point("mirror.after_block_sync")
 
     def read(self, buffer: memoryview, offset: int) -> int:
-        """Read from the file as it is here, whatever the marks say; raises `OSError`."""
+        """Read from the file on this disk, whatever its marks; raises `OSError`."""
         return read_full(self._file.fileno(), buffer, offset, os_io=self._os_io)
 
     def mark(self, block: int, mark: int, *, is_durable: bool = False) -> None:
-        """Set the mark of a block; a lost one costs no more than a request. Raises `OSError`."""
+        """Set a block's mark. A lost mark only costs a request. Raises `OSError`."""
         with self._lock:
             pwrite_full(self._marks.fileno(), memoryview(bytes([mark])), block, os_io=self._os_io)
             self.marks[block] = mark
@@ -239,15 +238,15 @@ class MirroredFile:
         self._os_io.kill_point("mirror.after_mark")
 
     def punch(self, block: int) -> None:
-        """Give the space of a block back, whose mark is gone from the device already; raises `OSError`."""
+        """Free the space of a block whose mark is already removed on the device; raises `OSError`."""
         start, length = self.start_of(block), self.length_of(block)
-        # The header stays: it is never fetched.
+        # The header stays, because it is never fetched.
         skipped = DATA_OFFSET if start == 0 else 0
         if length > skipped:
             self._os_io.punch_hole(self._file.fileno(), start + skipped, length - skipped)
 
     def share(self, first: int, past: int) -> None:
-        """Keep other processes from evicting blocks ``first`` to ``past - 1``; waits for one that just does."""
+        """Lock blocks ``first`` to ``past - 1`` against eviction; waits for a current eviction."""
         for attempt in range(_LOCK_ATTEMPTS):
             try:
                 self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_SH, first, past - first)
@@ -262,7 +261,7 @@ class MirroredFile:
                 return
 
     def own(self, block: int) -> bool:
-        """Take a block for eviction; false if another process uses it. Not for blocks that this process shares."""
+        """Lock a block for eviction. Return False if another process uses it. This process must not share it."""
         try:
             self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_EX, block, 1)
         except BlockingIOError:
@@ -272,20 +271,20 @@ class MirroredFile:
         return True
 
     def claim(self, block: int) -> bool:
-        """Take a block for bringing it; false if another process brings it just now."""
+        """Lock a block for fetching. Return False if another process fetches it now."""
         with self._lock:
-            # Behind the marks, where nobody shares or owns anything.
+            # Beyond the marks, in a range that no share or eviction locks.
             return self.own(self.num_blocks + block)
 
     def unclaim(self, block: int) -> None:
-        """Give up what `claim` took, and closing gave up for all."""
-        # Where that fails others wait in vain, but no longer than for a request.
+        """Release `claim`'s lock; closing the file releases all of them."""
+        # If that fails, other processes wait in vain, but only as long as for a request.
         with self._lock, suppress(OSError):
             if not self._marks.closed:
                 self.release(self.num_blocks + block, self.num_blocks + block + 1)
 
     def release(self, first: int, past: int) -> None:
-        """Give up what `share` or `own` took."""
+        """Release the lock of `share` or `own`."""
         try:
             self._os_io.lock_range(self._marks.fileno(), fcntl.LOCK_UN, first, past - first)
         except OSError as error:
@@ -305,7 +304,7 @@ class MirroredFile:
                 try:
                     self._os_io.set_direct(self._writer.fileno(), is_direct=True)
                     self._is_direct = True
-                except OSError:  # buffered, and forced to the device all the same
+                except OSError:  # through the page cache, but synced to the device all the same
                     _LOG.debug("%s is written through the page cache", self.path)
             return self._writer.fileno()
 
@@ -315,7 +314,7 @@ class MirroredFile:
             self._os_io.set_direct(fd, is_direct=False)
 
     def _require_unsupported(self, error: OSError) -> None:
-        # A file system without such locks, as some over a network: processes share a mirror without a budget there.
+        # A file system without such locks, as some network ones: processes can share a mirror without a budget there.
         if not is_unsupported(error) and error.errno != errno.ENOLCK:
             raise error
 
@@ -327,15 +326,15 @@ def _opened(path: Path, os_io: OsIO) -> FileIO:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileCheck:
-    """How one file of a dataset is checked."""
+    """The check for one file in a dataset."""
 
     array: ArrayRecord
     header: bytes
-    is_sums: bool  # whether the file holds page checksums, not elements
+    is_sums: bool  # the file holds page checksums, not elements
 
     @property
     def pages_name(self) -> str | None:
-        """The file of the checksums of its pages; None: it can only be checked as a whole, by the digest."""
+        """The file's page checksum file. None means that only the whole file's digest checks it."""
         return None if self.is_sums else self.array.pages_file
 
     def require_header(self, data: NDArray[np.uint8], url: str) -> None:
@@ -349,7 +348,7 @@ class FileCheck:
     def require_pages(
         self, file: MirroredFile, block: int, data: NDArray[np.uint8], sums: MirroredFile, url: str
     ) -> None:
-        """Check the pages of a block against the checksums in the file ``sums``, which is here whole.
+        """Check a block's pages against the checksums in the file ``sums``, which is completely stored.
 
         Raises
         ------
@@ -374,7 +373,7 @@ class FileCheck:
             )
 
     def is_sound(self, file: MirroredFile) -> bool:
-        """Return whether the whole file is as it was written; raises `OSError`."""
+        """Return True if the whole file equals the written one; raises `OSError`."""
         digest, left = Digest(self.array.version), self.array.num_pages
         buffer = aligned_bytes(min(file.block_bytes, file.size - DATA_OFFSET))
         sums = np.empty(buffer.size // PAGE_BYTES, np.uint64)
@@ -385,7 +384,7 @@ class FileCheck:
                 words = part.view(np.uint64)
                 count = min(left, words.size)
                 digest.update(words[:count])
-                if words[count:].any():  # what is behind the last one must be zero, and no digest covers it
+                if words[count:].any():  # the padding must be zero, and no digest covers it
                     return False
             else:
                 count = part.size // PAGE_BYTES
@@ -396,7 +395,7 @@ class FileCheck:
 
 
 def checks_of(manifest: Manifest, headers: dict[str, tuple[bytes, int]]) -> dict[str, FileCheck]:
-    """Return how each file of arrays of ``manifest`` is checked, by name. Pure."""
+    """Return the check for each array file in ``manifest``, by name. Pure."""
     checks: dict[str, FileCheck] = {}
     for array in manifest.arrays.values():
         for name in filter(None, (array.file, array.pages_file)):

@@ -1,7 +1,7 @@
 """Object stores: the seam, the limits on requests, and the client that uses obstore.
 
-`Limits` are the bytes and requests per second that a user allows, shared by all threads. Redirects of a web server
-are followed within its host and refused to another one. Errors come in gloader's words: the texts of obstore may hold
+`Limits` are the bytes and requests per second that a user allows, shared by all threads. Redirects of a web server are
+followed within its host and refused to another one. Errors have gloader's texts, because obstore's texts may hold
 signed queries, headers and key ids.
 """
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-REQUEST_TIMEOUT_S: Final = 60.0  # of one request, until its last byte is here
+REQUEST_TIMEOUT_S: Final = 60.0  # of one request, until its last byte
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFacts:
-    """What a store says of an object."""
+    """A store's facts about an object."""
 
     size: int  # bytes
-    # Of this content, never of another one: the ETag, or what comes nearest to one where the store has none.
+    # Identifies this content: the ETag, or the nearest equivalent if the store has none.
     etag: str
 
 
@@ -49,69 +49,69 @@ class ObjectStore(Protocol):
     """The objects below a URL, by their names. Thread-safe.
 
     Every method raises `StoreReadError` (`put` and `delete`: `StoreWriteError`) with one of these errno: EBUSY (the
-    store asks to slow down), ETIMEDOUT, ECONNRESET (a connection that failed, or a body that was cut), EIO (an error
-    of the server), ENOENT, EACCES, ESTALE (another content than asked for), or EINVAL (a request that it refuses).
+    store is overloaded), ETIMEDOUT, ECONNRESET (a failed connection, or a truncated body), EIO (an error of the
+    server), ENOENT, EACCES, ESTALE (the content was replaced), or EINVAL (an invalid request).
     """
 
     @property
     def url(self) -> str:
-        """Where they are, as it may be shown: without user, password and query."""
+        """The URL in a form without user, password and query."""
         ...
 
     def head(self, name: str, /) -> ObjectFacts | None:
-        """Return the facts of an object; None: it is not there."""
+        """Return an object's facts, or None if it does not exist."""
         ...
 
     def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
-        """Return a whole object, of at most ``max_bytes``; a larger one is refused with EFBIG."""
+        """Return a whole object with at most ``max_bytes``. A larger one raises EFBIG."""
         ...
 
     def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
-        """Return ``length`` bytes from byte ``start`` on, of the content that has ``etag``."""
+        """Return ``length`` bytes from byte ``start`` on, from the content with ``etag``."""
         ...
 
     def put(self, name: str, source: Path | bytes | Iterator[bytes], /) -> None:
-        """Write an object, or replace it; it is there whole or not at all."""
+        """Write or replace an object, which appears completely or not at all."""
         ...
 
     def list(self, prefix: str = "", /) -> list[str]:
-        """Return the names that begin with the folders ``prefix``, sorted; EINVAL where a store lists nothing."""
+        """Return the names in the folders ``prefix``, sorted. EINVAL if the store has no listing."""
         ...
 
     def delete(self, name: str, /) -> None:
-        """Remove an object; one that is not there is no error."""
+        """Remove an object; a missing one is no error."""
         ...
 
 
-# What a store gives a machine: between 6 and 20 Gb/s were measured of S3.
+# Expected rate of a store for one machine: 6 to 20 Gb/s were measured on S3.
 _LIKELY_BYTES_PER_S: Final = 1e9
-_BURST_S: Final = 0.25  # what may be saved up while nothing is asked for
+_BURST_S: Final = 0.25  # the rate of an idle time that may be saved up
 _REQUESTS: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*req/s", re.IGNORECASE)
 _ALLOWED: Final = "bytes and requests a second, as in 500MB/s,3000req/s, or one of them"
 
 
 class TokenBucket:
-    """A rate that nobody exceeds for longer than a moment. Thread-safe; whoever asks first is served first.
+    """A rate limit with short bursts. Thread-safe; requests are served in their order.
 
     Parameters
     ----------
-    per_s : what comes in every second, at least more than 0
-    clock : seconds, as of `time.monotonic`
+    per_s : rate per second, above 0
+    clock : clock in seconds, like `time.monotonic`
     """
 
     def __init__(self, per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.per_s = per_s
         self._clock = clock
         self._lock = threading.Lock()
-        self._free_at = clock() - _BURST_S  # when all that was taken has come in
+        self._free_at = clock() - _BURST_S  # time at which all earlier amounts have been refilled
 
     def take(self, amount: float) -> float:
-        """Take ``amount``, which may be more than is there; return the seconds to wait before it is used."""
+        """Take ``amount``, which may be more than available; return the seconds to wait before its use."""
         with self._lock:
             now = self._clock()
             begin = max(self._free_at, now - _BURST_S)
             self._free_at = begin + amount / self.per_s
-            # It waits for what came before it, not for itself: a block is larger than any burst.
+            # A request waits for the earlier ones, not for itself, because a block is larger than any burst.
             return max(0.0, begin - now)
 
 
@@ -120,8 +120,8 @@ class Limits:
 
     Parameters
     ----------
-    bytes_per_s, requests_per_s : rates of all requests together; None: no limit
-    clock : seconds, as of `time.monotonic`
+    bytes_per_s, requests_per_s : rates for all requests together. None means no limit.
+    clock : clock in seconds, like `time.monotonic`
 
     Raises
     ------
@@ -146,12 +146,12 @@ class Limits:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """Return the limits that ``text`` says, such as "500MB/s,3000req/s"; None or nothing: no limits. Pure.
+        """Parse limits such as "500MB/s,3000req/s". None or an empty text means no limits. Pure.
 
         Raises
         ------
         ConfigError
-            The text says something else, or one of them twice.
+            The text has another form, or gives one limit twice.
         """
         rates: dict[str, float | None] = {"bytes_per_s": None, "requests_per_s": None}
         for part in filter(None, map(str.strip, (text or "").split(","))):
@@ -164,11 +164,11 @@ class Limits:
 
     @property
     def likely_bytes_per_s(self) -> float:
-        """What comes in a second, until the reads of a run say better."""
+        """Expected bytes per second, before the run has measured them."""
         return self.bytes_per_s or _LIKELY_BYTES_PER_S
 
     def take(self, num_bytes: int) -> float:
-        """Take a request of ``num_bytes``; return the seconds to wait before it is made."""
+        """Take a request of ``num_bytes``; return the seconds to wait before making it."""
         waits = [self._bytes.take(num_bytes)] if self._bytes else []
         waits += [self._requests.take(1)] if self._requests else []
         return max(waits, default=0.0)
@@ -191,18 +191,18 @@ def _bytes_of(part: str, text: str | None) -> float:
 
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-_MOST_HOPS: Final = 10  # as obstore follows
+_MOST_HOPS: Final = 10  # like obstore
 
 
 class RedirectGuard:
-    """Refuses objects that a web server has another host answer for; each is asked for once, by HEAD. Thread-safe.
+    """Refuses objects that a web server redirects to another host, after one HEAD request each. Thread-safe.
 
-    obstore follows redirects by itself. The record of a dataset, and so its checksums, would be another host's.
+    obstore follows redirects by itself. Then the dataset's record, and so its checksums, would come from another host.
 
     Parameters
     ----------
-    url : of the folder of the objects, http or https, perhaps with user and password
-    timeout_s : of a request
+    url : the objects' folder URL, http or https, perhaps with user and password
+    timeout_s : time-out of a request
     """
 
     def __init__(self, url: str, *, timeout_s: float) -> None:
@@ -212,14 +212,14 @@ class RedirectGuard:
         self._headers = {"Authorization": f"Basic {_basic(user)}"} if user else {}
         self._timeout_s = timeout_s
         self._opener = OpenerDirector()
-        for handler in (ProxyHandler, HTTPHandler, HTTPSHandler):  # none that follows, or raises for a status
+        for handler in (ProxyHandler, HTTPHandler, HTTPSHandler):  # none that follows redirects or raises
             self._opener.add_handler(handler())
         self._direct: set[str] = set()
 
     def require_direct(self, name: str) -> None:
-        """Raise `StoreReadError` where a request for the object ``name`` would be answered by another host.
+        """Raise `StoreReadError` if another host would answer a request for the object ``name``.
 
-        A server that cannot be asked is left to the request itself, which says what is wrong.
+        If the server does not answer, the request itself reports the reason.
         """
         if name in self._direct:
             return
@@ -237,14 +237,14 @@ class RedirectGuard:
         self._direct.add(name)
 
     def _other_host(self, url: str) -> str | None:
-        """Return the URL at another host that ``url`` leads to, None: there is none."""
+        """Return the URL at another host to which ``url`` leads, or None."""
         for _ in range(_MOST_HOPS):
             request = Request(url, headers=self._headers, method="HEAD")  # noqa: S310 - http and https alone
             response = self._opener.open(request, timeout=self._timeout_s)
             with response:
                 place = response.headers.get("Location")
             found = urljoin(url, place or url)
-            # Another scheme is followed by no request.
+            # No client follows a redirect to another scheme.
             if response.status not in _REDIRECTS or urlsplit(found).scheme not in {"http", "https"}:
                 return None
             if not _is_same_host(url, found):
@@ -254,7 +254,7 @@ class RedirectGuard:
 
 
 def _is_same_host(first: str, second: str) -> bool:
-    """Return whether two URLs are of one server; https in place of http is. Pure."""
+    """Return True if two URLs belong to one server; https may replace http. Pure."""
     one, other = urlsplit(first), urlsplit(second)
     is_upgrade = (one.scheme, other.scheme) == ("http", "https")
     return one.hostname == other.hostname and (is_upgrade or _port(first) == _port(second))
@@ -271,7 +271,7 @@ def _basic(user: str) -> str:
 
 Failure = TypeVar("Failure", bound=StoreReadError | StoreWriteError)
 
-# Of obstore's text: "status: 503" and "kind: Timeout" of its Rust values, and the code in the body of S3's answers.
+# From obstore's text: "status: 503" and "kind: Timeout" of its Rust values, and the code in the body of S3's answers.
 _STATUS = re.compile(r"\bstatus: (\d{3})\b|status code: (\d{3})\b")
 _KIND = re.compile(r"HttpError \{\s*kind: (\w+)")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -305,14 +305,14 @@ _BY_WORDS: Final = {
 
 
 def store_error(kind: type[Failure], url: str, doing: str, error: BaseException) -> Failure:
-    """Return the error for what obstore raised. Pure; to be raised ``from None``, since ``error`` may hold secrets.
+    """Return the error for obstore's exception. Pure. Raise it ``from None``, because ``error`` may hold secrets.
 
     Parameters
     ----------
-    kind : class of the returned error
-    url : of the object, as it may be shown
-    doing : what was asked, such as "reading bytes 0 to 99"
-    error : what obstore raised
+    kind : the error's class
+    url : the object's URL, without secrets
+    doing : the operation, such as "reading bytes 0 to 99"
+    error : obstore's exception
     """
     code, reason = _classified(error)
     return refusal(kind, code, url, f"{doing} failed ({reason})")
@@ -324,13 +324,13 @@ def refusal(kind: type[Failure], code: int, url: str, text: str) -> Failure:
 
 
 def redacted(error: BaseException) -> str:
-    """Return the first line of an error's text without queries and users of URLs, and not at length. Pure."""
+    """Return an error text's first line, shortened, without queries and users of URLs. Pure."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return _USER.sub("//", _QUERY.sub("", lines[0]))[:200]
 
 
 def _classified(error: BaseException) -> tuple[int, str]:
-    """Return the errno that says what kind of failure this is, and a few words that hold nothing of the request."""
+    """Return the errno for the kind of failure, and a short text without parts of the request."""
     text = str(error)
     status = _STATUS.search(text)
     if status is not None:
@@ -379,7 +379,7 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
     Parameters
     ----------
     url : s3://, gs://, az://, https://, http://, file:// or, within a process, memory://name
-    timeout_s : of one request, until its last byte is here
+    timeout_s : for one request, until its last byte is here
     redirects : follow a web server to another host
 
     Raises
@@ -407,8 +407,8 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
             "allow_http": _says_http(url),
         }
     try:
-        # Blocks are repeated by the fetcher, which must see every refusal to slow down in time. What is asked for once
-        # and by nobody else, obstore repeats itself.
+        # The fetcher repeats blocks, and must see every refusal of an overloaded store in time. obstore repeats the
+        # single requests itself.
         patient = from_url(url, **options)
         once = (
             patient
@@ -427,7 +427,7 @@ def open_objects(url: str, *, timeout_s: float = REQUEST_TIMEOUT_S, redirects: b
 
 
 def _says_http(url: str) -> bool:
-    """Return whether the endpoint of ``url`` is named as an unencrypted one, by itself or in the environment."""
+    """Return True if ``url``'s endpoint is unencrypted by name, in itself or in the environment."""
     if url.startswith("http://"):
         return True
     prefixes = {"s3": "AWS_", "az": "AZURE_", "gs": "GOOGLE_"}
@@ -440,14 +440,14 @@ def _says_http(url: str) -> bool:
 
 
 class ObstoreClient:
-    """The objects of an obstore store, each request a call that lets other threads run. Thread-safe.
+    """The objects in an obstore store. Each request releases the interpreter lock. Thread-safe.
 
     Parameters
     ----------
-    url : where they are, as it may be shown
-    once : the store, which repeats no request: for `get`, whose caller does
-    patient : the same store, which repeats requests itself
-    guard : refuses objects of other hosts; None: there are none, or they are allowed
+    url : the URL, without secrets
+    once : the store without retries, for `get`, whose caller retries
+    patient : the same store with retries
+    guard : refuses objects of other hosts. None means that there are none, or that they are allowed.
     """
 
     def __init__(self, url: str, *, once: Any, patient: Any, guard: RedirectGuard | None = None) -> None:
@@ -457,7 +457,7 @@ class ObstoreClient:
         self._guard = guard
 
     def head(self, name: str, /) -> ObjectFacts | None:
-        """As `ObjectStore.head`."""
+        """Return the facts, as `ObjectStore.head`."""
         try:
             return _facts(
                 self._asked(StoreReadError, name, "asking for it", lambda: self._patient.head(name))
@@ -468,12 +468,12 @@ class ObstoreClient:
             raise
 
     def read(self, name: str, /, *, max_bytes: int) -> tuple[bytes, ObjectFacts]:
-        """As `ObjectStore.read`."""
+        """Read, as `ObjectStore.read`."""
 
         def act() -> tuple[bytes, ObjectFacts]:
             result = self._patient.get(name)
             facts = _facts(result.meta)
-            # Its size is known before its bytes are asked for.
+            # The size is known before the bytes are requested.
             return b"" if facts.size > max_bytes else bytes(result.bytes()), facts
 
         data, facts = self._asked(StoreReadError, name, "reading it", act)
@@ -485,10 +485,10 @@ class ObstoreClient:
         return data, facts
 
     def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
-        """As `ObjectStore.get`."""
+        """Return the bytes, as `ObjectStore.get`."""
         doing = f"reading bytes {start} to {start + length - 1}"
         options: dict[str, Any] = {"range": (start, start + length)}
-        # A weak tag matches nothing, says RFC 9110; the answer's own is compared in any case.
+        # By RFC 9110 a weak tag never matches. The answer's own tag is compared in any case.
         if etag.startswith('"'):
             options["if_match"] = etag
 
@@ -503,8 +503,8 @@ class ObstoreClient:
         return data
 
     def put(self, name: str, source: Path | bytes | Iterator[bytes], /) -> None:
-        """As `ObjectStore.put`; large ones in parts, where the store takes them so."""
-        # A web server knows no parts.
+        """Write as `ObjectStore.put`; large objects in parts, if the store supports them."""
+        # A web server does not support parts.
         has_parts = not self.url.startswith("http")
         options: dict[str, Any] = {} if has_parts else {"use_multipart": False}
         content = source if has_parts or isinstance(source, Path | bytes) else b"".join(source)
@@ -516,7 +516,7 @@ class ObstoreClient:
         )
 
     def list(self, prefix: str = "", /) -> list[str]:
-        """As `ObjectStore.list`."""
+        """Return the names, as `ObjectStore.list`."""
 
         def act() -> list[str]:
             return sorted(entry["path"] for entry in self._patient.list(prefix or None).collect())
@@ -524,7 +524,7 @@ class ObstoreClient:
         return self._asked(StoreReadError, prefix, "listing it", act)
 
     def delete(self, name: str, /) -> None:
-        """As `ObjectStore.delete`."""
+        """Delete, as `ObjectStore.delete`."""
         try:
             self._asked(StoreWriteError, name, "removing it", lambda: self._patient.delete(name))
         except StoreWriteError as error:
@@ -548,21 +548,21 @@ class ObstoreClient:
             self._guard.require_direct(name)
         try:
             return act()
-        except Exception as error:  # noqa: BLE001 - whatever it is, its text may hold a signed query
+        except Exception as error:  # noqa: BLE001 - any error's text may hold a signed query
             failure = store_error(kind, self._url_of(name), doing, error)
-        # Outside of the block: not even as the context of ours may the library's text be shown.
+        # Outside the block, so that the library's text is not shown as the context either.
         raise failure
 
 
 @cache
 def _memory_store(_url: str) -> Any:
-    """Return the store of this process for a URL such as memory://name: for tests and trials."""
+    """Return this process's store for a URL such as memory://name, for tests and trials."""
     from obstore.store import MemoryStore
 
     return MemoryStore()
 
 
 def _facts(meta: Any) -> ObjectFacts:
-    # Where there is no ETag, the time of the last change stands for it; it never begins with a quote.
+    # Without an ETag the time of the last change replaces it. It never begins with a quote.
     etag = meta["e_tag"] or f"of {meta['last_modified'].isoformat()}"
     return ObjectFacts(size=meta["size"], etag=etag)

@@ -1,4 +1,4 @@
-"""Opening a dataset at a URL: its record from the store, its files from a mirror that is made or found here."""
+"""Opening a dataset at a URL: its record from the store, its files from a new or existing mirror on this disk."""
 
 from __future__ import annotations
 
@@ -55,38 +55,37 @@ def open_mirror(
     block_bytes: int = BLOCK_BYTES,
     os_io: OsIO = REAL_OS,
 ) -> tuple[Path, MirrorIO]:
-    """Open a mirror of the dataset at ``url``; return the folder to open as a dataset, and by which system calls.
+    """Open a mirror of the dataset at ``url``; return the folder to open as a dataset, and its system calls.
 
-    The record is asked for each time, in one request: it names the version, and a dataset that was uploaded anew gets
-    a mirror of its own. Where there is none yet, the size and ETag of every object are asked for, too, and noted.
-    Bytes come when they are read.
+    Each call fetches the record in one request. The record names the version, and a new version of the dataset gets a
+    mirror of its own. A new mirror also fetches the size and ETag of every object. Data is fetched when it is read.
 
-    A store that cannot be reached is no reason to stop where every block is here: the mirror is the dataset then, as
-    its record and checksums say, and a warning says that nobody looked for a newer one. Runs that resume, and ranks
-    that train together, compare the record in any case. A mirror with holes is refused at once, rather than in the
-    middle of a run. An answer of the store is believed, such as that access is denied or that the dataset is gone.
+    If the store is unreachable and every block is stored, the mirror is used, because its record and checksums verify
+    it. A warning says that a newer version may exist. Runs that resume, and ranks that train together, compare the
+    record in any case. A mirror with holes is refused at once, rather than in the middle of a run. An answer of the
+    store is final, for example that access is denied or that the dataset is gone.
 
     Parameters
     ----------
-    url : of the folder that holds ``dataset.json``
-    mirror_dir : folder of mirrors, made where it is missing, for the owner alone
-    budget_bytes : that the blocks of this mirror may take here; None: all are kept
-    limits : on what is asked of the store; None: none
-    requests : in flight at most; each holds a block in memory
-    objects : the store; None: ``url`` is opened through obstore
-    block_bytes : whole pages; of a mirror that is made now
-    os_io : the system calls to make on the mirror
+    url : the URL above ``dataset.json``
+    mirror_dir : folder for mirrors, created if missing, accessible to its owner only
+    budget_bytes : most bytes for this mirror's blocks. None means that all are kept.
+    limits : limits on requests to the store. None means no limits.
+    requests : most requests in flight; each holds a block in memory
+    objects : the store. None opens ``url`` through obstore.
+    block_bytes : a new mirror's block size, whole pages
+    os_io : the system calls on the mirror
 
     Raises
     ------
     ConfigError, MissingDependencyError
-        As `open_objects`; or ``requests`` is below 1.
+        As in `open_objects`; or ``requests`` is below 1.
     StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError, ChecksumError
-        There is no complete dataset of a known version at ``url``, or its mirror cannot be opened.
+        There is no complete dataset in a known version at ``url``, or its mirror cannot be opened.
     StoreReadError
-        The store cannot be reached, or refuses.
+        The store is unreachable, or refuses.
     StoreWriteError, StoreLockedError
-        The mirror cannot be made.
+        The mirror cannot be created.
     BudgetError
         The budget is too small.
     """
@@ -147,7 +146,7 @@ def _read_commit(store: ObjectStore) -> bytes:
 
 
 def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
-    """Return the newest mirror of ``url`` that has every block, or None."""
+    """Return ``url``'s newest mirror with every block, or None."""
     found: list[tuple[int, Path]] = []
     try:
         names = os_io.listdir(mirror_dir)
@@ -158,7 +157,7 @@ def _whole_mirror(mirror_dir: Path, url: str, os_io: OsIO) -> Path | None:
             record = read_record(folder, os_io=os_io)
             if record.url == url and _is_whole(folder, record, os_io):
                 found.append((os_io.stat(folder / MIRROR_RECORD).st_mtime_ns, folder))
-        except (OSError, FormatError):  # somebody else's folder, or being made
+        except (OSError, FormatError):  # another owner's folder, or one being created
             continue
     return max(found)[1] if found else None
 

@@ -1,4 +1,4 @@
-"""Backends that carry planned reads out: plain calls or threads; and the rule that chooses one.
+"""Backends that execute planned reads, by plain calls or threads, and the rule that chooses one.
 
 `PreadPool` reads in threads that each block in ``pread`` without the GIL. `uring` has the backend for io_uring.
 """
@@ -38,30 +38,30 @@ ExecutorKind: TypeAlias = Literal["uring", "threads", "plain"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadProgress:
-    """How far a backend came with the extents of a job."""
+    """The progress of a backend through a job's extents."""
 
-    next: int  # the first extent that was not started
-    # Extents before it whose read failed or came back short; the caller reads them carefully.
+    next: int  # the first extent not started
+    # Extents before ``next`` whose read failed or was short; the caller reads them carefully.
     unfinished: IdArray
-    bad_page: int = -1  # a page whose checksum differs
+    bad_page: int = -1  # a page with a wrong checksum
 
 
 class Backend(Protocol):
     """Reads extents into bounce slots, verifies them and copies their rows out.
 
-    An extent is copied whole or reported unfinished. When `read` returns or raises, no read is in flight.
+    An extent is copied completely or reported unfinished. When `read` returns or raises, no read is in flight.
     """
 
     name: str
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on, as far as all goes well.
+        """Read extents from ``start`` on, until the first problem.
 
         Parameters
         ----------
-        fd : descriptor of the file
-        job : what to read, and where its rows go
-        start : number of the first extent to read
+        fd : the file's descriptor
+        job : the extents, with the target of their rows
+        start : first extent to read
         """
         ...
 
@@ -71,7 +71,7 @@ class Backend(Protocol):
 
 
 class PlainBackend:
-    """Leaves every extent to the caller's careful reads: the path on which faults are injected."""
+    """Leaves every extent to the caller's careful reads, the path for injected faults."""
 
     name = "plain"
 
@@ -80,7 +80,7 @@ class PlainBackend:
 
         Parameters
         ----------
-        job, start : as for `Backend.read`
+        job, start : as in `Backend.read`
         """
         count = job.offset.shape[0]
         return ReadProgress(next=count, unfinished=np.arange(start, count, dtype=np.int64))
@@ -101,18 +101,18 @@ def choose_executor(
     Parameters
     ----------
     io : IoMode
-        What the user asked for; "auto" takes io_uring if the file is open with O_DIRECT.
+        The user's choice; "auto" takes io_uring if the file is open with O_DIRECT.
     is_direct : bool
-        Whether the file is. Through the page cache, io_uring would hand most reads to threads of its own.
+        The file is open with O_DIRECT. Through the page cache, io_uring would pass most reads to threads of its own.
     is_real : bool
-        Whether the system calls are the real ones. Kernels cannot make others, so only "plain" is right then.
+        The system calls are the real ones. Kernels cannot make others, so only "plain" is correct then.
     make : callable
-        Makes the executor of a kind, or raises `OSError` if the system forbids it.
+        Creates the executor of a kind, or raises `OSError` if the system forbids it.
 
     Raises
     ------
     ConfigError
-        ``io`` is "uring" and there is none.
+        ``io`` is "uring" and io_uring is not available.
     """
     if not is_real:
         return make("plain")
@@ -132,12 +132,12 @@ def choose_executor(
 
 
 CHUNK = 8  # extents that a thread takes at a time
-WORTH_A_THREAD = 16  # extents below which another thread costs more than it brings
+WORTH_A_THREAD = 16  # extents below which another thread costs more than it gains
 # Positions in a worker's report.
 FIRST, END, BAD_PAGE = range(3)
-# Positions in the state that the workers share, each an int64 that is only changed atomically.
+# Positions in the workers' shared state, each an int64 that only changes atomically.
 UPCOMING, STOP, ACTIVE = range(3)
-_LOOK_S = 0.0005  # between two looks at ``ACTIVE``, which a thread leaves within one read
+_LOOK_S = 0.0005  # between two tests of ``ACTIVE``, which a thread leaves within one read
 
 
 class PreadPool:
@@ -159,20 +159,20 @@ class PreadPool:
         self._pool = ThreadPoolExecutor(self.depth, thread_name_prefix="gloader-pread")
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on; all threads stop soon after one of them fails.
+        """Read extents from ``start`` on. All threads stop soon after one of them fails.
 
         Parameters
         ----------
-        fd : descriptor of the file
-        job : what to read, and where its rows go
-        start : number of the first extent to read
+        fd : the file's descriptor
+        job : the extents, with the target of their rows
+        start : first extent to read
         """
         count = job.offset.shape[0]
         slots = min(self.depth, job.bounce.shape[0] // job.slot_bytes)
         threads = max(1, min(slots, (count - start) // WORTH_A_THREAD))
         shared = np.array([start, 0, 0], np.int64)
         reports = np.empty((threads, 3), np.int64)
-        # Few reads are made by the caller itself: a thread takes longer to wake than some devices to answer.
+        # The caller itself makes few reads, because a thread takes longer to wake than some devices to answer.
         if threads == 1:
             _work(self._pread, fd, job, 0, shared, reports[0])
         else:
@@ -198,8 +198,8 @@ class PreadPool:
             for future in futures:
                 future.result()
         finally:
-            # On Ctrl-C the threads still write to the caller's array: tell them to stop, and wait. A task that was
-            # submitted when the signal came and is in no list begins later, if at all, and sees that it is to stop.
+            # On Ctrl-C the threads still write to the caller's array, so they are stopped and awaited. A task that was
+            # submitted when the signal came, and is in no list, begins later or never, and stops at once.
             _stop(shared.ctypes.data)
             wait(futures)
             while shared[ACTIVE]:
@@ -213,8 +213,8 @@ def _stop(state: int) -> None:
 
 @njit(cache=True, nogil=True)
 def _work(pread: int, fd: int, job: ReadJob, slot: int, shared: IdArray, report: IdArray) -> None:
-    """Read and deliver chunks of extents until none is left or somebody stops."""
-    # Counted while it may write to the caller's array: nobody returns from `read` before the count is zero.
+    """Read and deliver chunks of extents until none is left or another thread stops the job."""
+    # Counted while it may write to the caller's array: `read` does not return before the count is zero.
     state = np.int64(shared.ctypes.data)
     fetch_add64(state + 8 * ACTIVE, 1)
     _serve(pread, fd, job, slot, state, report)
@@ -235,7 +235,7 @@ def _serve(pread: int, fd: int, job: ReadJob, slot: int, state: int, report: IdA
     report[END] = 0
     report[BAD_PAGE] = -1
     while fetch_add64(state + 8 * STOP, 0) == 0:
-        # An atomic counter deals chunks out: a thread that the system holds up takes fewer of them.
+        # An atomic counter distributes the chunks, so a delayed thread takes fewer of them.
         chunk = fetch_add64(state + 8 * UPCOMING, CHUNK)
         if chunk >= count:
             return

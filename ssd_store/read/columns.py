@@ -1,8 +1,8 @@
 """Stored columns of rows: requests for rows, the place and dtype of each row, and arrays read row by row.
 
-`RowRequest` is the checked, sorted row ids (M,) of one read. `Column` holds what rows need in memory: scales and page
-checksums. `StoredRows` is the rows in a store's file, and `RowArray` an array whose rows are read on request.
-Requests for rows that another machine stores are refused before anything is read.
+`RowRequest` is the checked, sorted row ids (M,) of one read. `Column` holds the scales and page checksums of rows in
+memory. `StoredRows` is the rows in a store's file, and `RowArray` an array whose rows are read on request. Requests for
+rows that another machine stores are refused before any read.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ NO_POSITIONS: IdArray = np.empty(0, np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRequest:
-    """Rows in range and where each of them goes."""
+    """Row ids in range with their output positions."""
 
     rows: IdArray  # (M,)
-    position: IdArray  # (M,) rows of the output, or empty when row i goes to row i
-    is_sorted: bool  # whether the rows ascend
+    position: IdArray  # (M,) rows of the output; empty if row i goes to row i
+    is_sorted: bool  # the rows ascend
 
     def in_file_order(self) -> RowRequest:
         """Return the same request with ascending rows. Pure."""
@@ -68,18 +68,18 @@ class RowRequest:
 def check_request(
     rows: IdArray, out: NDArray[Any], *, num_rows: int, dim: int, at: IdArray | None = None
 ) -> RowRequest:
-    """Check what a caller asks for. Pure.
+    """Check the arguments of a read. Pure.
 
     Parameters
     ----------
     rows : (M,) integers
         In any order, repeats allowed.
     out : (M, F), or (K, F) with ``at``
-        The output; only its shape is looked at.
+        The output; only its shape is checked.
     num_rows, dim : int
         N and F of the source.
     at : (M,) int64, optional
-        Row of ``out`` for each of ``rows``; row i goes to row i without it.
+        Row in ``out`` for each row id; by default row i goes to row i.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def check_request(
         ``rows`` or ``at`` are not integers in range, or a shape does not fit.
     """
     rows = _as_ids("rows", rows)
-    # One pass finds all that numpy would need three for; the ids are listed only if one is wrong.
+    # One pass in place of three with numpy. The ids are listed only if one is wrong.
     smallest, largest, is_sorted = _inspect(rows)
     if rows.shape[0] and (smallest < 0 or largest >= num_rows):
         raise _out_of_range("rows", rows, num_rows)
@@ -108,8 +108,8 @@ def check_request(
 
 
 def _as_ids(name: str, ids: IdArray) -> IdArray:
-    # Stricter than `as_ids`, as the suite of feature sources demands: empty floats are refused too, and uint64,
-    # whose large values would become negative ids without a word.
+    # Stricter than `as_ids`, as the suite of feature sources demands. Empty floats are refused too, and so is uint64,
+    # whose large values would silently become negative ids.
     ids = np.asarray(ids)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or ids.dtype == np.uint64:
         raise ShapeError(
@@ -126,7 +126,7 @@ def _out_of_range(name: str, ids: IdArray, limit: int) -> ShapeError:
 
 @njit(cache=True, nogil=True)
 def _inspect(ids: IdArray) -> tuple[np.int64, np.int64, bool]:
-    """Return the smallest and the largest id, and whether they ascend."""
+    """Return the smallest and the largest id, and True if they ascend."""
     smallest = np.int64(0)
     largest = np.int64(0)
     is_sorted = True
@@ -142,13 +142,13 @@ def _inspect(ids: IdArray) -> tuple[np.int64, np.int64, bool]:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Column:
-    """A matrix of a store that can be read row by row."""
+    """A store's matrix that can be read row by row."""
 
     path: Path  # of its file
     record: ArrayRecord
     scale: NDArray[np.float32] | None  # (N,) factor of each int8 row
-    checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
-    held: HeldRows | None = None  # the rows that are here; None: all
+    checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
+    held: HeldRows | None = None  # rows on this machine; None for all
 
 
 def load_column(
@@ -161,20 +161,20 @@ def load_column(
     root : Path
         The folder of a store or dataset.
     name : str
-        Of the column.
+        The column's name.
     manifest : Manifest
         The folder's commit record.
     is_verified : bool
-        Whether reads will be checked, so that the page checksums are needed.
+        Reads will be verified, so the page checksums are needed.
     os_io : OsIO
-        The system calls to make.
+        The system calls.
 
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError
         A file is missing or cannot be read.
     FormatError, ChecksumError
-        It is damaged, or the scales are not one for each row.
+        A file is damaged, or there is not one scale per row.
     ConfigError
         There is no such column.
     ShapeError
@@ -191,7 +191,7 @@ def load_column(
     check_record(root, record, os_io=os_io)
     scale = None
     if record.dtype == "int8" and (factors := arrays.get(f"{name}.scale")) is not None:
-        # Kernels take the scale of a row by its number.
+        # Kernels index the scales by row number.
         if (factors.dtype, factors.shape) != ("float32", record.shape[:1]):
             raise FormatError(
                 f"{root / factors.file}: the scales of {name!r} are {factors.dtype} of shape {factors.shape}; they "
@@ -212,35 +212,35 @@ def load_column(
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Lift the write protection: to numba a read-only array is another type, to be compiled for again."""
+    """Make an array writable, because for numba a read-only array is another type."""
     array.setflags(write=True)
     return array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StoredRows:
-    """All that a sweep or another lane needs to read the rows of an open `FeatureStore` beside it.
+    """The description of an open `FeatureStore`'s rows, for a sweep or another lane.
 
-    Shares the store's arrays, not its descriptor: it stays valid when the store is closed.
+    It shares the store's arrays, not its descriptor, and stays valid after the store is closed.
     """
 
     path: Path
-    identity: tuple[int, int]  # device and inode of the file that the store has open
+    identity: tuple[int, int]  # device and inode of the store's open file
     num_rows: int  # N
     dim: int  # F
     row_bytes: int  # R
     dtype: np.dtype[Any]  # uint16 for bfloat16
     is_bfloat16: bool
-    scale: NDArray[np.float32] | None  # (N,) of int8 rows
-    checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
-    format_version: int  # of the format that they were made by
-    gap_bytes: int  # longest hole that a batch's reads read through
+    scale: NDArray[np.float32] | None  # (N,) for int8 rows
+    checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
+    format_version: int  # of the checksums
+    gap_bytes: int  # longest hole that a batch's reads bridge
     settings: ReadSettings
     os_io: OsIO
-    held: HeldRows | None = None  # the rows that are here; None: all
+    held: HeldRows | None = None  # rows on this machine; None for all
 
     def open_file(self) -> DeviceFile:
-        """Open the file once more; the caller owns the descriptor.
+        """Open the file again; the caller owns the descriptor.
 
         Raises
         ------
@@ -255,7 +255,7 @@ class StoredRows:
             raise
         if is_same:
             return file
-        # The checksums that the store holds are those of its own file, not of a newer one at the same path.
+        # The store's checksums belong to its own file, not to a newer one at the same path.
         file.close()
         raise replaced_error(self.path)
 
@@ -266,14 +266,14 @@ def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
-    settings : how it is read
-    os_io : the system calls to make
+    record : the array's entry in the commit record
+    settings : settings for the reads
+    os_io : the system calls
 
     Raises
     ------
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError
-        A file cannot be opened or read, or is not as long as the record says.
+        A file cannot be opened or read, or its length differs from the record.
     ChecksumError
         The page checksums are damaged.
     """
@@ -305,18 +305,18 @@ def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_
 
 
 def require_here(path: Path, held: HeldRows | None, first: int, last: int) -> None:
-    """Require that the rows from ``first`` to ``last`` are here. Pure.
+    """Require that the rows from ``first`` to ``last`` are on this machine. Pure.
 
     Parameters
     ----------
-    path : of the file, for messages
-    held : which rows are here; None: all
-    first, last : the least row that is asked for, and the greatest
+    path : the file, for messages
+    held : rows on this machine. None means all rows.
+    first, last : the least and the greatest requested row
 
     Raises
     ------
     RowNotHereError
-        One of the two is not.
+        One of the two is on another machine.
     """
     if held is None or (held.first <= first and last < held.past):
         return
@@ -329,12 +329,12 @@ def require_here(path: Path, held: HeldRows | None, first: int, last: int) -> No
 
 
 def require_wanted_here(stored: StoredRows, wanted: WantedRows) -> None:
-    """Require that the rows that a sweep is to bring are here; asked before it begins. Pure.
+    """Require that a sweep's rows are on this machine. Called before the sweep begins. Pure.
 
     Raises
     ------
     RowNotHereError
-        A row is not.
+        A row is on another machine.
     """
     if stored.held is None:
         return
@@ -353,19 +353,19 @@ _BYTE: Final = np.dtype(np.uint8)
 class RowArray:
     """Rows of an array of any shape and dtype on the SSD. Thread-safe. Owns a descriptor until `close`.
 
-    Unlike a `FeatureStore` it converts nothing, and reads through a lane that others may share.
+    Unlike a `FeatureStore` it converts nothing, and reads through a lane that other arrays may share.
 
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array, whose rows have a byte or more
-    io : how requests are made
-    os_io : the system calls to make
+    record : the array's entry in the commit record; its rows have at least one byte
+    io : request method
+    os_io : the system calls
 
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
-        A file cannot be opened or read, is not as long as the record says, or its checksums are damaged.
+        A file cannot be opened or read, its length differs from the record, or its checksums are damaged.
     """
 
     def __init__(
@@ -382,31 +382,31 @@ class RowArray:
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file's path."""
         return self._file.path
 
     @property
     def is_direct(self) -> bool:
-        """Whether reads go around the page cache."""
+        """Reads bypass the page cache."""
         return self._file.is_direct
 
     @property
     def max_extent_bytes(self) -> int:
-        """Longest read, for which a lane must have room."""
+        """Longest read, which a lane must have room for."""
         return self._extent_bytes
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are held, beside the lane."""
+        """Bytes held, without the lane."""
         return self._checksums.nbytes
 
     def read(self, lane: ReadLane, request: RowRequest) -> NDArray[Any]:
-        """Return the rows of ``request``, which ascend, as (M, *shape[1:]) of the stored dtype, in its positions.
+        """Return the (ascending) rows of ``request`` as (M, *shape[1:]) of the stored dtype, at its positions.
 
         Raises
         ------
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read; names file, page and rows.
+            The bytes on disk differ from the written ones, or are unreadable; the message names file, page and rows.
         StoreError
             The lane is closed.
         """
@@ -419,7 +419,7 @@ class RowArray:
             max_gap_bytes=self._gap_bytes,
             max_extent_bytes=self._extent_bytes,
         )
-        # As bytes, for which the kernels are compiled already.
+        # As bytes, for which the kernels are already compiled.
         out = values.view(np.uint8).reshape(count, self._record.row_bytes)
         _, page = lane.read(
             self._file,

@@ -1,4 +1,4 @@
-"""Open data files, read around the page cache if the file system allows it.
+"""Open data files, read without the page cache if the file system allows it.
 
 `DeviceFile` reads at any offset. `StreamFile` reads a file from start to end, one block ahead of its reader.
 """
@@ -41,10 +41,10 @@ class DeviceFile:
 
     Parameters
     ----------
-    path : of the file
+    path : the file
     direct : "auto" falls back to buffered reads, "require" raises instead, "off" never tries O_DIRECT
-    os_io : the system calls to make
-    like : has the file open; None: it is opened by its path
+    os_io : the system calls
+    like : another owner of the open file. None means that the path is opened.
 
     Raises
     ------
@@ -78,14 +78,14 @@ class DeviceFile:
             self._fall_back()
 
     def duplicate(self) -> DeviceFile:
-        """Return another owner of the open file, whatever is at its path by now; raises as the constructor."""
+        """Return another owner of the open file, even if another file now has its path; raises as the constructor."""
         return DeviceFile(
             self.path, direct="require" if self._require else "auto", os_io=self._os_io, like=self
         )
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that the file has now."""
+        """The file's current size in bytes."""
         return self._os_io.fstat(self.fd).st_size
 
     @property
@@ -104,26 +104,26 @@ class DeviceFile:
         return status.st_dev, status.st_ino
 
     def read_fully(self, buffer: memoryview, offset: int) -> int:
-        """Fill ``buffer`` from ``offset``, whatever it takes; return the number of requests.
+        """Fill ``buffer`` from ``offset``, in as many requests as needed, and return their number.
 
-        Continues after short reads and signals, and falls back to buffered reads if the file system refuses
-        O_DIRECT only now.
+        Continues after short reads and signals. If the file system refuses O_DIRECT only now, falls back to buffered
+        reads.
 
         Raises
         ------
         StoreReadError
-            The device failed, or kept refusing.
+            The device failed, or refused repeatedly.
         TruncatedStoreError
             The file ends before the buffer is full.
         """
         done, requests, refusals = 0, 0, 0
         while done < len(buffer):
-            # A short read may end within a sector, where O_DIRECT cannot go on: another descriptor reads the rest.
+            # A short read may end within a sector, where O_DIRECT cannot continue. Another descriptor reads the rest.
             fd = self.fd if done % ALIGNMENT == 0 or not self.is_direct else self._buffered()
             requests += 1
             try:
                 count = self._os_io.pread_into(fd, buffer[done:], offset + done)
-            except StoreError:  # of a mirror: it names the object, and what to do
+            except StoreError:  # from a mirror, with the object and advice
                 raise
             except OSError as error:
                 refusals += 1
@@ -136,7 +136,7 @@ class DeviceFile:
         return requests
 
     def portions(self, offsets: IdArray, lengths: IdArray) -> Iterator[tuple[int, int]]:
-        """Yield runs of extents whose bytes are on this disk, for those who read through `fd`: see `OsIO.portions`.
+        """Yield runs of extents whose bytes are on this disk, for reads through `fd`: see `OsIO.portions`.
 
         Parameters
         ----------
@@ -145,7 +145,7 @@ class DeviceFile:
         return self._os_io.portions(self.fd, offsets, lengths)
 
     def refetch(self, offset: int) -> bool:
-        """Return whether the damaged page at byte ``offset`` was brought anew, to be read once more."""
+        """Return True if the damaged page at byte ``offset`` was fetched again, for another read."""
         return self._os_io.refetch(self.fd, offset)
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class DeviceFile:
             self.fd = self._tail_fd = -1
 
     def __del__(self) -> None:
-        # A signal may arrive before whoever opened the file holds it; nobody would close it then.
+        # A signal may arrive before the opener holds a reference, and nothing else would close the file then.
         if getattr(self, "fd", -1) >= 0:
             close_in_finalizer(self.close)
 
@@ -165,7 +165,7 @@ class DeviceFile:
         """Return if the read is worth repeating, else raise."""
         if is_worth_repeating(error, refusals):
             return
-        # Some file systems take O_DIRECT when a file is opened and refuse the first read.
+        # Some file systems accept O_DIRECT at the opening and refuse the first read.
         if error.errno == errno.EINVAL and self.is_direct and not self._require:
             close_quietly(self.fd, os_io=self._os_io)
             self.fd = -1
@@ -206,8 +206,8 @@ class DeviceFile:
         return self._tail_fd
 
 
-# Two of them: one is handed out while the next is read. Large enough for the full rate of a disk with one request
-# at a time, small enough to stay in the processor's cache from the read to the copy.
+# Two of them: one is in use while the next is read. Large enough for a disk's full rate with one request at a time,
+# and small enough to stay in the processor's cache from the read to the copy.
 BLOCK_BYTES: Final = 4 * 2**20
 _ALIGNMENT: Final = 4096
 
@@ -215,20 +215,20 @@ _ALIGNMENT: Final = 4096
 class StreamFile(io.RawIOBase):
     """A regular file as a seekable raw stream that leaves no page of it in the page cache.
 
-    A large file that is read once would evict what others have there, and memory that the system must find for it
-    costs more than the read. Where O_DIRECT is refused, reads are buffered and what was read is dropped from the cache.
+    A large file that is read once would evict other programs' pages, and memory for its own pages costs more than the
+    read. If O_DIRECT is refused, reads are buffered and then dropped from the cache.
 
     Owns its descriptor, and from the second block on a thread, until `close`. Not thread-safe.
 
     Parameters
     ----------
-    path : of the file
-    os_io : the system calls to make
+    path : the file
+    os_io : the system calls
 
     Raises
     ------
     OSError
-        As the system does, from every method.
+        The system's error, from every method.
     """
 
     def __init__(self, path: StrPath, *, os_io: OsIO = REAL_OS) -> None:
@@ -275,7 +275,7 @@ class StreamFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill ``buffer``, or its first bytes; return how many, 0 at the end of the file."""
+        """Fill ``buffer``, or its first bytes, and return their number; 0 at the end of the file."""
         target = memoryview(buffer).cast("B")
         if self._position < self._size and not self._block_start <= self._position < self._block_end:
             self._load(self._position // BLOCK_BYTES)
@@ -297,7 +297,7 @@ class StreamFile(io.RawIOBase):
         super().close()
 
     def _load(self, number: int) -> None:
-        """Make block ``number`` the one that is handed out, and have the one behind it read."""
+        """Make block ``number`` current, and read the next one ahead."""
         start = number * BLOCK_BYTES
         is_next = 0 < self._block_end == start
         ahead, self._ahead = self._ahead, None
@@ -305,13 +305,13 @@ class StreamFile(io.RawIOBase):
             count = ahead[1].result()
             self._memory, self._spare = self._spare, self._memory
         else:
-            # Somebody moved: what was read ahead is of no use, good or bad.
+            # The reader moved, so the block read ahead is useless.
             if ahead is not None:
                 ahead[1].exception()
             self._block_end = self._block_start
             count = self._fill(number, self._memory)
         self._block_start, self._block_end = start, start + count
-        # A thread only for who reads on, and only where there is more to read.
+        # A thread only for a reader in order, and only if there is more to read.
         if is_next and count == BLOCK_BYTES and self._block_end < self._size:
             self._read_ahead(number + 1)
 
@@ -323,7 +323,7 @@ class StreamFile(io.RawIOBase):
         self._ahead = number, self._pool.submit(self._fill, number, self._spare)
 
     def _fill(self, number: int, memory: NDArray[np.uint8]) -> int:
-        """Read block ``number`` to ``memory``; return its bytes, fewer where the file is shorter than it was."""
+        """Read block ``number`` into ``memory`` and return its bytes, fewer if the file was truncated."""
         start = number * BLOCK_BYTES
         wanted = min(BLOCK_BYTES, self._size - start)
         target = memory[: _whole_pages(wanted)].data
@@ -334,7 +334,7 @@ class StreamFile(io.RawIOBase):
             except InterruptedError:
                 continue
             except OSError as error:
-                # Refused by the first read only, or behind a short one, which may end where O_DIRECT cannot go on.
+                # Refused by the first read only, or after a short one, which may end where O_DIRECT cannot continue.
                 if error.errno != errno.EINVAL or not self._is_direct:
                     raise
                 self._is_direct = False

@@ -1,4 +1,4 @@
-"""A pure planner from row ids to aligned extents of a file: which reads fetch which rows."""
+"""A pure planner from row ids to aligned extents of a file: the reads, and the rows that each one fetches."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gloader.errors import ConfigError, ShapeError
 if TYPE_CHECKING:
     from gloader.types import IdArray
 
-ALIGNMENT = 4096  # one checksum page: pages are read whole to be verified, and every device accepts 4 KiB
-NOWHERE = np.int64(-(2**62))  # where the read before the first one is: out of reach of every row
+ALIGNMENT = 4096  # one checksum page: pages are verified as a whole, and every device accepts 4 KiB
+NOWHERE = np.int64(-(2**62))  # place of the read before the first one, beyond the reach of every row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extents:
-    """Aligned reads in file order, disjoint, and the range of rows that each of them serves.
+    """Aligned reads in file order, disjoint, with each one's range of rows.
 
-    A row that straddles two extents belongs to the ranges of both; its bytes are copied in two parts.
+    A row across two extents belongs to both ranges; its bytes are copied in two parts.
     """
 
     offset: IdArray  # (X,) bytes from the start of the file, multiples of ``ALIGNMENT``
@@ -41,21 +41,21 @@ class Extents:
 
 
 def min_extent_bytes(row_bytes: int) -> int:
-    """Return the longest aligned read that a single row of ``row_bytes`` can need. Pure."""
+    """Return the longest aligned read that a single row with ``row_bytes`` can need. Pure."""
     return (row_bytes + 2 * ALIGNMENT - 2) // ALIGNMENT * ALIGNMENT
 
 
 def mean_extent_bytes(row_bytes: int) -> int:
-    """Return the bytes of an aligned read of one row of ``row_bytes``, on average over the rows of a file. Pure."""
-    # Rows begin at the multiples of this within a page, all of them alike.
+    """Return the average bytes of an aligned read for one row with ``row_bytes``. Pure."""
+    # Rows begin at multiples of this value within a page, all equally often.
     return row_bytes + ALIGNMENT - math.gcd(row_bytes, ALIGNMENT)
 
 
 def num_pages(rows: IdArray, *, row_bytes: int) -> int:
-    """Return how many pages hold at least a byte of the ``rows`` (M,), which ascend. Pure."""
+    """Return the number of pages with at least one byte of the ascending ``rows`` (M,). Pure."""
     first = rows * row_bytes // ALIGNMENT
     last = (rows * row_bytes + row_bytes - 1) // ALIGNMENT
-    # A page that ends the row before is counted with it.
+    # A page that the row before also touches is counted with that row.
     seen = np.concatenate([[-1], last[:-1]])
     return int((last - np.maximum(first, seen + 1) + 1).sum())
 
@@ -107,7 +107,7 @@ def plan_extents(
         raise ShapeError(
             f"rows must be a one-dimensional int64 array, got {rows.dtype} of shape {rows.shape}"
         )
-    # There are never more reads than rows: one table, filled by a kernel, whose head is the result.
+    # There are never more reads than rows, so a kernel fills one table, whose head is the result.
     table = np.empty((4, rows.shape[0]), np.int64)
     count = _plan(rows, row_bytes, data_offset, max_gap_bytes, max_extent_bytes, table)
     offset, length, begin, end = table[:, :count]
@@ -130,8 +130,8 @@ def _plan(
             table[1, count - 1] = stop - start
             table[3, count - 1] = i
             if page < stop:
-                # The first page of this row was read with the rows before it: every repeat of the row
-                # takes that part from there.
+                # The rows before already read this row's first page; every repeat of the row takes that part
+                # from there.
                 same = i
                 while same < rows.shape[0] and rows[same] == rows[i]:
                     same += 1
@@ -148,20 +148,20 @@ def _plan(
 
 @njit(cache=True, nogil=True)
 def pages_of(first: int, row_bytes: int) -> tuple[int, int]:
-    """Return the bytes where the pages of the row at byte ``first`` begin and end. Pure."""
+    """Return begin and end of the pages of the row at byte ``first``, in bytes. Pure."""
     return first // ALIGNMENT * ALIGNMENT, (first + row_bytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 @njit(cache=True, nogil=True)
 def joins_read(start: int, stop: int, page: int, page_end: int, max_gap: int, max_length: int) -> bool:
-    """Return whether pages join the read before them: the hole is small, and the read stays short enough. Pure.
+    """Return True if pages join the read before them: the hole is small, and the read stays short enough. Pure.
 
-    This is the one merge rule of reads that are planned, reads that are counted, and sweeps.
+    This is the one merge rule of planned reads, counted reads and sweeps.
 
     Parameters
     ----------
-    start, stop : bytes where the last read begins and ends; both `NOWHERE` before the first
-    page, page_end : bytes where the pages begin and end; ``page`` never lies before that of the call before
-    max_gap, max_length : longest hole that is read through and longest read, in bytes
+    start, stop : begin and end of the last read, in bytes; both `NOWHERE` before the first
+    page, page_end : begin and end of the pages, in bytes; ``page`` is never below that of the last call
+    max_gap, max_length : longest hole that a read bridges and longest read, in bytes
     """
     return page - stop <= max_gap and page_end - start <= max_length

@@ -1,6 +1,6 @@
-"""A lane: bounce memory and a backend of its own, through which extents of files are read.
+"""A lane: bounce memory with its own backend, through which extents of files are read.
 
-`ReadSettings` says how requests are made, what is verified, and how much memory the reads take.
+`ReadSettings` holds the method of requests, the verification and the memory of the reads.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ DEFAULT_RING_BYTES = 8 * 2**20
 
 
 class ReadKeywords(TypedDict, total=False):
-    """The keywords of `FeatureStore.open` that make a `ReadSettings`."""
+    """The keywords of `FeatureStore.open` for a `ReadSettings`."""
 
     io: IoMode
     verify: Verify
@@ -52,7 +52,7 @@ class ReadKeywords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How a store is read; `FeatureStore.open` describes each field.
+    """Settings of the reads of a store; `FeatureStore.open` describes each field.
 
     Raises
     ------
@@ -82,36 +82,36 @@ class ReadSettings:
 
     @property
     def file_mode(self) -> Direct:
-        """How the file is opened: ``io="buffered"`` goes through the page cache whatever ``direct`` says."""
+        """The mode for opening the file: ``io="buffered"`` overrides ``direct``."""
         return "off" if self.io == "buffered" else self.direct
 
 
-DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, for when we wait for a core
+DEFAULT_DEPTH = 256  # reads in flight with io_uring; more than the device needs, to cover waits for a core
 DEFAULT_THREADS = 16  # reads in flight with threads
 
 
 class ReadLane:
     """Reads extents of files into callers' arrays. Thread-safe: callers take turns.
 
-    Owns the bounce memory and a ring or threads until `close`; the files are their owners'. A forked child has none
-    of them: it makes its own when it first reads.
+    Owns the bounce memory and a ring or threads until `close`; files stay with their owners. A forked child inherits
+    none of them, and creates its own at its first read.
 
-    Rows always pass through the bounce memory, even where the caller's array is aligned: it is registered with
-    io_uring, and pinning the pages of an array that is not costs the processor what the copy would have.
+    Rows always pass through the bounce memory, even if the caller's array is aligned. The bounce memory is registered
+    with io_uring, and pinning the pages of another array costs the processor as much as the copy.
 
     Parameters
     ----------
-    bounce_bytes : size of the bounce memory
-    io : how requests are made
-    is_direct : whether the files are open with O_DIRECT
+    bounce_bytes : bytes for the bounce memory
+    io : request method
+    is_direct : the files are open with O_DIRECT
     depth : requests in flight; defaults to ``ring_depth`` with io_uring and 16 with threads
-    ring_depth : requests that keep the device busy, as far as it is known
-    when_closed : what to tell those who read after `close`, such as "the store is closed; open it again"
+    ring_depth : requests that keep the device busy, as far as known
+    when_closed : message for a read after `close`, such as "the store is closed; open it again"
 
     Raises
     ------
     ConfigError
-        ``io`` is "uring" and there is none.
+        ``io`` is "uring" and io_uring is not available.
     """
 
     def __init__(
@@ -145,12 +145,12 @@ class ReadLane:
 
     @property
     def backend(self) -> str:
-        """How reads are made: "uring", "threads" or "plain"."""
+        """Method of reads: "uring", "threads" or "plain"."""
         return self._backend.name
 
     @property
     def bounce_bytes(self) -> int:
-        """Bytes of bounce memory; 0 when closed."""
+        """Bounce memory in bytes; 0 when closed."""
         return self._bounce.nbytes
 
     def read(
@@ -169,10 +169,10 @@ class ReadLane:
         ----------
         file : the file to read
         extents : X reads, none longer than the bounce memory
-        target : where their rows go
-        data_offset : byte of the file where page 0 and row 0 start
-        checksums : (P,) of the pages from there on; empty: do not verify
-        format_version : of the format that they were made by
+        target : target for their rows
+        data_offset : offset in the file where page 0 and row 0 start
+        checksums : (P,) of the pages from there on; empty without verification
+        format_version : the checksums' format version
 
         Returns
         -------
@@ -183,11 +183,11 @@ class ReadLane:
         Raises
         ------
         StoreReadError, TruncatedStoreError
-            As `DeviceFile.read_fully`.
+            As in `DeviceFile.read_fully`.
         StoreError
             The lane is closed.
         """
-        # Callers wait here for their turn: the bounce memory serves one call at a time.
+        # Callers wait here for their turn, because the bounce memory serves one call at a time.
         with self._lock:
             if self._is_closed:
                 raise StoreError(f"{file.path}: {self._when_closed}")
@@ -215,21 +215,21 @@ class ReadLane:
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
-                if not self._is_inherited:  # the threads that it would wait for are the parent's
-                    # The backend first: until its ring is gone, the kernel may write to the bounce memory.
+                if not self._is_inherited:  # its threads belong to the parent
+                    # The backend first: while its ring exists, the kernel may write to the bounce memory.
                     self._backend.close()
                 self._bounce = np.empty(0, np.uint8)
             if file is not None:
                 file.close()
 
     def leave_to_parent(self) -> None:
-        """Take part in nothing that the parent of this forked child has begun; called before anything else runs."""
-        # Another thread of the parent may hold the lock, and be in the middle of a read.
+        """Detach a forked child from its parent's reads; called before any other code runs."""
+        # Another thread of the parent may hold the lock, in the middle of a read.
         self._lock = threading.Lock()
         self._is_inherited = True
 
 
-# Every lane of this process, for a child that is forked from it.
+# All lanes of this process, for a forked child.
 _LANES: weakref.WeakSet[ReadLane] = weakref.WeakSet()
 
 
@@ -242,7 +242,7 @@ os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
-    """Carry ``job`` out, as much at a time as is on this disk; return as `_run`."""
+    """Execute ``job``, as much at a time as is on this disk; return as `_run`."""
     count, requests = job.offset.shape[0], 0
     for first, past in file.portions(job.offset, job.length):
         part = job
@@ -264,14 +264,14 @@ def _run_all(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int
 
 
 def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
-    """Carry ``job`` out; return the requests made and the first bad page, or -1."""
+    """Execute ``job``; return the number of requests and the first bad page, or -1."""
     count = job.offset.shape[0]
     requests, start = count, 0
     while start < count:
         progress = backend.read(file.fd, job, start)
         if progress.bad_page >= 0:
             return requests, progress.bad_page
-        # Nothing is in flight now, so the first slot is free for one careful read after the other.
+        # Nothing is in flight now, so the first slot is free for careful reads one after another.
         for extent in progress.unfinished.tolist():
             length = int(job.length[extent])
             requests += file.read_fully(job.bounce[:length].data, int(job.offset[extent])) - 1
@@ -286,15 +286,15 @@ def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
 def mismatch(
     path: Path, page: int, rows: IdArray | None, *, row_bytes: int, data_offset: int
 ) -> ChecksumError:
-    """Return the error for a page that is not what was written. Pure.
+    """Return the error for a damaged page. Pure.
 
     Parameters
     ----------
     path : the file
     page : number of the page, from ``data_offset`` on
-    rows : (M,) int64, the rows that were asked for, ascending; None: nobody knows
+    rows : (M,) int64, the requested rows, ascending. None if unknown.
     row_bytes : R
-    data_offset : byte of the file where page 0 and row 0 start
+    data_offset : offset in the file where page 0 and row 0 start
     """
     first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
     listed = ""
@@ -309,8 +309,8 @@ def mismatch(
 
 
 def slot_distance(extents: Extents, bounce_bytes: int) -> int:
-    """Return the distance of bounce slots: as tight as the longest extent allows."""
+    """Return the distance of bounce slots, as small as the longest extent allows."""
     longest = int(extents.length.max(initial=ALIGNMENT))
-    # Slots a large power of two apart would compete for the same sets of the processor's caches.
+    # Slots at a distance of a large power of two would compete for the same sets of the processor's caches.
     padded = longest + ALIGNMENT if longest >= 4 * ALIGNMENT else longest
     return padded if padded * 8 <= bounce_bytes else longest

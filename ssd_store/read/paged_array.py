@@ -1,6 +1,6 @@
 """Arrays read page by page: any elements, or all pages in file order, verified on every read from the SSD.
 
-`PagedArray` reads any elements, `PageReader` all pages in order. `KeptPages` keeps the pages last used in memory.
+`PagedArray` reads any elements, `PageReader` all pages in order. `KeptPages` keeps recently used pages in memory.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 
-# Beside a slot of 4,096 bytes: the page that it holds, and whether it was used since the hand came by.
+# A slot of 4,096 bytes, its page number, and a mark for a use since the hand's last visit.
 _SLOT_BYTES = PAGE_BYTES + 4 + 1
-_PAGE_ENTRY_BYTES = 4  # where each page is kept
+_PAGE_ENTRY_BYTES = 4  # slot of each page
 _NOWHERE = -1
 
 
 class KeptPages:
-    """Copies of pages, evicted by CLOCK: a page that was used since the hand came by stays for another round.
+    """Copies of pages, evicted by CLOCK: a page that was used since the hand's last visit stays for another round.
 
-    Thread-safe. What it gives out are copies, so that no page is held while it is used, and any room will do.
+    Thread-safe. Its results are copies, so no page is held while it is used, and any room is enough.
 
     Parameters
     ----------
-    num_pages : pages that there are; they are numbered from 0
-    max_bytes : for the pages and what is noted of them; less than one page needs: none is kept
+    num_pages : number of pages, numbered from 0
+    max_bytes : bytes for the pages and their bookkeeping; with less than one page's share, none is kept
     """
 
     def __init__(self, num_pages: int, *, max_bytes: int) -> None:
@@ -62,26 +62,26 @@ class KeptPages:
         self._slot_of: LocalArray = np.full(num_pages, _NOWHERE, dtype=np.int32)
         self._page_in: LocalArray = np.full(self.num_slots, _NOWHERE, dtype=np.int32)
         self._was_used = np.zeros(self.num_slots, dtype=np.uint8)
-        # Not touched: pages that never come take no memory.
+        # Not touched, so that unused pages take no memory.
         self._memory = mapped_bytes(PAGE_BYTES * max(self.num_slots, 1), touch=False)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are held when every slot is taken."""
+        """Bytes with every slot in use."""
         return _SLOT_BYTES * self.num_slots + _PAGE_ENTRY_BYTES * len(self._slot_of)
 
     def copy(self, first_page: int, positions: IdArray, out: NDArray[Any], missing: LocalArray) -> int:
-        """Copy the elements at ``positions`` whose pages are kept; return how many are not.
+        """Copy the elements at ``positions`` whose pages are kept, and return the number of the others.
 
         Parameters
         ----------
-        first_page : page of element 0; elements lie one behind the other from its start on
-        positions : (M,) elements of pages that there are
-        out : (M,) of the elements' dtype; those whose pages are kept are written
+        first_page : page of element 0; elements are consecutive from its start
+        positions : (M,) elements of existing pages
+        out : (M,) of the elements' dtype; elements of kept pages are written
         missing : (M,) receives the ranks in ``positions`` of the others, ascending
         """
         elements = self._memory.view(out.dtype).reshape(-1, PAGE_BYTES // out.itemsize)
-        # Copied under the lock, so that no slot gets another page meanwhile.
+        # Copied under the lock, so that no slot changes its page meanwhile.
         with self._lock:
             count: int = _copy_kept(
                 first_page, positions, self._slot_of, elements, self._was_used, out, missing
@@ -89,7 +89,7 @@ class KeptPages:
         return count
 
     def keep(self, pages: IdArray, content: NDArray[np.uint8]) -> None:
-        """Keep ``pages`` (P,), whose verified bytes are ``content`` (P, 4096), in place of those that nobody used."""
+        """Keep ``pages`` (P,) with their verified bytes ``content`` (P, 4096), in place of unused pages."""
         if self.num_slots:
             with self._lock:
                 self._hand = _keep(
@@ -133,16 +133,16 @@ def _keep(
     hand: int,
 ) -> int:
     for i in range(pages.shape[0]):
-        # Another thread may have read it, too.
+        # Another thread may have read it as well.
         if slot_of[pages[i]] >= 0:
             continue
-        # Ends within two rounds: the first clears what it passes.
+        # Ends within two rounds, because the first one clears the marks.
         while was_used[hand]:
             was_used[hand] = 0
             hand = (hand + 1) % page_in.shape[0]
         if page_in[hand] >= 0:
             slot_of[page_in[hand]] = -1
-        for byte in range(memory.shape[1]):  # a row at once takes numba seconds to compile, and longer to run
+        for byte in range(memory.shape[1]):  # a whole row takes numba seconds to compile, and longer to run
             memory[hand, byte] = content[i, byte]
         page_in[hand] = pages[i]
         slot_of[pages[i]] = hand
@@ -151,10 +151,10 @@ def _keep(
 
 
 _MAX_EXTENT_BYTES: Final = 128 * 1024
-# Read, verified and copied at a time: enough requests for a deep queue, little memory beside the pages kept.
+# Read, verified and copied at a time: enough requests for a deep queue, little memory next to the kept pages.
 _ROUND_PAGES: Final = 512
-# Of an element that is asked for, beside its value: its rank where it is missing, its page, both in the order of the
-# file, what it takes to sort them (28 together, held while another call reads), and its place in what was read (24).
+# Bytes per requested element besides its value: 28 for a missing element's rank, its page, both in file order, and the
+# sort (held while another call reads), and 24 for its place in the pages that were read.
 _TAKING_BYTES: Final = 52
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
 _BYTE: Final = np.dtype(np.uint8)
@@ -162,26 +162,26 @@ _BYTE: Final = np.dtype(np.uint8)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What every element of an array obeys; zeros always do."""
+    """A condition that every element of an array satisfies. Zeros always satisfy it."""
 
-    first_wrong: Callable[[NDArray[Any]], int]  # position in any elements of the first that does not, or -1
-    error: Callable[[int, object], Exception]  # to raise for an element of the array, and its value
+    first_wrong: Callable[[NDArray[Any]], int]  # position of the first element that violates it, or -1
+    error: Callable[[int, object], Exception]  # error for an element's position and value
 
 
 class PagedArray:
-    """A one-dimensional array on the SSD, of which pages are read as their elements are asked for. Thread-safe.
+    """A one-dimensional array on the SSD, whose pages are read on request. Thread-safe.
 
-    Nothing is believed that was not verified when it was read, however often that happens. Owns nothing.
+    Every read from the SSD is verified, however often it is repeated. Owns nothing.
 
     Parameters
     ----------
-    file : of the array, whose size and header were checked
-    record : what the commit record says of the array
-    checksums : (record.num_pages,) of its pages
-    rule : what every element of the array obeys
-    lane : reads
-    kept : pages that are in memory
-    first_page : number of this array's first page among ``kept``
+    file : the array's file, with checked size and header
+    record : the array's entry in the commit record
+    checksums : (record.num_pages,) checksums of its pages
+    rule : condition on every element
+    lane : lane for the reads
+    kept : pages in memory
+    first_page : number of this array's first page in ``kept``
     """
 
     def __init__(
@@ -216,12 +216,12 @@ class PagedArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of an element."""
+        """Bytes of an element."""
         return self._dtype
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are held, beside the pages kept and the lane."""
+        """Bytes held, without the kept pages and the lane."""
         return self._checksums.nbytes + self._room.nbytes
 
     def take(self, positions: IdArray) -> NDArray[Any]:
@@ -230,13 +230,13 @@ class PagedArray:
         Raises
         ------
         ShapeError
-            A position is not one of the array; nothing was read.
+            A position is out of range; nothing was read.
         Exception
-            An element breaks the rule of the array, though its bytes are as they were written; the rule's own error.
+            An element violates the array's rule, although its bytes are intact; the error is the rule's.
         ForkError
             This is a child of the process that opened the array.
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read; names file and page.
+            The bytes on disk differ from the written ones, or are unreadable; the message names file and page.
         """
         self._require_own_process()
         self._require_inside(positions, positions)
@@ -245,12 +245,12 @@ class PagedArray:
         count = self._kept.copy(self._first_page, positions, values, missing)
         if count:
             self._read_missing(positions, missing[:count], values)
-        # As those of an array in memory, so that every kernel is compiled for one kind.
+        # Read-only like an array in memory, so that every kernel is compiled for one type.
         values.flags.writeable = False
         return values
 
     def take_bytes(self, count: int) -> int:
-        """Return the memory that `take` holds at its peak for ``count`` elements that are all missing."""
+        """Return `take`'s peak memory in bytes for ``count`` elements that are all missing."""
         return (self._dtype.itemsize + _TAKING_BYTES) * count
 
     def scan(self) -> PagedScan:
@@ -260,8 +260,8 @@ class PagedArray:
     def lists(self, starts: IdArray, counts: IdArray, tail: _Tail) -> NDArray[Any]:
         """Return lists as `PagedScan.lists` does, which keeps ``tail`` from one call to the next.
 
-        Nothing comes from the pages that are kept in memory, and none is kept: whoever reads every list once would only
-        drive out those that are used again.
+        The pages kept in memory are neither used nor extended: a pass that reads every list once would only evict pages
+        that are used again.
         """
         self._require_own_process()
         self._require_inside(starts, starts + counts - 1)
@@ -288,7 +288,7 @@ class PagedArray:
         Raises
         ------
         Exception, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
-            As `take`.
+            As in `take`.
         """
         scan, step = self.scan(), _ROUND_PAGES * self._per_page
         for start in range(0, self.length, step):
@@ -310,14 +310,14 @@ class PagedArray:
 
     def _read_missing(self, positions: IdArray, missing: LocalArray, values: NDArray[Any]) -> None:
         """Read the pages of ``positions[missing]``, and write these elements to ``values``."""
-        # Of 32 bits: a hop may have millions of edges, and a file of fewer than 2**31 pages has less than 8 TB.
+        # Of 32 bits: a hop may have millions of edges, and a file with fewer than 2**31 pages has less than 8 TB.
         wanted = (positions[missing] // self._per_page).astype(np.int32)
         order = np.argsort(wanted)
         in_order = wanted[order]
         begins = np.flatnonzero(np.diff(in_order, prepend=-1))
         ends = np.append(begins[1:], len(order))
         pages = in_order[begins].astype(np.int64)
-        # In file order, a bounded number of pages at a time; each is used before anybody may evict it.
+        # In file order, a bounded number of pages at a time. Each is used before another call may evict it.
         for first in range(0, len(pages), _ROUND_PAGES):
             here = pages[first : first + _ROUND_PAGES]
             span = slice(begins[first], ends[first + len(here) - 1])
@@ -358,14 +358,14 @@ class PagedArray:
 
 
 class PagedScan:
-    """Lists of elements of an array, one after another, in large reads. For one thread; made by `PagedArray.scan`."""
+    """Lists of an array's elements, one after another, in large reads. For one thread; made by `PagedArray.scan`."""
 
     def __init__(self, array: PagedArray) -> None:
         self._array = array
         self._tail = _Tail(page=-1, content=_pages(1))
 
     def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
-        """Return the elements ``starts[i]`` to ``starts[i] + counts[i]`` of every i, one list behind the other.
+        """Return the elements ``starts[i]`` to ``starts[i] + counts[i]`` for every i, one list after another.
 
         Parameters
         ----------
@@ -374,14 +374,14 @@ class PagedScan:
         Raises
         ------
         Exception, ShapeError, ForkError, ChecksumError, StoreReadError, TruncatedStoreError
-            As `PagedArray.take`.
+            As in `PagedArray.take`.
         """
         return self._array.lists(starts, counts, self._tail)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Tail:
-    """The page in which a read of lists ended: the next one begins there."""
+    """The last page of a read of lists, with which the next read begins."""
 
     page: int
     content: NDArray[np.uint8]  # (1, 4096)
@@ -401,15 +401,15 @@ class PageReader:
     Parameters
     ----------
     root : the directory
-    record : what its commit record says of the array
-    rule : what every element of the array obeys
-    io : how requests are made
-    os_io : the system calls to make
+    record : the array's entry in the commit record
+    rule : condition on every element
+    io : request method
+    os_io : the system calls
 
     Raises
     ------
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
-        A file cannot be opened or read, is not as long as the record says, or its checksums are damaged.
+        A file cannot be opened or read, its length differs from the record, or its checksums are damaged.
     """
 
     def __init__(
@@ -426,17 +426,17 @@ class PageReader:
 
     @property
     def per_page(self) -> int:
-        """Elements in a page."""
+        """Elements per page."""
         return PAGE_BYTES // self.dtype.itemsize
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """The file's path."""
         return self._file.path
 
     @property
     def is_direct(self) -> bool:
-        """Whether reads go around the page cache."""
+        """Reads bypass the page cache."""
         return self._file.is_direct
 
     @property
@@ -447,21 +447,21 @@ class PageReader:
     def read(
         self, lane: ReadLane, pages: IdArray, content: NDArray[np.uint8], *, gap_bytes: int
     ) -> ReadStats:
-        """Read ``pages`` into ``content``, verified; those in between are read over, and not looked at.
+        """Read ``pages`` into ``content``, verified. Pages in bridged holes are ignored.
 
         Parameters
         ----------
-        lane : to read with
-        pages : (P,) int64, ascending, none twice
+        lane : lane for the reads
+        pages : (P,) int64, ascending, without repeats
         content : (P, 4096) uint8, C-contiguous
-        gap_bytes : longest hole between two pages that is read over
+        gap_bytes : longest hole between two pages that a read bridges
 
         Raises
         ------
         Exception
-            An element breaks the rule of the array, though its bytes are as they were written; the rule's own error.
+            An element violates the array's rule, although its bytes are intact; the error is the rule's.
         ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk are not those that were written, or cannot be read; names file and page.
+            The bytes on disk differ from the written ones, or are unreadable; the message names file and page.
         """
         extents = plan_extents(
             pages,

@@ -1,7 +1,6 @@
-"""Kernels on the bytes of finished reads: verify pages, copy rows out, copy lists of elements.
+"""Kernels on bytes of finished reads: verify pages, copy rows out, copy lists of elements.
 
-`Target` is the caller's array with the conversion on the way there; `ReadJob` is the extents of one file and their
-rows.
+`Target` is the caller's array with the conversion of rows; `ReadJob` is the extents of one file and their rows.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_AHEAD = 8  # rows; their first cache lines are fetched early, the hardware follows within a row
+_AHEAD = 8  # rows; their first cache lines are prefetched early, the hardware prefetches within a row
 _LINE_BYTES = 64
 _FETCHED_BYTES = 8 * _LINE_BYTES
-RAW, HALF, BRAIN, SCALED = 0, 1, 2, 3  # as stored; float16, bfloat16 or int8 * scale to float32
+RAW, HALF, BRAIN, SCALED = 0, 1, 2, 3  # stored form; float16, bfloat16 or int8 * scale to float32
 
 
 class Target(NamedTuple):
-    """Where the rows of one call go, as views that a kernel can take. Owns nothing.
+    """The target of one call's rows, as views for kernels. Owns nothing.
 
-    A named tuple and not a dataclass, because numba takes only the former.
+    A named tuple and not a dataclass, because numba accepts only the former.
     """
 
     rows: IdArray  # (M,) stored rows, ascending
-    position: IdArray  # (M,) row of the output for each of them; empty: its own rank
+    position: IdArray  # (M,) row of the output for each stored row; empty for its own rank
     out_bytes: NDArray[np.uint8]  # the output as bytes; used by RAW
     out_floats: NDArray[np.float32]  # the output as floats; used by the other modes
     scale: NDArray[np.float32]  # (N,) factor of each stored row; used by SCALED
@@ -61,13 +60,13 @@ def make_target(
     rows : (M,) int64
         Stored rows in ascending order.
     position : (M,) int64 or empty
-        Row of ``out`` for each of ``rows``; empty when row i goes to row i.
+        Row in ``out`` for each row id; empty when row i goes to row i.
     out : (>= M, F)
         C-contiguous, of ``dtype`` or float32.
     dtype : dtype
-        Of the stored elements; bfloat16 is stored as uint16.
+        The stored elements' dtype; bfloat16 is stored as uint16.
     is_bfloat16 : bool
-        Whether uint16 elements are bfloat16.
+        Uint16 elements are bfloat16.
     scale : (N,) float32, optional
         Factor of each stored int8 row.
 
@@ -80,7 +79,7 @@ def make_target(
         raise ShapeError(
             f"out must be a writable C-contiguous matrix, got shape {out.shape}, strides {out.strides}"
         )
-    # Kernels see the output as bytes or as floats, never as its own dtype: one compiled kernel serves all dtypes.
+    # Kernels see the output as bytes or floats, never as its own dtype, so that one compiled kernel serves all dtypes.
     flat = out.reshape(-1)
     mode = _mode(dtype, out.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
     return Target(
@@ -129,11 +128,11 @@ def copy_extent(
     source: NDArray[np.uint8],
     words: NDArray[np.uint16],
 ) -> None:
-    """Copy what bytes ``start`` to ``stop`` of the matrix hold of rows ``rows[begin:end]``.
+    """Copy the parts of rows ``rows[begin:end]`` that lie in bytes ``start`` to ``stop`` of the matrix.
 
-    The first arguments are the fields of `Target`, which as a tuple would be slower: taking an array out of
-    it counts references, and threads would fight for the counters. Byte b of the matrix is
-    ``source[b + shift]``; ``words`` is ``source`` seen as 16-bit words. Nothing is checked: it was planned.
+    The first arguments are the fields of `Target`, because a tuple would be slower: taking an array out of it counts
+    references, and threads would compete for the counters. Byte b of the matrix is ``source[b + shift]``; ``words`` is
+    ``source`` as 16-bit words. The arguments come from a plan and are not checked.
     """
     fetched = min(row_bytes, _FETCHED_BYTES)
     for i in range(begin, end):
@@ -142,7 +141,7 @@ def copy_extent(
             for byte in range(0, fetched, _LINE_BYTES):
                 prefetch(source, ahead + byte)
         first = rows[i] * row_bytes
-        # A row that straddles two reads is copied in two parts: ``skip`` bytes of it came with the read before.
+        # A row across two reads is copied in two parts: ``skip`` bytes of it came with the read before.
         at = max(first, start)
         count = min(first + row_bytes, stop) - at
         skip = at - first
@@ -159,7 +158,7 @@ def copy_extent(
 
 
 class ReadJob(NamedTuple):
-    """One call of ``read_into`` as a kernel sees it: the reads, the bounce slots and the target.
+    """One call of ``read_into`` for a kernel: the reads, the bounce slots and the target.
 
     ``bounce``, ``bounce_halves`` and ``bounce_words`` are views of the same bounce memory. A named tuple and not a
     dataclass, because numba takes only the former.
@@ -169,9 +168,9 @@ class ReadJob(NamedTuple):
     length: IdArray
     row_begin: IdArray
     row_end: IdArray
-    data_offset: int  # byte of the file where page 0 and row 0 start
-    checksums: NDArray[np.uint64]  # (P,) one per page; empty: do not verify
-    format_version: int  # of the format that they were made by
+    data_offset: int  # file offset where page 0 and row 0 start
+    checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
+    format_version: int  # of the checksums
     bounce: NDArray[np.uint8]
     bounce_halves: NDArray[np.uint16]
     bounce_words: NDArray[np.uint64]
@@ -228,21 +227,21 @@ def verify_and_copy_fields(
 ) -> int:
     """Verify and copy extent ``e``, whose bytes start at ``bounce[base]``.
 
-    The arguments are the fields of `ReadJob` and `Target`, spread out by loops that call this for each
-    read: taking an array out of a tuple counts references, for which threads would fight. Pages that no
-    wanted row touches were read for speed only and are not verified.
+    The arguments are the fields of `ReadJob` and `Target`, passed separately by loops that call this for each read:
+    taking an array out of a tuple counts references, for which threads would compete. Pages without a requested row are
+    in the read only for speed, and are not verified.
 
     Returns
     -------
     int
-        -1, or the first page whose checksum differs; no row of the extent was copied then.
+        -1, or the first page with a wrong checksum. In that case no row of the extent was copied.
     """
     begin, end = row_begin[e], row_end[e]
-    # From here on bytes count from row 0, as rows and pages do; ``shift`` leads from there into the bounce memory.
+    # From here on bytes count from row 0, like rows and pages. ``shift`` converts them to the bounce memory.
     start = offset[e] - data_offset
     stop = start + length[e]
     shift = base - start
-    # Verified before a byte is copied: of a damaged extent nothing reaches the caller's array.
+    # Verified before the first copy, so that no byte of a damaged extent reaches the caller's array.
     page = first_bad_page(rows, row_bytes, begin, end, start, stop, shift, words, checksums, format_version)
     if page < 0:
         copy_extent(
@@ -271,7 +270,7 @@ def first_bad_page(
     page = start // ALIGNMENT
     for i in range(begin, end):
         first = rows[i] * row_bytes
-        # Rows ascend: a page that several of them touch is verified once.
+        # Rows ascend, so a page that several rows touch is verified once.
         page = max(page, first // ALIGNMENT)
         past = (min(first + row_bytes, stop) - 1) // ALIGNMENT + 1
         while page < past:
@@ -288,16 +287,16 @@ def first_bad_page(
 def next_pages(
     starts: IdArray, counts: IdArray, order: IdArray, at: int, done: int, per_page: int, pages: IdArray
 ) -> int:
-    """Write the next pages of lists, of list ``at`` those behind its first ``done`` elements; return how many.
+    """Write the next pages of lists, for list ``at`` those after its first ``done`` elements, and return their number.
 
-    They ascend: a list that begins on an earlier page, as it is asked for twice, waits for the next call.
+    They ascend. A list that begins on an earlier page, because it is requested twice, waits for the next call.
 
     Parameters
     ----------
-    starts, counts : (M,) where lists begin, and their elements
-    order : (M,) in which they lie in the file; empty: as they are
-    at, done : the list to go on with, in that order, and its elements that were copied
-    per_page : elements in a page
+    starts, counts : (M,) start of each list, and its number of elements
+    order : (M,) order of the lists in the file; empty if they are in file order
+    at, done : the next list in that order, and the number of its copied elements
+    per_page : elements per page
     pages : (P,) written
     """
     count = 0
@@ -330,14 +329,14 @@ def copy_lists(
     elements: NDArray[Any],
     values: NDArray[Any],
 ) -> tuple[int, int]:
-    """Copy what ``pages`` hold of lists, from where `next_pages` began; return where it ended.
+    """Copy the lists' elements in ``pages``, from `next_pages`' start on; return the next ``at`` and ``done``.
 
     Parameters
     ----------
-    starts, counts, order, at, done : as of `next_pages`
-    ends : (M,) where the elements of each list end in ``values``
+    starts, counts, order, at, done : as in `next_pages`
+    ends : (M,) end of each list in ``values``
     pages : (P,) ascending
-    elements : (P, per page) theirs
+    elements : (P, per page) elements of the pages
     values : written
     """
     per_page = elements.shape[1]

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-# One numbering for every architecture: the calls are younger than the unification of the tables.
+# One numbering for every architecture, because these calls are younger than the unification of the tables.
 SETUP, ENTER, REGISTER = 425, 426, 427
-COOP_TASKRUN = 1 << 8  # completions wait for our next call instead of interrupting us (Linux 5.19)
+COOP_TASKRUN = 1 << 8  # completions wait for the next call instead of interrupting this process (Linux 5.19)
 FEAT_SINGLE_MMAP, FEAT_RW_CUR_POS = 1 << 0, 1 << 3  # the latter came with OP_READ (Linux 5.6)
-# Linux 5.11. Before 5.9 a fork made the parent write to other pages than those that are pinned for its ring.
+# Linux 5.11. Before 5.9, a fork made the parent write to pages other than the pinned ones of its ring.
 FEAT_EXT_ARG = 1 << 8
 GETEVENTS = 1
 REGISTER_BUFFERS = 0
@@ -49,9 +49,9 @@ MAX_REFUSALS = 10_000  # EAGAIN or EBUSY in a row before the ring counts as brok
 MAX_DEPTH = 4096
 MASK32 = 0xFFFFFFFF
 
-# Delivered between two looks at the ring: while rows are copied, nobody asks the device for the next ones. With all
-# that has completed, often half of the ring, packs were read at half of the device's rate, rows of 6.5 KB at three
-# quarters.
+# Bytes delivered between two visits to the ring, because no requests are issued during the copies. If all completed
+# reads, often half of the ring, are delivered at once, packs are read at half of the device's rate, and rows of 6.5 KB
+# at three quarters.
 _TURN_BYTES = 64 * 1024
 
 # Positions in the array of addresses that describes a ring to the kernel.
@@ -66,7 +66,7 @@ class Uring:
     Parameters
     ----------
     depth : requests in flight, at most 4096
-    bounce : memory to read into, which is registered with the ring; None: none is registered
+    bounce : memory to read into, registered with the ring. None means that none is registered.
 
     Raises
     ------
@@ -77,7 +77,7 @@ class Uring:
     name = "uring"
 
     def __init__(self, depth: int, bounce: NDArray[np.uint8] | None = None) -> None:
-        # Written by the kernel that makes the ring, see `_create`.
+        # Written by the kernel that creates the ring, see `_create`.
         self._descriptor = np.full(1, -1, np.int64)
         if numba.config.DISABLE_JIT:
             raise OSError(errno.ENOSYS, "io_uring needs compiled kernels, and NUMBA_DISABLE_JIT is set")
@@ -100,17 +100,17 @@ class Uring:
 
     @property
     def table(self) -> IdArray:
-        """The addresses that kernels need, see the positions above; empty once the ring is closed."""
+        """The addresses for kernels, see the positions above; empty once the ring is closed."""
         return self._table
 
     def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on; stop at the first that fails, and drain the ring.
+        """Read extents from ``start`` on. Stop at the first failure, and drain the ring.
 
         Parameters
         ----------
-        fd : descriptor of the file
-        job : what to read, and where its rows go
-        start : number of the first extent to read
+        fd : the file's descriptor
+        job : the extents, with the target of their rows
+        start : first extent to read
 
         Raises
         ------
@@ -127,7 +127,7 @@ class Uring:
         report[NEXT], report[UNFINISHED], report[BAD_PAGE], report[STATUS] = start, 0, -1, 0
         _drive(self._table, fd, job, start, depth, report)
         if report[STATUS]:
-            # Reads may still be in flight into the bounce memory: nothing may use it, or this ring, again.
+            # Reads may still be in flight into the bounce memory, so neither it nor this ring may be used again.
             self.close()
             code = int(report[STATUS])
             raise StoreReadError(code, f"io_uring_enter failed: {os.strerror(code)}; use io='threads'")
@@ -138,7 +138,7 @@ class Uring:
         )
 
     def _check_entry(self) -> None:
-        """Enter the ring with nothing to do: a sandbox may allow making rings and forbid using them.
+        """Enter the ring without requests, because a sandbox may allow creating rings and forbid using them.
 
         Raises
         ------
@@ -151,25 +151,25 @@ class Uring:
         """Unmap and close the ring. Idempotent."""
         fd = self._fd
         if fd >= 0:
-            # The number is forgotten first: closed twice, it might be somebody else's by then.
+            # The number is dropped first: at a second close, another file might have it.
             self._descriptor[0] = -1
             os.close(fd)
             self._table = np.empty(0, np.int64)
-            self._maps.clear()  # unmapped with their last view: a traceback may still hold one
+            self._maps.clear()  # unmapped with their last view, because a traceback may still hold one
 
     def __del__(self) -> None:
-        # A signal that arrived while its owner was made, or closed, may have left it to nobody; or it came before the
-        # first line of `__init__`.
+        # A signal during the creation or the close may have left the ring without a reference, or come before the first
+        # line of `__init__`.
         if hasattr(self, "_descriptor"):
             self.close()
 
     def _map_rings(self, params: NDArray[np.uint32]) -> IdArray:
-        # `struct io_uring_params`: sizes, then where the fields of both rings lie in the mapping.
+        # `struct io_uring_params`: sizes, then the offsets of both rings' fields in the mapping.
         sq_entries, cq_entries = int(params[0]), int(params[1])
         sq, cq = params[10:20].astype(np.int64), params[20:30].astype(np.int64)
         ring = self._map(max(sq[6] + sq_entries * 4, cq[5] + cq_entries * CQE_BYTES), 0)
         sqes = self._map(sq_entries * SQE_BYTES, OFF_SQES)
-        # The index array is the identity for ever: entry i of the ring is request i.
+        # The index array is always the identity: entry i of the ring is request i.
         ring[sq[6] : sq[6] + sq_entries * 4].view(np.uint32)[:] = np.arange(sq_entries)
         base = ring.ctypes.data
         table = np.zeros(12, np.int64)
@@ -188,7 +188,7 @@ class Uring:
         return np.frombuffer(mapping, np.uint8)
 
     def _register(self, bounce: NDArray[np.uint8]) -> bool:
-        """Pin the bounce memory once instead of at every read; refused where locked memory is scarce."""
+        """Pin the bounce memory once instead of at every read. Return False if the system refuses."""
         vector = np.array([bounce.ctypes.data, bounce.nbytes], np.uint64)
         try:
             _call(REGISTER, self._fd, REGISTER_BUFFERS, vector.ctypes.data, 1)
@@ -199,7 +199,7 @@ class Uring:
 
 
 def probe_uring() -> str | None:
-    """Return why io_uring cannot be used here, or None if it can. Opens a ring and enters it once."""
+    """Return the reason why io_uring cannot be used here, or None if it can. Opens a ring and enters it once."""
     try:
         Uring(8).close()
     except OSError as error:
@@ -224,8 +224,8 @@ def _system_call(
 
 
 def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
-    """Create a ring, put its descriptor into ``descriptor`` (1,), and return its parameter block."""
-    # A kernel that is too old for the flag says EINVAL, and does without.
+    """Create a ring, write its descriptor to ``descriptor`` (1,), and return its parameter block."""
+    # A kernel too old for the flag returns EINVAL, and works without it.
     for flags in (COOP_TASKRUN, 0):
         params = np.zeros(30, np.uint32)
         params[2] = flags
@@ -244,8 +244,8 @@ def _setup(entries: int, descriptor: IdArray) -> NDArray[np.uint32]:
 def _create(function: int, location: int, entries: int, params: int, descriptor: IdArray) -> int:
     """Create a ring; return 0, or the errno.
 
-    The descriptor is noted here, not by the caller: a Ctrl-C that arrives during the call is raised when it returns,
-    and whoever was to be given the descriptor would never see it.
+    The descriptor is recorded here, not by the caller: a Ctrl-C during the call is raised when it returns, and the
+    descriptor would be lost.
     """
     result = call_syscall(function, SETUP, entries, params, 0, 0, 0, 0)
     if result < 0:
@@ -276,7 +276,7 @@ def submit(
 
 @njit(cache=True, nogil=True)
 def enter(ring: IdArray, tail: int, wait: int) -> int:
-    """Hand over what was published up to ``tail`` and wait for completions; return 0 or the errno."""
+    """Submit the requests up to ``tail`` and wait for completions; return 0 or the errno."""
     pending = (tail - load_acquire32(ring[SQ_HEAD])) & MASK32
     if call_syscall(ring[SYSCALL], ENTER, ring[FD], pending, wait, GETEVENTS, 0, 0) < 0:
         return call_errno(ring[ERRNO])
@@ -285,7 +285,7 @@ def enter(ring: IdArray, tail: int, wait: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report: IdArray) -> None:
-    """Keep ``depth`` reads in flight, deliver each as it completes, and return with none in flight.
+    """Keep ``depth`` reads in flight, deliver each on completion, and return with none in flight.
 
     Stops submitting at a failed read, a bad page or a signal; the caller decides and calls again.
     """
@@ -312,7 +312,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             at = base + slot * slot_bytes
             tail = submit(ring, tail, opcode, fd, offset[upcoming], at, length[upcoming], slot)
             upcoming += 1
-        # Published last: the kernel may look at every entry before the tail from now on.
+        # Published last: from now on the kernel may read every entry before the tail.
         store_release32(ring[SQ_TAIL], tail)
         in_flight = depth - num_free
         if in_flight == 0:
@@ -329,7 +329,7 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
         if refusals >= MAX_REFUSALS:
             report[STATUS] = code
             break
-        # Read with acquire: the completions before ``last``, and the bytes that they announce, are there.
+        # An acquire read, after which the completions before ``last``, and their bytes, are visible.
         head = load_acquire32(ring[CQ_HEAD])
         last = load_acquire32(ring[CQ_TAIL])
         if head != last:
@@ -356,6 +356,6 @@ def _drive(ring: IdArray, fd: int, job: ReadJob, start: int, depth: int, report:
             free[num_free] = slot
             num_free += 1
             head = (head + 1) & MASK32
-        # Given back last: the kernel may write over these completions now.
+        # Returned last, because the kernel may now overwrite these completions.
         store_release32(ring[CQ_HEAD], head)
     report[NEXT] = upcoming

@@ -1,1 +1,1 @@
-"""Spill folders: temporary files of one process, found and removed when it is gone."""
+"""Spill folders: temporary files of one process, found and removed after its end."""

@@ -1,4 +1,4 @@
-"""The claim of a process to a private folder of temporary files, and the removal of folders of dead processes."""
+"""A process's claim to a private folder of temporary files, and the removal of dead processes' folders."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _PROC: Final = Path("/proc")
 _BOOT_ID: Final = _PROC / "sys" / "kernel" / "random" / "boot_id"
 _MAX_BYTES: Final = 4096  # an owner file, or a file of /proc
 _START_FIELD: Final = 19  # of /proc/PID/stat, counted from the state, the first field after the name
-_DEAD_STATES: Final = frozenset("ZXx")  # a zombie holds no lock and writes no more
+_DEAD_STATES: Final = frozenset("ZXx")  # a zombie holds no lock and makes no more writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpillOwner:
-    """A process, named so that no later process is taken for it."""
+    """A process, identified so that no later process is mistaken for it."""
 
     pid: int
-    # Since boot, in clock ticks: a process number returns, but not with the same start. 0 where /proc is missing.
+    # Clock ticks since boot: a process number may return, but not with the same start. 0 without /proc.
     start_ticks: int
-    boot_id: str  # of the kernel; empty where it does not say
+    boot_id: str  # of the kernel; empty if unknown
     host: str
 
     @classmethod
     def this_process(cls, *, os_io: OsIO = REAL_OS) -> Self:
-        """Return the calling process; raises `OSError` where /proc is there and cannot be read."""
+        """Return the calling process; raises `OSError` if /proc exists and is unreadable."""
         try:
             start_ticks = int(_stat_fields(_read_text(_PROC / "self" / "stat", os_io))[_START_FIELD])
-        except FileNotFoundError:  # a sandbox without /proc: the number alone has to do
+        except FileNotFoundError:  # a sandbox without /proc: the number alone must suffice
             start_ticks = 0
         return cls(
             pid=os.getpid(),
@@ -60,7 +60,7 @@ class SpillOwner:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the owner that `to_json` wrote. Pure.
+        """Return the owner from a result of `to_json`. Pure.
 
         Raises
         ------
@@ -69,7 +69,7 @@ class SpillOwner:
         """
         try:
             members = json.loads(text)
-            # The types of the fields are checked below: a dataclass takes anything.
+            # The types of the fields are checked below, because a dataclass accepts anything.
             owner = cls(**members)
         except MALFORMED as error:
             raise FormatError(f"{text[:80]!r} is not the owner file of a spill folder") from error
@@ -90,21 +90,21 @@ class SpillOwner:
         return json.dumps(asdict(self)) + "\n"
 
     def is_gone(self, *, os_io: OsIO = REAL_OS) -> bool:
-        """Return whether the process has certainly ended, for a folder whose lock nobody holds.
+        """Return True if the process has certainly ended, for a folder with a free lock.
 
-        Another boot of the same host has ended everything. Of another kernel on another host nothing is known:
-        locks of a shared file system may be local to each host.
+        Another boot of the same host has ended all its processes. The state of another kernel on another host is
+        unknown: locks of a shared file system may be local to each host.
         """
-        # Process numbers and start times mean something only within one boot of one kernel.
+        # Process numbers and start times are meaningful only within one boot of one kernel.
         boot_id, is_same_host = _boot_id(os_io), self.host == os.uname().nodename
         if self.boot_id != boot_id:
             is_known = bool(self.boot_id and boot_id)
             return is_same_host and (is_known or not _is_running(self.pid))
         try:
             fields = _stat_fields(_read_text(_PROC / str(self.pid) / "stat", os_io))
-        except (FileNotFoundError, ProcessLookupError):  # of this number, or of all where there is no /proc
+        except (FileNotFoundError, ProcessLookupError):  # no such process, or no /proc
             return (bool(boot_id) or is_same_host) and not _is_running(self.pid)
-        except OSError:  # nobody can say: let it stay
+        except OSError:  # unknown: the folder stays
             return False
         is_another = self.start_ticks not in (0, int(fields[_START_FIELD]))
         return fields[0] in _DEAD_STATES or is_another
@@ -142,12 +142,12 @@ def _read_text(path: Path, os_io: OsIO, flags: int = 0) -> str:
 _LOG = logging.getLogger(__name__)
 
 SPILL_PREFIX: Final = "gloader-spill-"
-_CLAIMED: Final = re.compile(r"gloader-[a-z]+-.+")  # removed where an owner file says whose it was
-# A name that nobody else gives to a folder: removed without an owner file too, if nothing else is in it.
+_CLAIMED: Final = re.compile(r"gloader-[a-z]+-.+")  # removed if an owner file identifies the owner
+# A name that no other program gives to a folder: removed even without an owner file, if it is otherwise empty.
 _GENERATED: Final = re.compile(r"gloader-[a-z]+-(?:([0-9a-f]{8})-)?[0-9a-f]{8}")
 SPILL_DIR_VARIABLE: Final = "GLOADER_SPILL_DIR"
 OWNER_NAME: Final = "owner.json"
-# A folder without owner may belong to a process that is just creating it under another kernel, whose locks do not show.
+# A folder without an owner may be one that a process creates under another kernel, whose locks are invisible here.
 UNCLAIMED_GRACE_S: Final = 600.0
 KILL_POINTS: Final = (
     "spill.after_mkdtemp",
@@ -165,10 +165,10 @@ _OWNER_TEMPORARY: Final = OWNER_NAME + ".tmp"
 
 
 class SpillClaim:
-    """A new folder ``gloader-KIND-BOOT-XXXX`` that nobody else reads, writes or removes. Owns it until `remove`.
+    """A new folder ``gloader-KIND-BOOT-XXXX`` for this process alone. Owns it until `remove`.
 
-    The folder is locked by ``flock`` as long as the claim is held, and holds an owner file, which says who it
-    was after the lock is gone. SIGTERM, where nobody handles it, removes the folder before it ends the process.
+    The folder is locked by ``flock`` while the claim is held. Its owner file identifies the owner after the lock is
+    gone. SIGTERM without a handler removes the folder before it ends the process.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class SpillClaim:
     Raises
     ------
     SpillError
-        The folder cannot be created; nothing is left of it.
+        The folder cannot be created; no part of it is left.
     """
 
     __slots__ = ("_fd", "_os_io", "_owner_pid", "_prefix", "path")
@@ -187,15 +187,15 @@ class SpillClaim:
         self._os_io = os_io
         self._prefix = prefix
         self._fd = -1
-        # Before the folder is made: `__del__` and the handler below look at it, whatever comes first.
-        self._owner_pid = 0  # of the process that has to remove the folder; 0: there is none
+        # Before the folder is created, because `__del__` and the handler below read it at any time.
+        self._owner_pid = 0  # process that has to remove the folder; 0 for none
         self.path = parent
-        # Before signals are kept back, which they are for those that have a handler.
+        # Before signals are blocked, because only signals with a handler are.
         act_at_sigterm(id(self), lambda: None)
         doing = f"creating a spill folder in {parent} (set {SPILL_DIR_VARIABLE} to another)"
         try:
             with spill_errors(parent / prefix, doing, needed_bytes=1, os_io=os_io), uninterrupted():
-                # A run that looks for the dead between the two calls takes the folder for one of theirs.
+                # A run that removes dead folders between the two calls would remove this folder.
                 while not (self._make(parent) and self._lock()):
                     self._owner_pid = 0
                 self._sign()
@@ -206,14 +206,14 @@ class SpillClaim:
             raise
 
     def __del__(self) -> None:
-        # A signal may arrive before whoever asked for the claim holds it; nobody would remove the folder then.
-        # A claim that was given up asks for nothing: the interpreter may have taken this module apart.
+        # A signal may arrive before the caller holds the claim, and nothing else would remove the folder then. A
+        # removed claim does nothing here, because the interpreter may have cleared this module.
         owner_pid = getattr(self, "_owner_pid", 0)
         if owner_pid and owner_pid == os.getpid():
             close_in_finalizer(lambda: self._give_up(None))
 
     def release(self) -> None:
-        """Give the lock up and leave the folder as it is. Idempotent."""
+        """Release the lock and leave the folder. Idempotent."""
         self._owner_pid = 0
         forget_sigterm(id(self))
         if self._fd >= 0:
@@ -221,12 +221,12 @@ class SpillClaim:
             close_quietly(fd, os_io=self._os_io)
 
     def remove(self) -> None:
-        """Remove the folder, then give the lock up. Idempotent.
+        """Remove the folder, then release the lock. Idempotent.
 
         Raises
         ------
         SpillError
-            Something cannot be removed; the next run removes it after this process has ended.
+            A file cannot be removed; the next run removes it after this process has ended.
         """
         if self._fd < 0:
             return
@@ -238,9 +238,9 @@ class SpillClaim:
                 self.release()
 
     def _make(self, parent: Path) -> bool:
-        """Make a folder of a name that is free, which no other user can enter."""
+        """Create a folder with a free name, closed to other users."""
         for _ in range(_ATTEMPTS):
-            # The kernel's name says who may trust the lock: see `_is_abandoned`.
+            # The kernel's name shows which processes can rely on the lock: see `_is_abandoned`.
             name = f"{self._prefix}{_boot_tag(self._os_io)}-{secrets.token_hex(4)}"
             self.path = parent / name
             try:
@@ -253,7 +253,7 @@ class SpillClaim:
         raise FileExistsError(errno.EEXIST, "every name tried for a spill folder is taken", str(parent))
 
     def _lock(self) -> bool:
-        """Lock the new folder; False if another run removes it, or has."""
+        """Lock the new folder. Return False if another run removed or removes it."""
         self._os_io.kill_point("spill.after_mkdtemp")
         try:
             self._fd = lock_folder(self.path, os_io=self._os_io)
@@ -265,10 +265,10 @@ class SpillClaim:
         return is_there
 
     def _sign(self) -> None:
-        # Locked before the owner file is there: whoever finds the file can tell by the lock whether the owner lives.
+        # Locked before the owner file exists, so that the lock of a folder with an owner file shows if the owner lives.
         self._os_io.kill_point("spill.after_lock")
         owner = SpillOwner.this_process(os_io=self._os_io)
-        # Forced to the device: after a power loss the folder is removed only if its owner file is there to be read.
+        # Forced to the device, because after a power loss the folder is removed only with a readable owner file.
         write_chunks_atomically(
             self.path / OWNER_NAME,
             [owner.to_json().encode()],
@@ -288,12 +288,12 @@ class SpillClaim:
 
 
 def spill_parent(parent: StrPath | None = None) -> Path:
-    """Return where spill folders go: ``parent``, else $GLOADER_SPILL_DIR, else the temporary folder.
+    """Return the folder of spill folders: ``parent``, else $GLOADER_SPILL_DIR, else the temporary folder.
 
     Raises
     ------
     SpillError
-        No folder is given and the system has no temporary folder that can be written.
+        No folder is given and the system has no writable temporary folder.
     """
     chosen = parent or os.environ.get(SPILL_DIR_VARIABLE)
     if not chosen:
@@ -304,7 +304,7 @@ def spill_parent(parent: StrPath | None = None) -> Path:
 
 @contextmanager
 def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
-    """Give a folder below ``parent``, as of `spill_parent`, that goes with the block; those of the dead go before it.
+    """Yield a folder in ``parent``, as in `spill_parent`, for the block; dead folders are removed first.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
     Raises
     ------
     SpillError
-        As `SpillClaim` and its `remove`.
+        As in `SpillClaim` and its `remove`.
     """
     folder = spill_parent(parent)
     remove_dead_spills(folder)
@@ -326,11 +326,11 @@ def scratch_folder(parent: StrPath | None, *, prefix: str) -> Iterator[Path]:
 
 
 def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Remove the folders of any kind below ``parent`` whose owner is dead; return them.
+    """Remove the folders of any kind in ``parent`` whose owner is dead, and return them.
 
-    A folder stays if its lock is held, if its owner runs, if it belongs to another user, or if it was not made
-    here: a link, a file, a folder without an owner file (but for an empty one of a generated name, which a process
-    left that was killed while creating it). What cannot be removed is logged and stays.
+    A folder stays if its lock is held, if its owner runs, or if it belongs to another user. A link, a file, or a folder
+    without an owner file stays too, except an empty folder with a generated name: its process was killed while creating
+    it. A folder that cannot be removed is logged and stays.
     """
     folder = spill_parent(parent)
     removed: list[Path] = []
@@ -355,7 +355,7 @@ def remove_dead_spills(parent: StrPath | None = None, *, os_io: OsIO = REAL_OS) 
 
 
 def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
-    # The parent is often /tmp, where anybody can make a link of this name: it is never followed.
+    # The parent is often /tmp, where any user can create a link with this name, so links are never followed.
     try:
         fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (NotADirectoryError, PermissionError):  # a link, a file, another user's
@@ -367,7 +367,7 @@ def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
             os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        # Once more, under the lock: another run may have removed it, and the name may be a new folder's.
+        # Again under the lock: another run may have removed it, and the name may belong to a new folder.
         if not _is_abandoned(path, os_io):
             return False
         _remove_folder(path, os_io)
@@ -377,14 +377,14 @@ def _remove_if_dead(path: Path, os_io: OsIO) -> bool:
 
 
 def _is_abandoned(path: Path, os_io: OsIO) -> bool:
-    """Return whether ``path`` is a spill folder whose owner is gone, if its lock is free."""
+    """Return True if ``path`` is a spill folder whose owner is gone, given that its lock is free."""
     try:
         owner = SpillOwner.read(path / OWNER_NAME, os_io=os_io)
     except FileNotFoundError:
         made = _GENERATED.fullmatch(path.name)
         if made is None or not set(os_io.listdir(path)) <= {_OWNER_TEMPORARY}:
             return False
-        # Under this kernel its maker holds the lock, or looks whether the folder is still there when it has it.
+        # Under this kernel its creator holds the lock, or checks after locking that the folder still exists.
         is_of_this_boot = made[1] not in (None, _UNKNOWN_BOOT) and made[1] == _boot_tag(os_io)
         return is_of_this_boot or time.time() - os_io.stat(path).st_mtime > UNCLAIMED_GRACE_S
     except (OSError, FormatError) as error:
@@ -394,22 +394,22 @@ def _is_abandoned(path: Path, os_io: OsIO) -> bool:
 
 
 def _boot_tag(os_io: OsIO) -> str:
-    """Return the first characters of what the kernel calls itself since it was started."""
+    """Return the first characters of the kernel's boot id."""
     return SpillOwner.this_process(os_io=os_io).boot_id[:8] or _UNKNOWN_BOOT
 
 
 def _remove_folder(path: Path, os_io: OsIO) -> None:
-    """Remove a spill folder; one failure is tried again, since nothing but space is lost by trying."""
+    """Remove a spill folder. One failure is retried, because only space is at stake."""
     try:
         _remove_once(path, os_io)
-    except FileNotFoundError:  # somebody removed all of it
+    except FileNotFoundError:  # another process removed all of it
         return
     except OSError:
         _remove_once(path, os_io)
 
 
 def _remove_under_writers(path: Path, os_io: OsIO) -> None:
-    """Remove a spill folder although threads make files in it."""
+    """Remove a spill folder while threads may create files in it."""
     for _ in range(_ATTEMPTS):
         with suppress(OSError):
             _remove_folder(path, os_io)
@@ -418,7 +418,7 @@ def _remove_under_writers(path: Path, os_io: OsIO) -> None:
 
 def _remove_once(path: Path, os_io: OsIO) -> None:
     names = os_io.listdir(path)
-    # The owner file goes last, so that a removal that is cut is finished by the next run.
+    # The owner file goes last, so that the next run finishes an interrupted removal.
     for name in sorted(names, key=lambda name: name == OWNER_NAME):
         if name == OWNER_NAME:
             os_io.kill_point("spill.after_files_removed")

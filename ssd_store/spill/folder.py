@@ -1,7 +1,7 @@
 """The spill folder: temporary files on the SSD, within a budget, removed with their process.
 
-Finished files stay for the next use. To remove a file of 100 MB took 0.15 to 0.3 s on a file system that discards
-what it frees, half as long as to write it.
+Finished files stay for the next use. The removal of a file of 100 MB took 0.15 to 0.3 s on a file system that discards
+freed blocks, half as long as writing it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _LOG = logging.getLogger(__name__)
 class SpillFile:
     """A file of ``num_bytes``, reserved on the device before a byte is written. Owns its descriptor until `close`.
 
-    Raises `OSError` as the system does; whoever made the file removes it.
+    Raises the system's `OSError`; its creator removes the file.
 
     Parameters
     ----------
-    path : of a file that does not exist yet, or is used again
-    num_bytes : that are written; a file that is used again may have more, and keeps them
-    direct : write around the page cache if the file system can
-    is_new : whether the file must not exist yet
+    path : a new file, or one to use again
+    num_bytes : bytes to write; a reused file may have more, and keeps them
+    direct : bypass the page cache if the file system can
+    is_new : the file must not exist yet
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class SpillFile:
             raise
 
     def write_fully(self, data: memoryview, offset: int) -> None:
-        """Write ``data`` at ``offset``, whatever it takes.
+        """Write ``data`` at ``offset``, in as many requests as needed.
 
         Continues after short writes and signals, and through the page cache if O_DIRECT is refused only now.
         """
@@ -88,13 +88,13 @@ class SpillFile:
             refusals = 0
 
     def close(self) -> None:
-        """Close the descriptor, which some network file systems use to report a full disk. Idempotent."""
+        """Close the descriptor. Some network file systems report a full disk only then. Idempotent."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             self._os_io.close(fd)
 
     def abandon(self) -> None:
-        """Close the descriptor of a file that is given up. Idempotent."""
+        """Close an abandoned file's descriptor. Idempotent."""
         if self.fd >= 0:
             fd, self.fd = self.fd, -1
             close_quietly(fd, os_io=self._os_io)
@@ -113,7 +113,7 @@ class SpillFile:
         try:
             self._os_io.fallocate(self.fd, 0, num_bytes)
         except OSError as error:
-            # Reserving only makes a full disk show early; each write is checked all the same.
+            # The reservation only reports a full disk early; each write is checked all the same.
             if not is_unsupported(error):
                 raise
             _LOG.debug("%s: space cannot be reserved: %s", self.path, error)
@@ -132,7 +132,7 @@ class SpillFile:
     def _fall_back(self) -> None:
         _LOG.warning("%s: the file system refuses O_DIRECT, writing through the page cache", self.path)
         self.is_direct = False
-        self.fd = self._open(os.O_NOFOLLOW)  # without O_EXCL: the file may be there, with bytes in it
+        self.fd = self._open(os.O_NOFOLLOW)  # without O_EXCL, because the file may exist with content
 
 
 class SpillFolder:
@@ -143,7 +143,7 @@ class SpillFolder:
     Parameters
     ----------
     parent : an existing folder; by default $GLOADER_SPILL_DIR, else the system's temporary folder
-    budget_bytes : what the files may take on disk together
+    budget_bytes : most bytes of all files on disk
 
     Raises
     ------
@@ -161,11 +161,11 @@ class SpillFolder:
         self._lock = threading.Lock()
         self._files: dict[Path, int] = {}  # bytes reserved for each
         self._used_bytes = 0
-        self._idle: dict[Path, int] = {}  # files that nobody uses, and their bytes
+        self._idle: dict[Path, int] = {}  # unused files and their bytes
         self._numbers = count()
         self._pid = os.getpid()
         self._is_open = True
-        # First the dead, so that what they left does not count against the space of this run.
+        # Dead folders first, so that they do not count against this run's space.
         folder = spill_parent(parent)
         remove_dead_spills(folder, os_io=os_io)
         self._claim = SpillClaim(folder, os_io=os_io)
@@ -190,30 +190,30 @@ class SpillFolder:
 
     @property
     def os_io(self) -> OsIO:
-        """The system calls that the folder makes."""
+        """The folder's system calls."""
         return self._os_io
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the budget that files in use take, those being written included."""
+        """Bytes of the budget in files in use, with those being written."""
         return self._used_bytes
 
     @property
     def room_bytes(self) -> int:
-        """Bytes that may be written now: what is left of the budget or of the disk, whichever is less."""
+        """Bytes that may be written now: the rest of the budget or the disk, whichever is less."""
         left = max(self.budget_bytes - self._used_bytes, 0)
         with spill_errors(self.path, "checking the free disk space", os_io=self._os_io):
             return min(left, free_bytes(self.path, os_io=self._os_io) + self._idle_bytes)
 
     def split_off(self, num_bytes: int) -> SpillFolder:
-        """Return another folder beside this one, which the caller owns, with ``num_bytes`` of this one's budget.
+        """Return another folder with the same parent and ``num_bytes`` of this one's budget. The caller owns it.
 
         Raises
         ------
         BudgetError
-            The budget has not so many that are not in use.
+            The unused budget is smaller.
         SpillError
-            The folder cannot be made, or this one is closed.
+            The folder cannot be created, or this one is closed.
         """
         with self._lock:
             self._require_usable()
@@ -228,14 +228,14 @@ class SpillFolder:
         return other
 
     def require_room(self, num_bytes: int, what: str = "a spill") -> None:
-        """Check that ``num_bytes`` more fit into the budget and onto the disk, in place of idle files.
+        """Require that ``num_bytes`` more fit into the budget and onto the disk, in place of idle files.
 
         Raises
         ------
         BudgetError
-            They exceed the budget; the message says needed and allowed bytes.
+            The bytes exceed the budget; the message gives needed and allowed bytes.
         SpillError
-            They exceed the free disk space (the message says needed and free bytes), or the folder is closed.
+            The bytes exceed the free disk space (the message gives needed and free bytes), or the folder is closed.
         ForkError
             The folder belongs to the parent process.
         """
@@ -252,20 +252,21 @@ class SpillFolder:
             require_spill_space(self.path, more, f"{what} does not fit on the disk", os_io=self._os_io)
 
     def reuse_file(self, num_bytes: int) -> Path | None:
-        """Take ``num_bytes`` of the budget for what the caller writes to an idle file; return which.
+        """Take ``num_bytes`` of the budget for a write to an idle file, and return the file.
 
-        None: no file is idle, or the budget has no room for one as large. It may be shorter, too.
+        The result is None if no file is idle, or if the budget has no room for a file of that size. The file may be
+        shorter.
 
         Raises
         ------
         SpillError
-            Another idle file, for which there is no room any more, cannot be removed; or the folder is closed.
+            Another idle file, which no longer fits the budget, cannot be removed; or the folder is closed.
         ForkError
             The folder belongs to the parent process.
         """
         with self._lock:
             self._require_usable()
-            # The smallest that is large enough; else the largest, which has the least to grow.
+            # The smallest that is large enough; else the largest, which has to grow least.
             path = min(self._idle, key=lambda idle: _misfit(self._idle[idle], num_bytes), default=None)
             size = 0 if path is None else max(self._idle[path], num_bytes)
             if path is None or self._used_bytes + size > self.budget_bytes:
@@ -274,32 +275,32 @@ class SpillFolder:
             try:
                 self._remove_idle(self.budget_bytes - self._used_bytes - size)
             except BaseException:
-                self._idle[path] = held  # the caller never hears of it
+                self._idle[path] = held  # the caller never receives it
                 raise
             self._files[path] = size
             self._used_bytes += size
         return path
 
     def keep_file(self, path: Path) -> None:
-        """Return the bytes of a file to the budget, and leave it where it is for `reuse_file`. Idempotent."""
+        """Return a file's bytes to the budget, and keep the file for `reuse_file`. Idempotent."""
         with self._lock:
             if path in self._files:
                 self._idle[path] = self._files.pop(path)
                 self._used_bytes -= self._idle[path]
 
     def reserve_file(self, num_bytes: int, what: str) -> Path:
-        """Take ``num_bytes`` of the budget for a file that the caller creates; return where. Idle files make room.
+        """Take ``num_bytes`` of the budget for a new file, and return its path. Idle files make room.
 
         Raises
         ------
         BudgetError
-            They exceed the budget; the message says needed and allowed bytes.
+            The bytes exceed the budget; the message gives needed and allowed bytes.
         SpillError
-            They exceed the free disk space, an idle file cannot be removed, or the folder is closed.
+            The bytes exceed the free disk space, an idle file cannot be removed, or the folder is closed.
         ForkError
             The folder belongs to the parent process.
         """
-        # Check and reservation under one lock: two packs that are made at once must not count on the same bytes.
+        # Check and reservation under one lock: two packs at the same time must not count on the same bytes.
         with self._lock:
             self.require_room(num_bytes, what)
             self._remove_idle(0)
@@ -314,7 +315,7 @@ class SpillFolder:
         Raises
         ------
         SpillError
-            It cannot be removed; its bytes stay in use until `close`.
+            The file cannot be removed; its bytes stay in use until `close`.
         """
         if path not in self._files:
             return
@@ -328,10 +329,10 @@ class SpillFolder:
         Raises
         ------
         SpillError
-            Something cannot be removed; the next run removes it after this process has ended.
+            A file cannot be removed; the next run removes it after this process has ended.
         """
         self._is_open = False
-        # A forked child has a copy of this object; the folder, and what is in it, is its parent's.
+        # A forked child has a copy of this object, but the folder belongs to its parent.
         if os.getpid() != self._pid:
             self._claim.release()
             return
@@ -346,7 +347,7 @@ class SpillFolder:
         return sum(self._idle.values())
 
     def _remove_idle(self, room_bytes: int) -> None:
-        """Remove idle files, the smallest first, until the others fit ``room_bytes``."""
+        """Remove idle files, the smallest first, until the rest fits ``room_bytes``."""
         for path in sorted(self._idle, key=lambda idle: self._idle[idle]):
             if self._idle_bytes <= room_bytes:
                 return
@@ -360,7 +361,7 @@ class SpillFolder:
                 self._os_io.unlink(path)
             except FileNotFoundError:
                 raise
-            except OSError:  # nothing but space is lost by trying again
+            except OSError:  # retried, because only space is at stake
                 self._os_io.unlink(path)
         except FileNotFoundError:  # never created, or gone with the folder
             _LOG.debug("%s is not there to be removed", path)
@@ -380,5 +381,5 @@ class SpillFolder:
 
 
 def _misfit(size: int, num_bytes: int) -> tuple[bool, int]:
-    """Return how badly a file of ``size`` fits ``num_bytes``: too small is worse than too large. Pure."""
+    """Return the misfit of a file of ``size`` for ``num_bytes``: too small is worse than too large. Pure."""
     return size < num_bytes, abs(size - num_bytes)

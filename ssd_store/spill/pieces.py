@@ -1,7 +1,7 @@
-"""What several owners gather at the same time, in the spill folder: piece by piece, and read back owner by owner.
+"""Pieces of data that several owners collect at the same time in the spill folder, and read back owner by owner.
 
-How much an owner gathers is not known before its last piece, so that nobody has a region: whose piece is full writes it
-behind the last one. Owners that are done at about the same time share files; a file goes back with the last of them.
+An owner's size is not known before its last piece, so owners have no fixed regions: each full piece is appended to the
+file. Owners that finish at about the same time share files; a file is returned with the last of them.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ _BYTE: Final = np.dtype(np.uint8)
 
 @dataclass(slots=True, kw_only=True)
 class _File:
-    """A file with pieces of several owners."""
+    """A file with several owners' pieces."""
 
     path: Path
     checksums: NDArray[np.uint64]  # of its pages
     num_pages: int = 0  # that were written
-    owners: set[int] = field(default_factory=set)  # that are not done with it
+    owners: set[int] = field(default_factory=set)  # owners that are not done with it
 
 
 @dataclass(slots=True, kw_only=True)
 class _Owner:
-    """What an owner gathered."""
+    """The collected pieces of one owner."""
 
     num_bytes: int = 0
-    pieces: list[tuple[_File, int, int]] = field(default_factory=list)  # the pages of each, first and number
+    pieces: list[tuple[_File, int, int]] = field(default_factory=list)  # file, first page, pages
 
 
 class SpilledPieces:
@@ -62,11 +62,11 @@ class SpilledPieces:
 
     Parameters
     ----------
-    folder : takes the files, within its budget
-    groups : (O,) of each owner: those of a group share files
-    file_bytes : of each group's files, at least 1: one more is made whenever the last is full
-    piece_bytes : of the largest piece
-    label : whose pieces they are, for messages
+    folder : folder for the files, within its budget
+    groups : (O,) each owner's group; owners in a group share files
+    file_bytes : file size for each group, at least 1; another file is created when the last one is full
+    piece_bytes : the largest piece's size
+    label : the pieces' name in messages
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class SpilledPieces:
 
     @property
     def is_gone(self) -> bool:
-        """Whether every file was given back or removed."""
+        """Every file was returned or removed."""
         return not self._files
 
     def append(self, owner: int, data: NDArray[np.uint8]) -> None:
-        """Write a piece of ``owner``: whole pages, but for its last piece.
+        """Write a piece for ``owner``, in whole pages except for its last piece.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class SpilledPieces:
         bounce[len(data) :] = 0
         gathered = self._owners[owner]
         gathered.num_bytes += len(data)
-        # What the last file has no room for goes to the next: all of them but the last are full.
+        # The rest goes to the next file. All files except the last are full.
         while len(bounce):
             target, file = self._with_room(self._groups[owner])
             first = file.num_pages
@@ -129,19 +129,19 @@ class SpilledPieces:
             bounce = bounce[len(part) :]
 
     def complete(self) -> None:
-        """Say that everything has been written.
+        """Finish writing.
 
         Raises
         ------
         SpillError
-            The device failed after all.
+            The device reports a late failure.
         """
         for group in list(self._writing):
             self._finish(group)
         self._bounce = aligned_bytes(0)
 
     def give_up(self, error: BaseException) -> None:
-        """Remove what there is because of ``error``, which gets a note if that fails too."""
+        """Remove all files because of ``error``, which gets a note if the removal fails too."""
         for target, _ in self._writing.values():
             target.abandon()
         self._writing.clear()
@@ -151,22 +151,22 @@ class SpilledPieces:
             error.add_note(f"and a part of {self._label} could not be removed ({failure})")
 
     def read(self, owner: int, lane: ReadLane, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return what ``owner`` gathered as a flat array of ``dtype``, every byte checked. Thread-safe.
+        """Return the pieces of ``owner`` as a flat array of ``dtype``, every byte checked. Thread-safe.
 
         Parameters
         ----------
         owner : 0..O-1
-        lane : to read with
-        dtype : of the words that it gathered
+        lane : lane for the reads
+        dtype : the collected words' dtype
 
         Raises
         ------
         ChecksumError
-            It was damaged or cut since; names the file and the byte.
+            The pieces were damaged or truncated; the message names the file and the byte.
         SpillError
             The device fails, or the owner was released.
         """
-        # Held while it is read: nobody removes a file under it. The lane makes readers take turns anyway.
+        # The lock is held during the read, so that the file is not removed. Readers take turns in the lane anyway.
         with self._lock:
             if not self._is_live[owner]:
                 raise SpillError(
@@ -190,7 +190,7 @@ class SpilledPieces:
         return words
 
     def release(self, owner: int) -> None:
-        """Say that ``owner`` is done: files go back with the last owner in them. Idempotent. Thread-safe."""
+        """Mark ``owner`` as done. Files are returned with their last owner. Idempotent. Thread-safe."""
         with self._lock:
             self._is_live[owner] = False
             for file in {id(piece[0]): piece[0] for piece in self._owners[owner].pieces}.values():
@@ -201,12 +201,12 @@ class SpilledPieces:
             self._owners[owner] = _Owner()
 
     def close(self) -> None:
-        """Remove what was not released. Idempotent.
+        """Remove the unreleased files. Idempotent.
 
         Raises
         ------
         SpillError
-            A file cannot be removed; the others are.
+            A file cannot be removed; the others are removed.
         """
         failure: SpillError | None = None
         with self._lock:
@@ -221,7 +221,7 @@ class SpilledPieces:
             raise failure
 
     def _with_room(self, group: int) -> tuple[SpillFile, _File]:
-        """Return the last file of ``group``, or a new one where it is full."""
+        """Return the last file of ``group``, or a new one if it is full."""
         if group in self._writing and self._writing[group][1].num_pages < self._file_pages[group]:
             return self._writing[group]
         self._finish(group)
@@ -229,7 +229,7 @@ class SpilledPieces:
         path, is_new = self._folder.reuse_file(size), False
         if path is None:
             path, is_new = self._folder.reserve_file(size, self._label), True
-        # Noted before it is made: whatever happens, it is given back.
+        # Recorded before its creation, so that it is returned in any case.
         file = _File(path=path, checksums=np.empty(self._file_pages[group], np.uint64))
         self._files.append(file)
         os_io = self._folder.os_io
@@ -240,7 +240,7 @@ class SpilledPieces:
         return self._writing[group]
 
     def _finish(self, group: int) -> None:
-        """Close the file of ``group`` that is being written, if there is one."""
+        """Close the file that ``group`` writes, if there is one."""
         if group in self._writing:
             target, file = self._writing.pop(group)
             with spill_errors(file.path, f"completing {self._label}", os_io=self._folder.os_io):

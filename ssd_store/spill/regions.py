@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-MAX_FILES: Final = 16  # of a group of batches; each is given back when its last batch is done
+MAX_FILES: Final = 16  # of a group of batches; each is returned when its last batch is done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RegionLayout:
-    """The regions of S batches. Row i of a batch starts ``i * row_bytes`` after the start of its region."""
+    """The regions of S batches. Row i of a batch starts ``i * row_bytes`` after its region's start."""
 
     file: IdArray  # (S,) number of the file that holds each region
-    start: IdArray  # (S,) byte of the file, a multiple of 4096
-    first_page: IdArray  # (S + 1,) where each region's pages start in the pack's checksums
+    start: IdArray  # (S,) offset in the file, a multiple of 4096
+    first_page: IdArray  # (S + 1,) start of each region's pages in the pack's checksums
     file_bytes: IdArray  # (G,) bytes of each file
 
     @property
@@ -74,18 +74,19 @@ class RegionLayout:
 
 
 def pack_bytes(misses_per_batch: Sequence[int] | IdArray, row_bytes: int) -> int:
-    """Return the bytes on disk of a pack of so many rows for each batch. Pure."""
+    """Return the disk bytes of a pack with ``counts`` rows per batch. Pure."""
     return plan_regions(np.asarray(misses_per_batch, np.int64), row_bytes).num_bytes
 
 
 def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) -> RegionLayout:
-    """Lay out a region for ``counts[b]`` rows of each batch, contiguous batches in a file. Pure.
+    """Lay out a region for ``counts[b]`` rows of each batch; consecutive batches share a file. Pure.
 
     Parameters
     ----------
     counts : (S,)
     row_bytes : R
-    groups : (S,) neighbours of different groups share no file, as they are not done at the same time; none: one group
+    groups : (S,) group of each batch. Neighbours in different groups share no file, because they finish at different
+        times. Empty means one group.
     """
     pages = -(-counts * row_bytes // PAGE_BYTES)
     first_page = np.concatenate([[0], np.cumsum(pages)]).astype(np.int64)
@@ -103,7 +104,7 @@ def plan_regions(counts: IdArray, row_bytes: int, groups: Sequence[int] = ()) ->
 
 def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
     """Return the number of each batch's file."""
-    # Neighbours share a file: batches end in order, so files become free in order, and the disk with them.
+    # Neighbours share a file: batches end in order, so files and disk space become free in order.
     ends = np.flatnonzero(np.diff(np.asarray(groups, np.int64))) + 1
     sizes = np.diff(np.concatenate([[0], ends, [num_batches]]))
     file, first = [np.empty(0, np.int64)], 0
@@ -114,17 +115,17 @@ def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
 
 
 class RegionFiles:
-    """Creates the files of a pack, lends them to readers and gives each back when its batches are released.
+    """Creates the files of a pack, lends them to readers and returns each file when its batches are released.
 
-    Thread-safe. Owns the files until `close`. Their descriptors are open while a pack is written and while a region is
-    read, no longer: packs of many relations are there at a time.
+    Thread-safe. Owns the files until `close`. Their descriptors are open only while a pack is written or a region is
+    read, because packs of many relations exist at the same time.
 
     Parameters
     ----------
-    folder : takes the files, within its budget
-    layout : of the pack
-    label : whose pack it is, for messages
-    direct : go around the page cache if the file system can
+    folder : folder for the files, within its budget
+    layout : the pack's layout
+    label : the pack's owner in messages
+    direct : bypass the page cache if the file system can
     """
 
     def __init__(self, folder: SpillFolder, layout: RegionLayout, label: str, *, direct: bool) -> None:
@@ -133,25 +134,25 @@ class RegionFiles:
         self._layout = layout
         self._label = label
         self._lock = threading.Lock()
-        self._paths: dict[int, Path] = {}  # of the files that are there, by number
+        self._paths: dict[int, Path] = {}  # of the existing files, by number
         self._writing: dict[int, SpillFile] = {}
-        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # batches that were not released
+        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # batches that are not released
 
     @property
     def is_gone(self) -> bool:
-        """Whether every file was given back or removed."""
+        """Every file was returned or removed."""
         return not self._paths
 
     def create(self) -> list[SpillFile | None]:
-        """Reserve all files, and create those that no idle file of the folder serves; return them, None for empty ones.
+        """Reserve all files, and create those without an idle file to reuse. Return them, with None for empty files.
 
         Raises
         ------
         BudgetError, SpillError
-            As `SpillFolder.reserve_file`; or a file cannot be created or grow. The caller calls `give_up`.
+            As in `SpillFolder.reserve_file`; or a file cannot be created or grow. The caller calls `give_up`.
         """
         what = f"the pack of {self._label}"
-        # For all files together first: the message then tells what the whole pack needs, and nothing was reserved.
+        # For all files together first, so that the message gives the size of the whole pack, before any reservation.
         self._folder.require_room(self._layout.num_bytes, what)
         sizes, reused = self._layout.file_bytes.tolist(), set()
         for number, size in enumerate(sizes):
@@ -172,12 +173,12 @@ class RegionFiles:
         return [self._writing.get(number) for number in range(len(sizes))]
 
     def complete(self) -> None:
-        """Say that everything has been written.
+        """Finish writing.
 
         Raises
         ------
         SpillError
-            The device failed after all.
+            The device reports a late failure.
         """
         os_io = self._folder.os_io
         for number in list(self._writing):
@@ -186,7 +187,7 @@ class RegionFiles:
                 file.close()
 
     def give_up(self, error: BaseException) -> None:
-        """Remove what there is because of ``error``, which gets a note if that fails too."""
+        """Remove all files because of ``error``, which gets a note if the removal fails too."""
         for file in self._writing.values():
             file.abandon()
         self._writing.clear()
@@ -197,7 +198,7 @@ class RegionFiles:
 
     @contextmanager
     def reading(self, batch: int, label: str) -> Iterator[DeviceFile]:
-        """Lend the file with the region of ``batch``; it stays as long as the block lasts.
+        """Lend the file with the region of ``batch``, which stays during the block.
 
         Raises
         ------
@@ -205,7 +206,7 @@ class RegionFiles:
             The batch was released, or the file cannot be opened.
         """
         number = int(self._layout.file[batch])
-        # Held while the caller reads: nobody removes the file under it. The lane makes readers take turns anyway.
+        # The lock is held during the read, so that the file is not removed. Readers take turns in the lane anyway.
         with self._lock:
             if not self._is_live[batch]:
                 raise SpillError(errno.ENOENT, f"the pack of {label} was released", str(self._folder.path))
@@ -216,7 +217,7 @@ class RegionFiles:
                 file.close()
 
     def release(self, batch: int) -> None:
-        """Say that ``batch`` is done, and give its file back to the folder if it was the last. Idempotent."""
+        """Mark ``batch`` as done. Its file is returned to the folder with the last batch. Idempotent."""
         with self._lock:
             self._is_live[batch] = False
             number = int(self._layout.file[batch])
@@ -224,14 +225,14 @@ class RegionFiles:
                 self._folder.keep_file(self._paths.pop(number))
 
     def close(self) -> None:
-        """Remove the files that were not given back. Idempotent.
+        """Remove the files that were not returned. Idempotent.
 
         Raises
         ------
         SpillError
             A file cannot be removed; the others are.
         """
-        # One file that cannot be removed must not keep the others on the disk.
+        # A failed removal must not keep the other files on the disk.
         failure: SpillError | None = None
         with self._lock:
             self._is_live[:] = False
@@ -258,14 +259,14 @@ class RegionFiles:
 
 
 class SharedBuffers:
-    """Memory for sweeps, and a lane to read back through, of stores of one folder: one sweeps at a time. Thread-safe.
+    """Sweep memory and a read-back lane for stores of one folder, used by one sweep at a time. Thread-safe.
 
-    Owns the lane until `close`, which comes behind that of the stores.
+    Owns the lane until `close`, which comes after closing the stores.
 
     Parameters
     ----------
-    sweep_bytes, lane_bytes : for sweeps and for reading back; whole pages
-    name : whose they are, in messages, such as "the packer"
+    sweep_bytes, lane_bytes : bytes for sweeps and for reading back; whole pages
+    name : the owner in messages, such as "the packer"
     """
 
     def __init__(self, *, sweep_bytes: int, lane_bytes: int, name: str) -> None:
@@ -277,18 +278,18 @@ class SharedBuffers:
         self._lane: ReadLane | None = None
 
     def lane(self, *, io: IoMode, is_direct: bool, os_io: OsIO) -> ReadLane:
-        """Return the lane, which is made as the first store wants it.
+        """Return the lane, which the first call creates.
 
         Parameters
         ----------
-        io : how requests are made
-        is_direct : whether files are read past the page cache
+        io : request method
+        is_direct : reads bypass the page cache
         os_io : the system calls
 
         Raises
         ------
         ConfigError
-            ``io`` is "uring" and there is none.
+            ``io`` is "uring" and io_uring is not available.
         """
         with self.turn:
             if self._lane is None:
@@ -314,23 +315,23 @@ _BYTE: Final = np.dtype(np.uint8)
 
 
 class RegionStore:
-    """Makes regions of a file's rows, one sweep at a time, and reads them back. Thread-safe.
+    """Writes regions of a file's rows, one sweep at a time, and reads them back. Thread-safe.
 
     Owns a descriptor, rings or threads and its buffers until `close`, which closes its regions as well. Regions may be
-    read while the next are made.
+    read while the next ones are written.
 
     Parameters
     ----------
-    stored : whose rows
-    folder : takes the regions, within its budget
-    buffers : for sweeps and for reading back; others may share them
-    owns_buffers : whether they are closed with it
-    gap_bytes : longest hole that a sweep over `WantedRows` reads through; defaults to what is known of the device
+    stored : the rows' description
+    folder : folder for the regions, within its budget
+    buffers : buffers for sweeps and for reading back; other stores may share them
+    owns_buffers : `close` closes the buffers
+    gap_bytes : longest hole that a sweep over `WantedRows` bridges; defaults to the value in the device's profile
 
     Raises
     ------
     StoreError, ConfigError
-        As `Sweeper`.
+        As in `Sweeper`.
     """
 
     def __init__(
@@ -351,7 +352,7 @@ class RegionStore:
         self._owned = buffers if owns_buffers else None
         self._is_closed = False
         self._is_direct = True  # until a spilled file refuses
-        self._made: list[RegionFiles] = []  # of those not given back yet
+        self._made: list[RegionFiles] = []  # that are not returned yet
         self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
         try:
             self._lane = buffers.lane(
@@ -364,12 +365,12 @@ class RegionStore:
             raise
 
     def require_open(self) -> None:
-        """Check that it is open.
+        """Check that the store is open.
 
         Raises
         ------
         StoreError
-            It is closed.
+            The store is closed.
         """
         if self._is_closed:
             raise StoreError(f"{self._stored.path}: {self._name} is closed; make another")
@@ -384,16 +385,16 @@ class RegionStore:
         is_cancelled: Callable[[], bool],
         arriving: ArrivingRows | None = None,
     ) -> Regions:
-        """Write what each member wants to its region, or leave nothing there.
+        """Write each member's rows to its region. On an error no region is left.
 
         Parameters
         ----------
-        wanted : the rows of S members
-        layout : of their regions
-        label : whose they are, for messages, such as "superbatch 3"
-        member : what one of them is called there, such as "batch"
-        is_cancelled : looked at every few milliseconds
-        arriving : rows that take the place of the file; ``wanted`` are slots of theirs
+        wanted : S members' rows
+        layout : their regions' layout
+        label : name of the members' owner in messages, such as "superbatch 3"
+        member : name of one member there, such as "batch"
+        is_cancelled : tested every few milliseconds
+        arriving : rows in place of the file; ``wanted`` then holds their slots
 
         Raises
         ------
@@ -406,9 +407,9 @@ class RegionStore:
         ChannelClosedError
             ``is_cancelled`` returned true.
         StoreError
-            This is closed.
+            The store is closed.
         GloaderError
-            What brings the rows failed, as it says.
+            ``arriving`` raised it.
         """
         with self.turn:
             self.require_open()
@@ -434,7 +435,7 @@ class RegionStore:
             except BaseException as error:
                 files.give_up(error)
                 raise
-            # Noted once it is complete; until then `give_up` removes it. Those that are gone are forgotten.
+            # Recorded once it is complete; before that `give_up` removes it. Files that are gone are dropped.
             self._made = [*(others for others in self._made if not others.is_gone), files]
             return Regions(files, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)
 
@@ -449,7 +450,7 @@ class RegionStore:
         with self.turn, ExitStack() as stack:
             for files in self._made:
                 stack.callback(files.close)
-            # The lane before the files: nobody may read a region whose file goes away.
+            # The lane before the files: a region must not be read while its file is removed.
             self._is_closed = True
             self._sweeper.close()
             if self._owned is not None:
@@ -457,18 +458,18 @@ class RegionStore:
 
 
 class Regions:
-    """What one sweep wrote, a region for each member. Thread-safe; made by `RegionStore.write`.
+    """The result of one sweep, a region for each member. Thread-safe; made by `RegionStore.write`.
 
     Owns its files until their members are released, or until `close`.
 
     Parameters
     ----------
-    files : that hold the regions
-    layout : where they are in the files
-    checksums : of their pages, region after region
-    label : what one of them is called in messages, before its number
-    lane : to read with; it stays the store's
-    cost : of the sweep
+    files : the regions' files
+    layout : the regions' places in the files
+    checksums : their pages' checksums, region after region
+    label : a region's name in messages, before its number
+    lane : lane for the reads; the store owns it
+    cost : the sweep's cost
     """
 
     def __init__(
@@ -490,27 +491,27 @@ class Regions:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on disk when they were made."""
+        """Bytes on disk at their creation."""
         return self.layout.num_bytes
 
     @property
     def resident_bytes(self) -> int:
-        """Bytes of memory that are held: checksums, and the layout."""
+        """Memory bytes held: checksums and layout."""
         return int(self._checksums.nbytes + 3 * 8 * self.layout.file.shape[0])
 
     def read(self, number: int, extents: Extents, target: Target) -> int:
-        """Read the region of a member, every byte checked; return the number of requests.
+        """Read the region of a member, every byte checked, and return the number of requests.
 
         Parameters
         ----------
         number : 0..S-1
         extents : the reads, see `region_extents`
-        target : where its rows go
+        target : target for its rows
 
         Raises
         ------
         ChecksumError
-            It was damaged or cut since; the message names whose it is, the file and the byte.
+            The region was damaged or truncated; the message names its owner, the file and the byte.
         SpillError
             The device fails, or the region was released.
         StoreError
@@ -536,30 +537,30 @@ class Regions:
         return requests
 
     def read_array(self, number: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Read the region of a member as the array (count,) that it is; read-only. Raises as `read`.
+        """Read a member's region as an array (count,), read-only. Raises as `read`.
 
         Parameters
         ----------
         number : 0..S-1
         count : elements that were written to it
-        dtype : of them
+        dtype : the elements' dtype
         """
         if count == 0:  # of a region without a page there may be no file
             return np.empty(0, dtype)
         first, last = self.layout.first_page[number : number + 2].tolist()
         content = aligned_bytes((last - first) * PAGE_BYTES).reshape(-1, PAGE_BYTES)
-        # Page by page: of an array nobody wants a part.
+        # Page by page, because the array is needed as a whole.
         self.read(
             number,
             region_extents(int(self.layout.start[number]), content.nbytes, last - first, PAGE_BYTES),
             make_target(np.arange(last - first), _IN_ORDER, content, dtype=_BYTE),
         )
         values = content.reshape(-1).view(dtype)[:count]
-        values.flags.writeable = False  # as arrays in memory are, so that kernels are compiled for one kind
+        values.flags.writeable = False  # like arrays in memory, so that kernels are compiled for one type
         return values
 
     def release(self, number: int) -> None:
-        """Say that a member is done; its file goes back to the folder with the last member in it. Idempotent."""
+        """Mark a member as done. Its file is returned to the folder with the last member. Idempotent."""
         self._files.release(number)
 
     def close(self) -> None:
@@ -570,7 +571,7 @@ class Regions:
         SpillError
             A file cannot be removed; its bytes stay in use until the folder is closed.
         """
-        # The files first, which waits for a reader: with no checksums it would verify nothing.
+        # The files first, which waits for a reader, because without checksums it would verify nothing.
         self._files.close()
         self._checksums = np.empty(0, np.uint64)
 
@@ -581,7 +582,7 @@ def region_extents(start: int, num_bytes: int, num_rows: int, row_bytes: int) ->
     Parameters
     ----------
     start : byte of the file at which the region starts
-    num_bytes : of the region, whole pages
+    num_bytes : the region's bytes, whole pages
     num_rows : rows in it, one after the other
     row_bytes : R
     """

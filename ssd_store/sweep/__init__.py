@@ -1,1 +1,1 @@
-"""Sweeps: one pass over a file that picks out every wanted row."""
+"""Sweeps: one pass over a file that picks out every needed row."""

@@ -1,8 +1,8 @@
 """Drivers of a sweep, between its kernels and the device: calls one by one or in threads, and io_uring.
 
-`UringDriver` keeps reads and writes in flight at once, in slices of a few milliseconds. Where a `SweepSource` brings
-the bytes, a driver reads nothing: its step ends at each extent, the caller fills the extent, and the driver writes as
-usual.
+`UringDriver` keeps reads and writes in flight at the same time, in slices of a few milliseconds. If a `SweepSource`
+brings the bytes, a driver reads nothing: its step ends at each extent, the caller fills the extent, and the driver
+writes as usual.
 """
 
 from __future__ import annotations
@@ -85,44 +85,44 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# What a step ends with: it used up its budget; all is read and written; the extent at the head failed, or there is no
-# file to read it from, and is the caller's to fill; a written piece failed and is the caller's to repeat with care; a
-# page differs from its checksum; a signal came; the ring cannot be used any more. Or with ``STARVED`` or ``ASTRAY`` of
-# the kernels.
+# Results of a step. RUNNING: the step used up its budget. FINISHED: all is read and written. READ_CARE: the extent at
+# the head failed, or has no file, and the caller fills it. WRITE_CARE: a write failed, and the caller repeats it with
+# care. DAMAGED: a page differs from its checksum. INTERRUPTED: a signal came. BROKEN: the ring is unusable. The
+# kernels' ``STARVED`` and ``ASTRAY`` are results too.
 RUNNING, FINISHED, READ_CARE, WRITE_CARE, DAMAGED, INTERRUPTED, BROKEN = range(7)
 _THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepFiles:
-    """The files of a sweep: one to read from, if any, and for each batch the place to write its region to."""
+    """A sweep's files: one to read from, if any, and each batch's place for its region."""
 
     label: str  # for messages, before a number: "superbatch 3, batch"
-    file: DeviceFile | None  # None: what is read comes from elsewhere
-    # (S,) of each batch, several batches to a file; empty if nothing is written.
+    file: DeviceFile | None  # None if another source brings the bytes
+    # (S,) file of each batch, shared by several batches; empty if nothing is written.
     targets: Sequence[SpillFile | None]
     fds: IdArray  # (S,) their descriptors
     starts: IdArray  # (S,) byte of the file at which the batch's region starts
 
     @property
     def fd(self) -> int:
-        """The descriptor to read from; -1: extents are the caller's to fill."""
+        """The descriptor to read from; -1 if the caller fills the extents."""
         return -1 if self.file is None else self.file.fd
 
 
 class SweepDriver(Protocol):
-    """Carries a sweep out, step by step. Between steps requests may be in flight; `settle` ends that."""
+    """Executes a sweep step by step. Between steps requests may be in flight; `settle` ends that."""
 
     name: str
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+        """Work on the sweep until ``budget_bytes`` are dealt out or a problem needs care; return the result.
 
         Parameters
         ----------
         sweep : its state
-        files : to read from and write to
-        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+        files : files to read from and write to
+        budget_bytes : bytes to deal out before Python can check signals and cancellation
         """
         ...
 
@@ -154,13 +154,13 @@ class CallDriver:
         self._writes: dict[Future[int], int] = {}  # piece
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+        """Work on the sweep until ``budget_bytes`` are dealt out or a problem needs care; return the result.
 
         Parameters
         ----------
         sweep : its state
-        files : to read from and write to
-        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+        files : files to read from and write to
+        budget_bytes : bytes to deal out before Python can check signals and cancellation
         """
         dealt = 0
         while dealt < budget_bytes:
@@ -173,7 +173,7 @@ class CallDriver:
                 if self._has_ended(sweep):
                     return FINISHED
                 continue
-            # Extents are dealt out in file order, so the oldest read is the one to wait for.
+            # Extents are dealt out in file order, so the oldest read is awaited.
             slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
             if not self._has_read(slot, sweep):
                 return READ_CARE
@@ -183,7 +183,7 @@ class CallDriver:
                 missing = kernels.deal_out(slot, sweep)
             if missing == kernels.DEALT:
                 dealt += int(sweep.extents[kernels.LENGTH, slot])
-            elif missing == kernels.NO_PIECE:  # every piece is taken: one must be written before
+            elif missing == kernels.NO_PIECE:  # every piece is in use: one must be written first
                 self._start_writes(sweep, files)
                 self._collect_writes(sweep)
             else:
@@ -236,7 +236,7 @@ class CallDriver:
             self._writes[write] = piece
 
     def _has_ended(self, sweep: Sweep) -> bool:
-        """Go on when everything is dealt out; return whether everything is written as well."""
+        """Continue after everything is dealt out. Return True if everything is written as well."""
         if not sweep.state[kernels.FLUSHED]:
             with np.errstate(over="ignore"):
                 kernels.flush(sweep)
@@ -247,7 +247,7 @@ class CallDriver:
         return False
 
     def _has_read(self, slot: int, sweep: Sweep) -> bool:
-        """Wait for the read of ``slot``; return whether its bytes are there."""
+        """Wait for the read of ``slot``. Return True if its bytes have arrived."""
         future = self._reads.pop(slot, None)
         if future is not None:
             is_complete = (
@@ -257,7 +257,7 @@ class CallDriver:
         return bool(sweep.extents[kernels.FLAG, slot] == kernels.DONE)
 
     def _collect_writes(self, sweep: Sweep, *, wait_s: float | None = None) -> None:
-        """Take note of the writes that completed; wait for one if ``wait_s`` is None."""
+        """Record completed writes. Wait for one if ``wait_s`` is None."""
         done, _ = wait(self._writes, timeout=wait_s, return_when=FIRST_COMPLETED)
         for future in done:
             piece = self._writes.pop(future)
@@ -274,7 +274,7 @@ def piece_of(piece: int, sweep: Sweep, files: SweepFiles) -> tuple[int, memoryvi
     ----------
     piece : its number
     sweep : its state
-    files : of the sweep
+    files : the sweep's files
     """
     batch, size, offset = sweep.owners[:, piece].tolist()
     at = piece * sweep.piece_bytes
@@ -294,9 +294,9 @@ def _fail(piece: int, sweep: Sweep) -> None:
 
 READ_DEPTH: Final = 256
 MAX_WRITES: Final = 256  # in flight; with the reads they fill the ring
-_SMALL_BYTES: Final = 32 * 1024  # below this, completions are waited for by the dozen
-_UNSUBMITTED: Final = 16  # requests that may wait in our half of the ring while extents are dealt out
-_DRAIN: Final = -1  # as the bytes to deal out: begin nothing more, and wait for all that is in flight
+_SMALL_BYTES: Final = 32 * 1024  # below this, several completions are awaited together
+_UNSUBMITTED: Final = 16  # requests that may wait in this side of the ring while extents are dealt out
+_DRAIN: Final = -1  # budget of a step that begins no requests and waits for all in flight
 _NOWHERE: Final = np.empty(0, np.int64)
 
 
@@ -310,7 +310,7 @@ class UringDriver:
     Raises
     ------
     OSError
-        As `Uring`.
+        As in `Uring`.
     """
 
     name = "uring"
@@ -319,13 +319,13 @@ class UringDriver:
         self._ring = Uring(READ_DEPTH + MAX_WRITES, memory)
 
     def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or something needs care; return which.
+        """Work on the sweep until ``budget_bytes`` are dealt out or a problem needs care; return the result.
 
         Parameters
         ----------
         sweep : its state
-        files : to read from and write to
-        budget_bytes : how much to deal out before Python gets to look at signals and cancellation
+        files : files to read from and write to
+        budget_bytes : bytes to deal out before Python can check signals and cancellation
 
         Raises
         ------
@@ -344,7 +344,7 @@ class UringDriver:
     def settle(self, sweep: Sweep) -> None:
         """Wait until nothing is in flight."""
         if self._ring.table.shape[0] and sweep.state[READS] + sweep.state[WRITES] > 0:
-            # The kernel that began what is in flight, so that a Ctrl-C does not wait for the compiler first.
+            # The kernel that began the requests in flight, so that a Ctrl-C does not wait for a compilation first.
             self._check(int(_step_or_drain(self._ring.table, sweep, -1, _NOWHERE, _NOWHERE, _DRAIN)), sweep)
 
     def close(self) -> None:
@@ -361,18 +361,18 @@ class UringDriver:
 
 @njit(cache=True, nogil=True, inline="always")
 def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray) -> int:
-    """Plan reads, and put them and the pieces that are ready into the ring; return its tail."""
+    """Plan reads, and put reads and ready pieces into the ring; return its tail."""
     extents, owners, state = sweep.extents, sweep.owners, sweep.state
     depth = extents.shape[1]
     read_code = OP_READ_FIXED if ring[FIXED] else OP_READ
     write_code = OP_WRITE_FIXED if ring[FIXED] else OP_WRITE
     read_base, write_base = np.int64(sweep.ring.ctypes.data), np.int64(sweep.pieces.ctypes.data)
-    # Reads first, up to the depth of the table: the device should not wait for us to look ahead.
+    # Reads first, up to the table's depth, so that the device never waits for more reads.
     tail = load_acquire32(ring[SQ_TAIL])
     plan_reads(sweep)
     while state[SUBMITTED] < state[PLANNED]:
         slot = state[SUBMITTED] % depth
-        if source_fd < 0:  # there is no file: whoever called fills it
+        if source_fd < 0:  # without a file the caller fills it
             extents[FLAG, slot] = FAILED_READ
             state[SUBMITTED] += 1
             continue
@@ -393,10 +393,10 @@ def _submit_all(ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, start
 
 @njit(cache=True, nogil=True, inline="always")
 def _reap(ring: IdArray, sweep: Sweep) -> bool:
-    """Take note of what completed; return whether anything did."""
+    """Record completions. Return True if there were any."""
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
-    # Read with acquire: the completions before ``last``, and the bytes that they announce, are there.
+    # An acquire read, after which the completions before ``last``, and their bytes, are visible.
     head = load_acquire32(ring[CQ_HEAD])
     last = load_acquire32(ring[CQ_TAIL])
     if head == last:
@@ -424,12 +424,12 @@ def _reap(ring: IdArray, sweep: Sweep) -> bool:
 
 @njit(cache=True, nogil=True)
 def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
-    """Hand requests over, wait for ``count`` of those in flight, and take note of all that completed.
+    """Submit requests, wait for ``count`` of those in flight, and record all completions.
 
-    A caller gives ``count`` as an `np.int64`: for a literal numba compiles another copy.
+    ``count`` must be an `np.int64`, because numba compiles another copy for a literal.
     """
     state = sweep.state
-    # Never for more than are in flight: the call would not return.
+    # Never more than are in flight, because the call would not return.
     code = enter(ring, tail, min(count, state[READS] + state[WRITES]))
     if _reap(ring, sweep):
         state[REFUSALS] = 0
@@ -445,15 +445,15 @@ def _wait(ring: IdArray, sweep: Sweep, tail: int, count: int) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _awaited(length: int, in_flight: int) -> int:
-    """Return how many completions to wait for at once, where extents are of about ``length`` bytes. Pure."""
-    # Small reads end in bursts: a system call for each would cost more than the read.
+    """Return the number of completions to wait for at once, for extents of about ``length`` bytes. Pure."""
+    # Small reads are awaited in bursts, because a system call for each would cost more than the read.
     return max(1, in_flight // 4) if length < _SMALL_BYTES else 1
 
 
 @njit(cache=True, nogil=True, inline="always")
 def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
     """Leave the extent at the head to the caller."""
-    # What brings its bytes may take long: the device is to begin with what there is to write.
+    # Filling it may take long, so the device first begins the pending writes.
     if source_fd < 0 and _wait(ring, sweep, tail, np.int64(0)) == BROKEN:
         return BROKEN
     return READ_CARE
@@ -463,7 +463,7 @@ def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
 def _step(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
-    """Read ahead, deal out, write behind; see `SweepDriver.step` for what is returned."""
+    """Read ahead, deal out, write behind. Return a result of `SweepDriver.step`."""
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
     dealt = np.int64(0)
@@ -492,7 +492,7 @@ def _step(
                 dealt += extents[LENGTH, slot]
                 if (tail - load_acquire32(ring[SQ_HEAD])) & MASK32 < _UNSUBMITTED and dealt < budget_bytes:
                     continue
-            # There may be more to deal out: hand over what is new, and take what is done. Only a piece is waited for.
+            # There may be more to deal out: submit new requests and collect completions. Only a piece is awaited.
             count = np.int64(missing == NO_PIECE)
         status = _wait(ring, sweep, tail, count)
         if status == BROKEN:

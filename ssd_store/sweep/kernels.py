@@ -1,7 +1,6 @@
 """Kernels of a sweep, on memory alone: choose extents, verify their pages, deal their rows out to the batches.
 
-No input or output happens here: extents that are to be read and pieces that are to be written are left in tables, for
-whoever drives the sweep.
+There is no input or output here: tables hold the extents to read and the pieces to write, for the driver of the sweep.
 """
 
 from __future__ import annotations
@@ -33,51 +32,52 @@ HEAD, SUBMITTED, PLANNED, PAGE, RING_HEAD, RING_TAIL = range(6)
 TURN, VERIFIED, FLUSHED, NUM_FREE, NUM_READY, NUM_FAILED = range(6, 12)
 READS, WRITES, BAD_PAGE, ERROR, NUM_READS, READ_BYTES, NUM_WRITES, WRITE_BYTES, REFUSALS = range(12, 21)
 NUM_STATES = 21
-# The next byte of a batch that wants no more rows, and of one whose next row is in a portion that is not there yet.
+# The next byte of a batch that needs no more rows, and of one whose next row is in a portion that is still missing.
 NEVER, UNKNOWN = np.int64(2**62), np.int64(-1)
-# What becomes of an extent: all of it is dealt out; no piece is free; a batch has used up its portion of rows; a batch
-# wants a row of a page that was not marked, hence perhaps not read. The latter two end a driver's step as well.
+# Results for an extent. DEALT: all of it is dealt out. NO_PIECE: no piece is free. STARVED: a batch has used up its
+# portion of rows. ASTRAY: a batch needs a row from an unmarked page, which may not be read. The latter two also end a
+# driver's step.
 DEALT, NO_PIECE, STARVED, ASTRAY = range(7, 11)
-WHOLE_FILE = -1  # as the longest hole that is read through: every page is read
+WHOLE_FILE = -1  # as the longest bridged hole: every page is read
 
 
 class Sweep(NamedTuple):
-    """A sweep under way, as kernels see it. Offsets and pages count from the first row of the matrix.
+    """A running sweep, in the form for kernels. Offsets and pages count from the first row of the matrix.
 
     A named tuple and not a dataclass, because numba takes only the former.
     """
 
-    # Rows or a portion of them, batch after batch, in one array or the other: so there is one kernel to compile.
+    # Rows or a portion of them, batch after batch, in one array or the other, so that one compiled kernel is enough.
     ids: NDArray[np.int32]
     long_ids: IdArray
-    ends: IdArray  # (S,) where those of each batch end; they start at its ``ROW``
-    has_more: NDArray[np.bool_]  # (S,) whether another portion follows
-    pages: NDArray[np.uint64]  # a bit for each page that is wanted
+    ends: IdArray  # (S,) end of each batch's ids, which start at its ``ROW``
+    has_more: NDArray[np.bool_]  # (S,) another portion follows
+    pages: NDArray[np.uint64]  # one bit per page, set for needed pages
     num_pages: int
     row_bytes: int
     checksums: NDArray[np.uint64]  # (P,) of the matrix's pages; empty: do not verify
     format_version: int  # of the format that they were made by
     max_bytes: int  # of an extent, a multiple of ``ALIGNMENT``
-    gap_bytes: int  # longest hole that is read through, or ``WHOLE_FILE``
-    ring: NDArray[np.uint8]  # where extents are read to, as a ring of bytes
+    gap_bytes: int  # longest hole that a read bridges, or ``WHOLE_FILE``
+    ring: NDArray[np.uint8]  # read buffer, a ring of bytes
     ring_words: NDArray[np.uint64]  # the same memory
     extents: IdArray  # (5, depth)
     batches: IdArray  # (6, S)
-    pieces: NDArray[np.uint8]  # what is written, piece by piece
+    pieces: NDArray[np.uint8]  # pieces to write
     piece_words: NDArray[np.uint64]  # the same memory
     piece_bytes: int
     owners: IdArray  # (3, pieces): the batch, the bytes and the place in the batch's region of a full piece
     free: IdArray  # (pieces,) a stack
-    ready: IdArray  # (pieces,) a stack of full pieces that nobody writes yet
-    failed: IdArray  # (pieces,) a stack of those whose write failed
-    sums: NDArray[np.uint64]  # checksums of the pages written, region after region; empty: do not compute
-    first_page: IdArray  # (S,) where a batch's region starts in `sums`
+    ready: IdArray  # (pieces,) a stack of full pieces whose write has not started
+    failed: IdArray  # (pieces,) a stack of pieces whose write failed
+    sums: NDArray[np.uint64]  # checksums of the written pages, region after region; empty if not computed
+    first_page: IdArray  # (S,) start of each batch's region in `sums`
     state: IdArray  # (21,)
 
 
 @njit(cache=True, nogil=True)
 def begin(sweep: Sweep, starts: IdArray) -> None:
-    """Set everything to the start; the rows of each batch begin at ``starts`` (S,)."""
+    """Initialise everything; each batch's rows begin at ``starts`` (S,)."""
     sweep.state[:] = 0
     sweep.state[BAD_PAGE] = -1
     sweep.batches[:] = 0
@@ -93,7 +93,7 @@ def begin(sweep: Sweep, starts: IdArray) -> None:
 
 @njit(cache=True, nogil=True)
 def continue_with(sweep: Sweep, starts: IdArray) -> None:
-    """Go on with another portion of every batch's rows, which begins at ``starts`` (S,), exactly where it was."""
+    """Continue with the next portion of every batch's rows, which begins at ``starts`` (S,)."""
     batches = sweep.batches
     for b in range(batches.shape[1]):
         batches[ROW, b] = starts[b]
@@ -113,14 +113,14 @@ def _next_byte(b: int, row: int, sweep: Sweep) -> int:
 def next_extent(
     pages: NDArray[np.uint64], page: int, num_pages: int, gap_bytes: int, max_bytes: int
 ) -> tuple[int, int]:
-    """Return the bytes where the next extent from ``page`` on begins and ends; the same twice if there is none.
+    """Return begin and end of the next extent from ``page`` on, in bytes; equal if there is none.
 
     Parameters
     ----------
-    pages : a bit for each page that is wanted
-    page : the first that was not planned yet
+    pages : one bit per page, set for needed pages
+    page : first page that is not planned yet
     num_pages : P
-    gap_bytes : longest hole that is read through, or ``WHOLE_FILE``
+    gap_bytes : longest hole that a read bridges, or ``WHOLE_FILE``
     max_bytes : longest extent
     """
     if gap_bytes == WHOLE_FILE:
@@ -128,7 +128,7 @@ def next_extent(
     first = next_bit(pages, page, num_pages)
     if first == num_pages:
         return first * ALIGNMENT, first * ALIGNMENT
-    # Pages beyond the limit cannot join: the search for the next one need not go there.
+    # Pages beyond the limit cannot join, so the search for the next page ends there.
     limit = min(first + max_bytes // ALIGNMENT, num_pages)
     start, stop = first * ALIGNMENT, (first + 1) * ALIGNMENT
     following = next_bit(pages, first + 1, limit)
@@ -152,11 +152,11 @@ def plan_reads(sweep: Sweep) -> None:
     while state[PLANNED] - state[HEAD] < depth:
         start, stop = next_extent(pages, state[PAGE], num_pages, sweep.gap_bytes, sweep.max_bytes)
         length = stop - start
-        # The search goes on from here, if there is no room for this one now.
+        # If there is no room now, the search continues from here.
         state[PAGE] = start // ALIGNMENT
         if length == 0:
             return
-        # An extent lies in one piece: what is too short for it at the ring's end is skipped.
+        # An extent must be contiguous, so a rest at the ring's end that is too short is skipped.
         at = state[RING_TAIL] % ring_bytes
         skipped = ring_bytes - at if at + length > ring_bytes else np.int64(0)
         if state[RING_TAIL] + skipped + length - state[RING_HEAD] > ring_bytes:
@@ -176,9 +176,9 @@ def plan_reads(sweep: Sweep) -> None:
 
 @njit(cache=True, nogil=True)
 def is_damaged(slot: int, sweep: Sweep) -> bool:
-    """Return whether a wanted page of the extent in ``slot`` differs from its checksum; note which.
+    """Return True if a needed page of the extent in ``slot`` differs from its checksum, and record its number.
 
-    Pages of holes that were read through are nobody's and not verified. An extent is verified once.
+    Pages of bridged holes are not used and not verified. An extent is verified once.
     """
     pages, checksums, words, state = sweep.pages, sweep.checksums, sweep.ring_words, sweep.state
     if checksums.shape[0] == 0 or state[VERIFIED] > state[HEAD]:
@@ -197,7 +197,7 @@ def is_damaged(slot: int, sweep: Sweep) -> bool:
 
 @njit(cache=True, nogil=True)
 def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
-    """Checksum the pages of a full piece and leave it to be written."""
+    """Checksum a full piece's pages and mark it for writing."""
     owners, state = sweep.owners, sweep.state
     offset = sweep.batches[WRITTEN, batch]
     for i in range(length // ALIGNMENT):
@@ -218,25 +218,26 @@ def seal(piece: int, batch: int, length: int, sweep: Sweep) -> None:
 
 @njit(cache=True, nogil=True)
 def deal_out(slot: int, sweep: Sweep) -> int:
-    """Append what the extent in ``slot`` holds of each batch's rows to the batch's piece, and let it go.
+    """Append each batch's rows in the extent of ``slot`` to the batch's piece, and free the extent.
 
     Returns
     -------
     int
-        ``DEALT``; or what is missing: call again, when it is there, to go on. Each batch holds at most one piece that
-        is not full, so one is free or being written as long as there are at least as many pieces as batches.
+        ``DEALT``, or the missing resource: call again when it is available. Each batch holds at most one unfilled
+        piece. With at least as many pieces as batches, one piece is therefore free or being written. is not full, so
+        one is free or being written as long as there are at least as many pieces as batches.
     """
     extents, batches, state = sweep.extents, sweep.batches, sweep.state
     start = extents[START, slot]
     stop = start + extents[LENGTH, slot]
     shift = extents[AT, slot] - start
-    # A function call for each batch would take longer than the few numbers that an extent has for it.
+    # One function call per batch would take longer than dealing out the few numbers of an extent.
     is_numbers = sweep.long_ids.shape[0] > 0 and (sweep.row_bytes == 4 or sweep.row_bytes == 8)  # noqa: PLR1714
     status = DEALT
     if is_numbers:
         status = _deal_numbers(start, stop, shift, sweep)
     else:
-        # After a wait, the batches before ``TURN`` have their rows of this extent already.
+        # After a wait, the batches before ``TURN`` already have their rows of this extent.
         for b in range(state[TURN], batches.shape[1]):
             if batches[NEXT_BYTE, b] < stop:
                 status = _deal_to(b, start, stop, shift, sweep)
@@ -252,7 +253,7 @@ def deal_out(slot: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
-    """Append numbers of 4 or 8 bytes, which straddle nothing; as `_deal_to`, for all batches from ``TURN`` on."""
+    """Append numbers of 4 or 8 bytes, which never cross extents; as `_deal_to`, for all batches from ``TURN`` on."""
     ids, ends, ring, pieces = sweep.long_ids, sweep.ends, sweep.ring, sweep.pieces
     batches, state, row_bytes, piece_bytes = sweep.batches, sweep.state, sweep.row_bytes, sweep.piece_bytes
     for b in range(state[TURN], batches.shape[1]):
@@ -275,7 +276,7 @@ def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
                 fill = np.int64(0)
             to = piece * piece_bytes
             while fill < piece_bytes and first >= start and first < stop:
-                # Of a constant length each, which is a single move.
+                # With constant lengths, so that each copy is a single move.
                 if row_bytes == 4:
                     copy_block(pieces, to + fill, ring, shift + first, 4)
                 else:
@@ -298,14 +299,14 @@ def _deal_numbers(start: int, stop: int, shift: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
-    """Append the rows of batch ``b`` between the bytes ``start`` and ``stop``; return what is missing to go on."""
+    """Append the rows of batch ``b`` in bytes ``start`` to ``stop``. Return the missing resource, or ``DEALT``."""
     ring, pieces, batches, state = sweep.ring, sweep.pieces, sweep.batches, sweep.state
     row_bytes, piece_bytes = sweep.row_bytes, sweep.piece_bytes
-    # In locals, which stay in registers, until the batch has all that this extent holds for it.
+    # In locals, which stay in registers, until the batch has all its rows of this extent.
     first, row, skip = batches[NEXT_BYTE, b], batches[ROW, b], batches[SKIP, b]
     piece, fill = batches[PIECE, b], batches[FILL, b]
     status = DEALT
-    # A row that straddles ends here with ``skip`` bytes of it dealt out; its rest comes with the next extent.
+    # A row across two extents ends here with ``skip`` bytes dealt out. Its rest comes with the next extent.
     while first + skip < stop:
         at = first + skip
         if at < start:
@@ -336,7 +337,7 @@ def _deal_to(b: int, start: int, stop: int, shift: int, sweep: Sweep) -> int:
 
 @njit(cache=True, nogil=True)
 def flush(sweep: Sweep) -> None:
-    """Pad each batch's last piece with zeros to whole pages, and leave it to be written."""
+    """Pad each batch's last piece with zeros to whole pages, and mark it for writing."""
     batches = sweep.batches
     if sweep.sums.shape[0] > 0:  # otherwise nothing is written
         for b in range(batches.shape[1]):

@@ -1,6 +1,6 @@
-"""Plans of a pass over a file: the fastest of three ways to read the wanted pages, and the buffers. Pure.
+"""Plans of a pass over a file: the fastest of three ways to read the needed pages, and the buffers. Pure.
 
-The ways: the wanted pages alone ("direct"), with the holes between them ("merged"), or all of the file ("full").
+The ways: the needed pages alone ("direct"), with the holes between them ("merged"), or the whole file ("full").
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 PassWay: TypeAlias = Literal["direct", "merged", "full"]
-# The first of those that take the same time: where every page is wanted all three read the same, where no two are near
-# one another two of them.
+# The first of equally fast ways is taken. If every page is needed, all three read the same; if no two pages are near
+# each other, two of them do.
 _WAYS: Final[tuple[PassWay, ...]] = ("full", "direct", "merged")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WayReads:
-    """What one way of reading makes of the wanted pages."""
+    """The reads of one way."""
 
     requests: int
     num_bytes: int
@@ -42,11 +42,11 @@ class WayReads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassPlan:
-    """How a pass reads, and what it is predicted to take."""
+    """The way in which a pass reads, with the predicted time."""
 
     way: PassWay
     gap_bytes: int  # for `WantedPositions`
-    seconds: float  # of reading and of writing what was read
+    seconds: float  # of reading, and of writing the read rows
     pages_wanted: int
     ways: dict[PassWay, WayReads]
 
@@ -60,16 +60,16 @@ def plan_pass(
     written_bytes: int,
     forced: PassWay | None = None,
 ) -> PassPlan:
-    """Return the fastest way to read ``pages``. Pure.
+    """Return the fastest plan to read ``pages``. Pure.
 
     Parameters
     ----------
-    pages : a bit for each page of the file
+    pages : one bit per page of the file
     num_pages : P
-    rates : of the device of the file, and of that of the spill folder
-    gap_bytes : longest hole that "merged" reads through
-    written_bytes : that the pass writes, whichever way it reads
-    forced : a way to take whatever it costs
+    rates : rates of the devices of the file and of the spill folder
+    gap_bytes : longest hole that "merged" bridges
+    written_bytes : bytes that the pass writes with every way
+    forced : a way to take at any cost
     """
     times, gaps = rates.times, {"direct": 0, "merged": gap_bytes, "full": WHOLE_FILE}
     ways: dict[PassWay, WayReads] = {}
@@ -80,7 +80,7 @@ def plan_pass(
         seconds = sum(
             count * times.seconds(size * ALIGNMENT) for size, count in enumerate(by_size.tolist()) if count
         )
-        # Extents that follow one another without a hole run at the sequential rate, whatever their size.
+        # Consecutive extents without holes run at the sequential rate, for any size.
         ways[name] = WayReads(
             requests=int(by_size.sum()),
             num_bytes=num_bytes,
@@ -102,14 +102,14 @@ def plan_pass(
 def count_extents(
     pages: NDArray[np.uint64], num_pages: int, gap_bytes: int, max_bytes: int, by_size: IdArray
 ) -> None:
-    """Count the extents of a sweep over ``pages`` by their number of pages, without reading one.
+    """Count the extents of a sweep over ``pages`` by their number of pages, without reading.
 
     Parameters
     ----------
-    pages : a bit for each page that is wanted
+    pages : one bit per page, set for needed pages
     num_pages : P
-    gap_bytes, max_bytes : as of `next_extent`
-    by_size : (>= longest + 1,) counted up
+    gap_bytes, max_bytes : as in `next_extent`
+    by_size : (>= longest + 1,) counts, incremented
     """
     page = np.int64(0)
     while True:
@@ -122,13 +122,13 @@ def count_extents(
 
 MIN_PASS_BYTES: Final = 4 * 2**20
 _LANE_BYTES: Final = 8 * 2**20 + 64 * PAGE_BYTES  # 64 chunks, not a power of two apart
-_PORTION_BYTES: Final = 6 * 2**20  # of all owners: they are filled in a few milliseconds
-_PIECE_BYTES: Final = 4 * PAGE_BYTES  # of what an owner writes at once
+_PORTION_BYTES: Final = 6 * 2**20  # of all owners, filled in a few milliseconds
+_PIECE_BYTES: Final = 4 * PAGE_BYTES  # one write of an owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassBuffers:
-    """The buffers of a pass."""
+    """A pass's buffers."""
 
     sweep_bytes: int  # for extents that were read and pieces that are written
     lane_bytes: int  # for reading back
@@ -136,7 +136,7 @@ class PassBuffers:
 
 
 def plan_pass_buffers(memory_bytes: int) -> PassBuffers:
-    """Share ``memory_bytes`` out between the buffers of a pass. Pure.
+    """Divide ``memory_bytes`` among a pass's buffers. Pure.
 
     Raises
     ------
@@ -155,5 +155,5 @@ def plan_pass_buffers(memory_bytes: int) -> PassBuffers:
 
 
 def pass_memory_bytes(num_owners: int) -> int:
-    """Return the buffers with which a pass for so many owners runs at full speed. Pure."""
+    """Return the buffers with which a pass for ``num_owners`` owners runs at full speed. Pure."""
     return _LANE_BYTES + _PORTION_BYTES + MAX_RING_BYTES + num_pieces(num_owners) * _PIECE_BYTES

@@ -1,12 +1,11 @@
-"""The input of a sweep: positions that come in portions, pages of the file, and rows of other machines.
+"""The input of a sweep: positions in portions, pages of the file, and rows of other machines.
 
-`WantedPositions` supplies positions portion by portion, for arrays too long to hold them all. `SweepContent` is the
-pages of the open file, or the pages that a `SweepSource` brings.
+`WantedPositions` supplies positions portion by portion, for arrays too long for memory. `SweepContent` is the pages of
+the open file, or the pages that a `SweepSource` brings.
 
-`ArrivingRows` are rows from other machines, in ascending runs. They form a file in all but name: page p holds the
-bytes from 4096 p on, and slot s those from R s on, for rows of R bytes. A sweep deals rows out in the order of slots.
-No id travels with a row: runs are stretches of all rows, so the rows of a batch are put into the order of arrival run
-by run.
+`ArrivingRows` are rows from other machines, in ascending runs. They form a virtual file: for rows of R bytes, page p
+begins at byte 4096 p, and slot s at byte R s. A sweep deals rows out in the order of slots. No id travels with a row:
+runs are stretches of all rows, so the rows of a batch are put into the order of arrival run by run.
 """
 
 from __future__ import annotations
@@ -38,34 +37,34 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, IdPortions
 
 
-_MOST_COLUMNS: Final = 16384  # for few owners: more are not filled faster
+_MOST_COLUMNS: Final = 16384  # for few owners; more ids are not filled faster
 _ID_BYTES: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WantedPositions:
-    """The positions that O owners want of a long array, and the pages that hold them."""
+    """The positions in a long array that O owners need, and the pages that hold them."""
 
     portions: IdPortions
-    counts: IdArray  # (O,) positions of each owner, none twice
-    pages: NDArray[np.uint64]  # a bit for each page of the file; written if ``exact_pages`` is there
+    counts: IdArray  # (O,) positions of each owner, without repeats
+    pages: NDArray[np.uint64]  # one bit per page of the file; overwritten if ``exact_pages`` is set
     num_pages: int  # P
-    gap_bytes: int  # longest hole that is read through; WHOLE_FILE: every page is read
+    gap_bytes: int  # longest hole that a read bridges; WHOLE_FILE reads every page
     portion_bytes: int  # memory for the portions of all owners
-    # Where ``pages`` has bits of pages that nobody wants: returns the others. Asked for where a page is damaged.
+    # Returns exact page bits, if ``pages`` has bits of unneeded pages. Called for a damaged page.
     exact_pages: Callable[[], NDArray[np.uint64]] | None = None
 
 
 class Supply:
-    """Hands rows to a sweep as it asks for them, and sees to it that they are those that were announced.
+    """Supplies rows to a sweep on request, and checks them against the announced numbers.
 
     Parameters
     ----------
-    starts : (S,) where the rows of each batch begin in ``ids``
-    ids : that are there at the beginning
-    ends : (S,) where they end
+    starts : (S,) start of each batch's rows in ``ids``
+    ids : the ids available at the beginning
+    ends : (S,) end of each batch's rows in ``ids``
     counts : (S,) rows of each batch
-    portions : where others come from
+    portions : source of further ids
     """
 
     def __init__(
@@ -81,17 +80,17 @@ class Supply:
         self.ids = ids
         self.ends = ends
         self.num_rows = int(counts.sum())
-        self._left = counts - (ends - starts)  # that were not handed over yet
+        self._left = counts - (ends - starts)  # ids not supplied yet
         self.has_more = self._left > 0
         self._portions = portions
 
     def refill(self, sweep: Sweep) -> None:
-        """Bring the next portion of every owner.
+        """Fetch the next portion of every owner.
 
         Raises
         ------
         PlanError
-            They are more than was announced, or none where more was promised.
+            There are more ids than announced, or none although more were announced.
         """
         if self._portions is None:
             return
@@ -110,12 +109,12 @@ class Supply:
         kernels.continue_with(sweep, self.starts)
 
     def require_end(self, sweep: Sweep) -> None:
-        """Check that every position was announced, came, and was found.
+        """Check that every announced position was supplied and found.
 
         Raises
         ------
         PlanError
-            It was not.
+            A position was not supplied, or not found.
         """
         is_wrong = (self._left != 0) | (sweep.batches[kernels.NEXT_BYTE] != kernels.NEVER)
         if is_wrong.any():
@@ -129,7 +128,7 @@ class Supply:
 
 
 def supply_of(wanted: WantedRows | WantedPositions) -> Supply:
-    """Return what hands ``wanted`` to a sweep; it owns the memory of portions."""
+    """Return the supply of ``wanted`` for a sweep. It owns the memory of portions."""
     if isinstance(wanted, WantedRows):
         return Supply(wanted.bounds[:-1], wanted.ids, wanted.bounds[1:], counts=wanted.counts)
     num_owners = wanted.counts.shape[0]
@@ -141,7 +140,7 @@ def supply_of(wanted: WantedRows | WantedPositions) -> Supply:
 
 
 def is_wanted_for_certain(wanted: WantedRows | WantedPositions, sweep: Sweep) -> bool:
-    """Return whether somebody wants the damaged page at which ``sweep`` stopped; if not, it can go on."""
+    """Return True if the damaged page at which ``sweep`` stopped is needed; if not, the sweep can continue."""
     if isinstance(wanted, WantedPositions) and wanted.exact_pages is not None:
         np.copyto(sweep.pages, wanted.exact_pages())
         page = int(sweep.state[kernels.BAD_PAGE])
@@ -150,7 +149,7 @@ def is_wanted_for_certain(wanted: WantedRows | WantedPositions, sweep: Sweep) ->
 
 
 def raise_astray(sweep: Sweep, label: str) -> NoReturn:
-    """Raise `PlanError` for a row that somebody wants, of a page that nobody marked."""
+    """Raise `PlanError` for a needed row on an unmarked page."""
     owner = int(sweep.state[kernels.TURN])
     at = int(sweep.batches[kernels.NEXT_BYTE, owner])
     raise PlanError(
@@ -161,21 +160,21 @@ def raise_astray(sweep: Sweep, label: str) -> NoReturn:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SweepContent:
-    """Rows in a file, or in what takes its place, what brings them, and which are wanted."""
+    """Rows in a file or a virtual file, their source, and the needed ids."""
 
     wanted: WantedRows | WantedPositions
-    stored: StoredRows  # how they lie there, and the checksums
-    source: SweepSource | None = None  # None: the file
+    stored: StoredRows  # their layout and checksums
+    source: SweepSource | None = None  # None for the file
 
 
 def bring(source: SweepSource, sweep: Sweep, is_cancelled: Callable[[], bool]) -> None:
-    """Have the extent at the head of ``sweep`` filled; raises as `SweepSource.read`.
+    """Fill the extent at the head of ``sweep``; raises as `SweepSource.read`.
 
     Parameters
     ----------
-    source : brings the pages
-    sweep : under way
-    is_cancelled : asked while it waits
+    source : source of the pages
+    sweep : the running sweep
+    is_cancelled : tested during the wait
     """
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
     start, length, at, _, _ = sweep.extents[:, slot].tolist()
@@ -184,11 +183,11 @@ def bring(source: SweepSource, sweep: Sweep, is_cancelled: Callable[[], bool]) -
 
 
 class Repairs:
-    """Extents with a damaged page that are read once more, if what brings the bytes of the file brought them anew.
+    """Extents with a damaged page that are read once more, if the file's bytes were fetched again.
 
     Parameters
     ----------
-    file : that is swept
+    file : the swept file
     """
 
     def __init__(self, file: DeviceFile) -> None:
@@ -197,9 +196,9 @@ class Repairs:
         self._last = -1  # number of the extent that was read once more
 
     def repair(self, sweep: Sweep) -> bool:
-        """Read the extent at the head again; return whether that is worth another look. Nothing may be in flight."""
+        """Read the extent at the head again. Return True if it may be intact now. Nothing may be in flight."""
         head, page = int(sweep.state[kernels.HEAD]), int(sweep.state[kernels.BAD_PAGE])
-        # A block that was brought anew may have been damaged in several extents, which were all read before.
+        # A block that was fetched again may have been damaged in several extents, which were all read before.
         is_new = self._file.refetch(DATA_OFFSET + page * ALIGNMENT)
         if not is_new and (self._last == head or not self._has_brought):
             return False
@@ -210,13 +209,14 @@ class Repairs:
 
 
 def raise_mismatch(content: SweepContent, sweep: Sweep) -> NoReturn:
-    """Raise `ChecksumError` for the page at which ``sweep`` stopped: it is not what was written."""
+    """Raise `ChecksumError` for the damaged page at which ``sweep`` stopped."""
     stored, wanted, page = content.stored, content.wanted, int(sweep.state[kernels.BAD_PAGE])
     rows: IdArray | None = None
     if isinstance(wanted, WantedRows):
         first = page * ALIGNMENT // stored.row_bytes
         last = ((page + 1) * ALIGNMENT - 1) // stored.row_bytes
-        # Batches lie one after the other, so a page's rows are anywhere in the list: an error may take its time.
+        # Batches lie one after another, so a page's rows may be anywhere in the list. The search is slow, but only
+        # for errors.
         is_asked = (wanted.ids >= first) & (wanted.ids <= last)
         rows = np.unique(wanted.ids[is_asked]).astype(np.int64)
     raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes, data_offset=DATA_OFFSET)
@@ -227,22 +227,22 @@ _PATH: Final = Path("rows from other machines")  # in messages, in place of a fi
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalLayout:
-    """Where each of the rows that come will lie. A slot is a place of R bytes; slots count in the order of arrival.
+    """The layout of arriving rows. A slot is a place of R bytes; slots count in the order of arrival.
 
-    A run is what one owner sends in one round: a stretch of ``rows``. It begins on a page, so that slots between two
-    runs may stay empty.
+    A run is one owner's rows of one round: a stretch of ``rows``. It begins on a page, so slots between two runs may be
+    empty.
     """
 
-    rows: NDArray[Any]  # (K,) int32 or int64, ascending, none twice: all rows that come
-    bounds: IdArray  # (Q + 1,) ascending: run q is rows[bounds[q]:bounds[q + 1]], perhaps empty
-    first_slot: IdArray  # (Q,) where each run begins; not ascending: owners take turns
+    rows: NDArray[Any]  # (K,) int32 or int64, ascending, without repeats: all arriving rows
+    bounds: IdArray  # (Q + 1,) ascending: run q is rows[bounds[q]:bounds[q + 1]], may be empty
+    first_slot: IdArray  # (Q,) first slot of each run; not ascending, because owners take turns
     num_slots: int
     row_bytes: int  # R
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivingRows:
-    """The rows of one table that a superbatch misses, on their way."""
+    """One table's missing rows of a superbatch, in transit."""
 
     layout: ArrivalLayout
     source: SweepSource  # brings the pages of all slots, in order, and verifies them
@@ -250,13 +250,13 @@ class ArrivingRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalOrder:
-    """In which order stretches of rows arrive: all that is kept of a layout to read rows back."""
+    """The order in which stretches of rows arrive: the part of a layout that reading back needs."""
 
-    first_row: IdArray  # (Q,) of the runs that have rows, ascending
-    in_turn: IdArray  # (Q,) their numbers, as they arrive
+    first_row: IdArray  # (Q,) first rows of the runs with rows, ascending
+    in_turn: IdArray  # (Q,) their numbers, in the order of arrival
 
     def begins(self, rows: NDArray[Any]) -> IdArray:
-        """Return (Q + 1,) where the rows of each run begin in ``rows``, which ascend and all arrive. Pure."""
+        """Return (Q + 1,) start of each run in ``rows``, which ascend and all arrive. Pure."""
         return np.append(np.searchsorted(rows, self.first_row), len(rows))
 
 
@@ -270,7 +270,7 @@ def order_of(layout: ArrivalLayout) -> ArrivalOrder:
 
 
 def arrival_order(order: ArrivalOrder, rows: IdArray) -> IdArray:
-    """Return (M,) the positions in ``rows`` (M,), which ascend and all arrive, as they arrive. Pure."""
+    """Return (M,) positions in ``rows`` (M,) in the order of arrival; ``rows`` ascend and all arrive. Pure."""
     positions = np.empty(len(rows), np.int64)
     _list_positions(order.begins(rows), order.in_turn, positions)
     return positions
@@ -281,24 +281,24 @@ def slots_of(layout: ArrivalLayout, rows: IdArray) -> NDArray[Any]:
 
     Parameters
     ----------
-    layout : of all that arrives
-    rows : (M,) int64, ascending, none twice
+    layout : layout of all arriving rows
+    rows : (M,) int64, ascending, without repeats
 
     Returns
     -------
-    (M,) int32, or int64 if there are more slots than that counts
+    (M,) int32, or int64 if there are too many slots for int32
 
     Raises
     ------
     PlanError
-        One of them does not arrive.
+        A row does not arrive.
     """
     order = order_of(layout)
     begins, slots = order.begins(rows), np.empty(len(rows), id_dtype(layout.num_slots))
     has_rows = np.diff(layout.bounds) > 0
     missing = 0 if len(rows) else -1
     if len(order.in_turn):
-        begins[0] = 0  # what is before all that arrives is looked for in the first run, in vain
+        begins[0] = 0  # rows before the first arriving one are searched in the first run, and not found
         missing = _list_slots(
             rows,
             begins,
@@ -320,19 +320,19 @@ def slots_of(layout: ArrivalLayout, rows: IdArray) -> NDArray[Any]:
 def collect_arrivals(
     misses: Sequence[IdArray], layout: ArrivalLayout, *, num_rows: int, is_cancelled: Callable[[], bool]
 ) -> WantedRows:
-    """Take the slots of each batch's rows, in the order of arrival, and mark their pages.
+    """Collect the slots of each batch's rows, in the order of arrival, and mark their pages.
 
     Parameters
     ----------
-    misses : S arrays of row ids, ascending, none twice
-    layout : of all that arrives
+    misses : S arrays with row ids, ascending, without repeats
+    layout : layout for all arriving rows
     num_rows : N
-    is_cancelled : looked at before each batch
+    is_cancelled : tested before each batch
 
     Raises
     ------
     PlanError, ShapeError, ChannelClosedError
-        As `slots_of` and `collect_rows`.
+        As in `slots_of` and `collect_rows`.
     """
 
     def place(rows: IdArray) -> NDArray[Any]:
@@ -349,12 +349,12 @@ def collect_arrivals(
 
 
 def stored_arrivals(stored: StoredRows, layout: ArrivalLayout) -> StoredRows:
-    """Return how rows lie in what arrives, in place of the file of ``stored``. Pure.
+    """Return the description of arriving rows, in place of the file of ``stored``. Pure.
 
     Raises
     ------
     PlanError
-        They are not of the same length.
+        The rows have different lengths.
     """
     if layout.row_bytes != stored.row_bytes:
         raise PlanError(
@@ -365,7 +365,7 @@ def stored_arrivals(stored: StoredRows, layout: ArrivalLayout) -> StoredRows:
         stored,
         path=_PATH,
         num_rows=layout.num_slots,
-        checksums=np.empty(0, np.uint64),  # whoever brings the pages has compared them
+        checksums=np.empty(0, np.uint64),  # the source has verified the pages
         held=None,
     )
 
@@ -390,16 +390,16 @@ def _list_slots(
     first_slot: IdArray,
     slots: NDArray[Any],
 ) -> int:
-    """Write the slots of ``rows``, run after run; return the position of a row that does not arrive, or -1.
+    """Write the slots of ``rows``, run after run. Return the position of a row that does not arrive, or -1.
 
     Parameters
     ----------
     rows : (M,) ascending
-    begins : (Q + 1,) where those of each run begin
-    in_turn : (Q,) runs as they arrive
-    arriving : (K,) all that arrive, ascending
-    first, past : (Q,) where those of each run begin and end
-    first_slot : (Q,) of each run
+    begins : (Q + 1,) start of each run's rows in ``rows``
+    in_turn : (Q,) runs in the order of arrival
+    arriving : (K,) all arriving rows, ascending
+    first, past : (Q,) begin and end of each run in ``arriving``
+    first_slot : (Q,) first slot of each run
     slots : (M,) written
     """
     count = 0

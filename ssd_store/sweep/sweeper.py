@@ -1,8 +1,8 @@
-"""One pass over a store's file that brings wanted rows, batch by batch, to another place.
+"""One pass over a store's file that brings the needed rows, batch by batch, to another place.
 
-The pages that hold wanted rows are read once, in file order, merged over small holes, with many requests in flight;
-each row is then dealt out to every batch that wants it. A `SweepSource` brings bytes that the file lacks here, in the
-same order.
+The pages with needed rows are read once, in file order, merged over small holes, with many requests in flight. Each row
+is then dealt out to every batch that needs it. A `SweepSource` brings bytes that the file lacks here, in the same
+order.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ if TYPE_CHECKING:
 
 
 EXTENT_BYTES: Final = 128 * 1024  # stays in a core's cache between its checksum and its copies
-_BROUGHT_BYTES: Final = 2**20  # of an extent that a source brings: each is a call of Python
+_BROUGHT_BYTES: Final = 2**20  # of an extent from a source, because each extent is a Python call
 MAX_RING_BYTES: Final = 4 * 2**20
 MIN_RING_BYTES: Final = 2**20
 MAX_PIECE_BYTES: Final = 64 * 1024  # larger ones gain nothing
-_STEP_BYTES: Final = 4 * 2**20  # dealt out between two looks at `is_cancelled`: a few milliseconds
-_SPARE_SHARE: Final = 4  # one piece in flight for so many batches
+_STEP_BYTES: Final = 4 * 2**20  # dealt out between two tests of `is_cancelled`: a few milliseconds
+_SPARE_SHARE: Final = 4  # one piece in flight for this many batches
 _MIN_SPARE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepBuffers:
-    """How the memory of a sweep is shared out."""
+    """The division of a sweep's memory."""
 
-    ring_bytes: int  # extents that were read
+    ring_bytes: int  # for extents that were read
     piece_bytes: int
     num_pieces: int
 
 
 def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
-    """Share memory out between the extents that are read and the pieces that batches write. Pure.
+    """Divide memory among the extents to read and the batches' pieces. Pure.
 
     Pieces of up to 64 KiB, one for each batch and a quarter more; smaller ones, of at least a page, when there are
     many batches.
@@ -94,11 +94,11 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
     BudgetError
         The memory is too small.
     """
-    # Pieces get most of it: they are what a device writes at once, and small writes are slow.
+    # Pieces get most of it: they are the writes to the device, and small writes are slow.
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // 4))
     wanted = num_pieces(num_batches)
     piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
-    if piece < 4 * ALIGNMENT:  # many batches: rather short of extents than of pieces
+    if piece < 4 * ALIGNMENT:  # with many batches, extents run short before pieces do
         ring = MIN_RING_BYTES
         piece = (memory_bytes - ring) // wanted // ALIGNMENT * ALIGNMENT
     if piece < ALIGNMENT:
@@ -107,43 +107,43 @@ def plan_buffers(num_batches: int, memory_bytes: int) -> SweepBuffers:
             f"{memory_bytes} are allowed; raise memory_budget or use smaller superbatches"
         )
     piece = min(piece, MAX_PIECE_BYTES)
-    ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # what is left goes to both
+    ring += (memory_bytes - ring - wanted * piece) // 2 // ALIGNMENT * ALIGNMENT  # the rest goes to both
     return SweepBuffers(ring_bytes=ring, piece_bytes=piece, num_pieces=(memory_bytes - ring) // piece)
 
 
 def num_pieces(num_batches: int) -> int:
-    """Return how many pieces are wanted: each batch holds one that is not full, and others are being written. Pure."""
+    """Return the number of pieces: an unfilled one per batch, and spare ones that are being written. Pure."""
     return num_batches + max(_MIN_SPARE, num_batches // _SPARE_SHARE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepCost:
-    """What a sweep moved."""
+    """The bytes and requests of a sweep."""
 
-    read: ReadStats  # rows: those dealt out
+    read: ReadStats  # rows: the rows dealt out
     writes: int  # requests
     bytes_written: int
     bytes_brought: int = 0  # by a source, in place of reads
 
 
 class Sweeper:
-    """A lane of its own on a store's file. Owns a descriptor, a ring or threads until `close`; one sweep at a time.
+    """A separate lane on a store's file. Owns a descriptor, a ring or threads until `close`; one sweep at a time.
 
     Parameters
     ----------
-    stored : the rows to sweep
+    stored : the rows' description to sweep
     memory : page-aligned buffers, which the sweeper keeps
-    file : the open file, which it owns from here on; None: ``stored`` opens it
-    gap_bytes : longest hole between two wanted pages that is read through; defaults to what the remembered
-        profile of the device says
-    is_real : False if the files are to be written through their own system calls only, as tests do
+    file : the open file, which the sweeper then owns. None means that ``stored`` opens it.
+    gap_bytes : longest hole between two needed pages that is bridged; defaults to the value in the device's remembered
+        profile
+    is_real : False if the files are written only through their own system calls, as in tests
 
     Raises
     ------
     StoreOpenError
-        The file cannot be opened, or is not the one that the store has open.
+        The file cannot be opened, or differs from the store's open file.
     ConfigError
-        The store was opened with ``io="uring"``, and there is no second ring.
+        The store was opened with ``io="uring"``, and a second ring is not available.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Sweeper:
 
     @property
     def is_direct(self) -> bool:
-        """Whether reads go around the page cache."""
+        """Reads bypass the page cache."""
         return self._file.is_direct
 
     @property
@@ -191,7 +191,7 @@ class Sweeper:
 
     @property
     def backend(self) -> str:
-        """How requests are made: "uring", "threads" or "plain"."""
+        """Method of requests: "uring", "threads" or "plain"."""
         return self._driver.name if self._driver else "closed"
 
     def to_memory(
@@ -202,26 +202,26 @@ class Sweeper:
         is_cancelled: Callable[[], bool],
         source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
-        """Bring the rows of a single batch, as stored, into memory.
+        """Bring the rows of a single batch, in stored form, into memory.
 
         Parameters
         ----------
         wanted : the rows of one batch
         out : uint8, page-aligned and longer than the rows: it is one piece, and a full piece would be written
-        is_cancelled : looked at every few milliseconds
-        source : brings the pages of the file; or rows that arrive in place of the file, of which ``wanted`` are slots.
-            It stays the caller's. None: the file is read, as far as its `OsIO` knows no source
+        is_cancelled : tested every few milliseconds
+        source : source of the file's pages, or arriving rows in place of the file, with slots in ``wanted``. The caller
+            owns it. None reads the file, through the source of its `OsIO` if there is one.
 
         Raises
         ------
         StoreReadError, TruncatedStoreError, ChecksumError
-            As `FeatureStore.read_into`.
+            As in `FeatureStore.read_into`.
         ChannelClosedError
             ``is_cancelled`` returned true.
         GloaderError
-            What brings the pages failed, as it says.
+            The error of the source.
         """
-        # One piece that never fills: the rows are dealt to their place, and nothing is written.
+        # One piece that never fills: the rows go to their place, and nothing is written.
         buffers = SweepBuffers(ring_bytes=self._memory.nbytes, piece_bytes=out.nbytes, num_pieces=1)
         nowhere = np.zeros(1, np.int64)
         with self._content(wanted, source) as content:
@@ -248,18 +248,18 @@ class Sweeper:
         is_cancelled: Callable[[], bool],
         source: SweepSource | ArrivingRows | None = None,
     ) -> SweepCost:
-        """Write each batch's rows, as stored, one after the other to its region of a file.
+        """Write each batch's rows, in stored form, one after another to its region of a file.
 
         Parameters
         ----------
         wanted : the rows of S batches, or of other owners
-        targets : (S,) the file of each batch; None: it has no rows
-        starts : (S,) byte of that file at which its region starts
-        sums : receives the checksums of the pages written
-        first_page : (S,) where those of each batch start
-        label : who wants the rows, for messages; a number follows it, as in "superbatch 3, batch 5"
-        is_cancelled : looked at every few milliseconds
-        source : as of `to_memory`
+        targets : (S,) file of each batch, None for a batch without rows
+        starts : (S,) offset of each region in its file, in bytes
+        sums : receives the checksums of the written pages
+        first_page : (S,) start of each batch's checksums
+        label : name of the rows' owner in messages; a number follows, as in "superbatch 3, batch 5"
+        is_cancelled : tested every few milliseconds
+        source : as in `to_memory`
 
         Raises
         ------
@@ -268,7 +268,7 @@ class Sweeper:
         SpillError
             The device of ``targets`` is full or fails.
         StoreReadError, TruncatedStoreError, ChecksumError, ChannelClosedError, GloaderError
-            As `to_memory`.
+            As in `to_memory`.
         """
         buffers = plan_buffers(wanted.counts.shape[0], self._memory.nbytes)
         pieces = self._memory[buffers.ring_bytes :]
@@ -294,7 +294,7 @@ class Sweeper:
         wanted: WantedRows | WantedPositions,
         source: SweepSource | ArrivingRows | None,
     ) -> Iterator[SweepContent]:
-        """Lend what a sweep reads for as long as the block lasts."""
+        """Lend the sweep's input for the duration of the block."""
         stored = self._stored
         if self._driver is None:
             raise StoreError(f"{stored.path}: the lane of this sweep is closed")
@@ -335,7 +335,7 @@ class Sweeper:
             checksums=stored.checksums,
             format_version=stored.format_version,
             max_bytes=max_bytes,
-            # Of a source no device reads a hole: to ask once more would take longer than to copy it.
+            # A source reads no holes from a device, and another request would take longer than copying the hole.
             gap_bytes=gap_bytes if content.source is None else max_bytes,
             ring=ring,
             ring_words=ring.view(np.uint64),
@@ -383,20 +383,20 @@ class Sweeper:
                 if status == READ_CARE and source is not None:
                     bring(source, sweep, is_cancelled)
                 elif status in (READ_CARE, WRITE_CARE):
-                    # A careful request may fall back from O_DIRECT, and so exchange a descriptor that others use.
+                    # A careful request may fall back from O_DIRECT, and so replace a shared descriptor.
                     driver.settle(sweep)
                     care = _read_carefully if status == READ_CARE else _write_carefully
                     care(sweep, files, self._stored.os_io)
             supply.require_end(sweep)
         except BaseException:
-            # Whatever happened, nothing may be in flight into buffers and files that the caller now takes away.
+            # After any error, no request may be in flight into buffers and files that the caller now takes away.
             driver.settle(sweep)
             raise
         return _cost(sweep, supply.num_rows, is_brought=source is not None)
 
 
 def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
-    """Read the extent at the head, whatever it takes."""
+    """Read the extent at the head, in as many requests as needed."""
     slot = int(sweep.state[kernels.HEAD]) % sweep.extents.shape[1]
     start, length, at, _, _ = sweep.extents[:, slot].tolist()
     if files.file is None:
@@ -406,7 +406,7 @@ def _read_carefully(sweep: Sweep, files: SweepFiles, _os_io: OsIO) -> None:
 
 
 def _write_carefully(sweep: Sweep, files: SweepFiles, os_io: OsIO) -> None:
-    """Write the pieces whose write failed, whatever it takes."""
+    """Repeat the failed writes, in as many requests as needed."""
     while sweep.state[kernels.NUM_FAILED]:
         sweep.state[kernels.NUM_FAILED] -= 1
         piece = int(sweep.failed[sweep.state[kernels.NUM_FAILED]])

@@ -1,4 +1,4 @@
-"""The rows that a sweep brings to each batch, four bytes each, and the pages of the file that hold them."""
+"""The rows that a sweep brings to each batch, four bytes each, and the pages of the file that hold these rows."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class WantedRows:
-    """The missing rows of S batches, one list after the other, and the pages that hold any of them."""
+    """The missing rows of S batches, one list after another, and the pages that hold them."""
 
-    ids: NDArray[Any]  # (K,) int32, or int64 if the store has more rows than that counts
-    bounds: IdArray  # (S + 1,) where each batch starts in `ids`
-    pages: NDArray[np.uint64]  # a bit for each page of the store's file
+    ids: NDArray[Any]  # (K,) int32, or int64 if the store has too many rows for int32
+    bounds: IdArray  # (S + 1,) start of each batch in `ids`
+    pages: NDArray[np.uint64]  # one bit per page of the store's file
     num_pages: int  # P
-    digests: NDArray[np.uint64]  # (S,) of each batch's rows, see `rows_digest`
+    digests: NDArray[np.uint64]  # (S,) digest of each batch's rows, see `rows_digest`
 
     @property
     def counts(self) -> IdArray:
@@ -41,13 +41,13 @@ class WantedRows:
 def collect_rows(
     misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
 ) -> WantedRows:
-    """Take each batch's rows, once, and mark their pages.
+    """Collect each batch's rows, once, and mark their pages.
 
     Parameters
     ----------
-    misses : S arrays of row ids, ascending, none twice
+    misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : N and R of the store
-    is_cancelled : looked at before each batch
+    is_cancelled : tested before each batch
 
     Raises
     ------
@@ -79,15 +79,15 @@ def collect_places(
     row_bytes: int,
     is_cancelled: Callable[[], bool],
 ) -> WantedRows:
-    """Take the places of each batch's rows in what is swept, once, and mark their pages; raises as `collect_rows`.
+    """Collect the places of each batch's rows in the swept file, once, and mark their pages; raises as `collect_rows`.
 
     Parameters
     ----------
-    misses : S arrays of row ids, ascending, none twice
-    place : returns the places of ascending rows, ascending as well
-    num_rows, num_places : N, and how many places there are
+    misses : S arrays with row ids, ascending, without repeats
+    place : returns the places of ascending rows, also ascending
+    num_rows, num_places : N, and the number of places
     row_bytes : R
-    is_cancelled : looked at before each batch
+    is_cancelled : tested before each batch
     """
     num_pages = -(-num_places * row_bytes // ALIGNMENT)
     ids = np.empty(0, id_dtype(num_places))
@@ -96,10 +96,10 @@ def collect_places(
     digests = np.empty(len(misses), np.uint64)
     for batch in range(len(misses)):
         require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
-        # Taken from the plan once: the list is decoded as it is asked for, and these four bytes a row are kept.
+        # Taken from the plan once: each access decodes the list, and these four bytes per row are kept.
         rows = checked_rows(misses[batch], batch, num_rows)
         start, end = int(bounds[batch]), int(bounds[batch]) + rows.shape[0]
-        # Grown in place, by the system's page tables and not by a copy; at first for as many rows in every batch.
+        # Grown in place, by the system's page tables and not by a copy. The first size assumes equal batches.
         if end > ids.shape[0]:
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
         ids[start:end] = place(rows)
@@ -113,15 +113,15 @@ def collect_places(
 def collect_union(
     misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
 ) -> WantedRows:
-    """Take the rows that any batch misses, each once, as those of one batch; raises as `collect_rows`.
+    """Collect the rows that any batch misses, each once, as the rows of one batch; raises as `collect_rows`.
 
     Parameters
     ----------
-    misses : S arrays of row ids, ascending, none twice
+    misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : N and R of the store
-    is_cancelled : looked at before each batch
+    is_cancelled : tested before each batch
     """
-    # A bitmap of rows sorts and merges in one pass, whatever S is.
+    # A bitmap of rows sorts and merges in one pass, for any S.
     bits = empty_bits(num_rows)
     for batch in range(len(misses)):
         require_going(is_cancelled, f"collecting the missing rows of batch {batch}")
@@ -141,12 +141,12 @@ def collect_union(
 
 
 def require_going(is_cancelled: Callable[[], bool], what: str) -> None:
-    """Raise `ChannelClosedError` if ``is_cancelled`` says so.
+    """Raise `ChannelClosedError` if ``is_cancelled`` returns true.
 
     Raises
     ------
     ChannelClosedError
-        It does.
+        ``is_cancelled`` returned true.
     """
     if is_cancelled():
         raise ChannelClosedError(f"{what} was cancelled")
@@ -169,7 +169,7 @@ def checked_rows(rows: IdArray, batch: int, num_rows: int) -> IdArray:
     Raises
     ------
     ShapeError
-        They are not integers in range that ascend, none twice.
+        The rows are not ascending integers in range without repeats.
     """
     ids = as_ids(rows, noun=f"batch {batch}: missing rows", error=ShapeError)
     wrong = first_wrong(ids, num_rows)
@@ -182,7 +182,7 @@ def checked_rows(rows: IdArray, batch: int, num_rows: int) -> IdArray:
 
 
 def rows_digest(rows: IdArray) -> np.uint64:
-    """Return 64 bits that other rows (M,) int64, or another order of them, do not have. Pure."""
+    """Return a 64-bit digest of rows (M,) int64, which depends on their order. Pure."""
     with np.errstate(over="ignore"):  # interpreted hashes wrap around
         return np.uint64(extend_digest(np.uint64(rows.shape[0]), rows.view(np.uint64)))
 
@@ -192,7 +192,7 @@ def first_at_least(ids: NDArray[Any], begin: int, end: int, row: int) -> int:
     """Return the first position from ``begin`` on whose id is ``row`` or more, or ``end``; ids ascend."""
     step = np.int64(1)
     low, high = np.int64(begin), np.int64(begin)
-    # Leaps that double, then halves: rows are asked for in order, so the next one is near.
+    # Steps that double, then halve: rows are searched in order, so the next one is near.
     while high < end and ids[high] < row:
         low = high + 1
         high += step
@@ -220,11 +220,11 @@ def first_wrong(rows: IdArray, num_rows: int) -> int:
 
 @njit(cache=True, nogil=True)
 def mark_pages(ids: NDArray[Any], row_bytes: int, pages: NDArray[np.uint64]) -> None:
-    """Set the bits of the pages that hold any byte of the rows ``ids``, which ascend."""
+    """Set the bits of all pages that hold a byte of the ascending rows ``ids``."""
     page = np.int64(0)
     for i in range(ids.shape[0]):
         first = np.int64(ids[i]) * row_bytes
-        # Rows ascend: a page is marked once, and a wide row marks all of its own.
+        # Rows ascend, so a page is marked once, and a wide row marks all of its pages.
         page = max(page, first // ALIGNMENT)
         past = (first + row_bytes - 1) // ALIGNMENT + 1
         while page < past:
@@ -241,7 +241,7 @@ def mark_rows(rows: IdArray, bits: NDArray[np.uint64]) -> None:
 
 @njit(cache=True, nogil=True)
 def count_bits(bits: NDArray[np.uint64]) -> int:
-    """Return how many bits are set."""
+    """Return the number of set bits."""
     count = 0
     for word in bits:
         left = word
@@ -272,7 +272,7 @@ def next_bit(bits: NDArray[np.uint64], start: int, limit: int) -> int:
     at = np.int64(start)
     while at < limit:
         word = bits[at >> 6] >> np.uint64(at & 63)
-        # Holes are long where misses are few: 64 pages at a step.
+        # With few misses holes are long, so a step skips 64 pages.
         if word == np.uint64(0):
             at = (at | 63) + 1
             continue

@@ -1,1 +1,1 @@
-"""Writers: arrays into a new directory that appears whole or not at all."""
+"""Writers: arrays into a new directory that appears completely or not at all."""

@@ -1,4 +1,4 @@
-"""The writer of one array of known shape, row by row, into a file of the format.
+"""The writer for one array with known shape, row by row, into a file of the format.
 
 `PageFile` writes the header page and then whole 4 KiB pages; `ArrayWriter` fills it with rows.
 """
@@ -36,20 +36,20 @@ BUFFER_BYTES: Final = 4 * 2**20
 class PageFile:
     """Appends bytes to a new file through an aligned buffer. Owns its descriptor and buffers until `finish` or `abort`.
 
-    What does not fit the buffer is written past the page cache where the file system allows it, by a thread, while a
-    second buffer is filled: nobody reads it soon, it would evict what others have there, and memory that the system
-    must find for it costs more than the write. A smaller file stays in the cache.
+    A thread writes full buffers while a second buffer is filled, without the page cache if the file system allows it.
+    The bytes are not needed soon; in the cache they would evict other programs' pages, and memory for them costs more
+    than the write. A file smaller than the buffer stays in the cache.
 
-    Raises `OSError` as the system does, for a write perhaps one call later; a failed file must be aborted.
+    Raises the system's `OSError`, for a write perhaps one call later; a failed file must be aborted.
 
     Parameters
     ----------
-    path : of a file that does not exist yet
+    path : a file that does not exist yet
     header : the bytes before the data
-    on_pages : sees every page of data, in order, just before it is written
-    kept : the first page of data that is written, and the page behind the last; the others leave a hole in the file,
-        which has its full size all the same. None: every page is written
-    buffer_bytes : whole pages
+    on_pages : receives every page of data, in order, just before it is written
+    kept : first page of data to write, and the page after the last. The other pages are a hole in the file, which has
+        its full size all the same. None means that every page is written.
+    buffer_bytes : size of the buffer, whole pages
     """
 
     __slots__ = (
@@ -80,7 +80,7 @@ class PageFile:
         self._os_io = os_io
         self._on_pages = on_pages
         self._header_bytes = len(header)
-        # As bytes behind the header, of which so many were handed on to be written.
+        # Bytes after the header that were passed on for writing.
         self._kept = None if kept is None else (kept[0] * PAGE_BYTES, kept[1] * PAGE_BYTES)
         self._num_bytes = 0
         self._buffer = aligned_bytes(buffer_bytes)
@@ -93,7 +93,7 @@ class PageFile:
         try:
             write_full(self._fd, memoryview(header), os_io=os_io)
             if self._kept is not None:
-                # Once: what is kept lies in one stretch, and is written from here on.
+                # Once, because the kept pages are consecutive, and all writes follow here.
                 os_io.seek(self._fd, self._header_bytes + self._kept[0])
         except BaseException:
             self.abort()
@@ -101,7 +101,7 @@ class PageFile:
 
     def append(self, data: NDArray[np.uint8]) -> None:
         """Add the bytes ``data`` (n,)."""
-        # Through the buffer, however small the chunk: the device sees whole buffers, and `on_pages` whole pages.
+        # Through the buffer for any chunk size: the device sees whole buffers, and `on_pages` whole pages.
         done = 0
         while done < data.size:
             count = min(data.size - done, self._buffer.size - self._filled)
@@ -112,7 +112,7 @@ class PageFile:
                 self._flush_behind()
 
     def write_out(self) -> None:
-        """Pad to whole pages with zeros and write what is buffered; nothing can be added afterwards."""
+        """Pad to whole pages with zeros and write the buffer. Nothing can be added afterwards."""
         padded = -(-self._filled // PAGE_BYTES) * PAGE_BYTES
         self._buffer[self._filled : padded] = 0
         self._filled = padded
@@ -123,17 +123,17 @@ class PageFile:
             self._os_io.truncate(self._fd, self._header_bytes + self._num_bytes)
 
     def finish(self) -> None:
-        """Force the content to the device and close. A failing fsync is final and never repeated."""
+        """Force the content to the device and close. A failed fsync is final and never repeated."""
         # After a failed fsync the kernel may have dropped the pages, and a second one would find nothing to write.
         self._end_thread()
         self._os_io.fsync(self._fd)
-        # The close is checked too: some network file systems report a full disk only now.
+        # The close is checked too, because some network file systems report a full disk only now.
         fd, self._fd = self._fd, -1
         self._os_io.close(fd)
         self._drop_buffers()
 
     def abort(self) -> None:
-        """Close without a promise about the content. Idempotent."""
+        """Close without any guarantee for the content. Idempotent."""
         with uninterrupted():
             self._end_thread()
             if self._fd >= 0:
@@ -142,7 +142,7 @@ class PageFile:
             self._drop_buffers()
 
     def _take_pages(self) -> NDArray[np.uint8]:
-        """Return what is to be written of what is buffered, and take note of its pages."""
+        """Return the buffered pages to write, after recording them."""
         pages, self._filled = self._buffer[: self._filled], 0
         if pages.size and self._on_pages is not None:
             self._on_pages(pages)
@@ -153,10 +153,10 @@ class PageFile:
         return pages[max(self._kept[0] - first, 0) : max(self._kept[1] - first, 0)]
 
     def _flush_behind(self) -> None:
-        """Have the full buffer written while the other one is filled."""
+        """Write the full buffer in the thread while the other one is filled."""
         pages = self._take_pages()
         if self._spare is None:
-            # Every write is of whole pages at their place: the header, full buffers, and at the end a part of one.
+            # All writes are whole pages at their place: the header, full buffers, and at the end a part of one.
             with contextlib.suppress(OSError):
                 self._os_io.set_direct(self._fd, is_direct=True)
                 self._is_direct = True
@@ -169,7 +169,7 @@ class PageFile:
         self._buffer, self._spare = self._spare, self._buffer
 
     def _settle(self) -> None:
-        """Wait for the last buffer, and raise what its write raised."""
+        """Wait for the write of the last buffer, and raise its error."""
         written, self._written = self._written, None
         if written is not None:
             written.result()
@@ -180,11 +180,11 @@ class PageFile:
             self._pool = None
 
     def _drop_buffers(self) -> None:
-        # Not left to whoever drops the file: a directory keeps all of its writers until it is committed.
+        # Dropped here and not with the object, because a directory keeps all its writers until the commit.
         self._buffer, self._spare = aligned_bytes(0), None
 
     def _write(self, data: memoryview) -> None:
-        if not len(data):  # of pages that leave a hole nothing is written
+        if not len(data):  # pages in a hole are not written
             return
         if self._is_direct:
             done = 0
@@ -194,7 +194,7 @@ class PageFile:
                 # Some file systems refuse the first write, not the flag.
                 if error.errno not in {errno.EINTR, errno.EINVAL}:
                     raise
-            # What a short write leaves may begin where O_DIRECT cannot go on.
+            # The rest after a short write may begin at an offset that O_DIRECT refuses.
             if done < len(data):
                 self._os_io.set_direct(self._fd, is_direct=False)
                 self._is_direct = False
@@ -208,15 +208,15 @@ _PAGES_BUFFER_BYTES: Final = 64 * 2**10
 class ArrayWriter:
     """Appends rows, in order, to an array in a new directory and keeps a checksum of each page; `close` completes it.
 
-    Memory is two buffers, whatever the array's size. Use it in a ``with`` block or call `close`. Not
+    It takes memory for two buffers, for an array of any size. Use it in a ``with`` block or call `close`. Not
     thread-safe.
 
     Parameters
     ----------
-    folder : that of the directory; the folder of the array's files is there
+    folder : the directory's folder; the folder of the array's files exists
     name, dtype, shape : as in `ArrayRecord`
-    held : the rows whose pages are written, in a file of full size; all rows are appended and have their checksums.
-        None: all are written
+    held : rows whose pages are written, in a file of full size. All rows are appended and have checksums. None means
+        that all are written.
     on_close : receives the record of the completed array
     """
 
@@ -241,13 +241,13 @@ class ArrayWriter:
         self._os_io = os_io
         self._on_close = on_close
         self._is_open = True
-        # Computed while the bytes pass, so that nothing is read back.
+        # Computed during the writes, so that nothing is read back.
         self._digest = Digest()
         self._checksums = np.empty(BUFFER_BYTES // PAGE_BYTES, dtype=np.uint64)
         self._num_bytes = data_bytes(dtype, shape)
         self._files: list[PageFile] = []
         with self._errors("creating the file"):
-            # Two files: if the second cannot be made, the first one's descriptor must go.
+            # Two files: if the second cannot be created, the first one's descriptor must be closed.
             try:
                 self._open_files(folder)
             except BaseException:
@@ -256,17 +256,17 @@ class ArrayWriter:
 
     @property
     def path(self) -> Path:
-        """The file, where it lies until the commit; whole once the writer is closed."""
+        """The file at its place until the commit; complete after closing the writer."""
         return self._path
 
     @property
     def file_bytes(self) -> int:
-        """Bytes that the array's files take on disk."""
+        """The array's bytes on disk."""
         return disk_bytes(self.dtype, self.shape, self.held)
 
     @property
     def unwritten_bytes(self) -> int:
-        """Bytes of rows that are still to come and will be written."""
+        """Row bytes still to come that will be written."""
         first, past = (0, self.shape[0]) if self.held is None else (self.held.first, self.held.past)
         return max(past - max(first, self.rows_written), 0) * data_bytes(self.dtype, self.shape[1:])
 
@@ -291,9 +291,9 @@ class ArrayWriter:
         Raises
         ------
         ShapeError
-            Fewer rows came than the shape says.
+            Fewer rows arrived than ``shape`` gives.
         StoreWriteError
-            The device refuses; nothing will be committed.
+            The device refuses; there will be no commit.
         """
         if not self._is_open:
             return
@@ -307,11 +307,11 @@ class ArrayWriter:
                 self._complete()
         finally:
             self.abort()
-        # Only now: an array without a record is one that was given up, and stops the commit.
+        # Only now: an array without a record was abandoned, and stops the commit.
         self._on_close(self._record())
 
     def abort(self) -> None:
-        """Give the array up without completing it. Idempotent."""
+        """Abandon the array. Idempotent."""
         self._is_open = False
         for file in self._files:
             file.abort()
@@ -346,7 +346,7 @@ class ArrayWriter:
         self._files[1].append(checksums.view(np.uint8))
 
     def _complete(self) -> None:
-        for file in self._files:  # the data first: writing it appends to the checksums
+        for file in self._files:  # the data first, because writing it appends to the checksums
             file.write_out()
         self._os_io.kill_point("writer.after_data_write")
         # All writes before the first fsync, so that the device may order them.
@@ -386,12 +386,12 @@ class ArrayWriter:
 
 
 def disk_bytes(dtype: str, shape: tuple[int, ...], held: HeldRows | None = None) -> int:
-    """Return the bytes that an array and its page checksums take on disk. Pure.
+    """Return the bytes of an array and its page checksums on disk. Pure.
 
     Parameters
     ----------
     dtype, shape : as in `ArrayRecord`
-    held : the rows that are written; None: all
+    held : written rows. None means all rows.
     """
     num_bytes = data_bytes(dtype, shape)
     written = num_bytes

@@ -1,7 +1,7 @@
-"""Files that appear complete or not at all, and folders that one process at a time holds.
+"""Files that appear completely or not at all, and folders that one process at a time holds.
 
-A file is written beside its name, forced to the device, then renamed. `LockedFolder` is the private folder of one
-process beside a target; its lock ends with the process.
+A file is written next to its final name, forced to the device, then renamed. `LockedFolder` is the private folder of
+one process next to a target; its lock ends with the process.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _LOCKS: Final = Path("/proc/locks")
 
 
 class LockedFolder:
-    """An empty folder that this process alone works in, from `acquire` until `release` or `remove`.
+    """An empty folder for this process alone, from `acquire` until `release` or `remove`.
 
-    The lock is on the folder itself, so it leaves no file behind, ends with the process, and travels with the
-    folder when that is renamed. What a dead process left in the folder is removed.
+    The lock is on the folder itself, so it leaves no file behind, ends with the process, and moves with the folder at a
+    rename. Files of a dead process in the folder are removed.
     """
 
     __slots__ = ("_fd", "_os_io", "path")
@@ -46,7 +46,7 @@ class LockedFolder:
         self._fd = -1
 
     def acquire(self) -> None:
-        """Create the folder, or take over the one of a dead process.
+        """Create the folder, or take over a dead process's one.
 
         Raises
         ------
@@ -56,30 +56,30 @@ class LockedFolder:
             The file system refuses.
         """
         try:
-            # A signal between the lock and the line that keeps its descriptor would leave it held for good.
+            # A signal between the lock and the line that stores its descriptor would leave it held for good.
             with uninterrupted():
                 self._acquire()
-            # Outside: a dead creator may have left much, and removing it may be interrupted.
+            # Outside, because removing a dead creator's files may take long and be interrupted.
             empty_folder(self.path, os_io=self._os_io)
         except BaseException:
             self.remove()
             raise
 
     def release(self) -> None:
-        """Give the lock up and leave the folder, which by now has another name. Idempotent."""
+        """Release the lock and leave the folder, which now has another name. Idempotent."""
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             close_quietly(fd, os_io=self._os_io)
 
     def remove(self) -> None:
-        """Remove the folder, then give the lock up. Idempotent.
+        """Remove the folder, then release the lock. Idempotent.
 
         Raises
         ------
         OSError
             The folder cannot be removed; the next process to come here removes it.
         """
-        # In this order: without the lock, another process could take the folder over while it is removed.
+        # In this order: without the lock, another process could take over the folder during its removal.
         try:
             if self._fd >= 0:
                 remove_tree(self.path, os_io=self._os_io)
@@ -87,19 +87,19 @@ class LockedFolder:
             self.release()
 
     def _acquire(self) -> None:
-        # The folder may be renamed or removed between its creation and its lock; then the name is free again.
+        # The folder may be renamed or removed between its creation and its lock. Then the name is free again.
         for _ in range(_ATTEMPTS):
             if self._try_acquire():
                 return
         raise StoreLockedError(f"{self.path}: other processes create and finish here all the time; try again")
 
     def _try_acquire(self) -> bool:
-        """Lock the folder; False if it was renamed or removed meanwhile."""
+        """Lock the folder. Return False if it was renamed or removed meanwhile."""
         is_created = _make_folder(self.path, self._os_io)
         try:
             fd = lock_folder(self.path, os_io=self._os_io)
             try:
-                # The lock is on what was opened; only the folder that has the name now is worth it.
+                # The lock is on the opened folder, which must still be the one at the path.
                 is_same = os.path.samestat(self._os_io.fstat(fd), self._os_io.stat(self.path))
             except BaseException:
                 close_quietly(fd, os_io=self._os_io)
@@ -123,11 +123,11 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
     Raises
     ------
     StoreLockedError
-        Another process holds it.
+        Another process holds the lock.
     OSError
-        There is no such folder, or the file system knows no locks.
+        There is no such folder, or the file system does not support locks.
     """
-    # On the folder itself: a lock file would be left behind, and would not move with a rename.
+    # On the folder itself, because a lock file would be left behind, and would not move with a rename.
     fd = os_io.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -143,7 +143,7 @@ def lock_folder(path: Path, *, os_io: OsIO = REAL_OS) -> int:
 
 
 def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
-    """Return the process that holds the lock of `lock_folder`; None where the system does not say."""
+    """Return the process that holds the lock of `lock_folder`, or None if the system does not report it."""
     try:
         status = os_io.stat(path)
         lines = _LOCKS.read_text("ascii").splitlines()
@@ -153,7 +153,7 @@ def holder_of(path: Path, *, os_io: OsIO = REAL_OS) -> int | None:
     name = f"{os.major(device):02x}:{os.minor(device):02x}:{status.st_ino}"
     fields = (line.split() for line in lines)
     pids = [int(field[4]) for field in fields if len(field) > 5 and field[1] == "FLOCK" and field[5] == name]
-    # 0: of a process that this container does not see.
+    # 0 stands for a process outside this container.
     return next((pid for pid in pids if pid > 0), None)
 
 
@@ -167,7 +167,7 @@ def empty_folder(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def remove_tree(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Remove a folder; one failure is tried again, since nothing but space is lost by trying."""
+    """Remove a folder. One failure is retried, because only space is at stake."""
     try:
         os_io.rmtree(path)
     except FileNotFoundError:
@@ -186,8 +186,8 @@ def _make_folder(path: Path, os_io: OsIO) -> bool:
 
 _LOG = logging.getLogger(__name__)
 
-_NAMES = 100  # tried for a draft; a taken one is somebody's mischief or a chance of 1 in 2^64
-# O_NOFOLLOW says what O_EXCL implies, for file systems that know the one and not the other.
+_NAMES = 100  # attempts for a draft's name; a taken one is an attack or has a chance of 1 in 2^64
+# O_EXCL implies O_NOFOLLOW, but some file systems support only one of them.
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
 _KINDS = {
     stat.S_IFDIR: "a folder",
@@ -200,19 +200,19 @@ _KINDS = {
 
 
 def write_atomically(path: Path, content: bytes | memoryview, *, os_io: OsIO = REAL_OS) -> None:
-    """Replace ``path`` by a file with ``content``, or leave it as it was; see `write_chunks_atomically`.
+    """Replace ``path`` by a file with ``content``. On an error the old file stays; see `write_chunks_atomically`.
 
     Parameters
     ----------
-    path : the file, in a folder that exists
+    path : the file, in an existing folder
     content : all of its bytes
 
     Raises
     ------
     StoreExistsError
-        There is something at ``path`` that is no regular file.
+        ``path`` exists and is no regular file.
     StoreWriteError
-        Writing failed; the message says needed and free bytes where the disk is full.
+        Writing failed; for a full disk the message gives needed and free bytes.
     """
     with write_errors(path, "writing", needed_bytes=len(content), os_io=os_io):
         write_chunks_atomically(path, [content], os_io=os_io)
@@ -226,56 +226,55 @@ def write_chunks_atomically(
     label: str = "file",
     os_io: OsIO = REAL_OS,
 ) -> None:
-    """Replace ``path`` by a file that holds ``chunks`` one after the other, or leave it as it was.
+    """Replace ``path`` by a file of ``chunks`` one after another. On an error the old file stays.
 
-    First it removes what dead processes left that were writing the same file.
+    Drafts of dead processes for the same file are removed first.
 
     Parameters
     ----------
-    path : the file, in a folder that exists
+    path : the file, in an existing folder
     chunks : its bytes, piece by piece
-    temporary : its name until it is complete, in a folder that is this process's alone; defaults to a name that nobody
-        can foresee
-    label : first part of the names of the kill points, for crash tests
+    temporary : its name until it is complete, in a folder of this process alone; by default an unpredictable name
+    label : first part of the kill points' names, for crash tests
 
     Raises
     ------
     StoreExistsError
-        There is something at ``path`` that is no regular file.
+        ``path`` exists and is no regular file.
     OSError
-        Writing failed; no temporary file is left, nor when ``chunks`` raises.
+        Writing failed. No temporary file is left, not even if ``chunks`` raises.
     """
     if temporary is None:
         require_file_target(path, os_io=os_io)
         remove_dead_drafts(path, os_io=os_io)
     draft, fd = None, -1
     try:
-        # A signal between the call that makes the file and the line that knows its name would leave it there.
+        # A signal between the creation of the file and the assignment of its name would leave it there.
         with uninterrupted():
             draft, fd = _open_draft(path, os_io) if temporary is None else _create(temporary, os_io)
         for chunk in chunks:
             write_full(fd, memoryview(chunk), os_io=os_io)
         os_io.kill_point(f"{label}.after_write")
-        # The bytes reach the device before the name does, or a power loss could leave an empty file under it.
+        # The bytes reach the device before the name does. Otherwise a power loss could leave an empty file under it.
         os_io.fsync(fd)
         os_io.kill_point(f"{label}.after_fsync")
-        # Before the descriptor is closed, whose lock says that the draft is no dead process's.
+        # Before the descriptor is closed, because its lock shows that the draft belongs to a live process.
         os_io.replace(draft, path)
         os_io.kill_point(f"{label}.after_rename")
     except BaseException:
         if draft is not None:
-            with contextlib.suppress(OSError):  # the error that brought us here says more
+            with contextlib.suppress(OSError):  # the first error is more precise
                 os_io.unlink(draft)
         raise
     finally:
         if fd >= 0:
-            close_quietly(fd, os_io=os_io)  # what it could report, the fsync has
+            close_quietly(fd, os_io=os_io)  # the fsync has reported all errors
     os_io.fsync_dir(path.parent)
     os_io.kill_point(f"{label}.after_folder_fsync")
 
 
 def append_durably(path: Path, data: bytes, *, os_io: OsIO = REAL_OS) -> None:
-    """Add ``data`` to the end of the file ``path``; on the device on return. A crash may leave a part of it.
+    """Append ``data`` to the file ``path``; on the device on return. A crash may leave a part of it.
 
     Raises
     ------
@@ -292,12 +291,12 @@ def append_durably(path: Path, data: bytes, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def require_file_target(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Check that ``path`` is free or a regular file, which may be replaced; a link is not followed.
+    """Check that ``path`` is free or a regular file, which may be replaced; links are not followed.
 
     Raises
     ------
     StoreExistsError
-        It is a folder, a link, a device, a FIFO or a socket.
+        ``path`` is a folder, a link, a device, a FIFO or a socket.
     """
     try:
         mode = os_io.lstat(path).st_mode
@@ -311,18 +310,18 @@ def require_file_target(path: Path, *, os_io: OsIO = REAL_OS) -> None:
 
 
 def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Create ``folder``, and those above it, where they are missing; their names are on the device on return.
+    """Create ``folder`` and its missing parents; their names are on the device on return.
 
-    A folder that is made is told of: it may be where a disk should have been mounted.
+    A new folder is logged, because it may be the mount point of a missing disk.
 
     Returns
     -------
-    Those that it made, the topmost first.
+    The new folders, the topmost first.
 
     Raises
     ------
     StoreWriteError
-        The file system refuses, or something else has the name.
+        The file system refuses, or another kind of file has the name.
     """
     with write_errors(folder, "creating the folder", os_io=os_io):
         made = make_folders(folder, os_io=os_io)
@@ -332,16 +331,16 @@ def make_output_folder(folder: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
 
 
 def remove_empty(folders: Sequence[Path], *, os_io: OsIO = REAL_OS) -> None:
-    """Remove ``folders`` that `make_folders` made, the last one first, as far as they are empty."""
+    """Remove empty ``folders`` of `make_folders`, the last one first."""
     for folder in reversed(folders):
         with contextlib.suppress(OSError):
             os_io.rmdir(folder)
 
 
 def remove_dead_drafts(path: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Remove what processes left that were killed while they wrote ``path``; what cannot be removed is logged.
+    """Remove the drafts of ``path`` whose processes were killed. A draft that cannot be removed is logged.
 
-    A live process holds the lock of its draft. Only a file of ours is looked at, by its exact name.
+    A live process holds the lock of its draft. Only gloader's files are considered, by their exact names.
     """
     pattern = re.compile(rf"\.{re.escape(path.name)}\.\d+\.[0-9a-f]{{16}}\.tmp")
     try:
@@ -357,9 +356,9 @@ def _create(path: Path, os_io: OsIO) -> tuple[Path, int]:
 
 
 def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
-    """Create a draft of ``path`` under a name that nobody can foresee, and lock it; return name and descriptor."""
+    """Create a draft of ``path`` under an unpredictable name, and lock it; return name and descriptor."""
     for _ in range(_NAMES):
-        # The process number is for people who look; the random part keeps others from planting a link there.
+        # The process number is for human readers. The random part prevents another user from planting a link there.
         draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
         try:
             _, fd = _create(draft, os_io)
@@ -379,12 +378,12 @@ def _open_draft(path: Path, os_io: OsIO) -> tuple[Path, int]:
 
 
 def _is_held(fd: int, os_io: OsIO) -> bool:
-    """Lock a new draft; return whether it is still there."""
+    """Lock a new draft. Return True if it still exists."""
     try:
         os_io.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError as error:  # a file system without locks: drafts of the dead stay there
+    except OSError as error:  # a file system without locks: dead drafts stay there
         _LOG.debug("a temporary file cannot be locked: %s", error)
     return os_io.fstat(fd).st_nlink > 0
 

@@ -1,4 +1,4 @@
-"""Columns of feature rows on their way to the SSD: float rows are cast to the dtypes of the format, then written."""
+"""Columns of feature rows before the write: float rows are cast to the format's dtypes, then written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FEATURE_DTYPES: Final = ("float32", "float16", "bfloat16", "int8")
 INT8_MAX: Final = 127
-# Beyond these a finite value would become infinite.
+# Beyond these values a finite value would become infinite.
 _LARGEST: Final = {
     "float16": 65504.0,
     "float32": float(np.finfo(np.float32).max),
@@ -28,12 +28,12 @@ _LARGEST: Final = {
 
 
 def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
-    """Check that ``chunk`` (n, F), whose first row is number ``first_row`` of the store, holds no NaN and no infinity.
+    """Check that ``chunk`` (n, F), which begins at row ``first_row`` of the store, holds no NaN and no infinity.
 
     Raises
     ------
     FeatureValueError
-        It does; names the first such row.
+        A row holds one; the message names the first such row.
     """
     is_bad = ~np.isfinite(chunk).all(axis=1)
     if is_bad.any():
@@ -46,29 +46,28 @@ def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
 
 
 def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
-    """Return ``chunk`` (n, F) of float16, float32 or float64 as stored in a float ``dtype``.
+    """Return ``chunk`` (n, F) of float16, float32 or float64 in the stored form of a float ``dtype``.
 
-    Rows of the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity
-    stay what they are.
+    Rows of the stored dtype pass bit by bit; rows for bfloat16 may come as uint16, its bits. NaN and infinity are kept.
 
     Parameters
     ----------
     chunk : (n, F)
-    dtype : as stored: float32, float16 or bfloat16
+    dtype : stored dtype: float32, float16 or bfloat16
     first_row : number of its first row in the store, for messages
 
     Returns
     -------
-    (n, F) of the stored dtype, bfloat16 as uint16; ``chunk`` itself if it is that already
+    (n, F) of the stored dtype, bfloat16 as uint16; ``chunk`` itself if it has that dtype
 
     Raises
     ------
     ShapeError
-        The chunk is not of floats.
+        The chunk does not hold floats.
     FeatureValueError
-        A finite value is too large for ``dtype``; names the row.
+        A finite value is too large for ``dtype``; the message names the row.
     """
-    # Rows of the stored dtype pass unseen: whoever made them has rounded already.
+    # Rows of the stored dtype pass unchecked, because their creator has already rounded them.
     if chunk.dtype == np.dtype(np.uint16 if dtype == "bfloat16" else dtype):
         return chunk
     _require_floats(chunk, dtype, first_row)
@@ -79,10 +78,10 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
 
 
 def round_bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
-    """Return float32 ``values`` rounded to nearest even as bits of bfloat16; a NaN stays a (quiet) NaN."""
+    """Return float32 ``values`` rounded to nearest even as bfloat16 bits; a NaN stays a (quiet) NaN."""
     bits = values.view(np.uint32)
-    # Add half of the last kept bit, less one if that bit is even: ties go to even. The carry of a NaN could end in
-    # another number, so NaNs are cut off instead and made quiet.
+    # Add half of the last kept bit, less one if that bit is even, so that ties go to even. The carry of a NaN could
+    # give another number, so NaNs are truncated instead and made quiet.
     rounded = (bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))) >> np.uint32(16)
     quiet = (bits >> np.uint32(16)) | np.uint32(0x0040)
     return np.where(np.isnan(values), quiet, rounded).astype(np.uint16)
@@ -103,9 +102,9 @@ def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8]
     _require_floats(chunk, "int8", first_row)
     check_finite_rows(chunk, first_row)
     _require_range(chunk, "float32", first_row)
-    # In float64: a quotient of float32 numbers can round to the other side of a half.
+    # In float64, because a quotient of float32 numbers can round to the other side of a half.
     wide = chunk.astype(np.float64)
-    # Without another array of its size: a conversion has a budget.
+    # In place, because a conversion has a memory budget.
     largest = np.abs(np.maximum(wide.max(axis=1, initial=0.0), -wide.min(axis=1, initial=0.0)))
     scale = (largest / INT8_MAX).astype(np.float32)
     inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)
@@ -125,7 +124,7 @@ def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
 
 def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
     largest = _LARGEST[dtype]
-    # A float16 fits everything, and float32 fits itself: no pass over the rows.
+    # A float16 fits every dtype, and float32 fits itself, so these rows need no check.
     if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
         return
     is_bad = np.isfinite(chunk) & (np.abs(chunk) > largest)
@@ -168,12 +167,12 @@ def check_feature_type(num_rows: int, dim: int, dtype: str) -> None:
 
 
 class FeatureColumnWriter:
-    """A matrix of feature rows in a new directory, cast to the stored dtype as they come. Made by `NewDirectory`.
+    """A matrix of feature rows in a new directory, cast to the stored dtype on arrival. Made by `NewDirectory`.
 
     Parameters
     ----------
     rows : writer of the (N, F) array
-    scales : writer of the (N,) float32 scales of int8 rows; None: the rows are stored as floats
+    scales : writer of the (N,) float32 scales of int8 rows. None for rows stored as floats.
     check_finite : refuse NaN and infinity (int8 always does)
     """
 
@@ -191,12 +190,12 @@ class FeatureColumnWriter:
 
     @property
     def path(self) -> Path:
-        """The file of the rows, where it lies until the commit; whole once the writer is closed."""
+        """The file of the rows at its place until the commit; complete after closing the writer."""
         return self._rows.path
 
     @property
     def scale_path(self) -> Path | None:
-        """The file of the scales of int8 rows, likewise."""
+        """The file with int8 rows' scales, at its place until the commit."""
         return None if self._scales is None else self._scales.path
 
     def append(self, chunk: NDArray[Any]) -> None:
@@ -216,7 +215,7 @@ class FeatureColumnWriter:
             raise ShapeError(
                 f"{self._rows.name!r}, row {self.rows_written}: rows must have shape (n, {dim}), not {shape}"
             )
-        # In steps, so that a cast needs a few MB of memory, whatever the chunk.
+        # In steps, so that a cast takes a few MB of memory for any chunk.
         step = max(1, _STEP_BYTES // max(1, dim * chunk.dtype.itemsize))
         for start in range(0, chunk.shape[0], step):
             self._append_step(chunk[start : start + step])
@@ -227,7 +226,7 @@ class FeatureColumnWriter:
         Raises
         ------
         ShapeError, StoreWriteError
-            As `ArrayWriter.close`.
+            As in `ArrayWriter.close`.
         """
         self._rows.close()
         if self._scales is not None:

@@ -1,7 +1,7 @@
-"""A directory of arrays while it is created: the complete directory gets its final name, or none does.
+"""A directory of arrays during its creation: the complete directory gets its final name, or none does.
 
-`NewDirectory` writes into ``.<name>.staging`` beside the target, which one process at a time holds. A commit is one
-atomic rename, forced to the device; an overwritten directory can be restored until then.
+`NewDirectory` writes into ``.<name>.staging`` next to the target, for one process at a time. A commit is one atomic
+rename, forced to the device; an overwritten directory can be restored until then.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
 
 def exists_error(target: Path, reason: str = "it exists already") -> StoreExistsError:
-    """Return the error that says why ``target`` is not created. Pure."""
+    """Return the error for a refused creation of ``target``, with the reason. Pure."""
     return StoreExistsError(
         errno.EEXIST, f"cannot create: {reason}; pass overwrite=True or choose another path", str(target)
     )
@@ -97,16 +97,16 @@ def publish_new(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> None:
     try:
         os_io.fsync_dir(target.parent)
     except BaseException:
-        # A name that may be gone after a power loss is no commit: it is taken back, and the error is told.
+        # A name that a power loss may remove is no commit, so the rename is undone and the error raised.
         os_io.replace(target, new)
         raise
 
 
 def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
-    """Give ``new`` the name ``target``, whose folder is replaced; durable on return.
+    """Rename ``new`` to ``target`` and replace the old folder; durable on return.
 
-    One atomic exchange of names where the file system has it. Elsewhere two renames: a crash between them
-    leaves the old folder as ``.<name>.replaced``, which `restore_replaced` puts back.
+    One atomic exchange of names if the file system supports it. Otherwise two renames: after a crash between them the
+    old folder is ``.<name>.replaced``, which `restore_replaced` puts back.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
 
     Returns
     -------
-    Where the replaced folder is now, for the caller to remove
+    Path of the replaced folder, for the caller to remove
 
     Raises
     ------
@@ -139,25 +139,25 @@ def publish_over(new: Path, target: Path, *, os_io: OsIO = REAL_OS) -> Path:
 
 
 def restore_replaced(target: Path, *, os_io: OsIO = REAL_OS) -> None:
-    """Finish or undo a replacement in two steps that a crash cut in the middle."""
+    """Finish or undo a two-step replacement that a crash interrupted."""
     replaced = replaced_path(target)
     try:
         os_io.stat(replaced)
     except FileNotFoundError:
         return
-    # Without replacing: if both are there, the target is the newer one.
+    # Without replacing: if both exist, the target is the newer one.
     try:
         os_io.rename_noreplace(replaced, target)
         _LOG.warning("restored %s, whose replacement was cut by a crash", target)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
-        # The target is there: the second rename was done, or somebody made it anew. The old folder goes.
+        # The target exists: the second rename was done, or another process created it. The old folder is removed.
         remove_tree(replaced, os_io=os_io)
 
 
 def replaced_path(target: Path) -> Path:
-    """Return where the old folder waits while it is replaced in two steps. Pure."""
+    """Return the old folder's path during a replacement in two steps. Pure."""
     return target.with_name(f".{target.name}.replaced")
 
 
@@ -178,7 +178,7 @@ def _publish_in_two_steps(new: Path, target: Path, os_io: OsIO) -> Path:
     return replaced
 
 
-_SUFFIX: Final = ".staging"  # on disk: a later build must find, and remove, what an earlier one left
+_SUFFIX: Final = ".staging"  # on disk: a later build must find, and remove, the folder of an earlier one
 KILL_POINTS: Final = (
     "new_directory.after_lock",
     "writer.after_create",
@@ -194,14 +194,14 @@ KILL_POINTS: Final = (
 
 
 class NewDirectory:
-    """Creates a committed directory of arrays; a context manager that leaves nothing unless committed.
+    """Creates a committed directory of arrays; a context manager that removes everything unless committed.
 
     Parameters
     ----------
     path : the directory to create
     manifest_name : ``dataset.json`` or ``store.json``
     overwrite : replace a store or dataset at ``path``, atomically, at the commit
-    part : of the rows of every matrix of features: their pages alone are written; None, or the only part: all are
+    part : part of the rows of every feature matrix, whose pages are written. None, or the only part, writes all pages.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class NewDirectory:
         self._target = _resolve_target(path)
         self._manifest_name = manifest_name
         self._overwrite = overwrite
-        # One part of one is a copy, and is recorded as one.
+        # A single part is a copy, and is recorded as one.
         self._part = None if part is None or part.of == 1 else part
         self._os_io = os_io
         name = f".{self._target.name}{_SUFFIX}"
@@ -230,12 +230,12 @@ class NewDirectory:
         self._is_committed = False
 
     def __enter__(self) -> Self:
-        """Create and lock the folder in which the commit is prepared.
+        """Create and lock the folder for preparing the commit.
 
         Raises
         ------
         StoreExistsError
-            The target exists, and ``overwrite`` is not set or what exists is not ours to replace.
+            The target exists, and ``overwrite`` is not set or the existing folder is not gloader's.
         StoreLockedError
             Another process is creating a store at this path.
         StoreWriteError
@@ -247,7 +247,7 @@ class NewDirectory:
         self._os_io.kill_point("new_directory.after_lock")
         try:
             with write_errors(self._target, "looking at the target", os_io=self._os_io):
-                # Under the lock: what a crash left half replaced is nobody else's now.
+                # Under the lock, so that a replacement that a crash cut short belongs to no other process.
                 restore_replaced(self._target, os_io=self._os_io)
                 self._check_target()
         except BaseException as error:
@@ -276,7 +276,7 @@ class NewDirectory:
         name : 1 to 100 of the characters A-Z a-z 0-9 _ . -, perhaps in a folder of a type, relation or link table
         dtype : a key of `STORED_DTYPES`
         shape : one dimension or more; rows are appended along the first
-        held : the rows that are written; None: all
+        held : written rows. None means all rows.
 
         Raises
         ------
@@ -315,7 +315,7 @@ class NewDirectory:
 
         Parameters
         ----------
-        name : of the array; int8 adds ``<name>.scale``
+        name : the array's name; int8 adds ``<name>.scale``
         num_rows : N
         dim : F
         dtype : float32, float16, bfloat16 or int8 (with one scale for each row)
@@ -326,7 +326,7 @@ class NewDirectory:
         ConfigError, ShapeError
             Features cannot be stored in this dtype or shape.
         FormatError, StoreWriteError
-            As `array`.
+            As in `array`.
         """
         check_feature_type(num_rows, dim, dtype)
         held = None
@@ -341,16 +341,16 @@ class NewDirectory:
         return FeatureColumnWriter(rows, scales, check_finite=check_finite)
 
     def require(self, feature: str) -> None:
-        """Note one of `KNOWN_FEATURES`, without which no build is to read the directory."""
+        """Record one of `KNOWN_FEATURES`, which a build must support to read the directory."""
         self._required_features.append(feature)
 
     def scratch(self) -> Path:
-        """Return a folder for temporary files on the target's file system, made when first asked for, gone at the end.
+        """Return a folder for temporary files on the target's disk. The first call creates it; the end removes it.
 
         Raises
         ------
         StoreWriteError
-            It cannot be created.
+            The folder cannot be created.
         """
         if self._scratch is None:
             scratch = self._folder.path / "scratch"
@@ -360,7 +360,7 @@ class NewDirectory:
         return self._scratch
 
     def commit(self, kind: str, metadata: Mapping[str, Any]) -> Manifest:
-        """Make everything written so far durable and visible under the target's name, in one step.
+        """Make all writes so far durable and visible under the target's name, in one step.
 
         Raises
         ------
@@ -388,10 +388,10 @@ class NewDirectory:
         )
         path = self._folder.path / self._manifest_name
         with write_errors(self._target, "committing", os_io=self._os_io):
-            # Its files are on the device; that they are in it is not yet.
+            # Its files are on the device, but their names may not be yet.
             for folder in sorted(self._subfolders):
                 self._os_io.fsync_dir(folder)
-            # The record comes last: it names data that is on the device already.
+            # The record comes last, because it names data that is already on the device.
             write_chunks_atomically(
                 path,
                 [manifest.to_bytes()],
@@ -425,11 +425,12 @@ class NewDirectory:
         self._subfolders.add(folder)
 
     def _publish(self) -> tuple[Path, int] | None:
-        """Give the new folder its name; return the replaced folder and the descriptor that locks it."""
+        """Give the new folder its name; return the replaced folder and its lock's descriptor."""
         if not self._overwrite or not _is_there(self._target, self._os_io):
             publish_new(self._folder.path, self._target, os_io=self._os_io)
             return None
-        # Replaced, the old folder has the new one's former name: held, so that no other creator takes it over.
+        # The replaced folder now has the new one's former name. It stays locked, so that no other creator takes it
+        # over.
         fd = lock_folder(self._target, os_io=self._os_io)
         try:
             return publish_over(self._folder.path, self._target, os_io=self._os_io), fd
@@ -438,7 +439,7 @@ class NewDirectory:
             raise
 
     def _tidy(self, leftover: tuple[Path, int] | None) -> None:
-        """Remove the replaced folder; the commit stands, so a failure here is only logged."""
+        """Remove the replaced folder. The commit stands, so a failure is only logged."""
         try:
             if leftover is not None:
                 remove_tree(leftover[0], os_io=self._os_io)
@@ -450,7 +451,7 @@ class NewDirectory:
                 close_quietly(leftover[1], os_io=self._os_io)
 
     def _discard(self, error: BaseException | None) -> None:
-        """Remove everything; a failure to do so becomes a note on ``error``, or is raised if there is no error."""
+        """Remove everything. A failure becomes a note on ``error``, or is raised without an error."""
         path = self._folder.path
         try:
             for writer in self._writers.values():
@@ -468,11 +469,11 @@ class NewDirectory:
         remove_empty(self._made, os_io=self._os_io)
 
     def _unwritten_bytes(self) -> int:
-        """Return the bytes that arrays already started will still need."""
+        """Return the bytes that started arrays will still need."""
         return sum(writer.unwritten_bytes for writer in self._writers.values())
 
     def _ranges(self) -> RowRanges | None:
-        """Return which rows of the matrices were written; None: all, or there are none."""
+        """Return the written row ranges of the matrices, or None if all rows were written."""
         held = {name: writer.held for name, writer in self._writers.items()}
         tables = {name: rows.bounds for name, rows in held.items() if rows is not None}
         if self._part is None or not tables:
@@ -487,7 +488,7 @@ class NewDirectory:
         is_folder = stat.S_ISDIR(self._os_io.stat(self._target).st_mode)
         names = self._os_io.listdir(self._target) if is_folder else ["a file"]
         is_ours = any(name in names for name in MANIFEST_NAMES)
-        # An empty folder and arrays without a record may go; anything else is somebody's data.
+        # An empty folder and arrays without a record may be removed. Other content belongs to the user.
         if not is_ours and not all(name.endswith((".npy", ".pages")) for name in names):
             raise StoreExistsError(
                 errno.EEXIST,
@@ -506,7 +507,7 @@ def _is_there(path: Path, os_io: OsIO) -> bool:
 
 
 def _resolve_target(path: StrPath) -> Path:
-    """Follow links, so that the folder behind a link is created beside itself and the link survives."""
+    """Follow links, so that the folder behind a link is created next to itself and the link survives."""
     target = Path(os.path.realpath(path))
     if not target.name:
         raise StoreWriteError(errno.EINVAL, "a store needs a folder of its own", str(path))

@@ -22,7 +22,7 @@ def test_it_never_falls() -> None:
 
 
 def test_each_thread_has_its_own_account(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
+    monkeypatch.setattr(thread_times, "_own", thread_times._OwnSchedule())
     found: list[thread_times._Schedule] = []
     threads = [
         threading.Thread(target=lambda: found.append(thread_times._own.schedule), name=f"t-{number}")
@@ -35,7 +35,7 @@ def test_each_thread_has_its_own_account(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_account_goes_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
+    monkeypatch.setattr(thread_times, "_own", thread_times._OwnSchedule())
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - a count
     thread = threading.Thread(target=core_wait_s, name="waits")
     thread.start()
@@ -45,13 +45,13 @@ def test_an_account_goes_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_where_nobody_counts_there_was_no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_times, "_PATH", "/proc/thread-self/no-such-file")
-    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
+    monkeypatch.setattr(thread_times, "_own", thread_times._OwnSchedule())
     assert core_wait_s() == 0
 
 
 def test_what_is_no_account_counts_as_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_times, "_PATH", "/proc/version")
-    monkeypatch.setattr(thread_times, "_own", thread_times._Own())
+    monkeypatch.setattr(thread_times, "_own", thread_times._OwnSchedule())
     assert core_wait_s() == 0
 
 

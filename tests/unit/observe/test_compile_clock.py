@@ -44,9 +44,9 @@ def test_a_loader_says_once_that_kernels_are_compiled_and_not_of_a_few(
             kernel.__module__ = module
             njit(kernel)(1)
 
-    monkeypatch.setattr(compile_clock, "_TOLD_AFTER_S", after_s)
-    monkeypatch.setattr(compile_clock._CLOCK, "is_told", False)
-    monkeypatch.setattr(compile_clock._CLOCK, "heard_from_s", math.inf)
+    monkeypatch.setattr(compile_clock, "_WARN_AFTER_S", after_s)
+    monkeypatch.setattr(compile_clock._CLOCK, "has_warned", False)
+    monkeypatch.setattr(compile_clock._CLOCK, "reported_from_s", math.inf)
     kernels("gloader.samplers.some")
     say_compiling()
     kernels("own_script")
