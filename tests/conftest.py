@@ -46,7 +46,7 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # What is compiled first depends on which tests ran before: no test may find the line of it in a log.
-compile_clock._CLOCK.is_told = True
+compile_clock._CLOCK.has_warned = True
 
 _GRACE_S = 2.0  # a thread that was told to stop may need a moment
 
