@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,8 @@ import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from gloader.types import DeviceBlock
 
 
@@ -91,6 +94,17 @@ class Adjacency:
         """Offsets (num_src + 1,), destinations (E,) and edge numbers (E,) in the order of the sources."""
         order, offsets = by_source(self.indices, self.num_src)
         return offsets, self.dst.index_select(0, order), order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Destinations that are propagated together, on the device that computes."""
+
+    nodes: torch.Tensor  # (n,) int64
+    degree: torch.Tensor  # (n,) float32
+    # One adjacency, or several where a lone node has too many edges. Each has n destinations and sources in 0..N-1;
+    # together they hold every in-edge once, in order. Take them before the next part, or not at all.
+    pieces: Iterable[Adjacency]
 
 
 def stay_eager() -> None:

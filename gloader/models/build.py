@@ -12,7 +12,7 @@ from torch.nn import functional
 from gloader.config import HETERO_MODELS
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
-from gloader.models.conv import HeteroLayer
+from gloader.models.conv import Layer
 from gloader.models.gat import GatConv, RelationAttention
 from gloader.models.gcn import GcnConv
 from gloader.models.gine import GineConv
@@ -218,7 +218,7 @@ def build_hetero_model(
 class _Built(NamedTuple):
     """A layer and the modules that hold its parameters, by name."""
 
-    layer: HeteroLayer
+    layer: Layer
     relations: nn.ModuleDict
     roots: nn.ModuleDict
 
@@ -235,7 +235,7 @@ def _build_layer(
             in_dims[source], in_dims[destination], out_dim, heads=config.heads
         )
     roots = {name: nn.Linear(in_dims[name], out_dim) for name in types}
-    layer = HeteroLayer(roots=roots, relations=convs, in_dims=in_dims, out_dim=out_dim)
+    layer = Layer(roots=roots, relations=convs, in_dims=in_dims, out_dim=out_dim)
     return _Built(
         layer, nn.ModuleDict(modules), nn.ModuleDict({key_of(name): root for name, root in roots.items()})
     )

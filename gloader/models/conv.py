@@ -1,4 +1,4 @@
-"""The seam between a network and its layers: convolutions of one type, and of each relation of several types."""
+"""The seam between a network and its layers: convolutions along relations, and their sums."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import torch
 from torch.nn import functional
 
 from gloader.errors import ConfigError
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from torch import nn
 
-    from gloader.models.adjacency import Adjacency
+    from gloader.models.adjacency import Part
     from gloader.types import DeviceBlock, Relation
 
 
@@ -38,31 +39,20 @@ def gather_cost(device_type: str) -> int:
     return _GPU_BF16_GATHER_COST if torch.is_autocast_enabled(device_type) else _GPU_GATHER_COST
 
 
-class Conv(Protocol):
-    """One graph convolution, on a sampled block and, in two steps, on all in-edges of any nodes.
+class Propagation(Protocol):
+    """A convolution in two steps, over all in-edges of any nodes.
 
-    The two steps are for graphs whose features exceed memory: `project` is dense and is streamed over
-    the nodes in order; `propagate` then needs only the projected table. Both work on a range of
-    columns, so that the table can be made as narrow as memory asks: of the output, or, where a layer ends in a head
-    that needs all columns at once, of what the head takes, which is as wide as the input.
+    The two steps are for graphs whose features exceed memory. `project` is dense and is streamed over the sources, in
+    node order; `propagate` then needs the projected table alone. Both work on a range of columns, so that the table
+    can be made as narrow as memory asks: columns of the output, or, of a layer with a head that needs all columns at
+    once, columns of the head's input.
     """
 
-    in_dim: int
-    out_dim: int
-    edge_dim: int  # width of the features of edges that it looks at; 0: it looks at none
-
-    @property
-    def head(self) -> nn.Module | None:
-        """What is left to do for each row that `propagate` made; None: nothing."""
-        ...
+    edge_dim: int  # width of the edge features that it reads; 0: it reads none
 
     @property
     def edge_floats(self) -> int:
-        """Floats per edge that `propagate` holds beside features and a few scores."""
-        ...
-
-    def __call__(self, x: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
-        """Return (D, out_dim) for ``x`` (U, in_dim), whose first D rows are the destinations."""
+        """Floats per edge that `propagate` holds besides features and a few scores."""
         ...
 
     @property
@@ -70,46 +60,85 @@ class Conv(Protocol):
         """Columns come in multiples of this."""
         ...
 
-    def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Floats per node in each part of the table that ``num_columns`` columns need."""
+    def table_widths(self, num_columns: int, /) -> tuple[int, ...]:
+        """Floats per source in each part of the table that ``num_columns`` columns need."""
         ...
 
-    def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return the table rows of n nodes.
+    def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice, /) -> Table:
+        """Return the table rows of n sources.
 
         Parameters
         ----------
         x : (n, in_dim) their inputs
-        degree : (n,) float32, their in-degrees
+        degree : (n,) float32, their in-degrees, where sources and destinations are of one type; else (0,)
         columns : a multiple of `column_step`
         """
         ...
 
-    def propagate(
-        self,
-        table: Table,
-        nodes: torch.Tensor,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,
-        columns: slice,
-    ) -> torch.Tensor:
-        """Return (n, columns) for ``nodes`` from all their in-edges.
+    def own_widths(self, num_columns: int, /) -> tuple[int, ...]:
+        """Floats per destination in each part of the result of `project_own`."""
+        ...
+
+    def project_own(self, x: torch.Tensor, columns: slice, /) -> Table:
+        """Return the terms that n destinations add to their own messages.
 
         Parameters
         ----------
-        table : of all nodes, made by `project`
-        nodes : (n,) int64
-        pieces : one or more adjacencies with n destinations each, which together hold every in-edge once, with
-            sources that index the table, and with features where the layer looks at them
-        degree : (n,) float32, in-degrees of ``nodes``
+        x : (n, own_dim) their inputs
+        columns : as of `project`
+        """
+        ...
+
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice, /) -> torch.Tensor:
+        """Return (n, columns) for the n destinations of ``part``, from all their in-edges.
+
+        Parameters
+        ----------
+        table : of all sources, made by `project`; without rows where the relation has no edge
+        own : of the n destinations, made by `project_own`
+        part : the destinations and their in-edges, whose sources index the table
         columns : those of the table
         """
         ...
 
 
-def made_dim(conv: Conv) -> int:
-    """Return the width of what `Conv.propagate` makes: of the output, or of what the head takes. Pure."""
-    return conv.out_dim if conv.head is None else conv.in_dim
+class Conv(Propagation, Protocol):
+    """A convolution within one node type. The table has the rows of the destinations too."""
+
+    in_dim: int
+    out_dim: int
+
+    @property
+    def head(self) -> nn.Module | None:
+        """The layers that each row passes after `propagate`; None: there are none."""
+        ...
+
+    def __call__(self, x: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
+        """Return (D, out_dim) for ``x`` (U, in_dim), whose first D rows are the destinations."""
+        ...
+
+
+class RelationConv(Propagation, Protocol):
+    """A convolution along one relation, from nodes of one type to nodes of another type or of their own.
+
+    A relation without edges adds its bias, as in PyG.
+    """
+
+    out_dim: int
+
+    def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
+        """Return (D, out_dim) for the rows (U, in_dim) of the sources and (D, own_dim) of the destinations."""
+        ...
+
+
+def no_own_widths(conv: object, num_columns: int) -> tuple[int, ...]:  # noqa: ARG001 - a method of convolutions
+    """Return `Propagation.own_widths` of a convolution whose destinations add no terms of their own. Pure."""
+    return ()
+
+
+def no_own_terms(conv: object, x: torch.Tensor, columns: slice) -> Table:  # noqa: ARG001 - as above
+    """Return `Propagation.project_own` of a convolution whose destinations add no terms of their own. Pure."""
+    return ()
 
 
 def edge_features_of(block: DeviceBlock, edge_dim: int) -> torch.Tensor:
@@ -167,96 +196,50 @@ def multiplies_first(
     return multiply <= aggregate
 
 
-class RelationConv(Protocol):
-    """What the nodes of one type get from those of another, or of their own, along one relation.
-
-    On a sampled block, and in two steps on all in-edges of any nodes, as `gloader.models.conv.Conv` does: `project`
-    streams over the sources, `project_own` over the destinations, and `propagate` joins them. A relation without
-    edges adds what its bias adds, as in PyG.
-    """
-
-    out_dim: int
-
-    def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock, /) -> torch.Tensor:
-        """Return (D, out_dim) for the rows (U, in_dim) of the sources and (D, own_dim) of the destinations."""
-        ...
-
-    @property
-    def column_step(self) -> int:
-        """Output columns come in multiples of this."""
-        ...
-
-    def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Floats per source in each part of the table that ``num_columns`` output columns need."""
-        ...
-
-    def project(self, x_src: torch.Tensor, columns: slice) -> Table:
-        """Return the table rows of n sources.
-
-        Parameters
-        ----------
-        x_src : (n, in_dim) their inputs
-        columns : output columns, a multiple of `column_step`
-        """
-        ...
-
-    def own_widths(self, num_columns: int) -> tuple[int, ...]:
-        """Floats per destination in each part of what `project_own` returns."""
-        ...
-
-    def project_own(self, x_dst: torch.Tensor, columns: slice) -> Table:
-        """Return what the relation has to know of n destinations.
-
-        Parameters
-        ----------
-        x_dst : (n, own_dim) their inputs
-        columns : as of `project`
-        """
-        ...
-
-    def propagate(
-        self,
-        table: Table,
-        own: Table,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,
-        columns: slice,
-    ) -> torch.Tensor:
-        """Return (n, columns) for n destinations from all their in-edges of the relation.
-
-        Parameters
-        ----------
-        table : of all sources, made by `project`
-        own : of the n destinations, made by `project_own`
-        pieces : adjacencies with n destinations each, which together hold every in-edge once, with sources that
-            index the table; none where there is no edge
-        degree : (n,) float32, in-edges of the destinations
-        columns : those of the table
-        """
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeteroLayer:
-    """One layer: a convolution for each relation, summed, and a Linear for the node's own row.
+class Layer:
+    """The steps of one layer: a convolution for each relation, summed, and a Linear for the node's own row.
 
-    Its parameters belong to the network, which names them. It has only types whose rows reach the logits.
+    Its parameters belong to the network, which names them. It has only types whose rows reach the output. A type
+    without a Linear has one relation into it, whose convolution adds the node's own row.
     """
 
-    roots: Mapping[str, nn.Linear]  # of each type that the layer computes, with bias
-    relations: Mapping[Relation, RelationConv]  # into those types, in the order of the record
-    in_dims: Mapping[str, int]  # width of the rows of each type that the layer looks at
-    out_dim: int
+    roots: Mapping[str, nn.Linear]  # with bias
+    relations: Mapping[Relation, RelationConv]  # in the order of the record
+    in_dims: Mapping[str, int]  # width of the rows of each type that enter the layer
+    out_dim: int  # width of the sums
+    head: nn.Module | None = None  # the layers that each sum passes; None: there are none
+
+    @classmethod
+    def of_conv(cls, conv: Conv) -> Layer:
+        """Return the layer of a convolution within the single type of a graph."""
+        out_dim = conv.out_dim if conv.head is None else conv.in_dim
+        return cls(
+            roots={},
+            relations={EDGE: conv},  # type: ignore[dict-item]  # inference takes the two steps alone
+            in_dims={NODE: conv.in_dim},
+            out_dim=out_dim,
+            head=conv.head,
+        )
 
     @property
     def types(self) -> tuple[str, ...]:
         """The types that the layer computes."""
-        return tuple(self.roots)
+        return tuple(self.roots) or tuple(name for _, _, name in self.relations)
 
     @property
     def column_step(self) -> int:
-        """Output columns come in multiples of this."""
+        """Columns of the sums come in multiples of this."""
         return max((conv.column_step for conv in self.relations.values()), default=1)
+
+    def relations_into(self, node_type: str) -> dict[Relation, RelationConv]:
+        """Return the convolutions into a type."""
+        return {relation: conv for relation, conv in self.relations.items() if relation[2] == node_type}
+
+    def finish(self, sums: torch.Tensor) -> torch.Tensor:
+        """Return the output of the layer for ``sums`` (n, out_dim)."""
+        found: torch.Tensor = sums if self.head is None else self.head(sums)
+        return found
 
     def own(self, node_type: str, x: torch.Tensor, columns: slice) -> torch.Tensor:
         """Return what the nodes' own rows add, (n, columns), bias included.

@@ -1,4 +1,4 @@
-"""Graph attention, for one type and for one relation of several."""
+"""Graph attention, within a type and along a relation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,16 @@ from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency, sum_neighbors
 from gloader.models.attention import NEGATIVE_SLOPE, attend, attend_between, edge_scores, reduce_edges
-from gloader.models.conv import edge_features_of, gather_cost, multiplies_first
+from gloader.models.conv import (
+    edge_features_of,
+    gather_cost,
+    multiplies_first,
+    no_own_terms,
+    no_own_widths,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from gloader.models.adjacency import Part
     from gloader.models.conv import Table
     from gloader.types import DeviceBlock
 
@@ -170,7 +175,7 @@ class GatConv(nn.Module):
 
         Parameters
         ----------
-        x, degree, columns : as for `Conv.project`
+        x, degree, columns : as for `Propagation.project`
         """
         heads = self._head_range(columns)
         weights = self.lin.weight.view(self.heads, self.head_dim, self.in_dim)[heads]
@@ -178,21 +183,18 @@ class GatConv(nn.Module):
         scores = [(values * attention[:, heads]).sum(2) for attention in (self.att_src, self.att_dst)]
         return (*values.unbind(1), *scores)
 
-    def propagate(
-        self,
-        table: Table,
-        nodes: torch.Tensor,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,
-        columns: slice,
-    ) -> torch.Tensor:
+    own_widths = no_own_widths
+    project_own = no_own_terms
+
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - no terms of their own
         """Return the attention over all in-edges; the softmax is carried from piece to piece.
 
         Parameters
         ----------
-        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
         *values, scores_src, scores_dst = table
+        nodes = part.nodes
         scores_dst = scores_dst[nodes]
         heads = self._head_range(columns)
         # The score of a loop that knows features is there when all edges were seen: such a loop comes last.
@@ -207,7 +209,7 @@ class GatConv(nn.Module):
             total = torch.zeros_like(top)
             sums = [value.new_zeros(len(nodes), self.head_dim) for value in values]
         # A softmax in pieces: when a piece has a larger score, what was added up before is scaled down to it.
-        for edges in pieces:
+        for edges in part.pieces:
             terms = self._edge_scores(edges.wanted_features, heads) if self.edge_dim else None
             if loop_comes_last and terms is not None:
                 loop_terms += reduce_edges(terms, edges, by="sum")
@@ -221,7 +223,7 @@ class GatConv(nn.Module):
                 found = sum_neighbors(value, edges, powers[:, head].contiguous())
                 sums[head] = found.addcmul_(sums[head], decay[:, head, None])
         if loop_comes_last:
-            loop_terms /= degree.clamp(min=1.0).unsqueeze(1)
+            loop_terms /= part.degree.clamp(min=1.0).unsqueeze(1)
             loops = functional.leaky_relu(scores_src[nodes] + scores_dst + loop_terms, NEGATIVE_SLOPE)
             before, top = top, torch.maximum(top, loops)
             decay, powers = (before - top).exp_(), loops.sub_(top).exp_()
@@ -255,6 +257,8 @@ class RelationAttention(nn.Module):
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
+        self.edge_dim = 0
+        self.edge_floats = 0
         self.heads = heads
         self.head_dim = out_dim // heads
         self.lin_src = nn.Linear(in_dim, out_dim, bias=False)
@@ -323,43 +327,36 @@ class RelationAttention(nn.Module):
         heads = num_columns // self.head_dim
         return (*(self.head_dim,) * heads, heads)
 
-    def project(self, x_src: torch.Tensor, columns: slice) -> Table:
-        """Return the projection of ``x_src`` (n, in_dim) for each head, then the scores.
+    def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - as of `GatConv`
+        """Return the projection of ``x`` (n, in_dim) for each head, then the scores.
 
         Parameters
         ----------
-        x_src, columns : as for `RelationConv.project`
+        x, degree, columns : as for `Propagation.project`
         """
         heads = self._heads_of(columns)
-        values = functional.linear(x_src, self.lin_src.weight[columns]).view(len(x_src), -1, self.head_dim)
-        return (*values.unbind(1), self._scores(x_src, self.lin_src, self.att_src, heads))
+        values = functional.linear(x, self.lin_src.weight[columns]).view(len(x), -1, self.head_dim)
+        return (*values.unbind(1), self._scores(x, self.lin_src, self.att_src, heads))
 
     def own_widths(self, num_columns: int) -> tuple[int, ...]:
         """The destination's scores."""
         return (num_columns // self.head_dim,)
 
-    def project_own(self, x_dst: torch.Tensor, columns: slice) -> Table:
-        """Return the scores of ``x_dst`` (n, own_dim).
+    def project_own(self, x: torch.Tensor, columns: slice) -> Table:
+        """Return the scores of ``x`` (n, own_dim).
 
         Parameters
         ----------
-        x_dst, columns : as for `RelationConv.project_own`
+        x, columns : as for `Propagation.project_own`
         """
-        return (self._scores(x_dst, self.lin_dst, self.att_dst, self._heads_of(columns)),)
+        return (self._scores(x, self.lin_dst, self.att_dst, self._heads_of(columns)),)
 
-    def propagate(
-        self,
-        table: Table,
-        own: Table,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,  # noqa: ARG002 - a softmax needs no degree
-        columns: slice,
-    ) -> torch.Tensor:
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:
         """Return the attention over all in-edges; the softmax is carried from piece to piece.
 
         Parameters
         ----------
-        table, own, pieces, degree, columns : as for `RelationConv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
         *values, scores_src = table
         (scores_dst,) = own
@@ -367,7 +364,7 @@ class RelationAttention(nn.Module):
         total = torch.zeros_like(top)
         sums = torch.zeros(len(values), len(top), self.head_dim, dtype=top.dtype, device=top.device)
         # A softmax in pieces: when a piece has a larger score, what was added up before is scaled down to it.
-        for edges in pieces:
+        for edges in part.pieces:
             scores = edge_scores(scores_src, scores_dst, (edges.indices, edges.dst))
             before, top = top, torch.maximum(top, reduce_edges(scores, edges, by="max"))
             decay = (before - top).exp_()

@@ -9,11 +9,10 @@ from torch import nn
 from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency, sum_neighbors
-from gloader.models.conv import gather_cost, multiplies_first
+from gloader.models.conv import gather_cost, multiplies_first, no_own_terms, no_own_widths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from gloader.models.adjacency import Part
     from gloader.models.conv import Table
     from gloader.types import DeviceBlock
 
@@ -97,29 +96,26 @@ class GcnConv(nn.Module):
 
         Parameters
         ----------
-        x, degree, columns : as for `Conv.project`
+        x, degree, columns : as for `Propagation.project`
         """
         return (functional.linear(x, self.lin.weight[columns]) * self._norm(degree).unsqueeze(1),)
 
-    def propagate(
-        self,
-        table: Table,
-        nodes: torch.Tensor,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,
-        columns: slice,
-    ) -> torch.Tensor:
+    own_widths = no_own_widths
+    project_own = no_own_terms
+
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - no terms of their own
         """Return the normalised sum over all in-edges and the node itself.
 
         Parameters
         ----------
-        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
         (neighbors,) = table
-        total = (
-            neighbors[nodes] if self.add_self_loops else neighbors.new_zeros(len(nodes), neighbors.shape[1])
-        )
+        if self.add_self_loops:
+            total = neighbors[part.nodes]
+        else:
+            total = neighbors.new_zeros(len(part.nodes), neighbors.shape[1])
         # Rows of the table have the source's factor; the destination's is the same for all of its edges.
-        for edges in pieces:
+        for edges in part.pieces:
             total += sum_neighbors(neighbors, edges)
-        return total * self._norm(degree).unsqueeze(1) + self.bias[columns]
+        return total * self._norm(part.degree).unsqueeze(1) + self.bias[columns]

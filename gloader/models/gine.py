@@ -9,11 +9,12 @@ from torch import nn
 from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency, stay_eager
-from gloader.models.conv import edge_features_of
+from gloader.models.conv import edge_features_of, no_own_terms, no_own_widths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
+    from gloader.models.adjacency import Part
     from gloader.models.conv import Table
     from gloader.types import DeviceBlock
 
@@ -198,27 +199,23 @@ class GineConv(nn.Module):
 
         Parameters
         ----------
-        x, degree, columns : as for `Conv.project`
+        x, degree, columns : as for `Propagation.project`
         """
         return (x[:, columns],)
 
-    def propagate(
-        self,
-        table: Table,
-        nodes: torch.Tensor,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,  # noqa: ARG002 - as above
-        columns: slice,
-    ) -> torch.Tensor:
+    own_widths = no_own_widths
+    project_own = no_own_terms
+
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - no terms of their own
         """Return the node's own row and the sum of the messages of all in-edges.
 
         Parameters
         ----------
-        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
         (rows,) = table
         lin = (self.lin.weight[columns], self.lin.bias[columns])
-        total = (1.0 + self.eps) * rows[nodes]
-        for edges in pieces:
+        total = (1.0 + self.eps) * rows[part.nodes]
+        for edges in part.pieces:
             total += sum_messages(rows, edges.wanted_features, edges, lin)
         return total

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from gloader.models.conv import no_own_terms, no_own_widths
 
-    from gloader.models.adjacency import Adjacency
+if TYPE_CHECKING:
+    from gloader.models.adjacency import Part
     from gloader.models.conv import Table
     from gloader.types import DeviceBlock
 
@@ -47,22 +47,18 @@ class DenseConv(nn.Module):
 
         Parameters
         ----------
-        x, degree, columns : as for `Conv.project`
+        x, degree, columns : as for `Propagation.project`
         """
         return (functional.linear(x, self.lin.weight[columns], self.lin.bias[columns]),)
 
-    def propagate(
-        self,
-        table: Table,
-        nodes: torch.Tensor,
-        pieces: Iterable[Adjacency],  # noqa: ARG002 - no graph here
-        degree: torch.Tensor,  # noqa: ARG002
-        columns: slice,  # noqa: ARG002
-    ) -> torch.Tensor:
+    own_widths = no_own_widths
+    project_own = no_own_terms
+
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - the table has these columns only
         """Return the rows of ``nodes``.
 
         Parameters
         ----------
-        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
-        return table[0][nodes]
+        return table[0][part.nodes]

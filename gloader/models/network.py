@@ -1,4 +1,4 @@
-"""Stacks of layers: over one node type, or over the types and relations of a graph."""
+"""Stacks of layers, over one node type or over the types and relations of a graph."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from torch.nn import functional
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
+from gloader.models.conv import Layer
 from gloader.models.schema import key_of
+from gloader.types import NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gloader.models.conv import Conv, HeteroLayer
+    from gloader.models.conv import Conv
     from gloader.models.schema import Schema
     from gloader.types import DeviceBlock, HeteroReadyBatch
 
@@ -43,11 +45,25 @@ class GraphNetwork(nn.Module):
         """The convolutions, the one next to the input features first."""
         return tuple(self.convs)  # type: ignore[arg-type]
 
-    def below(self, num_layers: int) -> GraphNetwork:
-        """Return the network of the lowest ``num_layers``, at least 1; shares its parts, and has modes of its own."""
-        found = GraphNetwork(self.layers[:num_layers], dropout=self.dropout, batch_norm=False)
-        found.norms = self.norms[: num_layers - 1]
-        return found.train(self.training)
+    @property
+    def relation_layers(self) -> tuple[Layer, ...]:
+        """The layers over the types and relations of a graph with one type and one relation."""
+        return tuple(map(Layer.of_conv, self.layers))
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The types whose rows are the output."""
+        return (NODE,)
+
+    @property
+    def learned(self) -> dict[str, torch.Tensor]:
+        """The learned rows of each type that has no features: there are none."""
+        return {}
+
+    @property
+    def out_dim(self) -> int:
+        """Width of the output."""
+        return self.layers[-1].out_dim
 
     def forward(self, x: torch.Tensor, blocks: Sequence[DeviceBlock]) -> torch.Tensor:
         """Return the output (B, out_dim) for the seeds, of ``x`` (U, F) and the L blocks of their batch.
@@ -66,11 +82,32 @@ class GraphNetwork(nn.Module):
             x = conv(self.enter(depth, x), block)
         return x
 
-    def finish(self, depth: int, made: torch.Tensor) -> torch.Tensor:
-        """Return the output of layer ``depth`` for rows (n, width) that its `Conv.propagate` made."""
-        head = self.layers[depth].head
-        found: torch.Tensor = made if head is None else head(made)
-        return found
+    def tail(
+        self,
+        num_layers: int,
+        *,
+        is_output: bool,  # noqa: ARG002 - as of `HeteroNetwork`
+    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Return the function from the sums of a layer, (n, width), to its rows; None: the sums are the rows.
+
+        Parameters
+        ----------
+        num_layers : number of the layer, 1 to L
+        is_output : whether the output of the network is wanted, or that of the layer alone
+        """
+        layer = self.relation_layers[num_layers - 1]
+        return None if layer.head is None else layer.finish
+
+    def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - there is one type
+        """Return the rows that enter layer ``depth``.
+
+        Parameters
+        ----------
+        depth : 0 for the layer next to the features
+        node_type : of the rows
+        sums : (n, width) of the layer below; of layer 0 the features
+        """
+        return self.enter(depth, self.relation_layers[depth - 1].finish(sums) if depth else sums)
 
     def enter(self, depth: int, x: torch.Tensor) -> torch.Tensor:
         """Return what layer ``depth`` sees of the output ``x`` (n, width) of the layer below it."""
@@ -106,7 +143,7 @@ class HeteroNetwork(nn.Module):
     def __init__(
         self,
         schema: Schema,
-        layers: Sequence[HeteroLayer],
+        layers: Sequence[Layer],
         parts: Mapping[str, nn.Module],
         *,
         learned_dim: int,
@@ -117,7 +154,7 @@ class HeteroNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.schema = schema
-        self.layers = tuple(layers)
+        self.layers = self.relation_layers = tuple(layers)
         self.dropout = dropout
         self._activation = activation
         for name, part in parts.items():
@@ -134,6 +171,11 @@ class HeteroNetwork(nn.Module):
                 if name in layers[0].in_dims and not schema.feature_dims[name]
             ]
         )
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The types whose rows are the output."""
+        return self.schema.targets
 
     @property
     def learned(self) -> dict[str, torch.Tensor]:
@@ -201,6 +243,29 @@ class HeteroNetwork(nn.Module):
             norms: nn.ModuleDict = self.norms[depth - 1]  # type: ignore[assignment]
             x = _normalised(norms[key_of(node_type)], x)
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
+
+    def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:
+        """Return the rows that enter layer ``depth``: `enter`, as no layer has a head.
+
+        Parameters
+        ----------
+        depth, node_type, sums : as of `GraphNetwork.enter_sums`
+        """
+        return self.enter(depth, node_type, sums)
+
+    def tail(
+        self,
+        num_layers: int,  # noqa: ARG002 - as of `GraphNetwork`
+        *,
+        is_output: bool,
+    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Return the function from the sums of a layer, (n, width), to its rows; None: the sums are the rows.
+
+        Parameters
+        ----------
+        num_layers, is_output : as of `GraphNetwork.tail`
+        """
+        return self.leave if is_output and self.mlp is not None else None
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
         """Return the output (n, out_dim) for rows of a target that leave the last layer.

@@ -1,4 +1,4 @@
-"""GraphSAGE with the mean aggregator, for one type and for one relation of several."""
+"""GraphSAGE's mean aggregator, within a type and along a relation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency, mean_neighbors, sum_neighbors
 from gloader.models.attention import reduce_edges
-from gloader.models.conv import gather_cost, multiplies_first
+from gloader.models.conv import gather_cost, multiplies_first, no_own_terms, no_own_widths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from gloader.models.adjacency import Part
     from gloader.models.conv import Table
     from gloader.types import DeviceBlock
 
@@ -67,30 +66,23 @@ class SageConv(nn.Module):
 
         Parameters
         ----------
-        x, degree, columns : as for `Conv.project`
+        x, degree, columns : as for `Propagation.project`
         """
         own = functional.linear(x, self.lin_r.weight[columns], self.lin_l.bias[columns])
         return functional.linear(x, self.lin_l.weight[columns]), own
 
-    def propagate(
-        self,
-        table: Table,
-        nodes: torch.Tensor,
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,
-        columns: slice,  # noqa: ARG002 - the table holds these columns only
-    ) -> torch.Tensor:
+    own_widths = no_own_widths
+    project_own = no_own_terms
+
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - the table has these columns only
         """Return the mean over all in-edges plus the own term.
 
         Parameters
         ----------
-        table, nodes, pieces, degree, columns : as for `Conv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
-        neighbors, own = table
-        total = neighbors.new_zeros(len(nodes), neighbors.shape[1])
-        for edges in pieces:
-            total += sum_neighbors(neighbors, edges)
-        return total / degree.clamp(min=1.0).unsqueeze(1) + own[nodes]
+        neighbors, own_rows = table
+        return _mean_of_all(neighbors, part) + own_rows[part.nodes]
 
 
 class RelationMean:
@@ -107,6 +99,8 @@ class RelationMean:
     def __init__(self, lin: nn.Linear) -> None:
         self.lin = lin
         self.out_dim = lin.out_features
+        self.edge_dim = 0
+        self.edge_floats = 0
 
     def __call__(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock) -> torch.Tensor:  # noqa: ARG002 - a mean knows no destination
         """Return (D, out_dim) for the sources ``x_src`` (U, in_dim)."""
@@ -139,48 +133,37 @@ class RelationMean:
         """The projected source."""
         return (num_columns,)
 
-    def project(self, x_src: torch.Tensor, columns: slice) -> Table:
-        """Return the projection of ``x_src`` (n, in_dim).
+    def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - as of `SageConv`
+        """Return the projection of ``x`` (n, in_dim).
 
         Parameters
         ----------
-        x_src, columns : as for `RelationConv.project`
+        x, degree, columns : as for `Propagation.project`
         """
-        return (functional.linear(x_src, self.lin.weight[columns]),)
+        return (functional.linear(x, self.lin.weight[columns]),)
 
-    def own_widths(self, num_columns: int) -> tuple[int, ...]:  # noqa: ARG002 - a mean knows no destination
-        """Nothing."""
-        return ()
+    own_widths = no_own_widths
+    project_own = no_own_terms
 
-    def project_own(self, x_dst: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - a mean knows no destination
-        """Return nothing.
-
-        Parameters
-        ----------
-        x_dst, columns : as for `RelationConv.project_own`
-        """
-        return ()
-
-    def propagate(
-        self,
-        table: Table,
-        own: Table,  # noqa: ARG002 - a mean knows no destination
-        pieces: Iterable[Adjacency],
-        degree: torch.Tensor,
-        columns: slice,
-    ) -> torch.Tensor:
+    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - no terms of their own
         """Return the mean over all in-edges.
 
         Parameters
         ----------
-        table, own, pieces, degree, columns : as for `RelationConv.propagate`
+        table, own, part, columns : as for `Propagation.propagate`
         """
         (neighbors,) = table
-        total = neighbors.new_zeros(len(degree), neighbors.shape[1])
-        for edges in pieces:
-            total += sum_neighbors(neighbors, edges)
-        total /= degree.clamp(min=1.0).unsqueeze(1)
+        total = _mean_of_all(neighbors, part)
         return total if self._bias is None else total.add_(self._bias[columns])
+
+
+def _mean_of_all(rows: torch.Tensor, part: Part) -> torch.Tensor:
+    """Return the mean of ``rows`` (N, width) over all in-edges of each destination of ``part``, (n, width)."""
+    total = rows.new_zeros(len(part.degree), rows.shape[1])
+    for edges in part.pieces:
+        total += sum_neighbors(rows, edges)
+    total /= part.degree.clamp(min=1.0).unsqueeze(1)
+    return total
 
 
 def _mean(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None) -> torch.Tensor:

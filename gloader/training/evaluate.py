@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Inference(Protocol):
-    """Inference from all neighbours over a graph, its features and a memory budget, of one node type or of several."""
+    """Inference from all neighbours over a graph and its features, within a memory budget."""
 
     def logits(
         self, model: Any, nodes: IdArray, on_progress: Callable[[float], None] = ..., /
@@ -41,7 +41,7 @@ class Inference(Protocol):
         ...
 
     def embedded(self, model: Any, /, *, on_progress: Callable[[float], None] = ...) -> Any:
-        """Open the output for all nodes until a block ends: an `EmbeddedRows`, or of several types one of each.
+        """Open the output for all nodes until a block ends: an `EmbeddedRows` of each target, by type.
 
         Parameters
         ----------

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedPlan
     from gloader.training.evaluate import Inference
-    from gloader.training.link_judge import NodeRows
     from gloader.training.model_spec import LinkTarget
     from gloader.training.task import Objective, Split
 
@@ -202,7 +201,7 @@ def pair_scorer(
     try:
         # Blocks are large and of many sizes, see `predict_classes`.
         with eager_release(), inference.embedded(model.encoder, on_progress=on_progress) as made:
-            sources, destinations = _of_ends(made, spec.ends)
+            sources, destinations = (made[name] for name in spec.ends)
             yield PairScorer(
                 model.decoder,
                 sources,
@@ -212,13 +211,6 @@ def pair_scorer(
             )
     finally:
         model.train(was_training)
-
-
-def _of_ends(made: Any, ends: tuple[str, str]) -> tuple[NodeRows, NodeRows]:
-    """Return the embeddings of sources and of destinations, of a graph of one type or of several."""
-    if isinstance(made, dict):
-        return made[ends[0]], made[ends[1]]
-    return made, made
 
 
 def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:

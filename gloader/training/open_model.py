@@ -20,8 +20,7 @@ from gloader.models import HeteroNetwork, encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
-from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.inference.typed_inference import HeteroInference
+from gloader.training.inference.layerwise_inference import HeteroInference, LayerwiseInference
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec, edge_feature_rows, schema_of
 
 if TYPE_CHECKING:
@@ -44,14 +43,14 @@ _RING_BYTES: Final = 1 << 20  # of each type: rows are read in order, a few larg
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """A network, and what it computes from."""
+    """A network, and the inference over graph and features."""
 
     model: Any
-    inference: LayerwiseInference | HeteroInference
+    inference: HeteroInference
 
     @property
     def encoder(self) -> Any:
-        """The network without what makes scores of pairs."""
+        """The network without the decoder of pairs."""
         return encoder_of(self.model)
 
     def require_memory(
@@ -61,23 +60,19 @@ class OpenedModel:
 
         Parameters
         ----------
-        node_type : of what is wanted
-        layer : what it makes of all nodes is wanted; None: the output
-        num_outputs : nodes of which the output is wanted; None: what `embedded` of the inference gives is
+        node_type : of the wanted rows
+        layer : whose rows of all nodes are wanted; None: the output is wanted
+        num_outputs : nodes whose output is wanted; None: the rows of `HeteroInference.embedded` are wanted
         """
         if layer is None:
             self.inference.require_memory(self.encoder, num_outputs=num_outputs)
-        elif isinstance(self.inference, HeteroInference):
+        else:
             outputs = {node_type: self.inference.graph.num_nodes[node_type]}
             self.inference.require_layers(self.encoder, layer, outputs)
-        else:
-            self.inference.require_memory(self.encoder.below(layer), num_outputs=None)
 
     def activations(self, node_type: str, layer: int, nodes: IdArray, **options: Any) -> Any:
-        """Return an iterator over what a layer makes of ``nodes``."""
-        if isinstance(self.inference, HeteroInference):
-            return self.inference.activations(self.encoder, layer, node_type, nodes, **options)
-        return self.inference.activations(self.encoder, layer, nodes, **options)
+        """Return an iterator over the rows of ``nodes`` behind a layer."""
+        return self.inference.activations(self.encoder, layer, node_type, nodes, **options)
 
 
 @contextmanager
@@ -186,7 +181,7 @@ def _open_one_type(
         scratch=scratch,
         edge_features=told,
     )
-    return OpenedModel(model=checkpoint.model().to(device), inference=inference)
+    return OpenedModel(model=checkpoint.model().to(device), inference=inference.typed)
 
 
 def _open_types(

@@ -10,7 +10,6 @@ import numpy as np
 
 from gloader.core.ids import outside
 from gloader.errors import ConfigError, ShapeError
-from gloader.models import HeteroNetwork
 from gloader.training.evaluate import predict_classes
 from gloader.training.link_prediction import SCORING_SHARE, pair_scorer
 from gloader.training.model_spec import LinkSpec
@@ -177,18 +176,16 @@ def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
 
 
 def _require_made(model: Any, node_type: str, layer: int) -> None:
-    """Raise ConfigError where the layer makes nothing of the type."""
+    """Raise ConfigError where the layer has no rows of the type."""
     layers = range(1, len(model.layers) + 1)
     if layer not in layers:
         raise ConfigError(f"layer is {layer}; the network has the layers 1 to {len(layers)}")
-    if not isinstance(model, HeteroNetwork):
-        return
-    made = [number for number in layers if node_type in model.layers[number - 1].types]
+    made = [number for number in layers if node_type in model.relation_layers[number - 1].types]
     if layer not in made:
         allowed = f"allowed: {', '.join(map(str, made))}" if made else "nor does another layer"
         raise ConfigError(
             f"layer {layer} makes nothing of type {node_type!r} that leads to the classes of "
-            f"{model.schema.targets[0]!r}, so it was never trained; {allowed}"
+            f"{model.targets[0]!r}, so it was never trained; {allowed}"
         )
 
 

@@ -18,8 +18,7 @@ from gloader.distributed.exchange.owner import OwnedRows
 from gloader.distributed.exchange.serve_rows import PIECE_BYTES, AllRows, RowReader, serve_rows
 from gloader.errors import LoaderClosedError
 from gloader.loader import Loader
-from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.inference.typed_inference import HeteroInference
+from gloader.training.inference.layerwise_inference import HeteroInference, LayerwiseInference
 from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.ssd_store import FeatureStore
-    from gloader.training.evaluate import Inference
     from gloader.training.group import RankGroup
     from gloader.training.run_budget import RunBudget
     from gloader.training.task import Task
@@ -173,8 +171,8 @@ def inference_of(
     memory_bytes: int,
     rows: MachineRows | None = None,
     scratch: Path | None = None,
-) -> Inference:
-    """Return inference with what a loader has of a dataset.
+) -> HeteroInference:
+    """Return the inference over the graph and the features of a loader.
 
     Parameters
     ----------
@@ -208,7 +206,7 @@ def inference_of(
         scratch=scratch,
         tier=loader.device_tier if isinstance(loader, Loader) else loader.device_tiers.get(name),
         edge_features=None if told is None else features.get(told.name),
-    )
+    ).typed
 
 
 def features_of(task: Task, dataset: Dataset, loader: Any) -> dict[str, FeatureSource]:

@@ -11,11 +11,11 @@ import torch
 
 from gloader.device import dry_step, open_device
 from gloader.errors import BudgetError, RankError
-from gloader.models import HeteroNetwork, encoder_of
+from gloader.models import encoder_of
 from gloader.observe.peak_memory import first_bytes
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
-from gloader.training.inference.placement import device_bytes_for_types, device_bytes_needed
+from gloader.training.inference.placement import device_bytes_needed
 from gloader.training.inference.plan import Extent
 from gloader.training.model_spec import HeteroModelSpec, LinkSpec
 from gloader.training.replica import logits_and_loss
@@ -306,11 +306,7 @@ class RunLoader:
         # The first rank evaluates; the rank with the least room counts for all of a machine.
         if not self.group.is_first:
             return step
-        needed = (
-            device_bytes_for_types(encoder.layers, extent_of(self.dataset, encoder.schema.targets))
-            if isinstance(encoder, HeteroNetwork)
-            else device_bytes_needed(encoder.layers, num_nodes=self.dataset.num_nodes)
-        )
+        needed = device_bytes_needed(encoder.relation_layers, extent_of(self.dataset, encoder.targets))
         return with_evaluation(step, needed, open_device(self.device))
 
     @property
@@ -334,7 +330,7 @@ class RunLoader:
 
 
 def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
-    """Return what an evaluation of several types computes from, and that it computes all nodes of ``targets``."""
+    """Return the size of the graph, and of an evaluation of all nodes of ``targets``."""
     tables = dataset.edge_tables.items()
     return Extent(
         num_nodes={name: table.num_nodes for name, table in dataset.node_tables.items()},

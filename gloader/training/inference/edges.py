@@ -11,12 +11,12 @@ import torch
 
 from gloader.core.offsets import degrees_between, offsets_of
 from gloader.device.seam import CpuDevice
-from gloader.models.adjacency import Adjacency
+from gloader.models.adjacency import Adjacency, Part
 from gloader.samplers import CscGraph
 from gloader.training.inference.row_stream import send_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Iterator
+    from collections.abc import Generator, Iterator
 
     from numpy.typing import NDArray
 
@@ -36,17 +36,6 @@ class PieceLimits:
 
     max_edges: int  # a lone node with more of them comes in several pieces
     max_rows: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Output rows that are propagated together, on the device that computes."""
-
-    nodes: torch.Tensor  # (n,) int64
-    degree: torch.Tensor  # (n,) float32
-    # One adjacency, or several where a lone node has too many edges. Each has n destinations and sources in 0..N-1;
-    # together they hold every in-edge once, in order. To be taken before the next part is asked for, or not at all.
-    pieces: Iterable[Adjacency]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,65 +1,263 @@
 """Full-neighbour inference, one layer for all nodes at a time, on graphs whose features exceed memory, on any device.
 
-A sampled network would visit a node's neighbourhood once per batch; layer by layer every node is computed
-once. A layer is projected node by node while its inputs stream past in node order, and then propagated
-along all in-edges from the projected table, which is kept in memory, by slabs of columns where it must.
-Where rows come from, where edges come from and where activations stay follows from the memory of the device.
+A sampled network would visit a node's neighbourhood once per batch; layer by layer every node is computed once. The
+memory of the device decides where rows and edges come from, and where activations stay. A graph of one type is a graph
+of one type and one relation.
 """
 
 from __future__ import annotations
 
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 
 from gloader.device.seam import settle_vector_math
 from gloader.errors import ConfigError
-from gloader.models.conv import made_dim
-from gloader.observe.peak_memory import release_freed_memory
-from gloader.training.inference.edges import EdgeFeatures, PieceLimits
-from gloader.training.inference.placement import Given, OutputRoom, in_less_memory, place_inference
-from gloader.training.inference.plan import plan_inference, read_dim
-from gloader.training.inference.row_stream import DeviceRows, fetch_behind, num_ahead, stream_rows
-from gloader.training.inference.rows import EmbeddedRows, RamRows, SsdRows, iter_rows
+from gloader.samplers.graph import HeteroGraph
+from gloader.training.inference.placement import Given, in_less_memory, place_inference
+from gloader.training.inference.plan import plan_inference
+from gloader.training.inference.rows import EmbeddedRows, iter_rows
+from gloader.training.inference.run import InferenceRun
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    import numpy as np
-    from numpy.typing import NDArray
-
     from gloader.device import Device, DeviceTier
-    from gloader.models import GraphNetwork
-    from gloader.models.conv import Conv, Table
+    from gloader.models import GraphNetwork, HeteroNetwork
     from gloader.samplers import Topology
-    from gloader.training.inference.placement import LayerOutputs, Placement
-    from gloader.training.inference.plan import LayerPlan
-    from gloader.training.inference.row_stream import AnyRows
+    from gloader.training.inference.plan import Extent
     from gloader.training.inference.rows import MadeRows
-    from gloader.types import FeatureSource, IdArray
+    from gloader.types import FeatureSource, IdArray, Relation
 
+    AnyNetwork = GraphNetwork | HeteroNetwork
     Progress = Callable[[float], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeteroInference:
+    """Full-neighbour inference of any network over the types and relations of a graph, within a memory budget.
+
+    Parameters
+    ----------
+    graph : all relations
+    features : (N_t, F_t) of each type that has features
+    target : the type whose `logits` are wanted
+    memory_budget_bytes : of host memory, for tables, activations and buffers; the topology and the network, with its
+        learned rows, are not counted. On a GPU, tables and activations take its free memory first
+    scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
+        folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
+    device : computes; defaults to that of the network
+    edge_features : (E, F_e) of relations, in the order of their edges; read in that order by layers that take them
+    tiers : the memory of a loader's device, by type; used where it is the network's device
+    """
+
+    graph: HeteroGraph
+    features: Mapping[str, FeatureSource]
+    target: str
+    memory_budget_bytes: int
+    scratch: Path | None = None
+    device: Device | None = None
+    edge_features: Mapping[Relation, FeatureSource] = field(default_factory=dict)
+    tiers: Mapping[str, DeviceTier] = field(default_factory=dict)
+
+    def logits(
+        self, network: AnyNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the logits of ``nodes`` (n,) of the target type in order: a range of positions, and its (., classes).
+
+        The network computes in evaluation mode and without dropout; it is left in the mode it was in.
+
+        Parameters
+        ----------
+        network : on its device
+        nodes : (n,) int64, ids within the type, in any order
+        on_progress : called with the share that is done, 0 to 1
+
+        Raises
+        ------
+        BudgetError
+            The budget is too small for the narrowest table of a type; raised before anything is read.
+        ConfigError
+            The network is of another dataset, or takes edge features that the graph lacks or has in another width.
+        ThreadStartError
+            The system allows no more threads.
+        """
+        num_layers = len(network.layers)
+        return self._rows(network, num_layers, self.target, nodes, None, on_progress, is_output=True)
+
+    def activations(
+        self,
+        network: AnyNetwork,
+        num_layers: int,
+        node_type: str,
+        nodes: IdArray,
+        *,
+        order: IdArray | None = None,
+        on_progress: Progress = lambda _: None,
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """Yield the rows of ``nodes`` (n,) behind layer number ``num_layers``, 1 to L: positions, and their rows.
+
+        Parameters
+        ----------
+        network, on_progress : as of `logits`
+        num_layers : as many are computed
+        node_type : a type that this layer makes
+        nodes : (n,) int64, ids within ``node_type``, best in ascending order, in which edges are read
+        order : (n,) the place in ``nodes`` of each row of the result; None: they come as they are
+
+        Raises
+        ------
+        BudgetError, ConfigError, ThreadStartError
+            As of `logits`.
+        """
+        return self._rows(network, num_layers, node_type, nodes, order, on_progress, is_output=False)
+
+    @contextmanager
+    def embedded(
+        self, network: AnyNetwork, *, on_progress: Progress = lambda _: None
+    ) -> Iterator[dict[str, EmbeddedRows]]:
+        """Open the output of ``network`` for all nodes of each of its targets, by type, computed in one pass.
+
+        The network is in evaluation mode, and torch keeps no gradients, until it is closed.
+
+        Parameters
+        ----------
+        network, on_progress : as of `logits`
+
+        Raises
+        ------
+        BudgetError, ConfigError, ThreadStartError
+            As of `logits`.
+        """
+        counts = self._all_outputs(network)
+        everyone = {name: range(count) for name, count in counts.items()}
+        leave = _tail_on_host(network, len(network.layers), is_output=True)
+        with self._made(network, len(network.layers), everyone, on_progress) as made:
+            yield {
+                name: EmbeddedRows(
+                    rows,
+                    num_rows=counts[name],
+                    kept_dim=network.relation_layers[-1].out_dim,
+                    width=network.out_dim,
+                    leave=leave,
+                )
+                for name, rows in made.items()
+            }
+
+    def require_memory(self, network: AnyNetwork, *, num_outputs: int | None) -> None:
+        """Raise BudgetError where it would not fit the budget; nothing is read.
+
+        Parameters
+        ----------
+        network : computes
+        num_outputs : nodes whose `logits` are wanted; None: the rows of `embedded` are wanted
+        """
+        outputs = self._all_outputs(network) if num_outputs is None else {self.target: num_outputs}
+        self.require_layers(network, len(network.layers), outputs)
+
+    def require_layers(self, network: AnyNetwork, num_layers: int, outputs: Mapping[str, int]) -> None:
+        """Raise BudgetError where ``num_layers`` would not fit, for so many nodes of each type; nothing is read."""
+        extent = self._given().extent(outputs)
+        plan_inference(network.relation_layers[:num_layers], extent, budget_bytes=self.memory_budget_bytes)
+
+    def extent(self, *, num_outputs: int) -> Extent:
+        """Return the size of the graph, and of a result with so many nodes of the target type."""
+        return self._given().extent({self.target: num_outputs})
+
+    def _all_outputs(self, network: AnyNetwork) -> dict[str, int]:
+        return {name: self.graph.num_nodes[name] for name in network.targets}
+
+    def _given(self) -> Given:
+        return Given(
+            graph=self.graph,
+            features=self.features,
+            budget_bytes=self.memory_budget_bytes,
+            edge_features=self.edge_features,
+            tiers=self.tiers,
+            device=self.device,
+        )
+
+    def _rows(
+        self,
+        network: AnyNetwork,
+        num_layers: int,
+        node_type: str,
+        nodes: IdArray,
+        order: IdArray | None,
+        on_progress: Progress,
+        *,
+        is_output: bool,
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        leave = _tail_on_host(network, num_layers, is_output=is_output)
+        with self._made(network, num_layers, {node_type: nodes}, on_progress) as made:
+            width = network.relation_layers[num_layers - 1].out_dim
+            for positions, rows in iter_rows(made[node_type], num_rows=len(nodes), width=width, order=order):
+                yield positions, rows if leave is None else leave(rows)
+
+    @contextmanager
+    def _made(
+        self,
+        network: AnyNetwork,
+        num_layers: int,
+        nodes: Mapping[str, IdArray | range],
+        on_progress: Progress,
+    ) -> Iterator[dict[str, MadeRows]]:
+        """Open the sums of layer number ``num_layers`` for ``nodes`` of each type."""
+        # Before a thread computes: its first call must not happen in two threads at once.
+        settle_vector_math()
+        self._require_edge_features(network)
+        was_training = network.training
+        network.eval()
+        try:
+            with torch.no_grad(), ExitStack() as stack:
+                given = self._given()
+                extent = given.extent({name: len(wanted) for name, wanted in nodes.items()})
+                yield in_less_memory(
+                    lambda share: place_inference(network, given, extent, num_layers=num_layers, share=share),
+                    lambda placed, attempt: InferenceRun(placed, self.scratch, attempt).all_layers(
+                        nodes, on_progress
+                    ),
+                    stack,
+                )
+        finally:
+            network.train(was_training)
+
+    def _require_edge_features(self, network: AnyNetwork) -> None:
+        for layer in network.relation_layers:
+            for relation, conv in layer.relations.items():
+                source = self.edge_features.get(relation)
+                found = 0 if source is None else source.dim
+                if conv.edge_dim not in (0, found):
+                    raise ConfigError(
+                        f"the network looks at {conv.edge_dim} features of every edge; the graph has {found}"
+                    )
+
+
+def _tail_on_host(
+    network: AnyNetwork, num_layers: int, *, is_output: bool
+) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return `tail` of a network for rows on the host, to the host."""
+    tail = network.tail(num_layers, is_output=is_output)
+    if tail is None:
+        return None
+    return lambda rows: tail(rows.to(next(network.parameters()).device)).cpu()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerwiseInference:
-    """Full-neighbour inference of any network over one graph, its features and a memory budget.
+    """`HeteroInference` over a graph of one type.
 
     Parameters
     ----------
     graph : the whole topology
     features : (N, F)
-    memory_budget_bytes : of host memory, for tables, activations and buffers; the topology is not counted. On a GPU,
-        tables and activations take its free memory first
-    scratch : folder for activations that do not fit; defaults to $GLOADER_SPILL_DIR, else the system's temporary
-        folder. Only a private folder inside it is written, and removed at the end; after a kill the next run removes it
-    tier : what a loader's device holds and reads in place; used where it is the network's device
-    device : computes; defaults to that of the network
-    edge_features : (E, F_e), in the order of the edges; read in that order, beside them, by layers that look at them
+    memory_budget_bytes, scratch, device : as of `HeteroInference`
+    tier : the memory of a loader's device; used where it is the network's device
+    edge_features : (E, F_e), in the order of the edges
     """
 
     graph: Topology
@@ -75,24 +273,11 @@ class LayerwiseInference:
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the logits of ``nodes`` (n,) in order: a range of positions and (stop - start, classes).
 
-        The network computes in evaluation mode and without dropout; it is left in the mode it was in.
-
         Parameters
         ----------
-        model : the network, on its device
-        nodes : (n,) int64
-        on_progress : called with the share that is done, 0 to 1
-
-        Raises
-        ------
-        BudgetError
-            The budget is too small for the narrowest table; raised before anything is read.
-        ConfigError
-            The network looks at features of edges, and there are none, or of another width.
-        ThreadStartError
-            The system allows no more threads.
+        model, nodes, on_progress : as of `HeteroInference.logits`
         """
-        return self._rows(model, nodes, None, on_progress)
+        return self.typed.logits(model, nodes, on_progress)
 
     def activations(
         self,
@@ -103,29 +288,13 @@ class LayerwiseInference:
         order: IdArray | None = None,
         on_progress: Progress = lambda _: None,
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield what the layer number ``num_layers``, 1 to L, makes of ``nodes`` (n,): positions, and their rows.
+        """Yield the rows of ``nodes`` (n,) behind layer number ``num_layers``: positions, and their rows.
 
         Parameters
         ----------
-        model, on_progress : as of `logits`
-        num_layers : as many are computed
-        nodes : (n,) int64, best in ascending order, in which edges are read
-        order : (n,) at each position of the result, which of ``nodes`` it is; None: they come as they are
-
-        Raises
-        ------
-        BudgetError, ConfigError, ThreadStartError
-            As of `logits`.
+        model, num_layers, nodes, order, on_progress : as of `HeteroInference.activations`
         """
-        return self._rows(model.below(num_layers), nodes, order, on_progress)
-
-    def _rows(
-        self, model: GraphNetwork, nodes: IdArray, order: IdArray | None, on_progress: Progress
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        with self._made(model, nodes, on_progress) as made:
-            width = made_dim(model.layers[-1])
-            for positions, rows in iter_rows(made, num_rows=len(nodes), width=width, order=order):
-                yield positions, _finished(model, rows)
+        return self.typed.activations(model, num_layers, NODE, nodes, order=order, on_progress=on_progress)
 
     @contextmanager
     def embedded(
@@ -133,169 +302,32 @@ class LayerwiseInference:
     ) -> Iterator[EmbeddedRows]:
         """Open the output of ``model`` for all nodes.
 
-        The network is in evaluation mode, and torch keeps no gradients, until it is closed.
-
         Parameters
         ----------
-        model, on_progress : as of `logits`
-
-        Raises
-        ------
-        BudgetError, ConfigError, ThreadStartError
-            As of `logits`.
+        model, on_progress : as of `HeteroInference.embedded`
         """
-        last, num_nodes = model.layers[-1], self.graph.num_nodes
-        with self._made(model, range(num_nodes), on_progress) as made:
-            yield EmbeddedRows(
-                made,
-                num_rows=num_nodes,
-                kept_dim=made_dim(last),
-                width=last.out_dim,
-                leave=None if last.head is None else partial(_finished, model),
-            )
+        with self.typed.embedded(model, on_progress=on_progress) as made:
+            yield made[NODE]
 
     def require_memory(self, model: GraphNetwork, *, num_outputs: int | None) -> None:
         """Raise BudgetError where it would not fit the budget; nothing is read.
 
         Parameters
         ----------
-        model : computes
-        num_outputs : nodes that `logits` are wanted of; None: what `embedded` gives is wanted
+        model, num_outputs : as of `HeteroInference.require_memory`
         """
-        plan_inference(
-            model.layers,
-            num_nodes=self.graph.num_nodes,
-            num_outputs=self.graph.num_nodes if num_outputs is None else num_outputs,
-            budget_bytes=self.memory_budget_bytes,
-        )
+        self.typed.require_memory(model, num_outputs=num_outputs)
 
-    @contextmanager
-    def _made(self, model: GraphNetwork, nodes: IdArray | range, on_progress: Progress) -> Iterator[MadeRows]:
-        """Open what the last layer makes of ``nodes``."""
-        # Before a thread computes: its first call must not happen in two threads at once.
-        settle_vector_math()
-        self._require_edge_features(model)
-        given = Given(
-            graph=self.graph,
-            features=self.features,
-            budget_bytes=self.memory_budget_bytes,
-            tier=self.tier,
+    @property
+    def typed(self) -> HeteroInference:
+        """The inference over the same graph, as one of one type and one relation."""
+        return HeteroInference(
+            graph=HeteroGraph(num_nodes={NODE: self.graph.num_nodes}, relations={EDGE: self.graph}),
+            features={NODE: self.features},
+            target=NODE,
+            memory_budget_bytes=self.memory_budget_bytes,
+            scratch=self.scratch,
             device=self.device,
+            edge_features={} if self.edge_features is None else {EDGE: self.edge_features},
+            tiers={} if self.tier is None else {NODE: self.tier},
         )
-        was_training = model.training
-        model.eval()
-        try:
-            with torch.no_grad(), ExitStack() as stack:
-                yield in_less_memory(
-                    lambda share: place_inference(model, given, num_outputs=len(nodes), share=share),
-                    lambda placed, attempt: _Run(self, placed, attempt).all_layers(nodes, on_progress),
-                    stack,
-                )
-        finally:
-            model.train(was_training)
-
-    def _require_edge_features(self, model: GraphNetwork) -> None:
-        found = 0 if self.edge_features is None else self.edge_features.dim
-        for conv in model.layers:
-            if conv.edge_dim not in (0, found):
-                raise ConfigError(
-                    f"the network looks at {conv.edge_dim} features of every edge; the graph has {found}"
-                )
-
-
-def _finished(model: GraphNetwork, rows: torch.Tensor) -> torch.Tensor:
-    """Return the output for ``rows`` (n, width) that the last layer made, on the host."""
-    last = len(model.layers) - 1
-    if model.layers[last].head is None:
-        return rows
-    return model.finish(last, rows.to(next(model.parameters()).device)).cpu()
-
-
-class _Run:
-    """One pass through all layers. What it opens is closed by ``stack``."""
-
-    def __init__(self, job: LayerwiseInference, placed: Placement, stack: ExitStack) -> None:
-        self._num_nodes = job.graph.num_nodes
-        self._edge_features = None if job.edge_features is None else EdgeFeatures(source=job.edge_features)
-        self._placed = placed
-        self._device = placed.device
-        self._room = OutputRoom(job.scratch, placed.device, stack)
-
-    def all_layers(self, nodes: IdArray | range, on_progress: Progress) -> MadeRows:
-        """Return the activations of the last layer for ``nodes``, in host memory or on the SSD."""
-        plans = self._placed.plans
-        steps = 2 * sum(len(plan.slabs) for plan in plans)
-        done = 0
-        inputs: AnyRows = self._placed.inputs
-        for depth, (conv, plan) in enumerate(zip(self._placed.model.layers, plans, strict=True)):
-            targets = nodes if depth == len(plans) - 1 else range(self._num_nodes)
-            outputs = self._room.open(f"layer-{depth}", plan, num_rows=len(targets), width=made_dim(conv))
-            # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
-            for columns in plan.slabs:
-                table = self._project(depth, conv, inputs, plan, columns)
-                done += 1
-                on_progress(done / steps)
-                self._propagate(conv, table, targets, plan, columns, outputs)
-                del table  # before the next one is made
-                # Smaller blocks stay in the heap where they are freed: 30 MB after the slabs of a budget of 300 MB.
-                release_freed_memory()
-                done += 1
-                on_progress(done / steps)
-            # A layer's inputs go as soon as all of its slabs are done: two layers' activations at most are held.
-            inputs.close()
-            inputs = outputs
-        assert isinstance(outputs, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
-        return outputs
-
-    def _project(self, depth: int, conv: Conv, inputs: AnyRows, plan: LayerPlan, columns: slice) -> Table:
-        widths = conv.table_widths(columns.stop - columns.start)
-        table = tuple(torch.empty(self._num_nodes, width, device=self._device.place) for width in widths)
-        chunks = stream_rows(
-            inputs,
-            self._device,
-            shape=(self._num_nodes, read_dim(self._placed.model.layers, depth)),
-            rows_per_read=plan.rows_per_read,
-            buffers=lambda: self._buffers,
-        )
-        with closing(chunks):
-            for start, x in chunks:
-                below = x if depth == 0 else self._placed.model.finish(depth - 1, x)
-                entered = self._placed.model.enter(depth, below)
-                # Of the whole graph, as in training, where blocks carry it.
-                degree = self._placed.edges.degree(start, start + len(x))
-                for part, values in zip(table, conv.project(entered, degree, columns), strict=True):
-                    part[start : start + len(x)] = values
-        return table
-
-    def _propagate(
-        self,
-        conv: Conv,
-        table: Table,
-        targets: IdArray | range,
-        plan: LayerPlan,
-        columns: slice,
-        outputs: LayerOutputs,
-    ) -> None:
-        limits = PieceLimits(max_edges=plan.edges_per_piece, max_rows=plan.rows_per_piece)
-        with ExitStack() as stack:
-            features = self._edge_features if conv.edge_dim else None
-            parts = stack.enter_context(closing(self._placed.edges.parts(targets, limits, features)))
-            chunks = (conv.propagate(table, part.nodes, part.pieces, part.degree, columns) for part in parts)
-            if isinstance(outputs, DeviceRows):
-                outputs.write_slab(columns, chunks)
-            else:
-                fetched = fetch_behind(chunks, self._device, lambda: self._buffers)
-                outputs.write_slab(columns, stack.enter_context(closing(fetched)))
-
-    @cached_property
-    def _buffers(self) -> list[NDArray[np.uint8]]:
-        """For inputs on their way to the device, and for outputs on their way back: never for both at a time."""
-        plans, layers = self._placed.plans, self._placed.model.layers
-        num_values = max(
-            max(
-                min(plan.rows_per_read, self._num_nodes) * read_dim(layers, depth),
-                min(plan.rows_per_piece, self._num_nodes) * plan.slabs[0].stop,
-            )
-            for depth, plan in enumerate(plans)
-        )
-        return [self._device.host_buffer(4 * num_values) for _ in range(num_ahead(self._device))]

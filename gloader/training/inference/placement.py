@@ -8,8 +8,8 @@ from __future__ import annotations
 import copy
 import logging
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import torch
 
@@ -19,16 +19,8 @@ from gloader.device.tier import upload_offsets, upload_topology
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph
 from gloader.ssd_store.spill.claim import scratch_folder
-from gloader.training.inference.edges import DeviceEdges, HostEdges
-from gloader.training.inference.plan import (
-    Extent,
-    device_bytes_of_types,
-    plan_inference,
-    plan_on_device,
-    plan_types,
-    plan_types_on_device,
-    reasonable_device_bytes,
-)
+from gloader.training.inference.edges import DeviceEdges, EdgeFeatures, HostEdges
+from gloader.training.inference.plan import Extent, plan_inference, plan_on_device, reasonable_device_bytes
 from gloader.training.inference.row_stream import DeviceRows, PinnedRows
 from gloader.training.inference.rows import FeatureRows, RamRows, SsdRows
 
@@ -38,13 +30,14 @@ if TYPE_CHECKING:
 
     from gloader.device import Device, DeviceTier
     from gloader.models import GraphNetwork, HeteroNetwork
-    from gloader.models.conv import Conv, HeteroLayer
-    from gloader.samplers import Topology
+    from gloader.models.conv import Layer
     from gloader.samplers.graph import HeteroGraph
     from gloader.training.inference.edges import Edges
     from gloader.training.inference.plan import LayerPlan, TypePlans
     from gloader.training.inference.row_stream import AnyRows
     from gloader.types import FeatureSource, Relation
+
+    AnyNetwork = GraphNetwork | HeteroNetwork
 
 
 LayerOutputs: TypeAlias = "RamRows | SsdRows | DeviceRows"
@@ -95,108 +88,147 @@ logger = logging.getLogger("gloader")
 
 # Of the device's free memory, half: the loader brings the next batches meanwhile, and torch leaves holes.
 FIRST_SHARE: Final = 2
-# Of that, for the topology, which every slab of every layer would be sent otherwise.
+# Of that, for the edges, which every slab of every layer would be sent otherwise.
 _TOPOLOGY_SHARE: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """Where an inference computes, and what it computes from."""
-
-    device: Device
-    model: GraphNetwork  # there
-    plans: tuple[LayerPlan, ...]
-    inputs: AnyRows  # the features
-    edges: Edges
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What there is to compute from, and with."""
+    """The graph, its features and the memory of an inference."""
 
-    graph: Topology
-    features: FeatureSource
+    graph: HeteroGraph
+    features: Mapping[str, FeatureSource]  # of the types that have any
     budget_bytes: int  # of host memory
-    tier: DeviceTier | None  # what a loader's device holds
-    device: Device | None  # None: that of the network
+    edge_features: Mapping[Relation, FeatureSource] = field(default_factory=dict)
+    tiers: Mapping[str, DeviceTier] = field(default_factory=dict)  # of a loader's device, by type
+    device: Device | None = None  # None: that of the network
+
+    def extent(self, outputs: Mapping[str, int]) -> Extent:
+        """Return the size of the graph, and of a result with so many rows of each target."""
+        relations = self.graph.relations.items()
+        return Extent(
+            num_nodes=self.graph.num_nodes,
+            relations=tuple(relation for relation, topology in relations if topology.num_edges),
+            outputs=outputs,
+        )
+
+
+class Placement:
+    """The device of an inference, with the plans, inputs and edges of its layers.
+
+    Parameters
+    ----------
+    given : graph, features and memory
+    network : on ``device``
+    extent : of the graph, and of the result
+    device : computes
+    plans : of each layer that is computed
+    held : the edges that are on the device; others are sent as they are needed
+
+    Raises
+    ------
+    ConfigError
+        A type that is needed has neither features nor learned rows, or rows or edges have features of another width.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        network: AnyNetwork,
+        extent: Extent,
+        device: Device,
+        plans: tuple[TypePlans, ...],
+        held: Mapping[Relation, Edges],
+    ) -> None:
+        self.graph = given.graph
+        self.network = network
+        self.layers = network.relation_layers[: len(plans)]
+        self.extent = extent
+        self.device = device
+        self.plans = plans
+        self.edge_features = {
+            relation: EdgeFeatures(source=source) for relation, source in given.edge_features.items()
+        }
+        tiers = _tiers_at(device, given)
+        self.inputs: Mapping[str, AnyRows] = {
+            name: _inputs(name, network, given, tiers.get(name)) for name in extent.needed(len(plans))[0]
+        }
+        self._held = held
+        self._sent: tuple[Relation, Edges] | None = None
+
+    def edges(self, relation: Relation) -> Edges:
+        """Return the in-edges of a relation. Of relations that are sent, one has its offsets on the device."""
+        if relation in self._held:
+            return self._held[relation]
+        topology = self.graph.relations[relation]
+        if not self.device.is_asynchronous:
+            return HostEdges(topology)
+        if self._sent is None or self._sent[0] != relation:
+            self._sent = None  # gone before the next one is there
+            offsets = upload_offsets(topology.offsets, self.device.place)
+            self._sent = relation, DeviceEdges(topology, self.device, offsets, None)
+        return self._sent[1]
 
 
 def place_inference(
-    model: GraphNetwork, given: Given, *, num_outputs: int, share: int = FIRST_SHARE
+    network: AnyNetwork, given: Given, extent: Extent, *, num_layers: int, share: int = FIRST_SHARE
 ) -> Placement:
     """Choose where to compute: on the network's device, in slabs that fit, else on the CPU, with a line in the log.
 
     Parameters
     ----------
-    model : the network, on its device
+    network : on its device
     given : graph, features and memory
-    num_outputs : nodes whose logits are wanted
+    extent : of the graph, and of the result
+    num_layers : layers that are computed
     share : of the device's free memory, one part in so many is taken
 
     Raises
     ------
     BudgetError
-        It computes on the CPU, and the budget is too small for the narrowest table.
+        It computes on the CPU, and the budget is too small for the narrowest table of a type.
+    ConfigError
+        As `Placement`.
     """
-    device = given.device or open_device(next(model.parameters()).device)
+    device = given.device or open_device(next(network.parameters()).device)
     if device.is_asynchronous:
-        placed = _on_device(model, given, device, num_outputs, share)
+        placed = _on_device(network, given, extent, device, num_layers, share)
         if placed is not None:
             return placed
-        model, device = copy.deepcopy(model).to("cpu"), open_device(torch.device("cpu"))
-    return _on_cpu(model, given, device, num_outputs)
+        network, device = copy.deepcopy(network).to("cpu"), open_device(torch.device("cpu"))
+    plans = plan_inference(network.relation_layers[:num_layers], extent, budget_bytes=given.budget_bytes)
+    return Placement(given, network, extent, device, plans, _held_by_tiers(device, given))
 
 
-def device_bytes_needed(convs: Sequence[Conv], *, num_nodes: int) -> int:
+def device_bytes_needed(layers: Sequence[Layer], extent: Extent) -> int:
     """Return the free memory of a device with which an inference is reasonably fast there: few passes. Pure.
 
     Parameters
     ----------
-    convs : the L layers
-    num_nodes : N
+    layers : the L layers
+    extent : of the graph, and of the result
     """
-    return FIRST_SHARE * (reasonable_device_bytes(convs, num_nodes=num_nodes) + _offset_bytes(num_nodes))
-
-
-def _on_cpu(model: GraphNetwork, given: Given, device: Device, num_outputs: int) -> Placement:
-    graph = given.graph
-    tier = _tier_at(device, given)
-    edges: Edges = HostEdges(graph)
-    if tier is not None and tier.topology is not None:
-        edges = DeviceEdges(graph, device, tier.topology.indptr, tier.topology.indices)
-    return Placement(
-        device=device,
-        model=model,
-        plans=plan_inference(
-            model.layers,
-            num_nodes=graph.num_nodes,
-            num_outputs=num_outputs,
-            budget_bytes=given.budget_bytes,
-        ),
-        inputs=_inputs(given, tier),
-        edges=edges,
-    )
+    # Of the relations that are sent, the offsets of one at a time.
+    offsets = max((_offset_bytes(extent.num_nodes[into]) for _, _, into in extent.relations), default=0)
+    return FIRST_SHARE * (reasonable_device_bytes(layers, extent) + offsets)
 
 
 def _on_device(
-    model: GraphNetwork, given: Given, device: Device, num_outputs: int, share: int
+    network: AnyNetwork, given: Given, extent: Extent, device: Device, num_layers: int, share: int
 ) -> Placement | None:
     """Return a placement on ``device``; None, with a line in the log, if not one step of columns fits there."""
-    graph = given.graph
-    tier = _tier_at(device, given)
-    free = device.free_bytes()
-    room = free // share
-    held = None if tier is None else tier.topology
-    offset_bytes = 0 if held is not None else _offset_bytes(graph.num_nodes)
-    sent_whole: CscGraph | None = None
-    if held is None and isinstance(graph, CscGraph):
-        fits = offset_bytes + graph.indices.nbytes <= room // _TOPOLOGY_SHARE
-        sent_whole = graph if fits else None
+    room = device.free_bytes() // share
+    held = _held_by_tiers(device, given)
+    left = {key: given.graph.relations[key] for key in extent.relations if key not in held}
+    whole = {key: topology for key, topology in left.items() if isinstance(topology, CscGraph)}
+    whole_bytes = sum(topology.indptr.nbytes + topology.indices.nbytes for topology in whole.values())
+    if whole_bytes > room // _TOPOLOGY_SHARE:
+        whole, whole_bytes = {}, 0
+    sent = [_offset_bytes(topology.num_nodes) for key, topology in left.items() if key not in whole]
     plans = plan_on_device(
-        model.layers,
-        num_nodes=graph.num_nodes,
-        num_outputs=num_outputs,
-        device_bytes=room - offset_bytes - (0 if sent_whole is None else sent_whole.indices.nbytes),
+        network.relation_layers[:num_layers],
+        extent,
+        device_bytes=room - whole_bytes - max(sent, default=0),
         budget_bytes=given.budget_bytes,
     )
     if plans is None:
@@ -205,60 +237,73 @@ def _on_device(
             "nodes; a smaller --device-cache leaves more",
             format_bytes(room),
             device.place,
-            f"{graph.num_nodes:,}",
+            f"{sum(extent.num_nodes.values()):,}",
         )
         return None
-    if sent_whole is not None:
-        held = upload_topology(sent_whole, device.place)
-    if held is not None:
-        edges = DeviceEdges(graph, device, held.indptr, held.indices)
-    else:
-        edges = DeviceEdges(graph, device, upload_offsets(graph.offsets, device.place), None)
-    return Placement(device=device, model=model, plans=plans, inputs=_inputs(given, tier), edges=edges)
+    for relation, topology in whole.items():
+        there = upload_topology(topology, device.place)
+        held[relation] = DeviceEdges(topology, device, there.indptr, there.indices)
+    return Placement(given, network, extent, device, plans, held)
 
 
-def _tier_at(device: Device, given: Given) -> DeviceTier | None:
-    """Return what the loader holds where the inference computes."""
-    tier = given.tier
-    return tier if tier is not None and tier.device.place == device.place else None
+def _tiers_at(device: Device, given: Given) -> dict[str, DeviceTier]:
+    """Return what the loader holds where the inference computes, by type."""
+    return {name: tier for name, tier in given.tiers.items() if tier.device.place == device.place}
 
 
-def _inputs(given: Given, tier: DeviceTier | None) -> AnyRows:
-    """Return the nearest copy of the features."""
+def _held_by_tiers(device: Device, given: Given) -> dict[Relation, Edges]:
+    """Return the edges that the loader holds where the inference computes."""
+    held: dict[Relation, Edges] = {}
+    for tier in _tiers_at(device, given).values():
+        if tier.topology is not None:
+            # A loader samples on its device where there is one type with one relation.
+            ((relation, topology),) = given.graph.relations.items()
+            held[relation] = DeviceEdges(topology, device, tier.topology.indptr, tier.topology.indices)
+    return held
+
+
+def _inputs(name: str, network: AnyNetwork, given: Given, tier: DeviceTier | None) -> AnyRows:
+    """Return the learned rows of a type, or the nearest copy of its features."""
+    learned = network.learned.get(name)
+    if learned is not None:
+        found = tuple(learned.shape)
+        if found[0] != given.graph.num_nodes[name]:
+            raise ConfigError(
+                f"the network has learned rows of {found[0]:,} nodes of type {name!r}; the graph has "
+                f"{given.graph.num_nodes[name]:,}"
+            )
+        return DeviceRows(RowTable(rows=learned.detach()))
+    if name not in given.features:
+        raise ConfigError(
+            f"type {name!r} has no features here, and the network no learned rows of it: it is of another dataset"
+        )
+    features, width = given.features[name], network.relation_layers[0].in_dims[name]
+    if features.dim != width:
+        raise ConfigError(f"type {name!r} has {features.dim} features; the network takes {width}")
     if tier is not None and tier.cache is not None and tier.holds_all:
         return DeviceRows(tier.cache.table)
     if tier is not None and tier.features is not None:
         return PinnedRows(tier.features)
-    return FeatureRows(given.features)
+    return FeatureRows(features)
 
 
 def _offset_bytes(num_nodes: int) -> int:
     return 8 * (num_nodes + 1)
 
 
-class OnADevice(Protocol):
-    """What was placed on a device."""
-
-    @property
-    def device(self) -> Device:
-        """Computes."""
-        ...
-
-
-PlacedT = TypeVar("PlacedT", bound=OnADevice)
 MadeT = TypeVar("MadeT")
 
 
 def in_less_memory(
-    place: Callable[[int], PlacedT], run: Callable[[PlacedT, ExitStack], MadeT], stack: ExitStack
+    place: Callable[[int], Placement], run: Callable[[Placement, ExitStack], MadeT], stack: ExitStack
 ) -> MadeT:
-    """Return what ``run`` does; after a device ran out of memory, in half of it.
+    """Return the result of ``run``; after a device ran out of memory, that of an attempt in half of it.
 
     Parameters
     ----------
     place : returns a placement in one part in so many of the device's free memory
-    run : computes there; what it opens is closed by the stack that it is given
-    stack : owns what the attempt that came through opened
+    run : computes there; the stack that it is given closes what it opens
+    stack : owns the files and memory of the attempt that succeeded
     """
     share = FIRST_SHARE
     while True:
@@ -282,172 +327,3 @@ def in_less_memory(
             return result
         share *= 2
         logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
-
-
-# Of what an inference may take of a device, for the edges, which every slab of every layer would be sent otherwise.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeteroGiven:
-    """What there is to compute from, and with."""
-
-    graph: HeteroGraph
-    features: Mapping[str, FeatureSource]  # of the types that have any
-    budget_bytes: int  # of host memory
-    device: Device | None  # None: that of the network
-
-    def extent(self, outputs: Mapping[str, int]) -> Extent:
-        """Return how much there is, where so many rows of each target are wanted."""
-        relations = self.graph.relations.items()
-        return Extent(
-            num_nodes=self.graph.num_nodes,
-            relations=tuple(relation for relation, topology in relations if topology.num_edges),
-            outputs=outputs,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeteroPlacement:
-    """Where an inference computes, and what it computes from."""
-
-    device: Device
-    network: HeteroNetwork  # there
-    num_layers: int  # that are computed
-    extent: Extent
-    plans: tuple[TypePlans, ...]
-    inputs: Mapping[str, AnyRows]  # features or learned rows of the types that are needed
-    held: Mapping[
-        Relation, Edges
-    ]  # of the relations whose edges are on the device; others are sent as they are needed
-    graph: HeteroGraph
-
-    def edges(self, relation: Relation) -> Edges:
-        """Return the in-edges of a relation; what they take on the device goes with them."""
-        if relation in self.held:
-            return self.held[relation]
-        topology = self.graph.relations[relation]
-        if not self.device.is_asynchronous:
-            return HostEdges(topology)
-        return DeviceEdges(topology, self.device, upload_offsets(topology.offsets, self.device.place), None)
-
-
-def place_types(
-    network: HeteroNetwork, given: HeteroGiven, extent: Extent, *, num_layers: int, share: int = FIRST_SHARE
-) -> HeteroPlacement:
-    """Choose where to compute: on the network's device, in slabs that fit, else on the CPU, with a line in the log.
-
-    Parameters
-    ----------
-    network : on its device
-    given : graph, features and memory
-    extent : of the graph, and of what is wanted
-    num_layers : that are computed
-    share : of the device's free memory, one part in so many is taken
-
-    Raises
-    ------
-    BudgetError
-        It computes on the CPU, and the budget is too small for the narrowest table of a type.
-    ConfigError
-        A type that is needed has neither features nor learned rows, or features of another width.
-    """
-    device = given.device or open_device(next(network.parameters()).device)
-    if device.is_asynchronous:
-        placed = _typed_on_device(network, given, extent, device, num_layers, share)
-        if placed is not None:
-            return placed
-        network, device = copy.deepcopy(network).to("cpu"), open_device(torch.device("cpu"))
-    plans = plan_types(network.layers[:num_layers], extent, budget_bytes=given.budget_bytes)
-    return _placement(network, given, extent, device, plans, held={})
-
-
-def device_bytes_for_types(layers: Sequence[HeteroLayer], extent: Extent) -> int:
-    """Return the free memory of a device with which an inference is reasonably fast there: few passes. Pure.
-
-    Parameters
-    ----------
-    layers : the L layers
-    extent : of the graph, and of what is wanted
-    """
-    return FIRST_SHARE * (device_bytes_of_types(layers, extent) + _most_offset_bytes(extent))
-
-
-def _most_offset_bytes(extent: Extent) -> int:
-    """Return the bytes of the offsets of one relation, that with most destinations."""
-    return max((8 * (extent.num_nodes[into] + 1) for _, _, into in extent.relations), default=0)
-
-
-def _typed_on_device(
-    network: HeteroNetwork, given: HeteroGiven, extent: Extent, device: Device, num_layers: int, share: int
-) -> HeteroPlacement | None:
-    """Return a placement on ``device``; None, with a line in the log, if not one step of columns fits there."""
-    room = device.free_bytes() // share
-    graph = given.graph
-    into = {relation: graph.relations[relation] for relation in extent.relations}
-    whole = {relation: topology for relation, topology in into.items() if isinstance(topology, CscGraph)}
-    whole_bytes = sum(topology.indptr.nbytes + topology.indices.nbytes for topology in whole.values())
-    if whole_bytes > room // _TOPOLOGY_SHARE:
-        whole, whole_bytes = {}, 0
-    # Of the relations that are sent, the offsets of one at a time.
-    sent = [topology.num_nodes for relation, topology in into.items() if relation not in whole]
-    offset_bytes = max((8 * (count + 1) for count in sent), default=0)
-    plans = plan_types_on_device(
-        network.layers[:num_layers],
-        extent,
-        device_bytes=room - whole_bytes - offset_bytes,
-        budget_bytes=given.budget_bytes,
-    )
-    if plans is None:
-        logger.warning(
-            "evaluation computes on the CPU: it may take %s of %s, which is not enough for one step of columns; a "
-            "smaller --device-cache leaves more",
-            format_bytes(room),
-            device.place,
-        )
-        return None
-    held = {}
-    for relation, topology in whole.items():
-        there = upload_topology(topology, device.place)
-        held[relation] = DeviceEdges(topology, device, there.indptr, there.indices)
-    return _placement(network, given, extent, device, plans, held=held)
-
-
-def _placement(
-    network: HeteroNetwork,
-    given: HeteroGiven,
-    extent: Extent,
-    device: Device,
-    plans: tuple[TypePlans, ...],
-    held: Mapping[Relation, Edges],
-) -> HeteroPlacement:
-    needed = extent.needed(len(plans))[0]
-    return HeteroPlacement(
-        device=device,
-        network=network,
-        num_layers=len(plans),
-        extent=extent,
-        plans=plans,
-        inputs={name: _inputs_of(name, network, given) for name in needed},
-        held=held,
-        graph=given.graph,
-    )
-
-
-def _inputs_of(name: str, network: HeteroNetwork, given: HeteroGiven) -> AnyRows:
-    learned = network.learned.get(name)
-    if learned is not None:
-        found = tuple(learned.shape)
-        if found[0] != given.graph.num_nodes[name]:
-            raise ConfigError(
-                f"the network has learned rows of {found[0]:,} nodes of type {name!r}; the graph has "
-                f"{given.graph.num_nodes[name]:,}"
-            )
-        return DeviceRows(RowTable(rows=learned.detach()))
-    if name not in given.features:
-        raise ConfigError(
-            f"type {name!r} has no features here, and the network no learned rows of it: it is of another dataset"
-        )
-    features, width = given.features[name], network.layers[0].in_dims[name]
-    if features.dim != width:
-        raise ConfigError(f"type {name!r} has {features.dim} features; the network takes {width}")
-    return FeatureRows(features)

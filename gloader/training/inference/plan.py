@@ -1,296 +1,71 @@
-"""Plans by which full-neighbour inference fits its memory, layer by layer. Pure."""
+"""Plans by which full-neighbour inference fits its memory, layer by layer and type by type. Pure."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.models import Schema
-from gloader.models.conv import made_dim
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gloader.models.conv import Conv, HeteroLayer
+    from gloader.models.conv import Layer
     from gloader.types import Relation
 
-    Home = Literal[
-        "near", "host", "disk"
-    ]  # beside the tables; in host memory where tables are elsewhere; the SSD
+    # In the memory of the tables; in host memory, with tables elsewhere; on the SSD.
+    Home = Literal["near", "host", "disk"]
     TypePlans = Mapping[str, "LayerPlan"]
 
 
-FLOAT_BYTES = 4
-EDGE_BYTES = 40  # a source, one that is read ahead, a destination and the scores of a few heads
-MAX_BUFFER_BYTES = 128 << 20  # larger chunks are not faster
-OUTPUT_BYTES = 32  # of a node whose class is asked for: its id, its position, its label, its class
-FILE_BYTES = 8 << 20  # buffers of the files that activations are written to and read from
-
-# Of a GPU, whose pieces are worth their launches only where they are large.
-MAX_DEVICE_BUFFER_BYTES = 512 << 20
-# Three chunks of inputs are there at a time; the one that is computed on is widened, normalised and cut off at 0.
-DEVICE_ROW_COPIES = 6
-DEVICE_EDGE_BYTES = (
-    64  # three pieces of sources are there at a time; of one, destinations, positions and scores
+FLOAT_BYTES: Final = 4
+# Of an edge: its source, one that is read ahead, its destination and the scores of a few heads.
+EDGE_BYTES: Final = 40
+MAX_BUFFER_BYTES: Final = 128 << 20  # larger chunks are not faster
+FILE_BYTES: Final = 8 << 20  # buffers of the files that activations are written to and read from
+OUTPUT_BYTES: Final = 32  # of a wanted node: its id, its position, its label, its class
+ORDER_BYTES: Final = (
+    16  # of a wanted node whose own row is added: its places in ascending and in wanted order
 )
+
+# Pieces of a GPU are worth their launches only where they are large.
+MAX_DEVICE_BUFFER_BYTES: Final = 512 << 20
+# Three chunks of inputs are there at a time; the one in the computation is widened, normalised and cut off at 0.
+DEVICE_ROW_COPIES: Final = 6
+# Three pieces of sources are there at a time; of one of them, destinations, positions and scores.
+DEVICE_EDGE_BYTES: Final = 64
 # On the host: its position, twice, where lists are gathered; its source, and three pieces of sources on their way.
-SENT_EDGE_BYTES = 48
-# Of the features of an edge: that are computed on and read ahead; on a device three pieces; on the host those that are
-# read, and three pieces on their way.
-_FEATURE_COPIES = 2
-_DEVICE_FEATURE_COPIES = 3
-_SENT_FEATURE_COPIES = 4
-# So many columns keep the passes over the inputs few; narrower ones are possible.
-REASONABLE_COLUMNS = 16
+SENT_EDGE_BYTES: Final = 48
+# Copies of an edge's features: the one in the computation and the one read ahead; on a device three pieces; on the host
+# those that are read, and three pieces on their way.
+_FEATURE_COPIES: Final = 2
+_DEVICE_FEATURE_COPIES: Final = 3
+_SENT_FEATURE_COPIES: Final = 4
+# So many columns keep the passes over the inputs few; narrower slabs are possible.
+REASONABLE_COLUMNS: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerPlan:
-    """How one layer is computed for its output rows."""
+    """The steps in which one layer computes its rows of one type."""
 
     slabs: tuple[slice, ...]  # ranges of the columns that are made, one pass over the inputs each
     rows_per_read: int  # input rows projected at once
     rows_per_piece: int  # output rows propagated at once, at most
     edges_per_piece: int  # in-edges propagated at once
     is_on_disk: bool  # the outputs go to the SSD
-    is_on_device: bool = False  # they stay on the device that computes
-
-
-def plan_inference(
-    convs: Sequence[Conv], *, num_nodes: int, num_outputs: int, budget_bytes: int
-) -> tuple[LayerPlan, ...]:
-    """Return a plan for each layer that keeps everything it holds within ``budget_bytes``. Pure.
-
-    A layer needs a table with one row per node. Where all of its columns do not fit, it is made in slabs of
-    columns: every slab streams the inputs once more, in node order, so that all I/O stays sequential.
-
-    Parameters
-    ----------
-    convs : the L layers
-    num_nodes : N
-    num_outputs : nodes whose logits are wanted; the last layer computes no others
-    budget_bytes : for tables, activations, buffers and what comes out together; the topology is not counted
-
-    Raises
-    ------
-    BudgetError
-        A layer's narrowest table does not fit.
-    """
-    # A quarter for chunks in flight: more of it would make slabs narrower, and each slab reads all inputs once more.
-    buffers = min(budget_bytes // 4, MAX_BUFFER_BYTES)
-    left = budget_bytes - buffers - min(budget_bytes // 8, FILE_BYTES) - OUTPUT_BYTES * num_outputs
-    plans = []
-    input_bytes = 0  # of the activations below that are held in memory
-    for depth, conv in enumerate(convs):
-        rows = num_nodes if depth < len(convs) - 1 else num_outputs
-        output_bytes = rows * made_dim(conv) * FLOAT_BYTES
-        # A third: the outputs, the inputs below them and the table share what is left.
-        is_on_disk = output_bytes > left // 3
-        held = input_bytes + (0 if is_on_disk else output_bytes)
-        width = _slab_width(conv, num_nodes, left - held)
-        if width is None:
-            raise _too_small(conv, num_nodes, left - held)
-        # Two buffers of inputs and the entered copy, beside the projected row.
-        row_bytes = FLOAT_BYTES * (3 * _entered_floats(convs, depth) + sum(conv.table_widths(width)))
-        plans.append(
-            LayerPlan(
-                slabs=_slabs(conv, width),
-                rows_per_read=max(1, buffers // 2 // row_bytes),
-                rows_per_piece=max(1, buffers // 4 // (4 * FLOAT_BYTES * width)),
-                edges_per_piece=max(1, buffers // 4 // (EDGE_BYTES + edge_bytes(conv, _FEATURE_COPIES))),
-                is_on_disk=is_on_disk,
-            )
-        )
-        input_bytes = 0 if is_on_disk else output_bytes
-    return tuple(plans)
-
-
-def plan_on_device(
-    convs: Sequence[Conv],
-    *,
-    num_nodes: int,
-    num_outputs: int,
-    device_bytes: int,
-    budget_bytes: int,
-) -> tuple[LayerPlan, ...] | None:
-    """Return a plan for each layer with its tables on a device; None if not even the narrowest fit there. Pure.
-
-    Less memory makes slabs narrower, not the device idle. Activations stay on the device where a third of it holds
-    them, else in host memory where half of that does, else on the SSD.
-
-    Parameters
-    ----------
-    convs, num_nodes, num_outputs : as of `plan_inference`
-    device_bytes : for tables, activations and buffers; what is known of the edges is not counted
-    budget_bytes : of host memory, for buffers, activations and what comes out
-    """
-    for keeps_activations in (True, False):
-        plans = _plan_on_device(
-            convs,
-            num_nodes=num_nodes,
-            num_outputs=num_outputs,
-            device=Room(device_bytes, MAX_DEVICE_BUFFER_BYTES),
-            host=Room(
-                budget_bytes,
-                MAX_BUFFER_BYTES,
-                fixed=min(budget_bytes // 8, FILE_BYTES) + OUTPUT_BYTES * num_outputs,
-            ),
-            keeps_activations=keeps_activations,
-        )
-        if plans is not None:
-            return plans
-    return None
-
-
-def reasonable_device_bytes(convs: Sequence[Conv], *, num_nodes: int) -> int:
-    """Return the device memory with which no layer needs slabs of less than 16 columns. Pure.
-
-    Parameters
-    ----------
-    convs : the L layers
-    num_nodes : N
-    """
-    tables = max(
-        num_nodes * FLOAT_BYTES * sum(conv.table_widths(_columns(conv, REASONABLE_COLUMNS))) for conv in convs
-    )
-    return with_device_buffers(tables)
-
-
-def with_device_buffers(num_bytes: int) -> int:
-    """Return the device memory of which ``num_bytes`` are left beside the buffers. Pure."""
-    # A quarter of it is for buffers, up to their most.
-    return min(num_bytes + num_bytes // 3 + 4, num_bytes + MAX_DEVICE_BUFFER_BYTES)
-
-
-def read_dim(convs: Sequence[Conv], depth: int) -> int:
-    """Return the width of the rows that layer ``depth`` reads: features, or what the layer below made. Pure."""
-    return made_dim(convs[depth - 1]) if depth else convs[0].in_dim
-
-
-def edge_bytes(conv: Conv, feature_copies: int) -> int:
-    """Return what an edge of a piece takes more because ``conv`` looks at its features. Pure."""
-    return FLOAT_BYTES * (feature_copies * conv.edge_dim + conv.edge_floats)
-
-
-def _entered_floats(convs: Sequence[Conv], depth: int) -> int:
-    """Return the width of a row on its way into layer ``depth``, whatever is the widest. Pure."""
-    # A head has a width of its own between its layers, and that of what it makes: as wide as a hidden row, mostly.
-    has_head = depth > 0 and convs[depth - 1].head is not None
-    width = max(read_dim(convs, depth), convs[depth].in_dim)
-    return 2 * width if has_head else width
-
-
-class Room:
-    """Memory of a kind: buffers, and what is left for all else."""
-
-    def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
-        self.buffers = min(num_bytes // 4, max_buffer_bytes)
-        self.left = num_bytes - self.buffers - fixed
-
-
-def _plan_on_device(
-    convs: Sequence[Conv],
-    *,
-    num_nodes: int,
-    num_outputs: int,
-    device: Room,
-    host: Room,
-    keeps_activations: bool,
-) -> tuple[LayerPlan, ...] | None:
-    plans = []
-    input_bytes = 0  # of the activations below that the device holds
-    for depth, conv in enumerate(convs):
-        is_last = depth == len(convs) - 1
-        output_bytes = (num_outputs if is_last else num_nodes) * made_dim(conv) * FLOAT_BYTES
-        # Those of the last layer are the result, which is asked for in host memory.
-        is_on_device = keeps_activations and not is_last and output_bytes <= device.left // 3
-        held = input_bytes + (output_bytes if is_on_device else 0)
-        width = _slab_width(conv, num_nodes, device.left - held)
-        if width is None:
-            return None
-        row_bytes = FLOAT_BYTES * (
-            DEVICE_ROW_COPIES * _entered_floats(convs, depth) + sum(conv.table_widths(width))
-        )
-        plans.append(
-            LayerPlan(
-                slabs=_slabs(conv, width),
-                # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
-                rows_per_read=max(
-                    1,
-                    min(
-                        device.buffers // 2 // row_bytes,
-                        host.buffers // 4 // (FLOAT_BYTES * read_dim(convs, depth)),
-                    ),
-                ),
-                rows_per_piece=max(
-                    1,
-                    min(
-                        device.buffers // 4 // (4 * FLOAT_BYTES * width),
-                        host.buffers // 4 // (FLOAT_BYTES * width),
-                    ),
-                ),
-                edges_per_piece=max(
-                    1,
-                    min(
-                        device.buffers // 4 // (DEVICE_EDGE_BYTES + edge_bytes(conv, _DEVICE_FEATURE_COPIES)),
-                        host.buffers
-                        // 4
-                        // (SENT_EDGE_BYTES + _SENT_FEATURE_COPIES * FLOAT_BYTES * conv.edge_dim),
-                    ),
-                ),
-                # Half: the inputs below share what is left.
-                is_on_disk=not is_on_device and output_bytes > host.left // 2,
-                is_on_device=is_on_device,
-            )
-        )
-        input_bytes = output_bytes if is_on_device else 0
-    return tuple(plans)
-
-
-def _slabs(conv: Conv, width: int) -> tuple[slice, ...]:
-    num_columns = made_dim(conv)
-    return tuple(slice(start, min(start + width, num_columns)) for start in range(0, num_columns, width))
-
-
-def _columns(conv: Conv, num_columns: int) -> int:
-    """Return ``num_columns``, rounded up to what the layer can be cut into."""
-    step = conv.column_step
-    return min(-(-num_columns // step) * step, made_dim(conv))
-
-
-def _slab_width(conv: Conv, num_nodes: int, left: int) -> int | None:
-    """Return the most columns whose table fits ``left`` bytes; None if the narrowest does not."""
-    # The widest that does: every slab less saves a pass over the inputs.
-    widths = range(made_dim(conv), 0, -conv.column_step)[::-1]
-    most = bisect_right(
-        widths, left, key=lambda width: num_nodes * sum(conv.table_widths(width)) * FLOAT_BYTES
-    )
-    return widths[most - 1] if most else None
-
-
-def _too_small(conv: Conv, num_nodes: int, left: int) -> BudgetError:
-    needed = num_nodes * sum(conv.table_widths(conv.column_step)) * FLOAT_BYTES
-    return BudgetError(
-        f"full-neighbour inference keeps at least {format_bytes(needed)} for {num_nodes:,} nodes; the memory "
-        f"budget leaves {format_bytes(max(left, 0))} for that. Raise the budget",
-        short_bytes=needed - left,
-    )
-
-
-# Of a node whose row is asked for: its place among the others in order, and in the order that was asked for.
-_ORDER_BYTES: Final = 16
+    is_on_device: bool = False  # the outputs stay on the device that computes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much there is to compute from, and what is wanted."""
+    """The size of the graph, and of the result."""
 
     num_nodes: Mapping[str, int]  # of each type, in order
     relations: tuple[Relation, ...]  # those with edges
-    outputs: Mapping[str, int]  # rows that are wanted of each target; the last layer computes no others
+    outputs: Mapping[str, int]  # wanted rows of each target; the last layer computes no others
 
     def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
         """Return the types that are needed after each number of layers, 0 to ``num_layers``: see `Schema.reaching`."""
@@ -312,51 +87,54 @@ class Extent:
         )
 
 
-def plan_types(layers: Sequence[HeteroLayer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
-    """Return a plan for each layer and each type that it makes, which keeps what is held within ``budget_bytes``. Pure.
+def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
+    """Return the width of the rows of each type that layer ``depth`` reads: features, or sums of that below. Pure."""
+    dims = layers[depth].in_dims
+    return dict.fromkeys(dims, layers[depth - 1].out_dim) if depth else dims
 
-    The types of a layer are made one after another, in order. Of one type there is a table of the sources of one
-    relation at a time, and a sum for each destination that the relations are added to; both come in slabs of columns
-    where they do not fit. Activations of all types of a layer may take a third: those of the smallest types first, and
-    the SSD holds the others. What a layer reads goes with the last type that needs it.
+
+def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
+    """Return a plan for each layer and each type that it makes, which keeps everything held within ``budget_bytes``.
+
+    Pure. The types of a layer are made one after another, in order. A type needs a table of the sources of one relation
+    at a time, and a sum for each destination where several terms are added. Both come in slabs of columns where they do
+    not fit: every slab streams the inputs once more, in node order, so that all I/O stays sequential. Activations of
+    all types of a layer may take a third, the smallest types first; the SSD holds the others. The inputs of a layer go
+    with the last type that reads them.
 
     Parameters
     ----------
     layers : the L layers
-    extent : of the graph, and of what is wanted
-    budget_bytes : for tables, sums, activations, buffers and what comes out; the topology is not counted
+    extent : of the graph, and of the result
+    budget_bytes : for tables, sums, activations, buffers and results; the topology is not counted
 
     Raises
     ------
     BudgetError
         The narrowest table and sum of a type do not fit.
     """
-    memory = _OnCpu(_host_room(extent, budget_bytes))
-    plans = _plan(layers, extent, memory)
+    plans = _plan(layers, extent, _OnCpu(_host_room(layers, extent, budget_bytes)))
     if isinstance(plans, _Lacking):
-        raise BudgetError(
-            f"full-neighbour inference of type {plans.node_type!r} keeps at least {format_bytes(plans.needed)} beside "
-            f"its inputs; the memory budget leaves {format_bytes(max(plans.left, 0))} for that. Raise the budget",
-            short_bytes=plans.needed - plans.left,
-        )
+        raise plans.error(extent)
     return plans
 
 
-def plan_types_on_device(
-    layers: Sequence[HeteroLayer], extent: Extent, *, device_bytes: int, budget_bytes: int
+def plan_on_device(
+    layers: Sequence[Layer], extent: Extent, *, device_bytes: int, budget_bytes: int
 ) -> tuple[TypePlans, ...] | None:
-    """Return a plan as `plan_types` does, with tables and sums on a device; None if the narrowest do not fit there.
+    """Return a plan as `plan_inference` does, with tables and sums on a device; None if the narrowest do not fit there.
 
-    Pure. Activations stay on the device where a third of it holds them, else in host memory where half of that does,
-    else on the SSD.
+    Pure. Less memory makes slabs narrower, not the device idle. Activations stay on the device where a third of it
+    holds them, else in host memory where half of that does, else on the SSD.
 
     Parameters
     ----------
-    layers, extent : as of `plan_types`
-    device_bytes : for tables, sums, activations and buffers; what is known of the edges is not counted
-    budget_bytes : of host memory, for buffers, activations and what comes out
+    layers, extent : as of `plan_inference`
+    device_bytes : for tables, sums, activations and buffers; the edges there are not counted
+    budget_bytes : of host memory, for buffers, activations and results
     """
-    device, host = Room(device_bytes, MAX_DEVICE_BUFFER_BYTES), _host_room(extent, budget_bytes)
+    device = Room(device_bytes, MAX_DEVICE_BUFFER_BYTES)
+    host = _host_room(layers, extent, budget_bytes)
     for keeps_activations in (True, False):
         plans = _plan(layers, extent, _OnDevice(device, host, keeps_activations))
         if not isinstance(plans, _Lacking):
@@ -364,25 +142,38 @@ def plan_types_on_device(
     return None
 
 
-def device_bytes_of_types(layers: Sequence[HeteroLayer], extent: Extent) -> int:
-    """Return the device memory with which no layer needs slabs of less than 16 columns; see `reasonable_device_bytes`.
+def reasonable_device_bytes(layers: Sequence[Layer], extent: Extent) -> int:
+    """Return the device memory with which no layer needs slabs of less than 16 columns. Pure.
 
-    Pure.
+    Parameters
+    ----------
+    layers, extent : as of `plan_inference`
     """
     most = 0
-    for layer, types in zip(layers, extent.needed(len(layers))[1:], strict=True):
+    for depth, types in enumerate(extent.needed(len(layers))[1:]):
         for name in types:
             # Of all nodes, as everywhere but in the last layer.
-            work = _TypeWork(layer, extent, name, num_rows=extent.num_nodes[name], adds_in_place=False)
+            num_rows = extent.num_nodes[name]
+            work = _TypeWork(layers, depth, extent, name, num_rows=num_rows, adds_in_place=False)
             most = max(most, work.held_bytes(work.at_least(REASONABLE_COLUMNS)))
-    return with_device_buffers(most)
+    # A quarter of it is for buffers, up to their most.
+    return min(most + most // 3 + 4, most + MAX_DEVICE_BUFFER_BYTES)
 
 
-def _host_room(extent: Extent, budget_bytes: int) -> Room:
-    # Each type may have files open for what is read of it and what is written.
+class Room:
+    """Memory of one kind: buffers, and the rest."""
+
+    def __init__(self, num_bytes: int, max_buffer_bytes: int, *, fixed: int = 0) -> None:
+        # A quarter for chunks in flight: more of it would make slabs narrower, and each slab reads all inputs again.
+        self.buffers = min(num_bytes // 4, max_buffer_bytes)
+        self.left = num_bytes - self.buffers - fixed
+
+
+def _host_room(layers: Sequence[Layer], extent: Extent, budget_bytes: int) -> Room:
+    # Each type may have files open for its inputs and for its outputs.
     files = min(budget_bytes // 8, FILE_BYTES * max(1, len(extent.num_nodes) // 2))
-    results = (OUTPUT_BYTES + _ORDER_BYTES) * sum(extent.outputs.values())
-    return Room(budget_bytes, MAX_BUFFER_BYTES, fixed=files + results)
+    result_bytes = OUTPUT_BYTES + (ORDER_BYTES if layers[-1].roots else 0)
+    return Room(budget_bytes, MAX_BUFFER_BYTES, fixed=files + result_bytes * sum(extent.outputs.values()))
 
 
 class _Memory(Protocol):
@@ -390,11 +181,11 @@ class _Memory(Protocol):
 
     @property
     def tables(self) -> Room:
-        """Where tables and sums are."""
+        """The memory of tables and sums."""
         ...
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
-        """Return where the outputs of each type go."""
+        """Return the place of the outputs of each type."""
         ...
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
@@ -404,10 +195,17 @@ class _Memory(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Widths:
-    """Floats of a row."""
+    """Floats of a row, and of an edge; the widest of all types and relations that are read."""
 
-    entered: int  # that is read: the widest of all types
-    made: int  # of what is made of it
+    read: int
+    entered: int  # on the way into the layer
+    made: int  # in one pass
+    edge: int  # features of an edge
+    edge_terms: int  # of an edge, besides features and a few scores
+
+    def edge_bytes(self, base: int, feature_copies: int) -> int:
+        """Return the bytes of an edge that takes ``base`` without features."""
+        return base + FLOAT_BYTES * (feature_copies * self.edge + self.edge_terms)
 
 
 class _OnCpu:
@@ -415,19 +213,19 @@ class _OnCpu:
         self.tables = tables
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:  # noqa: ARG002 - as of `_Memory`
-        # A third: the outputs, the inputs below them and the table share what is left.
+        # A third: the outputs, the inputs below them and the table share the rest.
         near = _smallest(sizes, self.tables.left // 3)
         return {name: "near" if name in near else "disk" for name in sizes}
 
     def plan(self, slabs: tuple[slice, ...], widths: _Widths, home: Home) -> LayerPlan:
         buffers = self.tables.buffers
-        # Two buffers of inputs and the entered copy, beside what is made of it.
+        # Two buffers of inputs and the entered copy, besides the rows that are made of it.
         row_bytes = FLOAT_BYTES * (3 * widths.entered + widths.made)
         return LayerPlan(
             slabs=slabs,
             rows_per_read=max(1, buffers // 2 // row_bytes),
             rows_per_piece=max(1, buffers // 4 // (4 * FLOAT_BYTES * slabs[0].stop)),
-            edges_per_piece=max(1, buffers // 4 // EDGE_BYTES),
+            edges_per_piece=max(1, buffers // 4 // widths.edge_bytes(EDGE_BYTES, _FEATURE_COPIES)),
             is_on_disk=home == "disk",
         )
 
@@ -439,11 +237,11 @@ class _OnDevice:
         self._keeps_activations = keeps_activations
 
     def homes(self, sizes: Mapping[str, int], *, is_last: bool) -> Mapping[str, Home]:
-        # Those of the last layer are the result, which is asked for in host memory.
+        # Those of the last layer are the result, which is wanted in host memory.
         keeps = self._keeps_activations and not is_last
         near = _smallest(sizes, self.tables.left // 3) if keeps else frozenset()
         rest = {name: size for name, size in sizes.items() if name not in near}
-        # Half: the inputs below share what is left.
+        # Half: the inputs below share the rest.
         host = _smallest(rest, self._host.left // 2)
         return {name: "near" if name in near else "host" if name in host else "disk" for name in sizes}
 
@@ -451,14 +249,19 @@ class _OnDevice:
         device, host = self.tables.buffers, self._host.buffers
         width = slabs[0].stop
         row_bytes = FLOAT_BYTES * (DEVICE_ROW_COPIES * widths.entered + widths.made)
+        sent_bytes = SENT_EDGE_BYTES + FLOAT_BYTES * _SENT_FEATURE_COPIES * widths.edge
         # On the host there are three buffers, for the inputs of a layer first and its outputs then, and pieces.
-        rows_per_read = min(device // 2 // row_bytes, host // 4 // (FLOAT_BYTES * widths.entered))
+        rows_per_read = min(device // 2 // row_bytes, host // 4 // (FLOAT_BYTES * widths.read))
         rows_per_piece = min(device // 4 // (4 * FLOAT_BYTES * width), host // 4 // (FLOAT_BYTES * width))
+        edges_per_piece = min(
+            device // 4 // widths.edge_bytes(DEVICE_EDGE_BYTES, _DEVICE_FEATURE_COPIES),
+            host // 4 // sent_bytes,
+        )
         return LayerPlan(
             slabs=slabs,
             rows_per_read=max(1, rows_per_read),
             rows_per_piece=max(1, rows_per_piece),
-            edges_per_piece=max(1, min(device // 4 // DEVICE_EDGE_BYTES, host // 4 // SENT_EDGE_BYTES)),
+            edges_per_piece=max(1, edges_per_piece),
             is_on_disk=home == "disk",
             is_on_device=home == "near",
         )
@@ -472,24 +275,37 @@ class _Lacking:
     needed: int
     left: int
 
+    def error(self, extent: Extent) -> BudgetError:
+        """Return the error that names both sizes, and the type where there are several."""
+        kept, room = format_bytes(self.needed), format_bytes(max(self.left, 0))
+        text = f" keeps at least {kept} for {extent.num_nodes[self.node_type]:,} nodes"
+        if len(extent.num_nodes) > 1:
+            text = f" of type {self.node_type!r} keeps at least {kept} beside its inputs"
+        return BudgetError(
+            f"full-neighbour inference{text}; the memory budget leaves {room} for that. Raise the budget",
+            short_bytes=self.needed - self.left,
+        )
 
-def _plan(layers: Sequence[HeteroLayer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _Lacking:
+
+def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[TypePlans, ...] | _Lacking:
     needed = extent.needed(len(layers))
     plans: list[TypePlans] = []
     inputs: dict[str, int] = {}  # bytes near the tables, of each type of the layer below
-    for layer, types in zip(layers, needed[1:], strict=True):
-        is_last = len(plans) == len(layers) - 1
+    for depth, (layer, types) in enumerate(zip(layers, needed[1:], strict=True)):
+        is_last = depth == len(layers) - 1
         rows = {name: (extent.outputs if is_last else extent.num_nodes)[name] for name in types}
         sizes = {name: FLOAT_BYTES * layer.out_dim * count for name, count in rows.items()}
         homes = memory.homes(sizes, is_last=is_last)
         near = {name: size for name, size in sizes.items() if homes[name] == "near"}
         found: dict[str, LayerPlan] = {}
         for number, name in enumerate(types):
-            # What later types read too is still there, and what earlier ones came to.
+            # The inputs of later types are still there, and the outputs of earlier ones.
             alive = {read for later in types[number:] for read in extent.types_read(later)}
             left = memory.tables.left - sum(inputs.get(read, 0) for read in alive)
             left -= sum(near.get(made, 0) for made in types[: number + 1])
-            work = _TypeWork(layer, extent, name, num_rows=rows[name], adds_in_place=homes[name] == "near")
+            work = _TypeWork(
+                layers, depth, extent, name, num_rows=rows[name], adds_in_place=homes[name] == "near"
+            )
             width = work.widest(left)
             if width is None:
                 return _Lacking(node_type=name, needed=work.held_bytes(work.column_step), left=left)
@@ -500,20 +316,32 @@ def _plan(layers: Sequence[HeteroLayer], extent: Extent, memory: _Memory) -> tup
 
 
 class _TypeWork:
-    """What one layer holds to make the rows of one type."""
+    """The memory that one layer needs to make the rows of one type."""
 
     def __init__(
-        self, layer: HeteroLayer, extent: Extent, node_type: str, *, num_rows: int, adds_in_place: bool
+        self,
+        layers: Sequence[Layer],
+        depth: int,
+        extent: Extent,
+        node_type: str,
+        *,
+        num_rows: int,
+        adds_in_place: bool,
     ) -> None:
-        self._convs = {
-            relation: conv for relation, conv in layer.relations.items() if relation[2] == node_type
-        }
+        layer = layers[depth]
+        self._convs = layer.relations_into(node_type)
         self._with_edges = set(extent.relations_into(node_type))
         self._num_nodes = extent.num_nodes
-        self._in_dim = max(1, *(layer.in_dims[name] for name in extent.types_read(node_type)))
+        types, read = extent.types_read(node_type), read_dims(layers, depth)
+        self._read_dim = max(1, *(read[name] for name in types))
+        entered = max(self._read_dim, *(layer.in_dims[name] for name in types))
+        # A head has a width of its own between its layers, and that of its result: mostly as wide as a hidden row.
+        self._entered_dim = 2 * entered if depth and layers[depth - 1].head is not None else entered
         self._out_dim = layer.out_dim
         self._num_rows = num_rows
-        self._adds_in_place = adds_in_place
+        # A lone convolution gives the whole row, from a table with the row of the node itself; several are summed.
+        self._is_sum = node_type in layer.roots
+        self._needs_sums = self._is_sum and not adds_in_place
         self.column_step = max((conv.column_step for conv in self._convs.values()), default=1)
 
     def widest(self, left: int) -> int | None:
@@ -529,15 +357,14 @@ class _TypeWork:
         return min(-(-num_columns // self.column_step) * self.column_step, self._out_dim)
 
     def held_bytes(self, width: int) -> int:
-        """Return the bytes of the largest table, of what destinations bring, and of sums with a place of their own."""
+        """Return the bytes of the largest table, of own terms, and of sums with a place of their own."""
         tables = [
             self._num_nodes[relation[0]] * sum(conv.table_widths(width))
             for relation, conv in self._convs.items()
-            if relation in self._with_edges
+            if relation in self._with_edges or not self._is_sum
         ]
-        own = sum(sum(conv.own_widths(width)) for conv in self._convs.values())
-        sums = 0 if self._adds_in_place else width
-        return FLOAT_BYTES * (max(tables, default=0) + self._num_rows * (own + sums))
+        sums = width if self._needs_sums else 0
+        return FLOAT_BYTES * (max(tables, default=0) + self._num_rows * (self._own_floats(width) + sums))
 
     def slabs(self, width: int) -> tuple[slice, ...]:
         """Return the ranges of columns."""
@@ -546,10 +373,19 @@ class _TypeWork:
         )
 
     def widths(self, width: int) -> _Widths:
-        """Return the floats of a row that is read, and of all that may be made of it in one pass."""
-        own = sum(sum(conv.own_widths(width)) for conv in self._convs.values())
-        table = max((sum(conv.table_widths(width)) for conv in self._convs.values()), default=0)
-        return _Widths(entered=self._in_dim, made=width + own + table)
+        """Return the floats of a row that is read, of all terms made of it in one pass, and of an edge."""
+        convs = self._convs.values()
+        table = max((sum(conv.table_widths(width)) for conv in convs), default=0)
+        return _Widths(
+            read=self._read_dim,
+            entered=self._entered_dim,
+            made=(width if self._is_sum else 0) + self._own_floats(width) + table,
+            edge=max((conv.edge_dim for conv in convs), default=0),
+            edge_terms=max((conv.edge_floats for conv in convs), default=0),
+        )
+
+    def _own_floats(self, width: int) -> int:
+        return sum(sum(conv.own_widths(width)) for conv in self._convs.values())
 
 
 def _smallest(sizes: Mapping[str, int], room: int) -> frozenset[str]:

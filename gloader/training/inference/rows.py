@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -210,7 +211,7 @@ RowChoice: TypeAlias = "slice | torch.Tensor"
 
 
 class Targets:
-    """Nodes of a type.
+    """Wanted nodes of a type.
 
     Parameters
     ----------
@@ -220,29 +221,33 @@ class Targets:
     """
 
     def __init__(self, nodes: IdArray | range, num_nodes: int, place: torch.device) -> None:
-        everyone = range(num_nodes)
-        # As everybody is asked for where predictions of all are: without an order of their own.
+        # All nodes of the type, in order, are a range: predictions of a whole dataset need no order of their own.
         is_all = isinstance(nodes, range) or (
             len(nodes) == num_nodes and bool((nodes == np.arange(num_nodes)).all())
         )
-        self.nodes: IdArray | range = everyone if is_all else nodes
+        self.nodes: IdArray | range = range(num_nodes) if is_all else nodes
         self._place = place
-        self._order = None if is_all else np.argsort(nodes, kind="stable")
-        self._sorted = None if self._order is None else np.asarray(nodes)[self._order]
 
     def __len__(self) -> int:
         """Return n."""
         return len(self.nodes)
 
     def among(self, start: int, stop: int) -> tuple[RowChoice, RowChoice] | None:
-        """Return the positions of those that are nodes ``start`` to ``stop``, and their rows in that chunk; None: none.
+        """Return the positions of the wanted nodes among ``start`` to ``stop``, and their rows in that chunk.
 
-        A slice, where it is all of them.
+        Both are slices where all nodes are wanted. None: there are no wanted nodes in the chunk.
         """
-        if self._order is None or self._sorted is None:
+        if isinstance(self.nodes, range):
             return slice(start, stop), slice(None)
-        first, last = np.searchsorted(self._sorted, [start, stop])
+        order, ascending = self._order
+        first, last = np.searchsorted(ascending, [start, stop])
         if first == last:
             return None
-        rows = torch.from_numpy(self._sorted[first:last] - start)
-        return torch.from_numpy(self._order[first:last]).to(self._place), rows.to(self._place)
+        rows = torch.from_numpy(ascending[first:last] - start)
+        return torch.from_numpy(order[first:last]).to(self._place), rows.to(self._place)
+
+    @cached_property
+    def _order(self) -> tuple[IdArray, IdArray]:
+        """The positions of the nodes in ascending order, and the ids there, both (n,)."""
+        order = np.argsort(self.nodes, kind="stable")
+        return order, np.asarray(self.nodes)[order]

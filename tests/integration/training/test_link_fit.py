@@ -173,7 +173,9 @@ def test_embeddings_on_the_disk_give_the_same_figures(per_row, monkeypatch) -> N
     plan = layer_plan.plan_inference
     monkeypatch.setattr(
         "gloader.training.inference.placement.plan_inference",
-        lambda *a, **k: tuple(replace(part, is_on_disk=True) for part in plan(*a, **k)),
+        lambda *a, **k: tuple(
+            {name: replace(part, is_on_disk=True) for name, part in types.items()} for types in plan(*a, **k)
+        ),
     )
     found = fit(per_row, loader=LOADER.changed(features="ssd", cache=1000)).summary
     assert len(taken) == 4

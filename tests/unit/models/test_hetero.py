@@ -12,7 +12,7 @@ from typed_batches import CITES, HAS, NUM_NODES, TOPIC_OF, WRITES, full_batch, r
 from gloader.config import ModelConfig
 from gloader.errors import ConfigError
 from gloader.models import HETERO_MODELS, HeteroNetwork, Schema, build_hetero_model, gat, sage
-from gloader.models.adjacency import Adjacency
+from gloader.models.adjacency import Adjacency, Part
 from gloader.samplers import CscGraph
 from gloader.samplers.graph import HeteroGraph
 from gloader.types import HeteroReadyBatch, Relation
@@ -143,15 +143,20 @@ def test_layers_compute_alike_from_blocks_and_in_two_steps(name: str) -> None:
                 total = layer.own(node_type, own_rows, columns)
                 for relation in schema.relations_into(node_type):
                     conv, block = layer.relations[relation], hop[relation]
-                    table, own = conv.project(x[relation[0]], columns), conv.project_own(own_rows, columns)
+                    table = conv.project(x[relation[0]], torch.empty(0), columns)
+                    own = conv.project_own(own_rows, columns)
                     assert tuple(
                         part.shape[1] if part.dim() > 1 else 1 for part in table
                     ) == conv.table_widths(columns.stop - columns.start)
                     assert tuple(part.shape[1] for part in own) == conv.own_widths(
                         columns.stop - columns.start
                     )
-                    degree = block.indptr.diff().float()
-                    total = total + conv.propagate(table, own, _halves(block), degree, columns)
+                    part = Part(
+                        nodes=torch.arange(len(own_rows)),
+                        degree=block.indptr.diff().float(),
+                        pieces=_halves(block),
+                    )
+                    total = total + conv.propagate(table, own, part, columns)
                 slabs.append(total)
             torch.testing.assert_close(torch.cat(slabs, dim=1), expected[node_type], atol=1e-5, rtol=1e-4)
 

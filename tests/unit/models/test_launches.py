@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from gloader.config import ModelConfig
 from gloader.device import has_triton
 from gloader.models import attention, build_model
-from gloader.models.adjacency import Adjacency
+from gloader.models.adjacency import Adjacency, Part
 from gloader.models.attention import attend
 from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, make_sampler
@@ -190,4 +190,5 @@ def test_inference_with_attention_adds_up_in_one_order() -> None:
     degree, columns = torch.zeros(5), slice(0, 8)
     with torch.no_grad(), Launches():
         table = conv.project(torch.randn(5, 6), degree, columns)
-        conv.propagate(table, torch.arange(3), [edges], degree[:3], columns)
+        part = Part(nodes=torch.arange(3), degree=degree[:3], pieces=[edges])
+        conv.propagate(table, (), part, columns)

@@ -20,10 +20,10 @@ from gloader.samplers.graph import HeldScan, HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.placement import OutputRoom
-from gloader.training.inference.plan import Extent, plan_types
+from gloader.training.inference.plan import Extent, plan_inference
 from gloader.training.inference.rows import RamRows
-from gloader.training.inference.typed_inference import HeteroInference
 from gloader.types import Relation
 
 H = 8
@@ -148,7 +148,7 @@ def test_equals_the_forward_of_the_whole_graph(name, seed, num_edges, budget, no
 def test_equals_it_with_activations_on_the_ssd_and_leaves_nothing_there(name, private_tmpdir: Path) -> None:
     graph, x = typed_graph(3, 300), matrices(3)
     network, nodes = typed_network(name), np.array([7, 0, 59, 7])
-    plans = plan_types(network.layers, extent_of(graph, num_outputs=4), budget_bytes=SMALL_BUDGETS[name])
+    plans = plan_inference(network.layers, extent_of(graph, num_outputs=4), budget_bytes=SMALL_BUDGETS[name])
     assert any(plan.is_on_disk for plan in plans[0].values())
     assert not all(plan.is_on_disk for plan in plans[0].values())
     assert max(len(plan.slabs) for layer in plans for plan in layer.values()) > 1

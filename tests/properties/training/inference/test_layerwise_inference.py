@@ -22,9 +22,9 @@ from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
 from gloader.training.inference.layerwise_inference import LayerwiseInference
 from gloader.training.inference.placement import SCRATCH_PREFIX
-from gloader.training.inference.plan import plan_inference
+from gloader.training.inference.plan import Extent, LayerPlan, plan_inference
 from gloader.training.inference.rows import RamRows
-from gloader.types import DeviceBlock
+from gloader.types import EDGE, NODE, DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3
 FE = 3  # features of an edge
@@ -85,6 +85,12 @@ def _model(name: str, *, add_self_loops: bool, seed: int):
         norm.running_mean.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
         norm.running_var.uniform_(0.5, 2, generator=torch.Generator().manual_seed(seed))
     return model
+
+
+def _plans(model, budget: int) -> list[LayerPlan]:
+    extent = Extent(num_nodes={NODE: N}, relations=(EDGE,), outputs={NODE: N})
+    plans = plan_inference(model.relation_layers, extent, budget_bytes=budget)
+    return [types[NODE] for types in plans]
 
 
 class SlabRows(RamRows):
@@ -236,7 +242,7 @@ def test_features_of_edges_are_read_in_order_once_a_slab_by_layers_that_look_at_
     job = LayerwiseInference(graph=graph, features=x, memory_budget_bytes=budget, edge_features=told)
     for _ in job.logits(model, np.arange(N)):
         pass
-    plans = plan_inference(model.layers, num_nodes=N, num_outputs=N, budget_bytes=budget)
+    plans = _plans(model, budget)
     num_slabs = sum(len(plan.slabs) for plan in plans)
     assert num_slabs > len(plans)
     assert told.read == list(range(400)) * num_slabs * name.endswith("edges")
@@ -251,10 +257,7 @@ def test_a_network_that_wants_features_of_edges_is_refused_without_them() -> Non
 
 def test_features_of_edges_make_pieces_smaller() -> None:
     plain, told = (
-        plan_inference(
-            _model(name, add_self_loops=True, seed=0).layers, num_nodes=N, num_outputs=N, budget_bytes=1 << 20
-        )
-        for name in ("gat", "gat with edges")
+        _plans(_model(name, add_self_loops=True, seed=0), 1 << 20) for name in ("gat", "gat with edges")
     )
     assert [plan.slabs for plan in told] == [plan.slabs for plan in plain]
     # 40 bytes of an edge, and beside them 2 times 3 features, and what they add to the scores of 2 heads, twice.
@@ -263,8 +266,7 @@ def test_features_of_edges_make_pieces_smaller() -> None:
 
 
 def test_the_small_budgets_do_use_slabs_the_disk_and_several_pieces() -> None:
-    layers = _model("graphsage", add_self_loops=True, seed=0).layers
-    first, *_ = plan_inference(layers, num_nodes=N, num_outputs=N, budget_bytes=4_000)
+    first, *_ = _plans(_model("graphsage", add_self_loops=True, seed=0), 4_000)
     assert len(first.slabs) > 1
     assert first.is_on_disk
     assert first.edges_per_piece < 100

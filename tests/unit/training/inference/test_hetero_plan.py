@@ -10,9 +10,9 @@ from gloader.errors import BudgetError
 from gloader.training.inference.plan import (
     Extent,
     LayerPlan,
-    device_bytes_of_types,
-    plan_types,
-    plan_types_on_device,
+    plan_inference,
+    plan_on_device,
+    reasonable_device_bytes,
 )
 from gloader.types import Relation
 
@@ -32,6 +32,8 @@ class Conv:
     """Attention with heads of 16 columns."""
 
     column_step: int = STEP
+    edge_dim: int = 0
+    edge_floats: int = 0
 
     def table_widths(self, n: int) -> tuple[int, ...]:
         return (n, n // self.column_step)
@@ -42,10 +44,15 @@ class Conv:
 
 class Layer:
     out_dim = H
+    head = None
+    roots = dict.fromkeys(NUM_NODES, "a Linear")
 
     def __init__(self, in_dim: int, *, step: int = STEP) -> None:
         self.in_dims = dict.fromkeys(NUM_NODES, in_dim)
         self.relations = {relation: Conv(step) for relation in RELATIONS}
+
+    def relations_into(self, node_type: str) -> dict[Relation, Conv]:
+        return {relation: conv for relation, conv in self.relations.items() if relation[2] == node_type}
 
 
 BUDGETS = range(4 << 20, 40 << 20, 1 << 19)
@@ -97,7 +104,7 @@ def buffer_bytes(plans) -> int:
 def test_everything_held_fits_the_budget(num_outputs) -> None:
     for layers, given in ((LAYERS, extent(num_outputs)), (FINE_LAYERS, many_sources(num_outputs))):
         for budget in BUDGETS:
-            plans = plan_types(layers, given, budget_bytes=budget)
+            plans = plan_inference(layers, given, budget_bytes=budget)
             held = held_bytes(layers, given, plans, is_near=lambda plan: not plan.is_on_disk)
             # A quarter is for buffers, an eighth for those of files.
             assert held <= budget - budget // 4 - budget // 8
@@ -107,7 +114,7 @@ def test_everything_held_fits_the_budget(num_outputs) -> None:
 def test_everything_held_on_a_device_fits_it() -> None:
     for layers, given in ((LAYERS, extent(500)), (FINE_LAYERS, many_sources(500))):
         for device_bytes in BUDGETS:
-            plans = plan_types_on_device(layers, given, device_bytes=device_bytes, budget_bytes=1 << 30)
+            plans = plan_on_device(layers, given, device_bytes=device_bytes, budget_bytes=1 << 30)
             assert plans is not None
             held = held_bytes(layers, given, plans, is_near=lambda plan: plan.is_on_device)
             assert held <= device_bytes - device_bytes // 4
@@ -117,10 +124,10 @@ def test_everything_held_on_a_device_fits_it() -> None:
 
 def test_the_reasonable_memory_gives_slabs_of_16_columns_and_less_does_not() -> None:
     layers = FINE_LAYERS
-    needed = device_bytes_of_types(layers, extent(10_000))
+    needed = reasonable_device_bytes(layers, extent(10_000))
 
     def narrowest(device_bytes: int) -> int:
-        plans = plan_types_on_device(layers, extent(10_000), device_bytes=device_bytes, budget_bytes=1 << 30)
+        plans = plan_on_device(layers, extent(10_000), device_bytes=device_bytes, budget_bytes=1 << 30)
         assert plans is not None
         return min(plan.slabs[0].stop for types in plans for plan in types.values())
 
@@ -129,7 +136,7 @@ def test_the_reasonable_memory_gives_slabs_of_16_columns_and_less_does_not() -> 
 
 
 def test_only_types_that_lead_to_the_target_in_the_layers_that_are_left_have_a_plan() -> None:
-    plans = plan_types(LAYERS, extent(500), budget_bytes=1 << 30)
+    plans = plan_inference(LAYERS, extent(500), budget_bytes=1 << 30)
     assert [list(types) for types in plans] == [
         ["paper", "author", "institute"],
         ["paper", "author"],
@@ -142,9 +149,9 @@ def slabs(plans) -> list[LayerPlan]:
 
 
 def test_much_memory_needs_neither_slabs_nor_the_disk_and_little_both() -> None:
-    much = slabs(plan_types(LAYERS, extent(500), budget_bytes=1 << 30))
+    much = slabs(plan_inference(LAYERS, extent(500), budget_bytes=1 << 30))
     assert all(len(plan.slabs) == 1 and not plan.is_on_disk for plan in much)
-    little = plan_types(LAYERS, extent(500), budget_bytes=4 << 20)
+    little = plan_inference(LAYERS, extent(500), budget_bytes=4 << 20)
     assert max(len(plan.slabs) for plan in slabs(little)) > 1
     # The smallest type stays in memory.
     assert [name for name, plan in little[0].items() if not plan.is_on_disk] == ["institute"]
@@ -160,11 +167,11 @@ def test_a_budget_below_the_narrowest_table_is_refused_with_the_type_and_both_si
         BudgetError,
         match=r"of type 'paper' keeps at least 1\.\d+ MB beside its inputs; the memory budget leaves \d+ KB for that",
     ):
-        plan_types(LAYERS, extent(10), budget_bytes=1_000_000)
-    assert plan_types_on_device(LAYERS, extent(10), device_bytes=1_000_000, budget_bytes=1 << 30) is None
+        plan_inference(LAYERS, extent(10), budget_bytes=1_000_000)
+    assert plan_on_device(LAYERS, extent(10), device_bytes=1_000_000, budget_bytes=1 << 30) is None
 
 
 def test_nodes_whose_rows_are_asked_for_count() -> None:
-    plan_types(LAYERS, extent(10), budget_bytes=4 << 20)
+    plan_inference(LAYERS, extent(10), budget_bytes=4 << 20)
     with pytest.raises(BudgetError, match="leaves 0 B"):
-        plan_types(LAYERS, extent(90_000), budget_bytes=4 << 20)
+        plan_inference(LAYERS, extent(90_000), budget_bytes=4 << 20)

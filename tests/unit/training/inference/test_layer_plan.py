@@ -5,14 +5,32 @@ import pytest
 from gloader.config import ModelConfig
 from gloader.errors import BudgetError
 from gloader.models import build_model
-from gloader.training.inference.plan import plan_inference, plan_on_device, reasonable_device_bytes
+from gloader.training.inference.plan import Extent, plan_inference, plan_on_device, reasonable_device_bytes
+from gloader.types import EDGE, NODE
 
 N, F, H, C = 10_000, 50, 64, 7
 
 
 def _convs(name="graphsage", num_layers=3):
     config = ModelConfig(name=name, hidden=H)
-    return build_model(config, in_dim=F, out_dim=C, num_layers=num_layers).layers
+    return _layers(build_model(config, in_dim=F, out_dim=C, num_layers=num_layers))
+
+
+def _layers(model):
+    return model.relation_layers
+
+
+def _conv(layer):
+    return layer.relations[EDGE]
+
+
+def _extent(num_outputs: int) -> Extent:
+    return Extent(num_nodes={NODE: N}, relations=(EDGE,), outputs={NODE: num_outputs})
+
+
+def _plan(layers, *, num_outputs: int, budget_bytes: int):
+    plans = plan_inference(layers, _extent(num_outputs), budget_bytes=budget_bytes)
+    return tuple(types[NODE] for types in plans)
 
 
 def _held_bytes(convs, plans, num_outputs) -> int:
@@ -21,8 +39,8 @@ def _held_bytes(convs, plans, num_outputs) -> int:
     for depth, (conv, plan) in enumerate(zip(convs, plans, strict=True)):
         rows = N if depth < len(plans) - 1 else num_outputs
         outputs = 0 if plan.is_on_disk else 4 * rows * conv.out_dim
-        table = 4 * N * max(sum(conv.table_widths(s.stop - s.start)) for s in plan.slabs)
-        reads = 4 * plan.rows_per_read * 3 * conv.in_dim
+        table = 4 * N * max(sum(_conv(conv).table_widths(s.stop - s.start)) for s in plan.slabs)
+        reads = 4 * plan.rows_per_read * 3 * conv.in_dims[NODE]
         worst = max(worst, inputs + outputs + table + reads + 32 * plan.edges_per_piece)
         inputs = outputs
     return worst
@@ -33,33 +51,31 @@ def _held_bytes(convs, plans, num_outputs) -> int:
 def test_everything_held_fits_the_budget(name, budget) -> None:
     convs = _convs(name)
     for num_outputs in (1, 500, N):
-        plans = plan_inference(convs, num_nodes=N, num_outputs=num_outputs, budget_bytes=budget)
+        plans = _plan(convs, num_outputs=num_outputs, budget_bytes=budget)
         assert _held_bytes(convs, plans, num_outputs) <= budget
 
 
 def test_the_slabs_cover_every_column_once() -> None:
-    for conv, plan in zip(
-        _convs(), plan_inference(_convs(), num_nodes=N, num_outputs=N, budget_bytes=2 << 20), strict=True
-    ):
+    for conv, plan in zip(_convs(), _plan(_convs(), num_outputs=N, budget_bytes=2 << 20), strict=True):
         columns = [column for slab in plan.slabs for column in range(slab.start, slab.stop)]
         assert columns == list(range(conv.out_dim))
 
 
 def test_a_large_budget_needs_neither_slabs_nor_the_disk() -> None:
-    for plan in plan_inference(_convs(), num_nodes=N, num_outputs=N, budget_bytes=1 << 30):
+    for plan in _plan(_convs(), num_outputs=N, budget_bytes=1 << 30):
         assert len(plan.slabs) == 1
         assert not plan.is_on_disk
 
 
 def test_a_small_budget_takes_both() -> None:
-    first = plan_inference(_convs(), num_nodes=N, num_outputs=10, budget_bytes=2 << 20)[0]
+    first = _plan(_convs(), num_outputs=10, budget_bytes=2 << 20)[0]
     assert len(first.slabs) > 1
     assert first.is_on_disk
 
 
 def test_attention_is_cut_between_heads_only() -> None:
     convs = _convs("gat", num_layers=2)
-    plan = plan_inference(convs, num_nodes=N, num_outputs=10, budget_bytes=2_500_000)[0]
+    plan = _plan(convs, num_outputs=10, budget_bytes=2_500_000)[0]
     assert [(slab.start, slab.stop) for slab in plan.slabs] == [(0, 32), (32, 64)]
 
 
@@ -68,22 +84,21 @@ def test_a_budget_below_the_narrowest_table_is_refused_with_both_sizes() -> None
     with pytest.raises(
         BudgetError, match=r"at least 80 KB for 10,000 nodes; the memory budget leaves 30.9 KB for that"
     ):
-        plan_inference(_convs(), num_nodes=N, num_outputs=10, budget_bytes=50_000)
+        _plan(_convs(), num_outputs=10, budget_bytes=50_000)
 
 
 @pytest.mark.reliability("J11")
 def test_nodes_whose_class_is_asked_for_count() -> None:
     """Ids, positions, labels and classes: with a million of them, what else fits is refused."""
     few, many = 10, 1_000_000
-    plan_inference(_convs(), num_nodes=N, num_outputs=few, budget_bytes=30_000_000)
+    _plan(_convs(), num_outputs=few, budget_bytes=30_000_000)
     with pytest.raises(BudgetError, match="leaves 0 B"):
-        plan_inference(_convs(), num_nodes=N, num_outputs=many, budget_bytes=30_000_000)
+        _plan(_convs(), num_outputs=many, budget_bytes=30_000_000)
 
 
 def _on_device(convs, device_bytes, *, num_outputs=N, budget=1 << 30):
-    return plan_on_device(
-        convs, num_nodes=N, num_outputs=num_outputs, device_bytes=device_bytes, budget_bytes=budget
-    )
+    plans = plan_on_device(convs, _extent(num_outputs), device_bytes=device_bytes, budget_bytes=budget)
+    return None if plans is None else tuple(types[NODE] for types in plans)
 
 
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "mlp"])
@@ -97,8 +112,8 @@ def test_everything_held_on_a_device_fits_it(name, device_bytes) -> None:
     worst, inputs = 0, 0
     for conv, plan in zip(convs, plans, strict=True):
         outputs = 4 * N * conv.out_dim if plan.is_on_device else 0
-        widths = sum(conv.table_widths(plan.slabs[0].stop))
-        rows = 4 * plan.rows_per_read * (3 * conv.in_dim + widths)
+        widths = sum(_conv(conv).table_widths(plan.slabs[0].stop))
+        rows = 4 * plan.rows_per_read * (3 * conv.in_dims[NODE] + widths)
         pieces = 3 * 8 * plan.edges_per_piece + 4 * plan.rows_per_piece * plan.slabs[0].stop
         worst = max(worst, inputs + outputs + 4 * N * widths + max(rows, pieces))
         inputs = outputs
@@ -119,8 +134,8 @@ def test_slabs_get_narrower_with_the_devices_memory_until_one_step_does_not_fit(
 def test_activations_leave_the_device_before_a_layer_does() -> None:
     """Averaged heads are not cut: their table fits alone, and not beside the few columns of its inputs."""
     config = ModelConfig(name="gat", hidden=16, heads=4)
-    convs = build_model(config, in_dim=F, out_dim=47, num_layers=2).layers
-    table = 4 * N * sum(convs[1].table_widths(47))
+    convs = _layers(build_model(config, in_dim=F, out_dim=47, num_layers=2))
+    table = 4 * N * sum(_conv(convs[1]).table_widths(47))
     plans = _on_device(convs, (table + 4 * N * 8) * 4 // 3)
     assert plans is not None
     assert not plans[0].is_on_device
@@ -137,7 +152,7 @@ def test_the_reasonable_memory_gives_slabs_of_16_columns_and_no_less_does(name) 
             plan.slabs[0].stop >= min(16, conv.out_dim) for conv, plan in zip(convs, plans, strict=True)
         )
 
-    needed = reasonable_device_bytes(convs, num_nodes=N)
+    needed = reasonable_device_bytes(convs, _extent(N))
     assert narrowest(needed)
     # Activations that stay on the device may take a third of what slabs would be wider by.
     assert not narrowest(needed * 98 // 100)

@@ -17,12 +17,13 @@ from gloader.device.tier import upload_topology
 from gloader.models import build_model
 from gloader.models.sage import SageConv
 from gloader.samplers import CscGraph
-from gloader.samplers.graph import HeldScan
+from gloader.samplers.graph import HeldScan, HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
 from gloader.training.inference.edges import DeviceEdges
 from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.types import EDGE, NODE
 
 N, F, H, C = 300, 7, 8, 3
 PLENTY = 1 << 24
@@ -153,14 +154,14 @@ def test_edges_are_views_of_a_topology_that_the_device_holds(graph, monkeypatch,
 @pytest.mark.parametrize("lacking", [0, 1])
 def test_a_topology_that_fits_a_third_goes_to_the_device_for_the_evaluation(graph, lacking) -> None:
     given = placement.Given(
-        graph=graph,
-        features=RamFeatures(np.zeros((N, F), np.float32)),
+        graph=HeteroGraph(num_nodes={NODE: N}, relations={EDGE: graph}),
+        features={NODE: RamFeatures(np.zeros((N, F), np.float32))},
         budget_bytes=PLENTY,
-        tier=None,
         # Half of it is for the evaluation.
         device=Gpu(free=2 * (3 * (graph.indptr.nbytes + graph.indices.nbytes) - lacking)),
     )
-    edges = placement.place_inference(_model(), given, num_outputs=N).edges
+    placed = placement.place_inference(_model(), given, given.extent({NODE: N}), num_layers=3)
+    edges = placed.edges(EDGE)
     assert isinstance(edges, DeviceEdges)
     assert (edges._indices is None) == bool(lacking)
 
@@ -220,7 +221,7 @@ def test_less_memory_makes_more_slabs_and_the_cpu_is_the_last_resort(sparse, mon
             found = _logits(sparse, features, device=Gpu(free=free))
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
             assert made[-1].device.is_asynchronous
-            assert sum(len(plan.slabs) for plan in made[-1].plans) == num_slabs
+            assert sum(len(plan.slabs) for types in made[-1].plans for plan in types.values()) == num_slabs
         assert caplog.messages == []
         assert torch.equal(_logits(sparse, features, device=Gpu(free=9_000)), expected)
     assert not made[-1].device.is_asynchronous
@@ -247,7 +248,7 @@ def test_a_device_that_is_out_of_memory_gets_another_chance(sparse, monkeypatch,
     with caplog.at_level(logging.WARNING, logger="gloader"):
         found = _logits(sparse, features, device=Gpu(free=40_000), budget=30_000, scratch=tmp_path)
     torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
-    first, second = (placed.plans[0] for placed in made)
+    first, second = (placed.plans[0][NODE] for placed in made)
     assert first.is_on_disk
     assert len(second.slabs) > len(first.slabs)
     assert caplog.messages == ["evaluation ran out of memory on cpu: again, in half of it"]
@@ -264,7 +265,7 @@ def test_activations_stay_on_the_device_where_they_fit_else_in_memory_else_on_th
     for free, budget in ((PLENTY, PLENTY), (40_000, PLENTY), (40_000, 30_000)):
         found = _logits(sparse, features, device=Gpu(free=free), budget=budget, scratch=tmp_path)
         torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
-        plan = made[-1].plans[0]
+        plan = made[-1].plans[0][NODE]
         where.append((plan.is_on_device, plan.is_on_disk))
     assert where == [(True, False), (False, False), (False, True)]
     assert list(tmp_path.iterdir()) == []

@@ -23,7 +23,7 @@ from gloader.ssd_store import RamFeatures
 from gloader.testing.faults import FaultyOS
 from gloader.training.inference.edges import HostEdges, PieceLimits
 from gloader.training.inference.layerwise_inference import LayerwiseInference
-from gloader.training.inference.placement import Given, place_inference
+from gloader.training.inference.plan import plan_inference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.samplers import Topology
     from gloader.ssd_store.os_io import OsIO
+    from gloader.training.inference.plan import LayerPlan
 
 N, E, HUB, F = 1000, 20_000, 6, 5
 PAGES = 20  # of 1,024 edges; the last one is not full
@@ -81,6 +82,12 @@ def logits(graph: Topology, model: GraphNetwork, nodes: np.ndarray, *, budget: i
     return torch.cat([part for _, part in job.logits(model, nodes)])
 
 
+def plans_of(path: Path, model: GraphNetwork, budget: int) -> list[LayerPlan]:
+    job = LayerwiseInference(graph=held(path), features=features(), memory_budget_bytes=budget).typed
+    plans = plan_inference(model.relation_layers, job.extent(num_outputs=N), budget_bytes=budget)
+    return [plan for types in plans for plan in types.values()]
+
+
 def held(path: Path) -> CscGraph:
     return Dataset.open(path).load_graph()
 
@@ -94,8 +101,7 @@ def test_results_are_those_of_edges_in_memory_and_every_page_is_read_once_a_pass
 ) -> None:
     model, os_io = network(name), CountingOS()
     expected = logits(held(path), model, EVERYONE, budget=budget)
-    given = Given(graph=held(path), features=features(), budget_bytes=budget, tier=None, device=None)
-    plans = place_inference(model, given, num_outputs=N).plans
+    plans = plans_of(path, model, budget)
     if (
         budget != PLENTY
     ):  # many passes, whose pieces end in the middle of a page, and several of them for the hub
@@ -184,8 +190,8 @@ def test_ctrl_c_in_the_middle_of_a_pass_leaves_no_thread_and_the_next_run_is_rig
         expected = logits(topology, model, EVERYONE)
         seen: list[list[str]] = []
 
-        def interrupted(table: Any, nodes: Any, pieces: Any, degree: Any, columns: Any) -> Any:
-            next(iter(pieces))
+        def interrupted(table: Any, own: Any, part: Any, columns: Any) -> Any:
+            next(iter(part.pieces))
             seen.append(readers())
             raise KeyboardInterrupt
 

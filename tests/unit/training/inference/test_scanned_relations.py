@@ -17,8 +17,8 @@ from gloader.samplers.graph import HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.testing.faults import FaultyOS
-from gloader.training.inference.plan import plan_types
-from gloader.training.inference.typed_inference import HeteroInference
+from gloader.training.inference.layerwise_inference import HeteroInference
+from gloader.training.inference.plan import plan_inference
 
 SIZES = {"paper": 900, "author": 1200, "institute": 40, "field": 30}
 EDGES = {
@@ -97,7 +97,7 @@ def test_each_file_of_edges_is_read_once_for_each_slab_of_a_layer_it_leads_to(pa
     model, nodes, os_io = network(name), np.arange(900), CountedBytes()
     job = inference(Dataset.open(path).load_hetero_graph(), budget)
     expected = torch.cat([part for _, part in job.logits(model, nodes)])
-    plans = plan_types(model.layers, job.extent(num_outputs=900), budget_bytes=budget)
+    plans = plan_inference(model.layers, job.extent(num_outputs=900), budget_bytes=budget)
     slabs = [{kind: len(plan.slabs) for kind, plan in types.items()} for types in plans]
     assert max(count for types in slabs for count in types.values()) > 1 or budget == PLENTY
     with open_hetero_topology(Dataset.open(path, os_io=os_io), max_bytes=0) as graph:

@@ -1,0 +1,270 @@
+"""One pass of full-neighbour inference through all layers of a network, a layer and a type at a time."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+
+from gloader.observe.peak_memory import release_freed_memory
+from gloader.training.inference.edges import PieceLimits
+from gloader.training.inference.placement import OutputRoom
+from gloader.training.inference.plan import read_dims
+from gloader.training.inference.row_stream import DeviceRows, fetch_behind, num_ahead, stream_rows
+from gloader.training.inference.rows import RamRows, SsdRows, Targets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.models.adjacency import Part
+    from gloader.models.conv import Layer, Propagation, Table
+    from gloader.training.inference.placement import LayerOutputs, Placement
+    from gloader.training.inference.plan import LayerPlan
+    from gloader.training.inference.row_stream import AnyRows
+    from gloader.training.inference.rows import MadeRows
+    from gloader.types import IdArray, Relation
+
+    Progress = Callable[[float], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Step:
+    """A layer and a type that it makes."""
+
+    depth: int
+    layer: Layer
+    node_type: str
+    plan: LayerPlan
+    inputs: Mapping[str, AnyRows]  # of the types that it reads
+    targets: Targets
+
+    @property
+    def convs(self) -> dict[Relation, Propagation]:
+        """The relations into the type; one from the type to itself first, as its table is made with the sums."""
+        into = self.layer.relations_into(self.node_type)
+        return dict(sorted(into.items(), key=lambda item: item[0][0] != self.node_type))
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether several terms are added; else a lone convolution gives the rows."""
+        return self.node_type in self.layer.roots
+
+
+class InferenceRun:
+    """One pass through all layers.
+
+    The rows of a type are projected while they stream past in node order, and then propagated along all in-edges from
+    the projected table, which is kept in memory, by slabs of columns where it must.
+
+    Parameters
+    ----------
+    placed : the device, the plans, the inputs and the edges
+    scratch : folder for activations that do not fit
+    stack : closes what it opens
+    """
+
+    def __init__(self, placed: Placement, scratch: Path | None, stack: ExitStack) -> None:
+        self._num_nodes = placed.graph.num_nodes
+        self._with_edges = frozenset(placed.extent.relations)
+        self._placed = placed
+        self._device = placed.device
+        self._room = OutputRoom(scratch, placed.device, stack)
+        self._num_steps = sum(
+            # The own rows, and each relation.
+            len(plan.slabs) * (1 + len(layer.relations_into(name)))
+            for layer, plans in zip(placed.layers, placed.plans, strict=True)
+            for name, plan in plans.items()
+        )
+        self._num_done = 0
+
+    def all_layers(self, nodes: Mapping[str, IdArray | range], on_progress: Progress) -> dict[str, MadeRows]:
+        """Return the sums of the last layer for ``nodes`` of each target, in host memory or on the SSD."""
+        placed = self._placed
+        inputs: dict[str, AnyRows] = dict(placed.inputs)
+        made: dict[str, LayerOutputs] = {}
+        for depth, (layer, plans) in enumerate(zip(placed.layers, placed.plans, strict=True)):
+            made = {}
+            for number, (node_type, plan) in enumerate(plans.items()):
+                everyone = range(self._num_nodes[node_type])
+                wanted = nodes[node_type] if depth == len(placed.plans) - 1 else everyone
+                targets = Targets(wanted, len(everyone), self._device.place)
+                outputs = made[node_type] = self._room.open(
+                    f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.out_dim
+                )
+                step = _Step(
+                    depth=depth, layer=layer, node_type=node_type, plan=plan, inputs=inputs, targets=targets
+                )
+                # Each slab reads all inputs again: more I/O, in order, instead of a table that does not fit.
+                for columns in plan.slabs:
+                    self._make(step, columns, outputs, on_progress)
+                # The inputs of no later type of the layer go at once.
+                later = {
+                    name for after in list(plans)[number + 1 :] for name in placed.extent.types_read(after)
+                }
+                for name in [name for name in inputs if name not in later]:
+                    inputs.pop(name).close()
+            inputs = dict(made)
+        results: dict[str, MadeRows] = {}
+        for node_type in nodes:
+            result = made[node_type]
+            assert isinstance(result, RamRows | SsdRows)  # noqa: S101 - no plan leaves a result on the device
+            results[node_type] = result
+        return results
+
+    def _make(self, step: _Step, columns: slice, outputs: LayerOutputs, on_progress: Progress) -> None:
+        """Make the columns of all rows of a type."""
+
+        def advance() -> None:
+            self._num_done += 1
+            on_progress(self._num_done / self._num_steps)
+
+        sums = self._sums(step, columns, outputs) if step.is_sum else None
+        own, first_table = self._begin(step, columns, sums)
+        advance()
+        for relation, conv in step.convs.items():
+            table = self._project(step, relation, conv, columns) if first_table is None else first_table
+            first_table = None  # each is gone before the next one is made
+            with closing(self._messages(step, relation, conv, table, own[relation], columns)) as messages:
+                if sums is None:
+                    self._write(outputs, columns, (rows for _, rows in messages))
+                else:
+                    for here, rows in messages:
+                        sums[here] += rows
+                        del rows  # before the next ones are made
+            del table
+            # Smaller blocks stay in the heap where they are freed: 30 MB after the slabs of a budget of 300 MB.
+            release_freed_memory()
+            advance()
+        if sums is not None and not self._adds_in_place(outputs):
+            step_rows = step.plan.rows_per_piece
+            self._write(
+                outputs,
+                columns,
+                (sums[start : start + step_rows] for start in range(0, len(sums), step_rows)),
+            )
+
+    def _write(self, outputs: LayerOutputs, columns: slice, chunks: Iterator[torch.Tensor]) -> None:
+        """Write consecutive chunks of rows."""
+        if isinstance(outputs, DeviceRows):
+            outputs.write_slab(columns, chunks)
+            return
+        with closing(fetch_behind(chunks, self._device, lambda: self._buffers)) as fetched:
+            outputs.write_slab(columns, fetched)
+
+    def _adds_in_place(self, outputs: LayerOutputs) -> bool:
+        return isinstance(outputs, DeviceRows) or (
+            isinstance(outputs, RamRows) and not self._device.is_asynchronous
+        )
+
+    def _sums(self, step: _Step, columns: slice, outputs: LayerOutputs) -> torch.Tensor:
+        """Return the sums of all relations, (n, columns): the outputs themselves where the device has them."""
+        if isinstance(outputs, DeviceRows):
+            return outputs.columns(columns)
+        if isinstance(outputs, RamRows) and self._adds_in_place(outputs):
+            return torch.from_numpy(outputs.columns(columns))
+        return torch.empty(len(step.targets), columns.stop - columns.start, device=self._device.place)
+
+    def _begin(
+        self, step: _Step, columns: slice, sums: torch.Tensor | None
+    ) -> tuple[dict[Relation, Table], Table | None]:
+        """Write the terms of the nodes' own rows to ``sums``.
+
+        Return their own terms of each relation, and the table of the first relation, where their type is its source.
+        """
+        convs, num_columns = step.convs, columns.stop - columns.start
+        own = {
+            relation: self._blank(len(step.targets), conv.own_widths(num_columns))
+            for relation, conv in convs.items()
+        }
+        first = next(iter(convs), None)
+        table = None
+        if first is not None and first[0] == step.node_type and self._table_rows(step, first):
+            table = self._blank(self._num_nodes[step.node_type], convs[first].table_widths(num_columns))
+        for start, x in self._entered(step, step.node_type):
+            if table is not None and first is not None:
+                self._project_chunk(table, start, x, first, convs[first], columns)
+            found = step.targets.among(start, start + len(x)) if sums is not None else None
+            if sums is None or found is None:
+                continue
+            positions, rows = found
+            mine = x[rows]
+            sums[positions] = step.layer.own(step.node_type, mine, columns)
+            for relation, conv in convs.items():
+                _write(own[relation], positions, conv.project_own(mine, columns))
+        return own, table
+
+    def _project(self, step: _Step, relation: Relation, conv: Propagation, columns: slice) -> Table:
+        """Return the table of a relation's sources; without edges it has no rows."""
+        num_rows = self._table_rows(step, relation)
+        table = self._blank(num_rows, conv.table_widths(columns.stop - columns.start))
+        if num_rows:
+            for start, x in self._entered(step, relation[0]):
+                self._project_chunk(table, start, x, relation, conv, columns)
+        return table
+
+    def _project_chunk(
+        self, table: Table, start: int, x: torch.Tensor, relation: Relation, conv: Propagation, columns: slice
+    ) -> None:
+        stop = start + len(x)
+        # Of the whole graph, as in training, where blocks carry it.
+        is_within = relation[0] == relation[2]
+        degree = self._placed.edges(relation).degree(start, stop) if is_within else x.new_empty(0)
+        _write(table, slice(start, stop), conv.project(x, degree, columns))
+
+    def _table_rows(self, step: _Step, relation: Relation) -> int:
+        """Return the number of rows of a relation's table: a lone convolution finds the nodes' own rows there too."""
+        return self._num_nodes[relation[0]] if relation in self._with_edges or not step.is_sum else 0
+
+    def _entered(self, step: _Step, node_type: str) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first row of consecutive chunks of a type, and the chunks as they enter the layer."""
+        chunks = stream_rows(
+            step.inputs[node_type],
+            self._device,
+            shape=(self._num_nodes[node_type], read_dims(self._placed.layers, step.depth)[node_type]),
+            rows_per_read=step.plan.rows_per_read,
+            buffers=lambda: self._buffers,
+        )
+        with closing(chunks):
+            for start, x in chunks:
+                yield start, self._placed.network.enter_sums(step.depth, node_type, x)
+
+    def _messages(
+        self, step: _Step, relation: Relation, conv: Propagation, table: Table, own: Table, columns: slice
+    ) -> Generator[tuple[slice, torch.Tensor]]:
+        """Yield ranges of the targets, and their sums of messages, (., columns), in one scan of the edges."""
+        limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)
+        features = self._placed.edge_features[relation] if conv.edge_dim else None
+        parts: Generator[Part] = self._placed.edges(relation).parts(step.targets.nodes, limits, features)
+        row = 0
+        with closing(parts):
+            for part in parts:
+                here = slice(row, row + len(part.nodes))
+                yield here, conv.propagate(table, tuple(values[here] for values in own), part, columns)
+                row = here.stop
+
+    def _blank(self, num_rows: int, widths: tuple[int, ...]) -> Table:
+        return tuple(torch.empty(num_rows, width, device=self._device.place) for width in widths)
+
+    @cached_property
+    def _buffers(self) -> list[NDArray[np.uint8]]:
+        """For inputs on their way to the device, and for outputs on their way back: never for both at a time."""
+        values = 1
+        for depth, plans in enumerate(self._placed.plans):
+            dims = read_dims(self._placed.layers, depth)
+            for node_type, plan in plans.items():
+                rows = {name: self._num_nodes[name] for name in self._placed.extent.types_read(node_type)}
+                read = max(min(plan.rows_per_read, count) * dims[name] for name, count in rows.items())
+                values = max(values, read, min(plan.rows_per_piece, rows[node_type]) * plan.slabs[0].stop)
+        return [self._device.host_buffer(4 * values) for _ in range(num_ahead(self._device))]
+
+
+def _write(table: Table, positions: slice | torch.Tensor, rows: Table) -> None:
+    for part, values in zip(table, rows, strict=True):
+        part[positions] = values
