@@ -8,7 +8,7 @@ import numpy as np
 from convert_helpers import ListEdges
 
 from gloader.convert.readers.arrays import ArrayFeatures
-from gloader.convert.source import HeteroSource, NodeSource, RelationSource, Splits
+from gloader.convert.source import GraphSource, NodeSource, RelationSource, Splits
 from gloader.types import Relation
 
 WRITES, CITES, IN = ("author", "writes", "paper"), ("paper", "cites", "paper"), ("author", "in", "place")
@@ -25,8 +25,8 @@ class TypedGraph:
     splits: dict[str, np.ndarray]
     weighted: set[Relation] = field(default_factory=set)
 
-    def source(self, **changes) -> HeteroSource:
-        made = HeteroSource(
+    def source(self, **changes) -> GraphSource:
+        made = GraphSource(
             name="tiny",
             origin="made:tiny",
             nodes=tuple(

@@ -29,8 +29,7 @@ from gloader.core.units import format_bytes, format_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.convert.hetero_prepare import HeteroPrepareReport, RelationReport
-    from gloader.convert.prepare import PrepareReport
+    from gloader.convert.prepare import PrepareReport, RelationReport
 
 
 _RECORD = "dataset.json"
@@ -207,7 +206,6 @@ def prepare(
     """
     # Imported here: numba and the sources load only when something is converted.
     from gloader.cli.conversion_view import convert_view
-    from gloader.convert.hetero_prepare import HeteroPrepareReport
     from gloader.convert.prepare import prepare as convert
 
     screen = Screen.open(is_json=output.json)
@@ -226,21 +224,18 @@ def prepare(
         with convert_view(screen) as progress:
             report = convert(opened, target, conversion.options(of_source.seed), progress=progress)
         if not output.json:
-            described = (
-                _describe_typed(report) if isinstance(report, HeteroPrepareReport) else _describe(report)
-            )
-            screen.console.print(facts(_part(conversion) | described))
+            screen.console.print(facts(_part(conversion) | _describe(report)))
             screen.console.print(facts(_on_screen(report.receipt)))
         uploaded = upload(screen, target, out, overwrite=conversion.overwrite) if is_url(out) else {}
     path = shown_url(out) if is_url(out) else str(report.path)
     task = " --task link" if TRAIN in report.links else ""
-    model = " --model rsage" if isinstance(report, HeteroPrepareReport) else ""
+    model = " --model rsage" if report.kind == "hetero" else ""
     train = f"gloader train --dataset {shlex.quote(path)}{task}{model}"
     if conversion.ranges is not None:
         parts = RangePart.parse(conversion.ranges).of
         train = f"torchrun --nnodes {parts} ... -m {train}, on the machines of all {parts} parts (docs/cluster.md)"
     screen.say(f"train on it: {train}")
-    screen.result({**asdict(report), "path": path, **uploaded})
+    screen.result({**report.to_json(), "path": path, **uploaded})
 
 
 def require_upload(source: str, url: str, of_source: SourceFlags, conversion: PrepareFlags) -> None:
@@ -270,13 +265,8 @@ def _part(conversion: PrepareFlags) -> dict[str, str]:
 
 def _describe(report: "PrepareReport") -> dict[str, str]:
     ordered = f"order {format_seconds(report.order_seconds)}, " if report.order != "none" else ""
-    moved = "" if report.order == "none" else f", by {report.order}"
     return {
-        "nodes": f"{report.num_nodes:,}{moved}",
-        "edges": _edges(report) + (", sorted by time" if report.has_edge_times else ""),
-        **_links(report),
-        **_edge_features(report),
-        "features": f"{report.feature_dim:,} x {report.feature_dtype}",
+        **(_tables(report) if report.kind == "hetero" else _table(report)),
         "on disk": format_bytes(report.dataset_bytes),
         "time": f"{format_seconds(report.seconds)} ({ordered}edges {format_seconds(report.edge_seconds)}, "
         f"features {format_seconds(report.feature_seconds)})",
@@ -284,7 +274,18 @@ def _describe(report: "PrepareReport") -> dict[str, str]:
     }
 
 
-def _describe_typed(report: "HeteroPrepareReport") -> dict[str, str]:
+def _table(report: "PrepareReport") -> dict[str, str]:
+    moved = "" if report.order == "none" else f", by {report.order}"
+    return {
+        "nodes": f"{report.num_nodes:,}{moved}",
+        "edges": _edges(report) + (", sorted by time" if report.has_edge_times else ""),
+        **_links(report),
+        **_edge_features(report),
+        "features": f"{report.feature_dim:,} x {report.feature_dtype}",
+    }
+
+
+def _tables(report: "PrepareReport") -> dict[str, str]:
     types = {
         name: f"{found.num_nodes:,} nodes, "
         + (f"{found.feature_dim:,} x {report.feature_dtype}" if found.feature_dim else "no features")
@@ -293,15 +294,7 @@ def _describe_typed(report: "HeteroPrepareReport") -> dict[str, str]:
         for name, found in report.node_types.items()
     }
     relations = {name: f"{_edges(found)} edges{_columns(found)}" for name, found in report.relations.items()}
-    return {
-        **types,
-        **relations,
-        **_links(report),
-        "on disk": format_bytes(report.dataset_bytes),
-        "time": f"{format_seconds(report.seconds)} (edges {format_seconds(report.edge_seconds)}, "
-        f"features {format_seconds(report.feature_seconds)})",
-        "peak memory": _budget(report),
-    }
+    return {**types, **relations, **_links(report)}
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:
@@ -320,7 +313,7 @@ def _edge_features(report: "PrepareReport") -> dict[str, str]:
     return {"edge features": rows} if report.edge_feature_dim else {}
 
 
-def _links(report: "PrepareReport | HeteroPrepareReport") -> dict[str, str]:
+def _links(report: "PrepareReport") -> dict[str, str]:
     return {
         f"links {name}": f"{found.num_rows:,} of {found.relation}, {found.in_graph:,} of them in the graph"
         + (
@@ -341,7 +334,7 @@ def _on_screen(receipt: dict[str, str]) -> dict[str, str]:
     }
 
 
-def _budget(report: "PrepareReport | HeteroPrepareReport") -> str:
+def _budget(report: "PrepareReport") -> str:
     spilled = report.spilled_bytes
     peak, budget = map(format_bytes, (report.peak_bytes, report.budget_bytes))
     return f"{peak} of a budget of {budget}" + (

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.csc.external_csc import ScratchCsc
-    from gloader.convert.source import HeteroSource, NodeSource, RelationSource
+    from gloader.convert.source import GraphSource, NodeSource, RelationSource
     from gloader.types import IdArray
 
 
-def feature_dims(source: HeteroSource) -> dict[str, int]:
+def feature_dims(source: GraphSource) -> dict[str, int]:
     """Return the columns of the features of each type that has some; derived ones have those that they average. Pure.
 
     Raises
@@ -48,7 +48,7 @@ def feature_dims(source: HeteroSource) -> dict[str, int]:
     return given
 
 
-def derivation_order(source: HeteroSource) -> list[tuple[NodeSource, str]]:
+def derivation_order(source: GraphSource) -> list[tuple[NodeSource, str]]:
     """Return the types with derived features, each with the type that it averages and after it. Pure.
 
     Raises
@@ -77,7 +77,7 @@ def derivation_order(source: HeteroSource) -> list[tuple[NodeSource, str]]:
     return order
 
 
-def derivation_depth(source: HeteroSource) -> int:
+def derivation_depth(source: GraphSource) -> int:
     """Return how many means are one of another, in the longest row of such; 0: none are derived. Pure."""
     depths: dict[str, int] = {}
     for nodes, other in derivation_order(source):
@@ -85,7 +85,7 @@ def derivation_depth(source: HeteroSource) -> int:
     return max(depths.values(), default=0)
 
 
-def averaged_edges(source: HeteroSource, nodes: NodeSource) -> tuple[UnweightedEdges, EdgeEnds]:
+def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[UnweightedEdges, EdgeEnds]:
     """Return the edges that a mean of ``nodes`` runs over, with them as the destinations, and their ends. Pure.
 
     Raises
@@ -101,7 +101,7 @@ def averaged_edges(source: HeteroSource, nodes: NodeSource) -> tuple[UnweightedE
     return UnweightedEdges(edges=edges), ends
 
 
-def _relation(source: HeteroSource, nodes: NodeSource) -> RelationSource:
+def _relation(source: GraphSource, nodes: NodeSource) -> RelationSource:
     if not isinstance(nodes.features, MeanOf):
         raise TypeError(f"the features of {nodes.name!r} are not derived")
     wanted = nodes.features.relation
@@ -114,7 +114,7 @@ def _relation(source: HeteroSource, nodes: NodeSource) -> RelationSource:
     return found
 
 
-def _other_end(source: HeteroSource, nodes: NodeSource) -> str:
+def _other_end(source: GraphSource, nodes: NodeSource) -> str:
     first, _, last = _relation(source, nodes).relation
     return first if last == nodes.name else last
 

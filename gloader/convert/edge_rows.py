@@ -13,7 +13,13 @@ import numpy as np
 
 from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, build_csc
 from gloader.convert.csc.spill import TemporaryArray, append_bytes
-from gloader.convert.node_order import ordered_rows, ranges_per_pass, spill_dtype
+from gloader.convert.node_order import (
+    MAX_RANGES,
+    ROW_SORT_BYTES,
+    ordered_rows,
+    ranges_per_pass,
+    spill_dtype,
+)
 from gloader.convert.source import ChangedEdges
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError
@@ -157,10 +163,6 @@ class EdgeMoves:
 # Bytes of feature rows read at a time, and copies of them alive at once: as read, as float32, as stored, by range.
 _CHUNK_BYTES = 4 << 20
 _CHUNK_COPIES = 4
-# Files that rows, and what is known of their places, are dealt out to; all are written in turns.
-_MAX_RANGES = 4096
-# Sorting the numbers of a range: a number, its position, and what the sort takes beside them.
-_ROW_SORT_BYTES = 24
 _DEAL_POSITIONS = 1 << 18
 
 
@@ -219,9 +221,9 @@ def plan_edge_rows(
     places = 2 if rules.symmetrize else 1  # of an edge
     stored = features.dim * spill_dtype(dtype).itemsize
     # Half for the rows of a range, a quarter for a chunk of them, and a quarter for where they go.
-    least_range = max(1, -(-num_edges // _MAX_RANGES)) * (stored + _ROW_SORT_BYTES)
+    least_range = max(1, -(-num_edges // MAX_RANGES)) * (stored + ROW_SORT_BYTES)
     least_chunk = places * _CHUNK_COPIES * row_bytes
-    least_moves = max(1, -(-features.num_rows // _MAX_RANGES)) * places * PAIR_BYTES
+    least_moves = max(1, -(-features.num_rows // MAX_RANGES)) * places * PAIR_BYTES
     needed = max(2 * least_range, 4 * least_chunk, 4 * least_moves)
     if needed > budget_bytes:
         raise BudgetError(
@@ -230,12 +232,12 @@ def plan_edge_rows(
         )
     chunk = max(1, min(_CHUNK_BYTES, budget_bytes // 4 // _CHUNK_COPIES) // (places * row_bytes))
     chunk_rows = min(chunk, max(1, features.num_rows))
-    range_rows = max(1, min(num_edges, budget_bytes // 2 // (stored + _ROW_SORT_BYTES)))
+    range_rows = max(1, min(num_edges, budget_bytes // 2 // (stored + ROW_SORT_BYTES)))
     range_edges = max(1, min(features.num_rows, budget_bytes // 4 // (places * PAIR_BYTES), 2**32 - 1))
     dealt = max(1, min(_DEAL_POSITIONS, num_edges, budget_bytes // DEAL_BYTES))
     is_spilled, is_dealt_out = range_rows < num_edges, range_edges < features.num_rows
     held = (
-        range_rows * (stored + _ROW_SORT_BYTES)
+        range_rows * (stored + ROW_SORT_BYTES)
         + chunk_rows * places * _CHUNK_COPIES * row_bytes
         + range_edges * places * PAIR_BYTES
     )

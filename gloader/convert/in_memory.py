@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.source import AnySource, HeteroSource
+    from gloader.convert.source import AnySource, GraphSource
     from gloader.types import Relation
 
 
@@ -57,7 +57,7 @@ def arrays_source(
     edge_arrays: Mapping[str, Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]]],
     splits: Mapping[str, NDArray[Any]],
     seed: int,
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over the arrays of `gloader.convert.in_memory.write_hetero`, which are shared.
 
     ``labels`` are None where none are needed.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gloader.convert.csc.external_csc import CscPiece
     from gloader.convert.options import EdgeRules, OrderName
     from gloader.convert.progress import PrepareProgress
-    from gloader.convert.source import EdgeChunk, FeatureStream, Source
+    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, GraphSource
     from gloader.types import IdArray, LocalArray
 
 
@@ -47,17 +47,24 @@ _MAX_PIECE_EDGES = 1 << 22
 
 
 def community_order(
-    source: Source, *, rules: EdgeRules, budget_bytes: int, scratch: Path, progress: PrepareProgress
+    edges: EdgeStream,
+    ends: EdgeEnds,
+    *,
+    rules: EdgeRules,
+    budget_bytes: int,
+    scratch: Path,
+    progress: PrepareProgress,
 ) -> IdArray:
     """Return the nodes (N,) community by community, the most used first.
 
     Communities come by falling mean out-degree, and so do the nodes of each, as cold rows beside a hot one are
-    read for nothing. On a graph without communities this is the order by degree. The edges of ``source`` are
-    read once and sorted on disk; the sorted ones are read at most ten times.
+    read for nothing. On a graph without communities this is the order by degree. The edges are read once and sorted
+    on disk; the sorted ones are read at most ten times.
 
     Parameters
     ----------
-    source : its edges are read once
+    edges : read once
+    ends : the nodes, of one type, that they join
     rules : what happens to the edges; given and added self loops do not count
     budget_bytes : memory for edges; arrays of one entry per node (at most 64 B) come on top
     scratch : an existing folder for temporary files; they are gone when this returns or raises
@@ -70,11 +77,10 @@ def community_order(
     StoreWriteError
         The disk refuses a temporary file.
     """
-    ends = EdgeEnds.of(source.num_nodes, source.edge_origin)
     max_edges = max(1, min(_MAX_PIECE_EDGES, budget_bytes // 16))
     with ScratchCsc(folder=scratch, ends=ends) as graph:
         graph.fill(
-            UnweightedEdges(edges=source.edges),
+            UnweightedEdges(edges=edges),
             rules=replace(rules, self_loops=False),
             budget_bytes=budget_bytes,
             progress=progress,
@@ -251,7 +257,8 @@ class RowOrder:
 
 
 def find_order(
-    source: Source,
+    edges: EdgeStream,
+    ends: EdgeEnds,
     name: OrderName,
     *,
     rules: EdgeRules,
@@ -260,7 +267,7 @@ def find_order(
     scratch: Path,
     progress: PrepareProgress,
 ) -> RowOrder | None:
-    """Find the order of the nodes under which their rows are stored; None: that of the source.
+    """Find the order of the nodes under which their rows are stored, or None for that of the source.
 
     The edges are read once. ``degree`` lists the nodes by falling out-degree;
     parallel edges count each. ``community``: see `community_order`. Equal sources have
@@ -269,8 +276,9 @@ def find_order(
 
     Parameters
     ----------
-    source : its edges are read once, unless ``name`` is "none"
-    name : the order
+    edges : read once, unless ``name`` is "none"
+    ends : the nodes, of one type, that they join
+    name : of the order
     rules : what happens to the edges before they are counted
     budget_bytes : memory for edges; the arrays of one entry per node (`ORDER_NODE_BYTES`) come on top
     max_edges : edges read at a time
@@ -289,10 +297,10 @@ def find_order(
     if name == "community":
         return RowOrder.of(
             community_order(
-                source, rules=rules, budget_bytes=budget_bytes, scratch=scratch, progress=progress
+                edges, ends, rules=rules, budget_bytes=budget_bytes, scratch=scratch, progress=progress
             )
         )
-    degrees = _out_degrees(source, rules=rules, max_edges=max_edges, progress=progress)
+    degrees = _out_degrees(edges, ends, rules=rules, max_edges=max_edges, progress=progress)
     return RowOrder.of(by_falling_degree(degrees))
 
 
@@ -303,14 +311,15 @@ def by_falling_degree(degrees: IdArray) -> IdArray:
     return np.argsort(degrees, kind="stable")
 
 
-def _out_degrees(source: Source, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress) -> IdArray:
-    degrees = np.zeros(source.num_nodes, np.int64)
-    ends = EdgeEnds.of(source.num_nodes, source.edge_origin)
+def _out_degrees(
+    edges: EdgeStream, ends: EdgeEnds, *, rules: EdgeRules, max_edges: int, progress: PrepareProgress
+) -> IdArray:
+    degrees = np.zeros(ends.num_nodes, np.int64)
     done = 0
-    for count, chunk in chunks_after_rules(source.edges, ends=ends, rules=rules, max_edges=max_edges):
+    for count, chunk in chunks_after_rules(edges, ends=ends, rules=rules, max_edges=max_edges):
         count_nodes(chunk.src, degrees)
         done += count
-        progress.advance("counting neighbours", done, source.edges.num_edges, "edges")
+        progress.advance("counting neighbours", done, edges.num_edges, "edges")
     return degrees
 
 
@@ -346,12 +355,18 @@ class RenumberedEdges(ChangedEdges):
             yield replace(chunk, src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst])
 
 
-def renumbered(source: Source, order: RowOrder) -> Source:
-    """Return ``source`` with edges, labels and splits in the new numbering; the features stay as they are. Pure."""
+def renumbered(source: GraphSource, order: RowOrder) -> GraphSource:
+    """Return a graph of one type with edges, labels and splits in the new numbering, and features as they are. Pure."""
     splits = source.splits
     return replace(
         source,
-        edges=RenumberedEdges(edges=source.edges, new_ids=order.new_ids, where=source.edge_origin),
+        relations=tuple(
+            replace(
+                each,
+                edges=RenumberedEdges(edges=each.edges, new_ids=order.new_ids, where=source.where(each)),
+            )
+            for each in source.relations
+        ),
         labels=np.ascontiguousarray(source.labels[order.original_ids]),
         splits=Splits(
             train=order.new_ids[splits.train],
@@ -363,6 +378,10 @@ def renumbered(source: Source, order: RowOrder) -> Source:
 
 # Bytes read back at a time.
 _PIECE_BYTES = 4 << 20
+# Files that rows, and what is known of their places, are dealt out to; all are written in turns.
+MAX_RANGES = 4096
+# Memory of the sort by which the rows of a range find their places: an id, its position, and a copy of either.
+ROW_SORT_BYTES = 24
 
 
 class RowMoves(Protocol):

@@ -1,43 +1,75 @@
-"""Conversion of a source into a dataset directory, within a memory budget."""
+"""Conversion of a source into a dataset directory, within a memory budget.
+
+The steps are those of any graph: edges are split, nodes get their order, relations are sorted one after another, link
+tables and features follow. A graph of one type has one relation.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any
 
-from gloader.convert.csc.edge_rules import EdgeEnds
+from gloader.convert.csc.edge_rules import plan_relations
+from gloader.convert.csc.external_csc import ScratchCsc
+from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, plan_means
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
-from gloader.convert.hetero_prepare import HeteroPrepareReport, prepare_typed
 from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write_tables import write_tables
 from gloader.convert.node_order import RowOrder, find_order, ordered_rows, renumbered
+from gloader.convert.options import EdgeRules
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
-from gloader.convert.progress import NO_PROGRESS, PrepareProgress, WatchedSteps
+from gloader.convert.progress import NO_PROGRESS, NamedProgress, PrepareProgress, WatchedSteps
 from gloader.convert.receipt import Receipt
-from gloader.convert.source import AnySource, HeteroSource
+from gloader.convert.source import MeanOf
 from gloader.convert.source_check import check_source
-from gloader.convert.stored_parts import KeptTopology
+from gloader.convert.stored_parts import KeptTopology, StreamedColumn, stored_column
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
+from gloader.dataset.schema import relation_text
 from gloader.dataset.writer import DatasetWriter
-from gloader.errors import ConfigError
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import planned_within
 from gloader.ssd_store.os_io import require_free_space
-from gloader.types import EDGE
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gloader.convert.csc.edge_rules import PlannedRelation
     from gloader.convert.csc.external_csc import CscReport
-    from gloader.convert.edge_rows import EdgeSink
+    from gloader.convert.derived import Column
     from gloader.convert.links.write_tables import LinkReport
     from gloader.convert.options import OrderName, PrepareOptions
-    from gloader.convert.source import Source
+    from gloader.convert.source import AnySource, FeatureStream, GraphSource, NodeSource
+    from gloader.dataset.schema import DatasetKind
+    from gloader.types import Relation
 
 _LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TypeReport:
+    """A node type as the dataset has it."""
+
+    num_nodes: int
+    feature_dim: int  # 0: no features
+    is_derived: bool  # whether the conversion made the features
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelationReport:
+    """A relation as the dataset has it."""
+
+    num_edges: int  # stored
+    edges_read: int  # from the source
+    has_edge_times: bool
+    edge_feature_dim: int  # 0: edges have no features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,19 +77,17 @@ class PrepareReport:
     """Sizes, counts and times of a finished conversion."""
 
     path: Path
-    num_nodes: int
-    num_edges: int  # stored
-    edges_read: int  # from the source
-    has_edge_times: bool
-    edge_feature_dim: int  # 0: edges have no features
-    edge_feature_dtype: str | None  # None: likewise
-    feature_dim: int
+    kind: DatasetKind
+    node_types: dict[str, TypeReport]
+    relations: dict[str, RelationReport]  # by "source:name:destination"
+    labelled: str  # the type that has labels and splits
+    edge_feature_dtype: str | None  # None: no edges have features
     feature_dtype: str
     order: OrderName
     seconds: float
     order_seconds: float  # spent on finding the order
     edge_seconds: float  # with the features of edges
-    feature_seconds: float
+    feature_seconds: float  # of given and of derived features
     dataset_bytes: int  # on disk
     spilled_bytes: int  # temporary edges that went through the disk
     budget_bytes: int
@@ -65,67 +95,98 @@ class PrepareReport:
     links: dict[str, LinkReport] = field(default_factory=dict)  # of each link table
     receipt: dict[str, str] = field(default_factory=dict)  # as the dataset records it; see `Receipt`
 
+    @property
+    def num_nodes(self) -> int:
+        """Nodes of all types."""
+        return sum(found.num_nodes for found in self.node_types.values())
 
-def plan_source(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
-    """Check a source and return what its conversion takes; nothing is written.
+    @property
+    def num_edges(self) -> int:
+        """Stored edges of all relations."""
+        return sum(found.num_edges for found in self.relations.values())
+
+    @property
+    def edges_read(self) -> int:
+        """Edges of all relations of the source."""
+        return sum(found.edges_read for found in self.relations.values())
+
+    @property
+    def has_edge_times(self) -> bool:
+        """Whether edges of any relation have times."""
+        return any(found.has_edge_times for found in self.relations.values())
+
+    @property
+    def edge_feature_dim(self) -> int:
+        """Columns of the widest edge features, or 0."""
+        return max((found.edge_feature_dim for found in self.relations.values()), default=0)
+
+    @property
+    def feature_dim(self) -> int:
+        """Columns of the features of the labelled type, or 0."""
+        return self.node_types[self.labelled].feature_dim
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON values; that of a graph of one type has counts, and no types or relations."""
+        values = asdict(self) | {"path": str(self.path)}
+        path, kind = values.pop("path"), values.pop("kind")
+        if kind == "hetero":
+            unsaid = ("edge_feature_dtype", "order", "order_seconds")
+            return {"path": path} | {name: each for name, each in values.items() if name not in unsaid}
+        counts = ("num_nodes", "num_edges", "edges_read", "has_edge_times", "edge_feature_dim", "feature_dim")
+        unsaid = ("node_types", "relations", "labelled")
+        said = {name: each for name, each in values.items() if name not in unsaid}
+        return {"path": path} | {name: getattr(self, name) for name in counts} | said
+
+
+def plan_source(source: AnySource, out: Path, options: PrepareOptions) -> PreparePlan:
+    """Check a source and return the memory and disk that its conversion takes; nothing is written.
 
     Parameters
     ----------
-    source : its arrays of one entry per node are checked; edges and features are not read
+    source : labels and splits are checked; edges and features are not read
     out : the folder that the dataset would have
     options : of the conversion
 
     Raises
     ------
-    ShapeError
-        Features or labels are not one per node, or a feature row has no columns.
+    ShapeError, GraphError
+        Features or labels are not one per node, a feature row has no columns, or a name cannot be stored.
     SourceError
-        A label is no class, or the splits are malformed.
+        Types contradict each other, a label is no class, or the splits are malformed.
     BudgetError
         The memory budget is too small; says needed and allowed.
     StoreWriteError
         The disk has no room; says needed and free.
     ConfigError
-        The feature dtype cannot be stored, or a link table is not one.
+        The feature dtype cannot be stored, a link table is not one, or an option does not fit the source.
     """
     return _plan(with_tables(source, options), out, options)
 
 
-def _plan(source: Source, out: Path, options: PrepareOptions) -> PreparePlan:
+def _plan(source: GraphSource, out: Path, options: PrepareOptions) -> PreparePlan:
     check_source(source)
-    _refuse_options(source, options)
+    plan_relations(source, options)  # an option that does not fit the source is refused before a budget is
     budget = default_budget_bytes() if options.memory_budget_bytes is None else options.memory_budget_bytes
     plan = planned_within(lambda size: plan_prepare(source, options, budget_bytes=size), budget)
     require_free_space(nearest_existing(out.absolute().parent), plan.dataset_bytes + plan.scratch_bytes)
     return plan
 
 
-@overload
-def prepare(
-    source: Source, out: Path, options: PrepareOptions, *, progress: PrepareProgress = ...
-) -> PrepareReport: ...
-@overload
-def prepare(
-    source: HeteroSource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = ...
-) -> HeteroPrepareReport: ...
-@overload
-def prepare(
-    source: AnySource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = ...
-) -> PrepareReport | HeteroPrepareReport: ...
 def prepare(
     source: AnySource, out: Path, options: PrepareOptions, *, progress: PrepareProgress = NO_PROGRESS
-) -> PrepareReport | HeteroPrepareReport:
+) -> PrepareReport:
     """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
 
     Edges are read once, or twice where nodes are put in another order, and sorted within the budget; features
-    pass through in chunks. Besides the budget, a running interpreter with the libraries takes about 200 MB.
+    pass through in chunks, and derived features are averaged from the stored ones. Besides the budget, a running
+    interpreter with the libraries takes about 200 MB.
 
     Parameters
     ----------
-    source : the graph; one of several types is written by `prepare_typed`
+    source : the graph
     out : the folder to make; it appears when the dataset is complete
     options : of the conversion
-    progress : receives the steps
+    progress : receives the steps, of a typed graph each with the relation or type that it is about
 
     Raises
     ------
@@ -133,99 +194,126 @@ def prepare(
         As `plan_source`; also where a stream turns out shorter, longer or malformed.
     GraphError
         An edge names a node that does not exist, has a weight that is not a finite number of at least 0, or a time that
-        is beyond those that are stored.
+        is beyond those that are stored; or a name cannot be stored.
     StoreExistsError, StoreLockedError, StoreWriteError
-        ``out`` exists, is being created by another process, or the disk refuses.
+        ``out`` exists, is being created by another process, or the disk refuses or has no room.
     """
     steps = WatchedSteps(progress)
     held = source.labels.nbytes + source.splits.num_bytes
-    report: PrepareReport | HeteroPrepareReport
-    if isinstance(source, HeteroSource):
-        report = prepare_typed(source, out, options, progress=steps)
-    else:
-        report = _prepare(source, out, options, steps)
+    report = _prepare(source, out, options, steps)
     return replace(report, peak_bytes=steps.peak_bytes(held))
 
 
-def _prepare(source: Source, out: Path, options: PrepareOptions, progress: PrepareProgress) -> PrepareReport:
+def _prepare(
+    source: AnySource, out: Path, options: PrepareOptions, progress: PrepareProgress
+) -> PrepareReport:
     started = time.perf_counter()
-    receipt, source = Receipt.of(with_tables(source, options), options)
-    plan = _plan(source, out, options)
-    with DatasetWriter(
-        out,
-        name=source.name,
-        num_nodes=source.num_nodes,
-        num_classes=source.num_classes,
-        overwrite=options.overwrite,
-        part=options.ranges,
-        metadata={
-            "source": source.origin,
-            "options": asdict(options.rules)
-            | {"dtype": options.stored_dtype, "order": options.order}
-            | recorded_dtype(options, source.edge_features)
-            | options.recorded_split,
-            "has_self_loops": options.self_loops,
-        },
-    ) as writer:
-        _log_plan(source, plan)
-        source = split_source(source, options, budget_bytes=plan.edge_budget_bytes, progress=progress)
-        order = _find_order(source, writer, plan, options, progress)
-        order_done = time.perf_counter()
+    receipt, graph = Receipt.of(with_tables(source, options), options)
+    plan = _plan(graph, out, options)
+    with _begin(graph, out, options) as writer:
+        _log_plan(graph, plan)
+        graph = split_source(graph, options, budget_bytes=plan.free_bytes, progress=progress)
+        order, order_seconds = _find_order(graph, writer.scratch, plan, options, progress)
         # Edges, labels and splits get their new ids here; the rows of the features change places as they are written.
         if order is not None:
-            source = renumbered(source, order)
-            writer.original_ids(order.original_ids)
-        graph = KeptTopology(writer)
-        counted = receipt.counted(EDGE, source.edges, budget_bytes=plan.budget_bytes)
-        edges = _write_edges(replace(source, edges=counted), graph, writer.scratch, plan, options, progress)
+            graph = renumbered(graph, order)
+            writer.nodes(graph.labelled).original_ids(order.original_ids)
+        relations = plan_relations(graph, options)
+        topologies = {each.relation: KeptTopology(writer.edges(each.relation)) for each in relations}
+        edges: dict[Relation, CscReport] = {}
+        for each in relations:
+            edges[each.relation] = write_edges(
+                FeaturedEdges(
+                    edges=receipt.counted(each.relation, each.source.edges, budget_bytes=plan.budget_bytes),
+                    features=each.source.edge_features,
+                    dtype=options.stored_edge_dtype,
+                    num_passes=options.num_parts,
+                ),
+                topologies[each.relation],
+                ends=each.ends,
+                rules=each.rules,
+                budget_bytes=plan.free_bytes,
+                scratch=writer.scratch,
+                progress=_named(progress, graph, relation_text(each.relation)),
+            )
         links = write_tables(
-            planned_tables(source, [EDGE], options, new_ids=None if order is None else order.new_ids),
+            planned_tables(
+                graph, list(topologies), options, new_ids=None if order is None else order.new_ids
+            ),
             writer,
-            {EDGE: graph},
-            budget_bytes=plan.edge_budget_bytes,
+            topologies,
+            budget_bytes=plan.free_bytes,
             progress=progress,
         )
         edges_done = time.perf_counter()
-        _write_features(source, order, writer, plan, options, progress)
+        _FeatureWriter(graph, order, writer, plan, options, progress).write()
         features_done = time.perf_counter()
-        writer.labels(source.labels)
-        writer.splits(train=source.splits.train, valid=source.splits.valid, test=source.splits.test)
-        lines = receipt.lines({EDGE: edges})
+        labelled = writer.nodes(graph.labelled)
+        labelled.labels(graph.labels)
+        labelled.splits(train=graph.splits.train, valid=graph.splits.valid, test=graph.splits.test)
+        lines = receipt.lines(edges)
         writer.annotate(receipt=lines)
+    reports = {
+        relation_text(each.relation): _relation_report(each, edges[each.relation]) for each in relations
+    }
+    has_edge_features = any(found.edge_feature_dim for found in reports.values())
     return PrepareReport(
         path=out,
-        num_nodes=source.num_nodes,
-        num_edges=edges.num_edges,
-        edges_read=edges.edges_read,
-        has_edge_times=source.edges.has_times,
-        edge_feature_dim=0 if source.edge_features is None else source.edge_features.dim,
-        edge_feature_dtype=None if source.edge_features is None else options.stored_edge_dtype,
-        feature_dim=source.features.dim,
+        kind=graph.kind,
+        node_types={nodes.name: _type_report(nodes, plan) for nodes in graph.nodes},
+        relations=reports,
+        labelled=graph.labelled,
+        edge_feature_dtype=options.stored_edge_dtype if has_edge_features else None,
         feature_dtype=options.stored_dtype,
-        seconds=time.perf_counter() - started,
         order=options.order,
-        order_seconds=order_done - started,
-        edge_seconds=edges_done - order_done,
+        seconds=time.perf_counter() - started,
+        order_seconds=order_seconds,
+        edge_seconds=edges_done - started - order_seconds,
         feature_seconds=features_done - edges_done,
         dataset_bytes=bytes_on_disk(out, has_holes=options.num_parts > 1),
-        spilled_bytes=edges.spilled_bytes,
+        spilled_bytes=sum(sort.spilled_bytes for sort in edges.values()),
         budget_bytes=plan.budget_bytes,
         links=links,
         receipt=lines,
     )
 
 
-def _refuse_options(source: Source, options: PrepareOptions) -> None:
-    one = f"is for graphs of several node types; {source.origin} has one type and one relation"
-    if options.symmetrized:
-        raise ConfigError(f"--symmetrize {options.symmetrized[0]} {one}: write --symmetrize alone")
-    if options.add_reverse:
-        raise ConfigError(f"--add-reverse {one}: write --symmetrize")
+def _begin(source: GraphSource, out: Path, options: PrepareOptions) -> DatasetWriter:
+    relations = plan_relations(source, options)
+    metadata: dict[str, Any] = {"source": source.origin, "options": _recorded(source, relations, options)}
+    if not source.has_names:
+        metadata["has_self_loops"] = options.self_loops
+    return DatasetWriter(
+        out,
+        schema=source.schema([each.relation for each in relations]),
+        name=source.name,
+        num_classes=source.num_classes,
+        overwrite=options.overwrite,
+        part=options.ranges,
+        metadata=metadata,
+    )
 
 
-def _log_plan(source: Source, plan: PreparePlan) -> None:
-    # How many edges such a file has is known when it has been read: few take little of what they may take.
-    is_counted = source.edges.num_edges is not None
+def _recorded(
+    source: GraphSource, relations: Sequence[PlannedRelation], options: PrepareOptions
+) -> dict[str, object]:
+    """Return the options as the commit record lists them: those of all relations, and which were symmetrized."""
+    rules: dict[str, object] = asdict(options.rules)
+    if source.has_names:
+        rules["symmetrize"] = [relation_text(each.relation) for each in relations if each.rules.symmetrize]
+        rules["add_reverse"] = options.add_reverse
+    return rules | {
+        "dtype": options.stored_dtype,
+        "order": options.order,
+        **recorded_dtype(options, *(each.source.edge_features for each in relations)),
+        **({"reverse": ["=".join(pair) for pair in options.reverse]} if options.reverse else {}),
+        **options.recorded_split,
+    }
+
+
+def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
+    # The number of edges in such a file is known when it has been read: few take little of what they may take.
+    is_counted = all(each.edges.num_edges is not None for each in source.relations)
     _LOG.info(
         "preparing %s: at most %s of memory%s, %s on disk and %s of temporary files",
         source.origin,
@@ -237,74 +325,135 @@ def _log_plan(source: Source, plan: PreparePlan) -> None:
 
 
 def _find_order(
-    source: Source,
-    writer: DatasetWriter,
-    plan: PreparePlan,
-    options: PrepareOptions,
-    progress: PrepareProgress,
-) -> RowOrder | None:
-    return find_order(
-        source,
+    source: GraphSource, scratch: Path, plan: PreparePlan, options: PrepareOptions, progress: PrepareProgress
+) -> tuple[RowOrder | None, float]:
+    """Return the order of the nodes, and the seconds that it took to find it."""
+    if options.order == "none":
+        return None, 0.0
+    started = time.perf_counter()
+    (relation,) = plan_relations(source, options)
+    order = find_order(
+        relation.source.edges,
+        relation.ends,
         options.order,
-        rules=options.rules,
-        budget_bytes=plan.edge_budget_bytes,
+        rules=relation.rules,
+        budget_bytes=plan.free_bytes,
         max_edges=plan.chunk_edges,
-        scratch=writer.scratch,
-        progress=progress,
-    )
-
-
-def _write_edges(
-    source: Source,
-    sink: EdgeSink,
-    scratch: Path,
-    plan: PreparePlan,
-    options: PrepareOptions,
-    progress: PrepareProgress,
-) -> CscReport:
-    return write_edges(
-        FeaturedEdges(
-            edges=source.edges,
-            features=source.edge_features,
-            dtype=options.stored_edge_dtype,
-            num_passes=options.num_parts,
-        ),
-        sink,
-        ends=EdgeEnds.of(source.num_nodes, source.edge_origin),
-        rules=options.rules,
-        budget_bytes=plan.edge_budget_bytes,
         scratch=scratch,
         progress=progress,
     )
+    return order, time.perf_counter() - started
 
 
-def _write_features(
-    source: Source,
-    order: RowOrder | None,
-    writer: DatasetWriter,
-    plan: PreparePlan,
-    options: PrepareOptions,
-    progress: PrepareProgress,
-) -> None:
-    features = source.features
-    row_bytes = features.dim * features.dtype.itemsize
-    moves = RowOrder.of_rows(source.row_ids, order)
-    if moves is None:
-        chunks = features.chunks(plan.chunk_rows)
-    else:
-        chunks = ordered_rows(
+def _type_report(nodes: NodeSource, plan: PreparePlan) -> TypeReport:
+    return TypeReport(
+        num_nodes=nodes.num_nodes,
+        feature_dim=plan.rows[nodes.name].dim if nodes.name in plan.rows else 0,
+        is_derived=isinstance(nodes.features, MeanOf),
+    )
+
+
+def _relation_report(each: PlannedRelation, sort: CscReport) -> RelationReport:
+    rows = each.source.edge_features
+    return RelationReport(
+        num_edges=sort.num_edges,
+        edges_read=sort.edges_read,
+        has_edge_times=each.source.edges.has_times,
+        edge_feature_dim=0 if rows is None else rows.dim,
+    )
+
+
+def _named(progress: PrepareProgress, source: GraphSource, name: str) -> PrepareProgress:
+    return NamedProgress(progress, name) if source.has_names else progress
+
+
+class _FeatureWriter:
+    """Writes the features of all types: the given ones first, as derived ones are made of what is stored.
+
+    Where a part of the rows is stored alone, the rows that a mean averages are streamed again, and the edges that lead
+    to it are kept until all is written.
+    """
+
+    def __init__(
+        self,
+        source: GraphSource,
+        order: RowOrder | None,
+        writer: DatasetWriter,
+        plan: PreparePlan,
+        options: PrepareOptions,
+        progress: PrepareProgress,
+    ) -> None:
+        self._source = source
+        self._order = order
+        self._writer = writer
+        self._plan = plan
+        self._dtype = options.stored_dtype
+        self._num_parts = options.num_parts
+        self._progress = progress
+        self._stored: dict[str, Column] = {}
+
+    def write(self) -> None:
+        """Write all of them."""
+        for nodes in self._source.nodes:
+            if nodes.features is not None and not isinstance(nodes.features, MeanOf):
+                self._append(nodes, "writing features", self._rows(nodes, nodes.features), nodes.features)
+        with ExitStack() as graphs:
+            for nodes, other in derivation_order(self._source):
+                self._derive(nodes, self._stored[other], graphs)
+                if self._num_parts == 1:
+                    graphs.close()
+
+    def _rows(self, nodes: NodeSource, features: FeatureStream) -> Iterator[NDArray[np.generic]]:
+        """Return the rows of a type in the order of its nodes."""
+        shares = self._plan.rows[nodes.name]
+        moves = RowOrder.of_rows(nodes.row_ids, self._order)
+        if moves is None:
+            return features.chunks(shares.chunk_rows)
+        return ordered_rows(
             features,
             moves,
-            dtype=options.stored_dtype,
-            chunk_rows=plan.chunk_rows,
-            range_rows=plan.range_rows,
-            num_passes=options.num_parts,
-            scratch=writer.scratch,
-            progress=progress,
+            dtype=self._dtype,
+            chunk_rows=shares.chunk_rows,
+            range_rows=shares.range_rows,
+            num_passes=self._num_parts,
+            scratch=self._writer.scratch,
+            progress=_named(self._progress, self._source, nodes.name),
         )
-    done = 0
-    with writer.features(features.dim, options.stored_dtype) as column:
-        for chunk in chunks:
-            column.append(chunk)
-            done += chunk.shape[0]
-            progress.advance("writing features", done * row_bytes, source.num_nodes * row_bytes, "bytes")
+
+    def _derive(self, nodes: NodeSource, column: Column, graphs: ExitStack) -> None:
+        edges, ends = averaged_edges(self._source, nodes)
+        folder = self._writer.scratch / f"mean-{len(self._stored)}"
+        folder.mkdir()
+        graph = graphs.enter_context(ScratchCsc(folder=folder, ends=ends))
+        num_edges = graph.fill(
+            edges,
+            rules=EdgeRules(),
+            budget_bytes=self._plan.free_bytes,
+            progress=NamedProgress(self._progress, f"what {nodes.name} averages"),
+        )
+        plan = plan_means(
+            num_rows=nodes.num_nodes,
+            num_edges=num_edges,
+            dim=column.dim,
+            source_row_bytes=column.row_bytes,
+            budget_bytes=self._plan.mean_bytes,
+        )
+        rows = MeanRows(graph=graph, column=column, plan=plan)
+        self._append(nodes, "averaging features", rows.chunks(self._plan.rows[nodes.name].chunk_rows), rows)
+
+    def _append(
+        self, nodes: NodeSource, step: str, chunks: Iterator[NDArray[np.generic]], features: FeatureStream
+    ) -> None:
+        dim, done = features.dim, 0
+        row_bytes = dim * features.dtype.itemsize
+        progress = _named(self._progress, self._source, nodes.name)
+        with self._writer.nodes(nodes.name).features(dim, self._dtype) as column:
+            for chunk in chunks:
+                column.append(chunk)
+                done += chunk.shape[0]
+                progress.advance(step, done * row_bytes, nodes.num_nodes * row_bytes, "bytes")
+        self._stored[nodes.name] = (
+            stored_column(column, dtype=self._dtype, num_rows=nodes.num_nodes, dim=dim)
+            if self._num_parts == 1
+            else StreamedColumn(features=features, dtype=self._dtype)
+        )

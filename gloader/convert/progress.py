@@ -32,6 +32,18 @@ class _NoProgress:
 NO_PROGRESS: PrepareProgress = _NoProgress()
 
 
+class NamedProgress:
+    """Passes progress on, every step with the name of its relation or node type."""
+
+    def __init__(self, progress: PrepareProgress, name: str) -> None:
+        self._progress = progress
+        self._name = name
+
+    def advance(self, step: str, done: int, total: int | None, unit: str) -> None:
+        """Receive how much of a step is done; see `PrepareProgress`."""
+        self._progress.advance(f"{step} of {self._name}", done, total, unit)
+
+
 class WatchedSteps:
     """Passes progress on, notes the most memory, and gives freed memory back between steps; not thread-safe.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
 from gloader.convert.readers.table_streams import TableFeatures
-from gloader.convert.source import ChangedEdges, HeteroSource, MeanOf, RandomSplits, Source
+from gloader.convert.source import ChangedEdges, MeanOf, RandomSplits
 from gloader.dataset.schema import relation_text
 from gloader.types import EDGE, NODE
 
@@ -21,14 +21,20 @@ if TYPE_CHECKING:
 
     from gloader.convert.csc.external_csc import CscReport
     from gloader.convert.options import EdgeRules, PrepareOptions
-    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, Splits
+    from gloader.convert.source import (
+        EdgeChunk,
+        EdgeStream,
+        FeatureStream,
+        GraphSource,
+        NodeSource,
+        Splits,
+    )
     from gloader.types import IdArray, Relation
 
 _MARKED_SHARE: Final = 64  # of the budget, one part in so many at most says which nodes have edges
 _LABELS_COUNTED: Final = 1 << 20  # at a time
 _MOST_CLASSES: Final = 8  # that are listed one by one
 _MOST_PARTS: Final = 6  # types or relations of a line
-_S = TypeVar("_S", Source, HeteroSource)
 
 
 def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
@@ -107,7 +113,7 @@ class Receipt:
     marks: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, source: _S, options: PrepareOptions) -> tuple[Receipt, _S]:
+    def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
         """Return a receipt to be filled, and the source whose features are checked as they are read."""
         receipt = cls(
             said=source.said,
@@ -116,27 +122,16 @@ class Receipt:
             splits=source.splits,
             num_classes=source.num_classes,
             rules=options.rules,
+            num_nodes=source.num_nodes,
         )
-        if isinstance(source, Source):
-            receipt.num_nodes[NODE] = source.num_nodes
-            checked = replace(
-                source,
-                features=receipt._nodes(NODE, source.features, options, f"{source.origin}, features"),
-                edge_features=receipt._edges(EDGE, source.edge_features, options, source.edge_origin),
-            )
-            return receipt, checked
-        receipt.num_nodes.update({nodes.name: nodes.num_nodes for nodes in source.nodes})
-        nodes = tuple(
-            each
-            if each.features is None or isinstance(each.features, MeanOf)
-            else replace(
-                each,
-                features=receipt._nodes(
-                    each.name, each.features, options, f"{source.origin}, features of {each.name!r} nodes"
-                ),
-            )
-            for each in source.nodes
-        )
+
+        def checked(each: NodeSource) -> NodeSource:
+            if each.features is None or isinstance(each.features, MeanOf):
+                return each
+            named = f" of {each.name!r} nodes" if source.has_names else ""
+            rows = receipt._nodes(each.name, each.features, options, f"{source.origin}, features{named}")
+            return replace(each, features=rows)
+
         relations = tuple(
             replace(
                 each,
@@ -144,7 +139,7 @@ class Receipt:
             )
             for each in source.relations
         )
-        return receipt, replace(source, nodes=nodes, relations=relations)
+        return receipt, replace(source, nodes=tuple(map(checked, source.nodes)), relations=relations)
 
     def _nodes(self, name: str, rows: FeatureStream, options: PrepareOptions, where: str) -> CheckedRows:
         checked = CheckedRows(

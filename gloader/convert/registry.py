@@ -134,18 +134,16 @@ def _files_at(path: Path, below: str) -> Iterable[Path]:
 
 def _require_columns(source: AnySource, options: SourceOptions, spec: str) -> None:
     """Refuse names of ends, times and features of edges with a source that has no such things."""
-    from gloader.convert.source import Source
-
     named = options.src or options.dst
     if named is not None and not spec.startswith("edges:"):
         raise ConfigError(
             f"--src and --dst name columns of edges:FILE, and {shown(spec)} has no such file; a graph.yaml says src "
             "and dst for each relation"
         )
-    parts = [source] if isinstance(source, Source) else source.relations
+    relations = source.graph().relations
     options.edge_names.require(
-        has_times=any(each.edges.has_times for each in parts),
-        has_features=any(each.edge_features is not None for each in parts),
+        has_times=any(each.edges.has_times for each in relations),
+        has_features=any(each.edge_features is not None for each in relations),
         where=spec,
     )
 

@@ -1,7 +1,7 @@
 """Sources of a conversion: a graph as streams of edges, feature rows and link tables, never as whole arrays.
 
-`Source` is a graph of one node type, `HeteroSource` one of several types and relations. Every call of a stream's method
-starts again at the first edge or row.
+A conversion reads a `GraphSource`: node types and relations. `Source` is the short form of a graph of one type and one
+relation. Every call of a stream's method starts again at the first edge or row.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from gloader.dataset.schema import relation_text
+from gloader.dataset.schema import Schema, checked_schema, relation_text
 from gloader.errors import SourceError
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy as np
     from numpy.typing import NDArray
 
+    from gloader.dataset.schema import DatasetKind
     from gloader.types import IdArray, Relation
 
 # The end of messages about missing labels.
@@ -142,7 +144,7 @@ class RandomSplits(Splits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A graph with features, labels and splits that a conversion turns into a dataset."""
+    """A graph of one node type and one relation, with features, labels and splits."""
 
     name: str  # a short name for people, such as "ogbn-arxiv"
     origin: str  # the source as it was asked for, such as "ogb:ogbn-arxiv"
@@ -160,10 +162,27 @@ class Source:
     said: tuple[str, ...] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"
     unused: tuple[str, ...] = ()  # that it holds and the dataset will not, such as "pos (N, 3)"
 
-    @property
-    def edge_origin(self) -> str:
-        """The file of the edges, or else the source, for messages."""
-        return str(self.edge_file or self.origin)
+    def graph(self) -> GraphSource:
+        """Return the graph as a conversion reads it. Pure."""
+        nodes = NodeSource(name=NODE, num_nodes=self.num_nodes, features=self.features, row_ids=self.row_ids)
+        relation = RelationSource(
+            relation=EDGE, edges=self.edges, edge_features=self.edge_features, edge_file=self.edge_file
+        )
+        return GraphSource(
+            name=self.name,
+            origin=self.origin,
+            kind="homogeneous",
+            nodes=(nodes,),
+            relations=(relation,),
+            labelled=NODE,
+            num_classes=self.num_classes,
+            labels=self.labels,
+            splits=self.splits,
+            resident_bytes=self.resident_bytes,
+            links=self.links,
+            said=self.said,
+            unused=self.unused,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,8 +282,8 @@ class RelationSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeteroSource:
-    """A graph of several types that a conversion turns into a dataset. The order of types and relations counts."""
+class GraphSource:
+    """A graph of node types and relations that a conversion turns into a dataset. Their order counts."""
 
     name: str  # a short name for people
     origin: str  # the source as it was asked for, such as "ogb:ogbn-mag"
@@ -274,10 +293,31 @@ class HeteroSource:
     num_classes: int
     labels: IdArray  # (N,) of the labelled type, -1 where unlabelled
     splits: Splits  # ids within the labelled type
+    kind: DatasetKind = "hetero"  # of the dataset; "homogeneous": the type and the relation have no names
     resident_bytes: int = 0  # memory that the streams hold besides their chunks
     links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
     said: tuple[str, ...] = ()  # for the receipt, as of `Source`
     unused: tuple[str, ...] = ()  # that it holds and the dataset will not
+
+    @property
+    def has_names(self) -> bool:
+        """Whether messages name the types and relations: those of a graph of one type have no names of their own."""
+        return self.kind == "hetero"
+
+    @property
+    def num_nodes(self) -> dict[str, int]:
+        """The number of nodes of each type."""
+        return {nodes.name: nodes.num_nodes for nodes in self.nodes}
+
+    def graph(self) -> GraphSource:
+        """Return the graph itself; as `Source.graph`. Pure."""
+        return self
+
+    def schema(self, relations: Sequence[Relation]) -> Schema:
+        """Return the schema of a dataset with ``relations``, those that a conversion adds included. Pure."""
+        if self.has_names:
+            return checked_schema(self.num_nodes, relations)
+        return Schema.of_one_type(self.num_nodes_of(NODE))
 
     def num_nodes_of(self, node_type: str) -> int:
         """Return the number of nodes of a type.
@@ -296,10 +336,15 @@ class HeteroSource:
 
     def where(self, source: RelationSource) -> str:
         """Return the file of a relation's edges, or else the source, with the relation, for messages."""
-        return f"{source.edge_file or self.origin}, relation {relation_text(source.relation)}"
+        named = f", relation {relation_text(source.relation)}" if self.has_names else ""
+        return f"{source.edge_file or self.origin}{named}"
+
+    def where_nodes(self, node_type: str) -> str:
+        """Return the source with the node type, for messages."""
+        return f"{self.origin}, node type {node_type!r}" if self.has_names else self.origin
 
 
-AnySource: TypeAlias = Source | HeteroSource
+AnySource: TypeAlias = Source | GraphSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

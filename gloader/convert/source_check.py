@@ -14,7 +14,7 @@ from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import ConfigError, ShapeError, SourceError
 
 if TYPE_CHECKING:
-    from gloader.convert.source import EdgeStream, FeatureStream, HeteroSource, Source
+    from gloader.convert.source import AnySource, EdgeStream, FeatureStream
     from gloader.types import IdArray
 
 # As many may have few nodes each; of more, an eighth at least is there, or the labels are numbers of another kind.
@@ -22,57 +22,38 @@ _MANY_CLASSES = 4096
 _LEAST_SHARE = 1 / 8
 
 
-def check_source(source: Source) -> None:
+def check_source(source: AnySource) -> None:
     """Refuse a source whose parts contradict each other; edges and features are not read. Pure.
 
     Raises
     ------
-    ShapeError
-        Features or labels are not one per node, features of edges not one per edge, or a row has no columns.
-    SourceError
-        A label is no class, or the splits are malformed.
-    ConfigError
-        There are no nodes, no classes, or too many classes.
-    """
-    _check_counts(source.num_nodes, source.num_classes, source.origin)
-    _check_features(source.features, source.num_nodes, source.origin)
-    _check_edge_features(source.edges, source.edge_features, source.origin)
-    _check_labels(source.labels, source.num_nodes, source.num_classes, source.origin)
-    check_splits(source.splits, source.labels, where=source.origin)
-
-
-def check_hetero(source: HeteroSource) -> None:
-    """Refuse a typed source whose parts contradict each other; edges and features are not read. Pure.
-
-    Raises
-    ------
     GraphError
-        A name cannot be stored, a type or relation is there twice, or a relation names a type that is not there.
+        A name cannot be stored, a relation is there twice, or a relation names a type that is not there.
     ShapeError
-        Features or labels are not one per node of their type, or a feature row has no columns.
+        Features or labels are not one per node of their type, features of edges not one per edge, or a row has no
+        columns.
     SourceError
         A type is there twice, a label is no class, the splits are malformed, or derived features have nothing to be
         derived from.
     ConfigError
-        The labelled type has no nodes, or there are no or too many classes.
+        The labelled type has no nodes, or there are no classes, or too many.
     """
-    names = [nodes.name for nodes in source.nodes]
+    graph = source.graph()
+    names = [nodes.name for nodes in graph.nodes]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SourceError(f"{source.origin} has the node type {twice!r} twice")
-    num_nodes = {nodes.name: nodes.num_nodes for nodes in source.nodes}
-    checked_schema(num_nodes, [each.relation for each in source.relations])
-    for nodes in source.nodes:
+        raise SourceError(f"{graph.origin} has the node type {twice!r} twice")
+    checked_schema(graph.num_nodes, [each.relation for each in graph.relations])
+    count, where = graph.num_nodes_of(graph.labelled), graph.where_nodes(graph.labelled)
+    _check_counts(count, graph.num_classes, where)
+    for nodes in graph.nodes:
         if nodes.features is not None and not isinstance(nodes.features, MeanOf):
-            _check_features(nodes.features, nodes.num_nodes, f"{source.origin}, node type {nodes.name!r}")
-    for each in source.relations:
-        _check_edge_features(each.edges, each.edge_features, source.where(each))
-    derivation_order(source)
-    count = source.num_nodes_of(source.labelled)
-    where = f"{source.origin}, node type {source.labelled!r}"
-    _check_counts(count, source.num_classes, where)
-    _check_labels(source.labels, count, source.num_classes, where)
-    check_splits(source.splits, source.labels, where=where)
+            _check_features(nodes.features, nodes.num_nodes, graph.where_nodes(nodes.name))
+    for each in graph.relations:
+        _check_edge_features(each.edges, each.edge_features, graph.where(each))
+    derivation_order(graph)
+    _check_labels(graph.labels, count, graph.num_classes, where)
+    check_splits(graph.splits, graph.labels, where=where)
 
 
 def _check_counts(num_nodes: int, num_classes: int, where: str) -> None:

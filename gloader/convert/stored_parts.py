@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.source import FeatureStream
-    from gloader.dataset.writer import DatasetWriter, EdgeTableWriter
+    from gloader.dataset.writer import EdgeTableWriter
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray
@@ -260,7 +260,7 @@ class KeptTopology:
     sink : the writer of the relation's edges
     """
 
-    def __init__(self, sink: DatasetWriter | EdgeTableWriter) -> None:
+    def __init__(self, sink: EdgeTableWriter) -> None:
         self._sink = sink
         self._indptr: ArrayWriter | None = None
         self._indices: ArrayWriter | None = None

@@ -16,8 +16,9 @@ from gloader.core.near_names import near_attributes, near_keywords
 from gloader.core.paths import is_url, require_no_url
 from gloader.dataset.mirrored import Mirrored, open_mirrored
 from gloader.dataset.record import check_record, content_digest
+from gloader.dataset.schema import Schema, checked_schema
 from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node_tables
-from gloader.dataset.writer import DatasetWriter, HeteroDatasetWriter
+from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
 from gloader.ssd_store.format.format import DATASET_MANIFEST, detecting_replacement, load_manifest
@@ -179,8 +180,8 @@ class Dataset:
         """
         return DatasetWriter(
             path,
+            schema=Schema.of_one_type(num_nodes),
             name=name,
-            num_nodes=num_nodes,
             num_classes=num_classes,
             overwrite=overwrite,
             metadata=metadata,
@@ -200,21 +201,20 @@ class Dataset:
         overwrite: bool = False,
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
-    ) -> HeteroDatasetWriter:
+    ) -> DatasetWriter:
         """Begin a dataset of several types at ``path``; it appears, whole, when the writer's block ends without error.
 
-        See `HeteroDatasetWriter` for the parameters.
+        See `DatasetWriter` for the parameters.
 
         Raises
         ------
         GraphError
             A name cannot be a folder's, is there twice, or a relation names a type that is not there.
         """
-        return HeteroDatasetWriter(
+        return DatasetWriter(
             path,
+            schema=checked_schema(num_nodes, relations),
             name=name,
-            num_nodes=num_nodes,
-            relations=relations,
             num_classes=num_classes,
             overwrite=overwrite,
             metadata=metadata,

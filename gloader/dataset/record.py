@@ -11,7 +11,7 @@ from gloader.dataset.schema import HETERO_KIND, KIND, Schema, read_schema, relat
 from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
 from gloader.errors import FormatError
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, is_of_links
-from gloader.types import EDGE, NODE
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
         missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
         if manifest.kind != KIND or missing:
             raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
-        schema = Schema(num_nodes={NODE: arrays["features"].shape[0]}, relations=(EDGE,), kind="homogeneous")
+        schema = Schema.of_one_type(arrays["features"].shape[0])
         num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
         beside = f"{num_nodes} rows of features and {num_edges} edges"
         _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), beside)

@@ -1,4 +1,4 @@
-"""The node types, relations and link tables of a dataset: what its record lists, in an order that is part of it."""
+"""The node types, relations and link tables of a dataset, in the order that its commit record lists them."""
 
 from __future__ import annotations
 
@@ -72,21 +72,38 @@ class Schema:
     kind: DatasetKind
     links: tuple[LinkRecord, ...] = ()  # in the order of the record
 
+    @classmethod
+    def of_one_type(cls, num_nodes: int) -> Schema:
+        """Return the schema of a dataset of one type and one relation. Pure."""
+        return cls(num_nodes={NODE: num_nodes}, relations=(EDGE,), kind="homogeneous")
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the types and relations have names, in the record and as folders."""
+        return self.kind == "hetero"
+
+    @property
+    def record_kind(self) -> str:
+        """The kind of the commit record."""
+        return HETERO_KIND if self.has_names else KIND
+
     @property
     def type_starts(self) -> IdArray:
         """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     def node_folder(self, node_type: str) -> str:
-        """Return what stands before the names of the arrays of a type: nothing where there is one alone."""
-        return "" if self.kind == "homogeneous" else f"{NODES}/{node_type}/"
+        """Return the prefix of the names of a type's arrays, which is empty where types have no names."""
+        return f"{NODES}/{node_type}/" if self.has_names else ""
 
     def edge_folder(self, relation: Relation) -> str:
-        """Return what stands before the names of the arrays of a relation: nothing where there is one alone."""
-        return "" if self.kind == "homogeneous" else f"{RELATIONS}/{SEPARATOR.join(relation)}/"
+        """Return the prefix of the names of a relation's arrays, which is empty where relations have no names."""
+        return f"{RELATIONS}/{SEPARATOR.join(relation)}/" if self.has_names else ""
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return what the commit record of a dataset of several types says of them. Pure."""
+        """Return the types and relations as the commit record lists them; without names they are not listed. Pure."""
+        if not self.has_names:
+            return {}
         return {
             "dataset_version": DATASET_VERSION,
             "node_types": [{"name": name, "num_nodes": count} for name, count in self.num_nodes.items()],

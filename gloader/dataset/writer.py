@@ -1,7 +1,7 @@
-"""Writers of a dataset directory: all of its arrays are committed together, or none.
+"""The writer of a dataset directory: all of its arrays are committed together, or none.
 
-`DatasetWriter` writes a dataset of one node type, `HeteroDatasetWriter` a folder for each node type and each relation.
-Both write node tables, edge tables and link tables, and check that no array is missing.
+A dataset consists of node tables, one for each type, of edge tables, one for each relation, and of link tables. A
+dataset of one type has one of each of the first two, whose arrays lie in no folder of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from gloader.dataset.link_record import (
     wrong_table,
 )
 from gloader.dataset.record import EDGE_COLUMNS, EDGES, LABELS, REQUIRED_ARRAYS
-from gloader.dataset.schema import HETERO_KIND, KIND, LinkRecord, Schema, checked_schema, relation_text
+from gloader.dataset.schema import LinkRecord, relation_text
 from gloader.errors import GraphError, ShapeError
 from gloader.ssd_store.format.format import DATASET_MANIFEST
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE
@@ -33,13 +33,14 @@ from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
 
     from numpy.typing import NDArray
 
     from gloader.core.ids import RangePart
+    from gloader.dataset.schema import Schema
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray, Relation
@@ -357,44 +358,53 @@ class LinkTablesWriter:
 class DatasetWriter:
     """Writes the arrays of a new dataset; a context manager that commits at a clean exit and else leaves nothing.
 
-    Topology and features are streamed in order through the returned writers; labels and splits are given whole.
+    Topology and features are streamed in order through the returned writers; labels and splits are given whole. A type
+    may have no features; exactly one has labels and splits. A type of no nodes and a relation of no edges are written
+    like others. A dataset of one type has shorter ways to its tables: `features` for ``nodes("node").features``.
 
     Parameters
     ----------
     path : the directory to create
+    schema : the node types and relations, in the order that is the dataset's
     name : a short name for people
-    num_nodes : N
     num_classes : number of classes; labels are in 0..num_classes-1
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
-    part : of the rows of every matrix of features; the pages of the others are not written. None: all are
+    part : of the rows of every matrix of features; the pages of the others are not written. None writes all
     metadata : more JSON values for the commit record
 
     Raises
     ------
     StoreExistsError, StoreLockedError, StoreWriteError
-        On entering: the target exists, somebody else is creating it, or the disk refuses.
+        On entering: the target exists, another process is creating it, or the disk refuses.
+    ShapeError
+        On leaving: an array is missing, or there are labels of two types.
     """
 
     def __init__(
         self,
         path: StrPath,
         *,
+        schema: Schema,
         name: str,
-        num_nodes: int,
         num_classes: int,
         overwrite: bool = False,
         part: RangePart | None = None,
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> None:
+        self.schema = schema
         self._directory = NewDirectory(
             path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, part=part, os_io=os_io
         )
         self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
-        self._arrays = TableArraysWriter(self._directory, "")
-        self._nodes = NodeTableWriter(self._arrays, num_nodes)
-        self._edges = EdgeTableWriter(self._arrays, num_nodes)
-        schema = Schema(num_nodes={NODE: num_nodes}, relations=(EDGE,), kind="homogeneous")
+        self._types = {
+            node_type: TableArraysWriter(self._directory, schema.node_folder(node_type))
+            for node_type in schema.num_nodes
+        }
+        self._relations = {
+            relation: TableArraysWriter(self._directory, schema.edge_folder(relation))
+            for relation in schema.relations
+        }
         self._links = LinkTablesWriter(self._directory, schema)
 
     def __enter__(self) -> Self:
@@ -404,174 +414,21 @@ class DatasetWriter:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        commit_or_discard(self._directory, self._commit, exc)
+        if exc is None:
+            # Inside __exit__, so that a commit that fails is discarded like a block that failed.
+            try:
+                self._commit()
+            except BaseException as failure:
+                self._directory.__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        self._directory.__exit__(exc_type, exc, traceback)
 
     @property
     def scratch(self) -> Path:
         """A folder on the target's file system for temporary files; gone when the block ends."""
         return self._directory.scratch()
 
-    def indptr(self) -> ArrayWriter:
-        """Return the writer of the (N + 1,) int64 offsets."""
-        return self._edges.indptr()
-
-    def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
-        """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
-        return self._edges.indices(num_edges, dtype)
-
-    def edge_weight(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) float32 edge weights."""
-        return self._edges.edge_weight(num_edges)
-
-    def edge_features(
-        self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
-    ) -> FeatureColumnWriter:
-        """Return the writer of the (E, F) features of the edges; see `EdgeTableWriter.edge_features`."""
-        return self._edges.edge_features(num_edges, dim, dtype, check_finite=check_finite)
-
-    def edge_time(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) int64 times of the edges; see `EdgeTableWriter.edge_time`."""
-        return self._edges.edge_time(num_edges)
-
-    def links(
-        self, name: str, *, relation: Relation | None = None, reverse: Relation | None = None
-    ) -> LinkTableWriter:
-        """Return the writer of a link table, of the one relation that there is, which leads back, too.
-
-        Parameters
-        ----------
-        name : of the table, such as "train"
-        relation, reverse : ("node", "to", "node"), or left out
-
-        Raises
-        ------
-        GraphError
-            The name cannot be a folder's or is taken, or there is no such relation.
-        """
-        return self._links.start(name, relation=relation or EDGE, reverse=reverse or EDGE)
-
-    def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
-        """Return the writer of the (N, F) features; see `NodeTableWriter.features`."""
-        return self._nodes.features(dim, dtype, check_finite=check_finite)
-
-    def labels(self, labels: IdArray) -> None:
-        """Write the (N,) labels, -1 where unlabelled."""
-        self._nodes.labels(labels)
-
-    def original_ids(self, ids: IdArray) -> None:
-        """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
-        self._nodes.original_ids(ids)
-
-    def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
-        """Write the node ids of the three splits, (n,) each; see `NodeTableWriter.splits`."""
-        self._nodes.splits(train=train, valid=valid, test=test)
-
-    def annotate(self, **metadata: Any) -> None:
-        """Add JSON values to the commit record."""
-        self._metadata.update(metadata)
-
-    def _commit(self) -> None:
-        missing = [name for name in REQUIRED_ARRAYS if name not in self._arrays.written]
-        if missing:
-            raise ShapeError(
-                f"a dataset needs {', '.join(REQUIRED_ARRAYS)}; not written: {', '.join(missing)}"
-            )
-        self._directory.commit(KIND, {**self._metadata, **self._links.to_metadata()})
-
-
-def commit_or_discard(
-    directory: NewDirectory, commit: Callable[[], None], error: BaseException | None
-) -> None:
-    """End the block of a writer: ``commit`` what it wrote, or discard it if the block, or the commit, failed.
-
-    Parameters
-    ----------
-    directory : entered; left when this returns
-    commit : commits it, or raises
-    error : of the block
-    """
-    if error is None:
-        # Inside __exit__, so that a commit that fails is discarded like a block that failed.
-        try:
-            commit()
-        except BaseException as failure:
-            directory.__exit__(type(failure), failure, failure.__traceback__)
-            raise
-    directory.__exit__(
-        None if error is None else type(error), error, None if error is None else error.__traceback__
-    )
-
-
-class HeteroDatasetWriter:
-    """Writes a dataset of several types; a context manager that commits at a clean exit and else leaves nothing.
-
-    What a type or a relation has is streamed in order, or given whole, as with `DatasetWriter`. A type may have no
-    features; exactly one has labels and splits. A type of no nodes and a relation of no edges are written like others.
-
-    Parameters
-    ----------
-    path : the directory to create
-    name : a short name for people
-    num_nodes : of each type, in the order that is the dataset's
-    relations : (source type, name, destination type) of each, in the order that is the dataset's
-    num_classes : number of classes; labels are in 0..num_classes-1
-    overwrite : replace a dataset or store at ``path``, atomically, at the commit
-    part : of the rows of every matrix of features; the pages of the others are not written. None: all are
-    metadata : more JSON values for the commit record
-
-    Raises
-    ------
-    GraphError
-        A name cannot be a folder's, is there twice, or a relation names a type that is not there.
-    StoreExistsError, StoreLockedError, StoreWriteError
-        On entering: the target exists, somebody else is creating it, or the disk refuses.
-    ShapeError
-        On leaving: an array is missing, or there are labels of two types.
-    """
-
-    def __init__(  # noqa: PLR0913 - what there is to say of a dataset, each a keyword
-        self,
-        path: StrPath,
-        *,
-        name: str,
-        num_nodes: Mapping[str, int],
-        relations: Sequence[Relation],
-        num_classes: int,
-        overwrite: bool = False,
-        part: RangePart | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        os_io: OsIO = REAL_OS,
-    ) -> None:
-        self.schema = checked_schema(num_nodes, relations)
-        self._directory = NewDirectory(
-            path, manifest_name=DATASET_MANIFEST, overwrite=overwrite, part=part, os_io=os_io
-        )
-        self._metadata = {**(metadata or {}), "name": name, "num_classes": num_classes}
-        self._types = {
-            node_type: TableArraysWriter(self._directory, self.schema.node_folder(node_type))
-            for node_type in self.schema.num_nodes
-        }
-        self._relations = {
-            relation: TableArraysWriter(self._directory, self.schema.edge_folder(relation))
-            for relation in self.schema.relations
-        }
-        self._links = LinkTablesWriter(self._directory, self.schema)
-
-    def __enter__(self) -> Self:
-        self._directory.__enter__()
-        return self
-
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        commit_or_discard(self._directory, self._commit, exc)
-
-    @property
-    def scratch(self) -> Path:
-        """A folder on the target's file system for temporary files; gone when the block ends."""
-        return self._directory.scratch()
-
-    def nodes(self, node_type: str) -> NodeTableWriter:
+    def nodes(self, node_type: str = NODE) -> NodeTableWriter:
         """Return the writer of the nodes of a type.
 
         Raises
@@ -585,7 +442,7 @@ class HeteroDatasetWriter:
             )
         return NodeTableWriter(self._types[node_type], self.schema.num_nodes[node_type])
 
-    def edges(self, relation: Relation) -> EdgeTableWriter:
+    def edges(self, relation: Relation = EDGE) -> EdgeTableWriter:
         """Return the writer of the edges of a relation.
 
         Raises
@@ -607,7 +464,7 @@ class HeteroDatasetWriter:
         ----------
         name : of the table, such as "train"
         relation : whose edges they are; may be left out where there is one alone
-        reverse : whose edges lead back; None: none do
+        reverse : whose edges lead back, or None; the edges of a graph of one type always do
 
         Raises
         ------
@@ -619,13 +476,69 @@ class HeteroDatasetWriter:
                 allowed = ", ".join(map(relation_text, self.schema.relations)) or "none"
                 raise GraphError(f"links {name!r} need the relation that they are of; there are {allowed}")
             (relation,) = self.schema.relations
+        if reverse is None and not self.schema.has_names:
+            reverse = relation
         return self._links.start(name, relation=relation, reverse=reverse)
+
+    def indptr(self) -> ArrayWriter:
+        """Return the writer of the (N + 1,) int64 offsets."""
+        return self.edges().indptr()
+
+    def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
+        """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
+        return self.edges().indices(num_edges, dtype)
+
+    def edge_weight(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) float32 edge weights."""
+        return self.edges().edge_weight(num_edges)
+
+    def edge_features(
+        self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
+    ) -> FeatureColumnWriter:
+        """Return the writer of the (E, F) features of the edges; see `EdgeTableWriter.edge_features`."""
+        return self.edges().edge_features(num_edges, dim, dtype, check_finite=check_finite)
+
+    def edge_time(self, num_edges: int) -> ArrayWriter:
+        """Return the writer of the (E,) int64 times of the edges; see `EdgeTableWriter.edge_time`."""
+        return self.edges().edge_time(num_edges)
+
+    def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
+        """Return the writer of the (N, F) features; see `NodeTableWriter.features`."""
+        return self.nodes().features(dim, dtype, check_finite=check_finite)
+
+    def labels(self, labels: IdArray) -> None:
+        """Write the (N,) labels, -1 where unlabelled."""
+        self.nodes().labels(labels)
+
+    def original_ids(self, ids: IdArray) -> None:
+        """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
+        self.nodes().original_ids(ids)
+
+    def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
+        """Write the node ids of the three splits, (n,) each; see `NodeTableWriter.splits`."""
+        self.nodes().splits(train=train, valid=valid, test=test)
 
     def annotate(self, **metadata: Any) -> None:
         """Add JSON values to the commit record."""
         self._metadata.update(metadata)
 
     def _commit(self) -> None:
+        if self.schema.has_names:
+            self._require_named_tables()
+        else:
+            self._require_arrays()
+        metadata = {**self._metadata, **self.schema.to_metadata(), **self._links.to_metadata()}
+        self._directory.commit(self.schema.record_kind, metadata)
+
+    def _require_arrays(self) -> None:
+        written = self._types[NODE].written | self._relations[EDGE].written
+        missing = [name for name in REQUIRED_ARRAYS if name not in written]
+        if missing:
+            raise ShapeError(
+                f"a dataset needs {', '.join(REQUIRED_ARRAYS)}; not written: {', '.join(missing)}"
+            )
+
+    def _require_named_tables(self) -> None:
         labelled = [name for name, arrays in self._types.items() if arrays.written.intersection(LABELS)]
         if len(labelled) != 1:
             said = ", ".join(map(repr, labelled)) or "none"
@@ -642,5 +555,3 @@ class HeteroDatasetWriter:
                 f"a dataset needs {', '.join(LABELS)} of one node type, and {' and '.join(EDGES)} of every relation; "
                 f"not written: {', '.join(missing)}"
             )
-        metadata = {**self._metadata, **self.schema.to_metadata(), **self._links.to_metadata()}
-        self._directory.commit(HETERO_KIND, metadata)

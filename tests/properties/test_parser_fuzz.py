@@ -34,7 +34,7 @@ from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.table_streams import TableEdges
 from gloader.convert.registry import open_source, source_files
-from gloader.convert.source import HeteroSource
+from gloader.convert.source import GraphSource
 from gloader.convert.sources.tables import read_graph_yaml
 from gloader.core.fanouts import parse_fanouts
 from gloader.core.flag_values import parse_share
@@ -418,7 +418,7 @@ def read_source(prefix: str) -> Callable[[Path], None]:
     def read(path: Path) -> None:
         source = open_source(f"{prefix}:{path}", SourceOptions(memory_budget_bytes=10**8))
         # A name that another byte has made no relation leaves a graph of one type.
-        is_typed = isinstance(source, HeteroSource)
+        is_typed = isinstance(source, GraphSource)
         for each in source.relations if is_typed else [source]:
             for chunk, _ in zip(each.edges.chunks(4), range(20), strict=False):
                 assert chunk.src.shape == chunk.dst.shape

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import PrepareOptions
-    from gloader.convert.source import EdgeStream, HeteroSource
+    from gloader.convert.source import EdgeStream, GraphSource
     from gloader.types import Relation
 
 
@@ -187,7 +187,7 @@ class PlannedRelation:
         return self.source.relation
 
 
-def plan_relations(source: HeteroSource, options: PrepareOptions) -> tuple[PlannedRelation, ...]:
+def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[PlannedRelation, ...]:
     """Return the relations of the dataset in order: the source's, then the reverses that are asked for. Pure.
 
     Raises
@@ -271,8 +271,13 @@ def named_reverses(
     return found
 
 
-def _refuse_options(source: HeteroSource, options: PrepareOptions) -> None:
-    if options.order != "none":
+def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:
+    one = f"is for graphs of several node types; {source.origin} has one type and one relation"
+    if options.symmetrized and not source.has_names:
+        raise ConfigError(f"--symmetrize {options.symmetrized[0]} {one}: write --symmetrize alone")
+    if options.add_reverse and not source.has_names:
+        raise ConfigError(f"--add-reverse {one}: write --symmetrize")
+    if options.order != "none" and source.has_names:
         raise ConfigError(
             f"--order {options.order} is for graphs of one node type; {source.origin} has {len(source.nodes)}: leave "
             "it out"
@@ -290,7 +295,7 @@ def _refuse_options(source: HeteroSource, options: PrepareOptions) -> None:
         )
 
 
-def _reverses(source: HeteroSource, planned: Sequence[PlannedRelation]) -> list[PlannedRelation]:
+def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[PlannedRelation]:
     """Return the reverse of each relation that has none yet."""
     there = {each.relation for each in source.relations}
     added = []
@@ -313,12 +318,12 @@ def _reverses(source: HeteroSource, planned: Sequence[PlannedRelation]) -> list[
     return added
 
 
-def relation_ends(source: HeteroSource, each: RelationSource) -> EdgeEnds:
+def relation_ends(source: GraphSource, each: RelationSource) -> EdgeEnds:
     """Return the nodes that the edges of a relation join, and what holds them; raises SourceError for unknown types."""
     first, _, last = each.relation
     return EdgeEnds(
         num_nodes=source.num_nodes_of(last),
         num_sources=source.num_nodes_of(first),
         where=source.where(each),
-        is_typed=True,
+        is_typed=source.has_names,
     )

@@ -56,7 +56,7 @@ class ChunkWriter(Protocol):
 
 
 class CscSink(Protocol):
-    """Receives the sorted topology; `gloader.dataset.writer.DatasetWriter` is one."""
+    """Receives the sorted topology; `gloader.dataset.writer.EdgeTableWriter` is one."""
 
     def indptr(self) -> AbstractContextManager[ChunkWriter]:
         """Return the writer of the (N + 1,) int64 offsets."""

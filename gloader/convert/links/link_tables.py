@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.convert.csc.edge_rules import (
     REVERSE_PREFIX,
-    EdgeEnds,
     find_relation,
     named_reverses,
     relation_ends,
@@ -23,23 +22,23 @@ from gloader.convert.links.edge_parts import EdgeRows, RandomParts, deal_edges, 
 from gloader.convert.links.write_tables import PlannedTable
 from gloader.convert.options import PARTS
 from gloader.convert.readers.table_streams import Told
-from gloader.convert.source import HeteroSource, LinkSource, Source
+from gloader.convert.source import LinkSource
 from gloader.core.hashing import GOLDEN, mixed_words
 from gloader.core.malformed import shown
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, SourceError
 from gloader.ssd_store.format.manifest import ALLOWED, is_type_name
-from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from gloader.convert.csc.edge_rules import EdgeEnds
     from gloader.convert.links.edge_parts import PartEdges, TimeParts
     from gloader.convert.options import EdgeShares, PrepareOptions
     from gloader.convert.progress import PrepareProgress
-    from gloader.convert.source import AnySource, EdgeStream
+    from gloader.convert.source import AnySource, EdgeStream, GraphSource
     from gloader.types import IdArray, Relation
 
 
@@ -213,11 +212,10 @@ def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str,
 # Bytes per edge of a chunk that is dealt out: as it is read, as ids, and what says its part.
 _EDGE_BYTES = 96
 _MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000
-_S = TypeVar("_S", Source, HeteroSource)
 
 
-def with_tables(source: _S, options: PrepareOptions) -> _S:
-    """Return ``source`` with the link tables of files behind its own; as much of the files is read as says their sizes.
+def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
+    """Return the graph of ``source`` with the link tables of files behind its own; only their sizes are read.
 
     Raises
     ------
@@ -227,15 +225,15 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
         A file is missing or malformed.
     """
     told: Told = Told()
-    links = (*source.links, *(_table_in_file(text, told) for text in options.edge_tables))
-    if isinstance(source, HeteroSource):
-        named_reverses(options.reverse, _relations(source), where=source.origin)
-    elif options.reverse:
+    graph = source.graph()
+    links = (*graph.links, *(_table_in_file(text, told) for text in options.edge_tables))
+    if options.reverse and not graph.has_names:
         raise ConfigError(
-            f"--reverse is for graphs of several relations; {source.origin} has one, which may hold both directions"
+            f"--reverse is for graphs of several relations; {graph.origin} has one, which may hold both directions"
         )
+    named_reverses(options.reverse, _relations(graph), where=graph.origin)
     if options.edge_split is not None:
-        _split_relation(source, options)
+        _split_relation(graph, options)
     elif options.edge_split_relation is not None:
         raise ConfigError(
             "--edge-split-relation says whose edges are split: add their shares, --edge-split 80/10/10"
@@ -252,10 +250,8 @@ def with_tables(source: _S, options: PrepareOptions) -> _S:
         if (other := seen.get(each.name.casefold())) is not None:
             raise ConfigError(f"the link table {each.name!r} of {each.where} is there already, {other}")
         seen[each.name.casefold()] = f"from {each.where}"
-        _relation_of(each, source, _relations(source))
-    return replace(
-        source, links=links, said=(*source.said, *told.said), unused=(*source.unused, *told.unused)
-    )
+        _relation_of(each, graph, _relations(graph))
+    return replace(graph, links=links, said=(*graph.said, *told.said), unused=(*graph.unused, *told.unused))
 
 
 def _table_in_file(text: str, told: Told) -> LinkSource:
@@ -265,12 +261,14 @@ def _table_in_file(text: str, told: Told) -> LinkSource:
     return edge_table(text, told)
 
 
-def split_edges(source: AnySource, options: PrepareOptions) -> EdgeStream | None:
+def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | None:
     """Return the edges that are dealt out to tables, all of them; None: none are. Pure; raises as `with_tables`."""
     return None if options.edge_split is None else _edges_of(source, _split_relation(source, options))[1]
 
 
-def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress) -> _S:
+def split_source(
+    source: GraphSource, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress
+) -> GraphSource:
     """Return ``source`` with the edges of the part "train" alone, and a link table for each part.
 
     Edges of a relation that leads back are split as those are that they lead back from.
@@ -300,9 +298,6 @@ def split_source(source: _S, options: PrepareOptions, *, budget_bytes: int, prog
     rule = _rule(edges, relation, shares, options, ends=ends, max_edges=max_edges, progress=progress)
     parts = deal_edges(edges, rule, ends=ends, max_edges=max_edges, progress=progress)
     _refuse_empty(parts, ends.where)
-    if isinstance(source, Source):
-        links = _part_tables(parts, source.origin, relation) + source.links
-        return replace(source, edges=parts[0], links=links)
     kept = {relation: parts[0]}
     for back in _backs(source, relation, options, budget_bytes=budget_bytes, max_edges=max_edges):
         # The held-out edges would come back by it.
@@ -340,7 +335,7 @@ def _part_tables(
 
 
 def _backs(
-    source: HeteroSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
+    source: GraphSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
 ) -> list[Relation]:
     """Return the relations that hold edges of ``relation`` the other way round: by a flag, a name or their pairs."""
     relations = _relations(source)
@@ -358,7 +353,7 @@ def _backs(
 
 
 def planned_tables(
-    source: AnySource,
+    source: GraphSource,
     relations: Sequence[Relation],
     options: PrepareOptions,
     *,
@@ -368,10 +363,10 @@ def planned_tables(
 
     Parameters
     ----------
-    source : of one type or several
+    source : its own link tables, and those of files
     relations : of the dataset, reverses that are added included
     options : name reverses
-    new_ids : (N,) of the nodes of a source of one type that get another order; None: they keep their ids
+    new_ids : (N,) of the nodes of a graph of one type that get another order; None if they keep their ids
     """
     tables = []
     named = named_reverses(options.reverse, relations, where=source.origin)
@@ -382,14 +377,13 @@ def planned_tables(
             if each.reverse is None
             else find_relation(each.reverse, relations, where=source.origin)
         )
-        counts = [_num_nodes(source, node_type) for node_type in (relation[0], relation[2])]
         tables.append(
             PlannedTable(
                 source=each,
                 relation=relation,
                 reverse=back,
-                num_sources=counts[0],
-                num_destinations=counts[1],
+                num_sources=source.num_nodes_of(relation[0]),
+                num_destinations=source.num_nodes_of(relation[2]),
                 new_ids=new_ids,
             )
         )
@@ -421,28 +415,22 @@ def _refuse_empty(parts: Sequence[PartEdges], where: str) -> None:
             )
 
 
-def _relations(source: AnySource) -> list[Relation]:
-    return [EDGE] if isinstance(source, Source) else [each.relation for each in source.relations]
+def _relations(source: GraphSource) -> list[Relation]:
+    return [each.relation for each in source.relations]
 
 
-def _split_relation(source: AnySource, options: PrepareOptions) -> Relation:
+def _split_relation(source: GraphSource, options: PrepareOptions) -> Relation:
     need = "--edge-split needs --edge-split-relation"
     return named_or_only(options.edge_split_relation, _relations(source), need=need, where=source.origin)
 
 
-def _relation_of(table: LinkSource, source: AnySource, relations: Sequence[Relation]) -> Relation:
+def _relation_of(table: LinkSource, source: GraphSource, relations: Sequence[Relation]) -> Relation:
     if table.relation is not None:
         return find_relation(table.relation, relations, where=source.origin)
     need = f"the link table {table.name!r} needs a relation, as in --edge-table {table.name}@RELATION=FILE"
     return named_or_only(None, _relations(source), need=need, where=source.origin)
 
 
-def _edges_of(source: AnySource, relation: Relation) -> tuple[EdgeEnds, EdgeStream]:
-    if isinstance(source, Source):
-        return EdgeEnds.of(source.num_nodes, source.edge_origin), source.edges
+def _edges_of(source: GraphSource, relation: Relation) -> tuple[EdgeEnds, EdgeStream]:
     each = next(each for each in source.relations if each.relation == relation)
     return relation_ends(source, each), each.edges
-
-
-def _num_nodes(source: AnySource, node_type: str) -> int:
-    return source.num_nodes if isinstance(source, Source) else source.num_nodes_of(node_type)

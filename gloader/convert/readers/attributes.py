@@ -19,7 +19,7 @@ from gloader.convert.readers.node_arrays import (
     to_labels,
     to_split,
 )
-from gloader.convert.source import OR_EDGES, HeteroSource, NodeSource, RelationSource, Splits, only_labelled
+from gloader.convert.source import OR_EDGES, GraphSource, NodeSource, RelationSource, Splits, only_labelled
 from gloader.dataset.schema import relation_text
 from gloader.errors import ShapeError, SourceError
 
@@ -281,7 +281,7 @@ def stored_source(
     seed: int,
     names: StoreNames = PYG_NAMES,
     needs_labels: bool = True,
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over the stores of a library.
 
     Parameters
@@ -318,7 +318,7 @@ def stored_source(
     }
     used = [each.arrays for each in nodes.values()]
     used += [each.arrays for each in edges if each.arrays is not None]
-    return HeteroSource(
+    return GraphSource(
         name=name,
         origin=origin,
         nodes=tuple(

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.convert.readers.npy_file import StoredArray
-    from gloader.convert.source import AnySource, EdgeStream, HeteroSource
+    from gloader.convert.source import AnySource, EdgeStream, GraphSource
     from gloader.types import Relation
 
 
@@ -225,7 +225,7 @@ def hetero_source(
     extra: Mapping[str, Any] = MappingProxyType({}),
     edge_names: EdgeNames = USUAL_NAMES,
     needs_labels: bool = True,
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over a heterogeneous graph in memory, whose tensors are shared.
 
     Edges come in DGL's numbering. A type's features are ``feat``, its labels ``label``, its splits masks; a
@@ -280,7 +280,7 @@ def hetero_source(
 
 def stored_hetero_source(
     file: DglFile, *, name: str, origin: str, seed: int, edge_names: EdgeNames, needs_labels: bool
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over a graph in a file, whose arrays are mapped; takes and raises as `hetero_source`."""
     columns = dict(zip(file.node_types, map(stored_values, file.node_columns), strict=True))
     source = _source(
@@ -327,7 +327,7 @@ def _source(
     seed: int,
     edge_names: EdgeNames,
     needs_labels: bool,
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over the stores of the types, and the edges; others are as of `hetero_source`."""
     edge_stores: list[EdgeStore] = []
     for relation, of in edges.items():

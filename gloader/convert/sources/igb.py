@@ -18,7 +18,7 @@ from gloader.convert.readers.node_arrays import random_splits, require_node_memo
 from gloader.convert.readers.npy_file import NpyFile, open_headerless
 from gloader.convert.source import (
     EdgeChunk,
-    HeteroSource,
+    GraphSource,
     NodeSource,
     RelationSource,
     ReversedEdges,
@@ -212,7 +212,7 @@ class UndirectedEdges:
             yield EdgeChunk(src=loops, dst=loops, weight=None)
 
 
-def open_igbh(argument: str, options: SourceOptions) -> HeteroSource:
+def open_igbh(argument: str, options: SourceOptions) -> GraphSource:
     """Open ``igbh:DIR`` or ``igbh:DIR@2983``, where DIR is the folder of a size, such as ``igbh/tiny``.
 
     The classes are 19 unless 2983 are asked for or only they are there. The labelled papers are dealt out 60/20/20 at
@@ -240,7 +240,7 @@ def open_igbh(argument: str, options: SourceOptions) -> HeteroSource:
     require_node_memory(num_papers, options.budget_bytes, features["paper"].file.where)
     num_labelled = _FULL_LABELLED[num_classes] if num_papers == _FULL_PAPERS else num_papers
     labels = first_labels(label_file, num_nodes=num_papers, num_labelled=num_labelled)
-    return HeteroSource(
+    return GraphSource(
         name=f"igbh-{folder.resolve().name}-{num_classes}",
         origin=f"igbh:{argument}",
         nodes=tuple(

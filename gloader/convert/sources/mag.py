@@ -23,7 +23,7 @@ from gloader.convert.readers.node_arrays import (
 )
 from gloader.convert.readers.npy_file import NpyFile, open_headerless
 from gloader.convert.readers.torch_file import load_mapping
-from gloader.convert.source import HeteroSource, MeanOf, NodeSource, RelationSource, Source, Splits
+from gloader.convert.source import GraphSource, MeanOf, NodeSource, RelationSource, Source, Splits
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ShapeError, SourceError
 
@@ -186,7 +186,7 @@ _FILES: Final = {
 }
 
 
-def open_mag240m(argument: str, options: SourceOptions) -> HeteroSource:
+def open_mag240m(argument: str, options: SourceOptions) -> GraphSource:
     """Open the folder ``argument``, or ``mag240m_kddcup2021`` in it, as `ogb.lsc.MAG240MDataset` downloads it.
 
     Relations are OGB's three; ``--add-reverse`` and ``--symmetrize cites`` make the five of OGB's example. Files of
@@ -212,7 +212,7 @@ def open_mag240m(argument: str, options: SourceOptions) -> HeteroSource:
                 features=MeanOf(relation=_DERIVED[node_type]) if given is None else given,
             )
         )
-    return HeteroSource(
+    return GraphSource(
         name="mag240m",
         origin=f"mag240m:{argument}",
         nodes=tuple(nodes),

@@ -18,7 +18,7 @@ from gloader.convert.readers.csv_table import CsvTable, read_column
 from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
 from gloader.convert.readers.table_streams import TableEdges, TableFeatures
 from gloader.convert.readers.timed_edges import StreamedTimes, TimedEdges
-from gloader.convert.source import HeteroSource, NodeSource, RelationSource, Splits, only_labelled
+from gloader.convert.source import GraphSource, NodeSource, RelationSource, Splits, only_labelled
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ShapeError, SourceError
 
@@ -152,7 +152,7 @@ def open_ogb_hetero(
     split: str | None,
     budget_bytes: int,
     edge_names: EdgeNames = USUAL_NAMES,
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over a folder; types and relations are in the order in which OGB's loader has them.
 
     Parameters
@@ -192,7 +192,7 @@ def open_ogb_hetero(
         there=set().union(*(layout.edge_files(each.relation, edge_names).there() for each in relations)),
         where=str(layout.raw),
     )
-    return HeteroSource(
+    return GraphSource(
         name=name,
         origin=origin,
         nodes=tuple(

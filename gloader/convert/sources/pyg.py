@@ -28,7 +28,7 @@ from gloader.errors import MissingDependencyError, SourceError
 if TYPE_CHECKING:
     from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.convert.readers.attributes import Attributes
-    from gloader.convert.source import AnySource, EdgeStream, FeatureStream, HeteroSource
+    from gloader.convert.source import AnySource, EdgeStream, FeatureStream, GraphSource
     from gloader.types import Relation
 
 
@@ -54,7 +54,7 @@ def hetero_source(
     is_mapped: bool,
     edge_names: EdgeNames = USUAL_NAMES,
     needs_labels: bool = True,
-) -> HeteroSource:
+) -> GraphSource:
     """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
 
     A type's features are ``x``, its labels ``y``, its splits masks or ids. A relation's edges are ``edge_index`` or

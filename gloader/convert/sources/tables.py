@@ -24,7 +24,7 @@ from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import is_pattern, is_table, open_table
 from gloader.convert.readers.table_streams import TableEdges, Told
 from gloader.convert.readers.timed_edges import FileTimes, TimedEdges
-from gloader.convert.source import HeteroSource, NodeSource, RelationSource, only_labelled
+from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edges import (
     count_labels,
     edge_table_columns,
@@ -310,7 +310,7 @@ _DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
 _CHUNK_EDGES = 1 << 18  # looked at in one go where the edges are to tell how many nodes there are
 
 
-def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
+def open_tables(argument: str, options: SourceOptions) -> GraphSource:
     """Open the folder ``argument``, as its ``graph.yaml`` describes it.
 
     A type's number of nodes is ``num_nodes``, or that of its features or labels, or the largest id in the edges plus
@@ -353,7 +353,7 @@ def open_tables(argument: str, options: SourceOptions) -> HeteroSource:
     )
     require_node_memory(counts[labelled], options.budget_bytes, str(graph.path))
     labels = _labels(graph, labelled, counts[labelled], options.budget_bytes, told)
-    return HeteroSource(
+    return GraphSource(
         name=graph.name,
         origin=f"tables:{argument}",
         nodes=tuple(

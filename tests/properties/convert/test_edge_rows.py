@@ -30,7 +30,7 @@ def tiny_buffers():
         patch.setattr(edge_rows, "_CHUNK_BYTES", 200)
         patch.setattr(edge_rows, "_DEAL_POSITIONS", 7)
         # A few rows, and the places of a few, take the whole budget of a sort.
-        patch.setattr(edge_rows, "_ROW_SORT_BYTES", 300)
+        patch.setattr(edge_rows, "ROW_SORT_BYTES", 300)
         patch.setattr(edge_rows, "PAIR_BYTES", 200)
         yield
 

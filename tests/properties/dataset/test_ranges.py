@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from typed_sources import IN, WRITES, typed_graph
 
 import gloader.convert.edge_rows as edge_rows_module
-import gloader.convert.hetero_prepare as hetero_module
 import gloader.convert.node_order as ordered_module
 import gloader.convert.prepare as prepare_module
 from gloader.convert.options import PrepareOptions
@@ -153,9 +152,12 @@ def test_every_way_of_writing_a_dataset_gives_parts_of_the_same_copy(tmp_path, w
 def test_rows_put_in_order_on_the_disk_take_a_part_of_it_at_a_time(tmp_path, monkeypatch):
     """Of nodes and of edges: each pass over the source deals out the rows of a part of the places."""
     plan_nodes, plan_edges = prepare_module.plan_prepare, edge_rows_module.plan_edge_rows
-    monkeypatch.setattr(
-        prepare_module, "plan_prepare", lambda *args, **how: replace(plan_nodes(*args, **how), range_rows=40)
-    )
+
+    def forty_at_a_time(*args, **how):
+        plan = plan_nodes(*args, **how)
+        return replace(plan, rows={"node": replace(plan.rows["node"], range_rows=40)})
+
+    monkeypatch.setattr(prepare_module, "plan_prepare", forty_at_a_time)
     monkeypatch.setattr(
         edge_rows_module,
         "plan_edge_rows",
@@ -182,9 +184,9 @@ def test_rows_put_in_order_on_the_disk_take_a_part_of_it_at_a_time(tmp_path, mon
 
 def test_means_that_are_made_again_have_the_same_bits(tmp_path, monkeypatch):
     """In many blocks, each of which streams what it averages from its first row on."""
-    plan = hetero_module.plan_means
+    plan = prepare_module.plan_means
     monkeypatch.setattr(
-        hetero_module,
+        prepare_module,
         "plan_means",
         lambda **how: replace(plan(**how), block_rows=70, block_edges=40, chunk_rows=9),
     )

@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gloader.convert.hetero_prepare import plan_typed_source
 from gloader.convert.options import PrepareOptions
+from gloader.convert.prepare import plan_source
 from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
-from gloader.convert.source import HeteroSource, MeanOf, NodeSource, RelationSource, Splits
+from gloader.convert.source import GraphSource, MeanOf, NodeSource, RelationSource, Splits
 
 MIB = 2**20
 WRITES = ("author", "writes", "paper")
 NOBODY = np.empty(0, np.int64)
 
 
-def source(*, features: MeanOf | None) -> HeteroSource:
+def source(*, features: MeanOf | None) -> GraphSource:
     """Few papers and edges, and authors whose features would be 100 MB in float32."""
     ends = np.arange(20)
-    return HeteroSource(
+    return GraphSource(
         name="made",
         origin="made",
         nodes=(
@@ -44,9 +44,9 @@ def test_the_sums_of_derived_features_are_planned_within_the_budget(
     tmp_path: Path, budget_bytes: int
 ) -> None:
     options = PrepareOptions(memory_budget_bytes=budget_bytes)
-    plain, _ = plan_typed_source(source(features=None), tmp_path / "d", options)
-    derived, _ = plan_typed_source(source(features=MeanOf(relation=WRITES)), tmp_path / "d", options)
+    plain = plan_source(source(features=None), tmp_path / "d", options)
+    derived = plan_source(source(features=MeanOf(relation=WRITES)), tmp_path / "d", options)
     sums = min(4 * 256 * 100_000, budget_bytes - 32 * MIB)
     assert plain.memory_bytes + sums // 2 < derived.memory_bytes <= budget_bytes
-    assert derived.dims == {"paper": 256, "author": 256}
+    assert {name: rows.dim for name, rows in derived.rows.items()} == {"paper": 256, "author": 256}
     assert derived.dataset_bytes - plain.dataset_bytes > 100_000 * 256 * 4

@@ -4,10 +4,10 @@ from convert_helpers import ListEdges
 
 from gloader.convert import prepare_plan
 from gloader.convert.options import PrepareOptions
-from gloader.convert.prepare import check_source
 from gloader.convert.prepare_plan import plan_prepare
 from gloader.convert.readers.arrays import ArrayFeatures
 from gloader.convert.source import Source, Splits
+from gloader.convert.source_check import check_source
 from gloader.errors import BudgetError, ConfigError, ShapeError, SourceError
 
 MB = 10**6
@@ -54,7 +54,7 @@ def test_budget_is_checked_before_anything_is_allocated():
 def test_plan_counts_memory_and_disk():
     plan = plan_prepare(source(dim=1000), PrepareOptions(dtype="float16"), budget_bytes=100 * MB)
     assert plan.memory_bytes <= plan.budget_bytes
-    assert plan.chunk_rows >= 1000
+    assert plan.rows["node"].chunk_rows >= 1000
     # Beside the rows, a header and a last page of each of seven arrays, and of their checksums.
     assert 20_000 + 14 * 8192 <= plan.dataset_bytes <= 200_000
     assert plan.scratch_bytes == 0
@@ -72,17 +72,17 @@ def test_unknown_order_is_refused():
 
 def test_another_order_counts_its_memory_and_its_temporary_rows():
     plain = plan_prepare(source(dim=10**6), PrepareOptions(), budget_bytes=100 * MB)
-    assert (plain.range_rows, plain.scratch_bytes) == (10, 0)
+    assert (plain.rows["node"].range_rows, plain.scratch_bytes) == (10, 0)
     plan = plan_prepare(source(dim=10**6), PrepareOptions(order="degree"), budget_bytes=100 * MB)
-    assert (plan.range_rows, plan.scratch_bytes) == (9, 10 * 4 * 10**6)
+    assert (plan.rows["node"].range_rows, plan.scratch_bytes) == (9, 10 * 4 * 10**6)
     assert plan.memory_bytes <= plan.budget_bytes
     whole = plan_prepare(source(dim=10**6), PrepareOptions(order="degree"), budget_bytes=200 * MB)
-    assert (whole.range_rows, whole.scratch_bytes) == (10, 0)
+    assert (whole.rows["node"].range_rows, whole.scratch_bytes) == (10, 0)
 
 
 @pytest.mark.reliability("C14")
 def test_more_ranges_than_files_are_refused(monkeypatch):
-    monkeypatch.setattr(prepare_plan, "_MAX_RANGES", 1)
+    monkeypatch.setattr(prepare_plan, "MAX_RANGES", 1)
     with pytest.raises(
         BudgetError, match=r"putting 10 feature rows in another order takes at least 80 MB.*Raise"
     ):

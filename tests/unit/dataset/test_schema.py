@@ -18,20 +18,20 @@ from gloader.ssd_store.write.new_directory import NewDirectory
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gloader.dataset.writer import HeteroDatasetWriter
+    from gloader.dataset.writer import DatasetWriter
     from gloader.types import Relation
 
 WRITES = ("author", "writes", "paper")
 NUM_NODES = {"paper": 20, "author": 5}
 
 
-def begin(path: Path, **changes: Any) -> HeteroDatasetWriter:
+def begin(path: Path, **changes: Any) -> DatasetWriter:
     return Dataset.create_hetero(
         path, **{"name": "d", "num_nodes": NUM_NODES, "relations": [WRITES], "num_classes": 2} | changes
     )
 
 
-def write_edges(writer: HeteroDatasetWriter, relation: Relation = WRITES, num_edges: int = 3) -> None:
+def write_edges(writer: DatasetWriter, relation: Relation = WRITES, num_edges: int = 3) -> None:
     count = NUM_NODES[relation[2]]
     with writer.edges(relation).indptr() as column:
         column.append(np.concatenate([np.zeros(count), [num_edges]]).astype(np.int64))
@@ -39,7 +39,7 @@ def write_edges(writer: HeteroDatasetWriter, relation: Relation = WRITES, num_ed
         column.append(np.arange(num_edges, dtype=np.int32))
 
 
-def write_labels(writer: HeteroDatasetWriter, node_type: str = "paper") -> None:
+def write_labels(writer: DatasetWriter, node_type: str = "paper") -> None:
     writer.nodes(node_type).labels(np.zeros(NUM_NODES[node_type], np.int64))
     writer.nodes(node_type).splits(train=np.arange(2), valid=np.arange(2, 3), test=np.arange(3, 4))
 

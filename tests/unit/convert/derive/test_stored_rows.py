@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from gloader.convert.stored_parts import StoredRows, stored_column
-from gloader.dataset.writer import HeteroDatasetWriter
+from gloader.dataset.schema import checked_schema
+from gloader.dataset.writer import DatasetWriter
 from gloader.errors import SourceError
 
 WANTED = np.array([0, 2, 5])
@@ -34,9 +35,8 @@ def test_a_column_that_became_shorter_is_an_error(tmp_path):
 
 
 def writer(tmp_path):
-    return HeteroDatasetWriter(
-        tmp_path / "out", name="x", num_nodes={"a": 40}, relations=[("a", "to", "a")], num_classes=2
-    )
+    schema = checked_schema({"a": 40}, [("a", "to", "a")])
+    return DatasetWriter(tmp_path / "out", schema=schema, name="x", num_classes=2)
 
 
 def stored_column_of(path):

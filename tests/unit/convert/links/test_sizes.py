@@ -5,11 +5,10 @@ import pytest
 from convert_helpers import ListEdges, write_folder
 from typed_sources import typed_graph
 
-from gloader.convert.hetero_prepare import plan_typed_source
 from gloader.convert.links.edge_parts import EdgeRows
-from gloader.convert.links.write_tables import link_sizes
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
+from gloader.convert.prepare_plan import link_sizes
 from gloader.convert.source import LinkSource
 from gloader.convert.sources.npy import open_npy
 
@@ -36,7 +35,7 @@ def test_disk_of_typed_tables_is_counted(tmp_path):
     graph = typed_graph()
     np.save(tmp_path / "t.npy", np.zeros((2, 30_000), int))
     given = PrepareOptions(memory_budget_bytes=60 * MB, edge_tables=(f"t@cites={tmp_path / 't.npy'}",))
-    plan, _ = plan_typed_source(graph.source(), tmp_path / "out", given)
+    plan = plan_source(graph.source(), tmp_path / "out", given)
     report = prepare(graph.source(), tmp_path / "out", given)
     assert report.dataset_bytes <= plan.dataset_bytes < 1.3 * report.dataset_bytes
 
@@ -45,7 +44,7 @@ def test_large_tables_are_in_the_plan(tmp_path):
     # A file with holes: nothing of it is read.
     np.lib.format.open_memmap(tmp_path / "t.npy", "w+", np.int32, (2, 3 * 10**6)).flush()
     given = PrepareOptions(memory_budget_bytes=60 * MB, edge_tables=(f"t@cites={tmp_path / 't.npy'}",))
-    plan, _ = plan_typed_source(typed_graph().source(), tmp_path / "out", given)
+    plan = plan_source(typed_graph().source(), tmp_path / "out", given)
     assert plan.scratch_bytes == 120 * 10**6
     assert plan.memory_bytes > 50 * MB
     write_folder(tmp_path / "in")

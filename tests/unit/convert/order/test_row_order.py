@@ -6,6 +6,7 @@ from convert_helpers import ListEdges
 
 from gloader.convert import node_order
 from gloader.convert.csc import external_csc
+from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.node_order import (
     RenumberedEdges,
     RowOrder,
@@ -19,30 +20,24 @@ from gloader.convert.node_order import (
 from gloader.convert.options import EdgeRules
 from gloader.convert.progress import NO_PROGRESS
 from gloader.convert.readers.arrays import ArrayFeatures
-from gloader.convert.source import Source, Splits
 from gloader.errors import FeatureValueError, GraphError, ShapeError, StoreWriteError
 
 PLAIN = EdgeRules()
 
 
-def source(edges, num_nodes):
-    empty = np.empty(0, np.int64)
-    return Source(
-        name="x",
-        origin="npy:x",
-        num_nodes=num_nodes,
-        num_classes=1,
-        edges=ListEdges(edges),
-        features=ArrayFeatures(rows=np.zeros((num_nodes, 1), np.float32)),
-        labels=np.zeros(num_nodes, np.int64),
-        splits=Splits(train=empty, valid=empty, test=empty),
-    )
+def edges_of(edges, num_nodes):
+    return ListEdges(edges), EdgeEnds.of(num_nodes, "npy:x")
 
 
 def order_of(edges, num_nodes, name, scratch, *, rules=PLAIN, budget=1 << 23):
-    graph = source(edges, num_nodes)
     found = find_order(
-        graph, name, rules=rules, budget_bytes=budget, max_edges=3, scratch=scratch, progress=NO_PROGRESS
+        *edges_of(edges, num_nodes),
+        name,
+        rules=rules,
+        budget_bytes=budget,
+        max_edges=3,
+        scratch=scratch,
+        progress=NO_PROGRESS,
     )
     assert not list(scratch.iterdir())
     return found
@@ -135,7 +130,7 @@ def test_hubs_larger_than_a_piece_are_cut_short(tmp_path, monkeypatch):
     monkeypatch.setattr(node_order, "_MAX_PIECE_EDGES", 4)
     edges = [(u, 0) for u in range(1, 10)] + [(0, 3), (3, 5)]
     order = community_order(
-        source(edges, 10), rules=PLAIN, budget_bytes=1 << 23, scratch=tmp_path, progress=NO_PROGRESS
+        *edges_of(edges, 10), rules=PLAIN, budget_bytes=1 << 23, scratch=tmp_path, progress=NO_PROGRESS
     )
     assert sorted(order.tolist()) == list(range(10))
 

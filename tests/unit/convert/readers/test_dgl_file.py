@@ -13,7 +13,7 @@ from parser_guard import within_limits
 from gloader.convert.options import SourceOptions
 from gloader.convert.readers.dgl_file import DglFile, Form
 from gloader.convert.registry import open_source
-from gloader.convert.source import HeteroSource
+from gloader.convert.source import GraphSource
 from gloader.errors import BudgetError, GloaderError, SourceError
 
 UNTYPED = ("pairs", "by_source", "by_destination")
@@ -183,7 +183,7 @@ def read(path):
     """Read a file to its end."""
     source = opened(path, memory_budget_bytes=10**8)
     parts = [source]
-    if isinstance(source, HeteroSource):
+    if isinstance(source, GraphSource):
         features = next((nodes.features for nodes in source.nodes if nodes.features), None)
         parts = [Part(each.edges, features, each.edge_features) for each in source.relations]
     for part in parts:

@@ -7,7 +7,7 @@ from typed_sources import CITES, IN, WRITES
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
-from gloader.convert.source_check import check_hetero
+from gloader.convert.source_check import check_source
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.errors import SourceError
 
@@ -44,7 +44,7 @@ def opened(dgl, graph, tmp_path, labels=None):
 
 def test_what_dgl_saves_is_read(dgl, graph, tmp_path):
     source = opened(dgl, graph, tmp_path)
-    check_hetero(source)
+    check_source(source)
     assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == {"author": 7, "paper": 40, "place": 3}
     assert {each.relation for each in source.relations} == {WRITES, CITES, IN}
     for each in source.relations:

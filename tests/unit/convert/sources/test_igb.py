@@ -3,7 +3,7 @@ import pytest
 from convert_helpers import read_all
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.prepare import check_source
+from gloader.convert.source_check import check_source
 from gloader.convert.sources.igb import open_igb
 from gloader.errors import BudgetError, ConfigError, SourceError
 

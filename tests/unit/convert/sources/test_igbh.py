@@ -6,7 +6,7 @@ from typed_sources import flat
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source, source_files
-from gloader.convert.source_check import check_hetero
+from gloader.convert.source_check import check_source
 from gloader.convert.sources import igb
 from gloader.errors import ConfigError, SourceError
 
@@ -59,7 +59,7 @@ def opened(folder, suffix=""):
 def test_types_relations_and_their_reverses(tmp_path, is_large):
     edges = write_igbh(tmp_path / "tiny", is_large=is_large)
     source = opened(tmp_path / "tiny")
-    check_hetero(source)
+    check_source(source)
     names = list(COUNTS) if is_large else SMALL
     assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == {name: COUNTS[name] for name in names}
     assert all(nodes.features.dim == 1024 for nodes in source.nodes)

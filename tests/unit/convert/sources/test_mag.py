@@ -5,7 +5,7 @@ from convert_helpers import read_all
 from ogb_layout import write_mag240m
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.prepare import check_source
+from gloader.convert.source_check import check_source
 from gloader.convert.sources.mag import open_papers
 from gloader.errors import BudgetError, ShapeError, SourceError
 

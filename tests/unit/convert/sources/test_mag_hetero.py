@@ -6,7 +6,7 @@ from typed_sources import flat
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source, source_files
 from gloader.convert.source import MeanOf
-from gloader.convert.source_check import check_hetero
+from gloader.convert.source_check import check_source
 from gloader.errors import ShapeError, SourceError
 
 AFFILIATED = ("author", "affiliated_with", "institution")
@@ -29,7 +29,7 @@ def features_of(source, node_type):
 @pytest.mark.parametrize("from_parent", [False, True])
 def test_papers_authors_and_institutions(folder, from_parent):
     source = opened(folder.parent if from_parent else folder)
-    check_hetero(source)
+    check_source(source)
     assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == {
         "paper": 50,
         "author": 9,

@@ -4,7 +4,7 @@ import scipy.sparse
 from convert_helpers import read_all, write_folder
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.prepare import check_source
+from gloader.convert.source_check import check_source
 from gloader.convert.sources.npy import open_npy
 from gloader.errors import GraphError, ShapeError, SourceError
 

@@ -7,7 +7,7 @@ from ogb_layout import write_csv, write_ogb
 
 from gloader.convert import downloads
 from gloader.convert.options import SourceOptions
-from gloader.convert.prepare import check_source
+from gloader.convert.source_check import check_source
 from gloader.convert.sources.ogb import open_ogb
 from gloader.errors import GraphError, ShapeError, SourceError
 

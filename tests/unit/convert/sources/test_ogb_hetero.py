@@ -7,7 +7,7 @@ from typed_sources import flat
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
-from gloader.convert.source_check import check_hetero
+from gloader.convert.source_check import check_source
 from gloader.errors import ShapeError, SourceError
 
 
@@ -27,7 +27,7 @@ def table(path):
 
 def test_types_relations_labels_and_splits(folder):
     source = opened(folder)
-    check_hetero(source)
+    check_source(source)
     assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == MAG_NODES
     assert [each.relation for each in source.relations] == sorted(MAG_RELATIONS)
     for each in source.relations:

@@ -9,7 +9,7 @@ from typed_sources import CITES, IN, WRITES, flat
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source
-from gloader.convert.source_check import check_hetero
+from gloader.convert.source_check import check_source
 from gloader.errors import ShapeError, SourceError
 
 with warnings.catch_warnings():
@@ -46,7 +46,7 @@ def opened(tmp_path, saved, **how):
 @pytest.mark.parametrize("zipped", [True, False])
 def test_what_torch_saves_is_read(tmp_path, data, wrap, zipped):
     source = opened(tmp_path, wrap(data), _use_new_zipfile_serialization=zipped)
-    check_hetero(source)
+    check_source(source)
     assert [(nodes.name, nodes.num_nodes) for nodes in source.nodes] == [
         ("paper", 40),
         ("author", 7),

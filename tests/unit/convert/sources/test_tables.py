@@ -6,7 +6,7 @@ from typed_sources import CITES, IN, WRITES, flat, typed_graph
 
 from gloader.convert.options import SourceOptions
 from gloader.convert.registry import open_source, source_files
-from gloader.convert.source_check import check_hetero
+from gloader.convert.source_check import check_source
 from gloader.errors import GraphError, ShapeError, SourceError
 
 YAML = """
@@ -55,7 +55,7 @@ def replaced(folder, old, new):
 
 def test_a_folder_is_read_as_it_is_described(folder, graph):
     source = opened(folder)
-    check_hetero(source)
+    check_source(source)
     assert source.name == "library"
     assert {nodes.name: nodes.num_nodes for nodes in source.nodes} == graph.num_nodes
     assert [each.relation for each in source.relations] == [WRITES, CITES, IN]
