@@ -232,7 +232,7 @@ class ColumnRows(Protocol):
         ...
 
 
-class Column(Protocol):
+class FeatureColumn(Protocol):
     """One type's features as they are stored."""
 
     @property
@@ -259,7 +259,7 @@ class MeanRows:
     """
 
     graph: ScratchCsc  # destinations are the rows, sources those of ``column``
-    column: Column
+    column: FeatureColumn
     plan: MeanPlan
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, build_csc
-from gloader.convert.csc.spill import TemporaryArray, append_bytes
+from gloader.convert.csc.spill import Spill, TemporaryArray
 from gloader.convert.node_order import (
     MAX_RANGES,
     ROW_SORT_BYTES,
@@ -60,8 +60,7 @@ class EdgeMoves:
     range_edges: int  # edges of the source whose pairs are in memory at a time
     deal_positions: int  # positions looked at at a time
     is_asked_again: bool = False  # whether the rows come more than once, each time from the first to the last
-    _files: list[TemporaryArray] = field(default_factory=list, init=False)
-    _counts: IdArray = field(init=False)  # pairs in each file
+    _spill: Spill = field(init=False)  # the pairs by range
     _loaded: int = field(default=-1, init=False)  # the range that is in memory
     _rows: IdArray = field(init=False)
     _places: IdArray = field(init=False)
@@ -70,14 +69,10 @@ class EdgeMoves:
         num_ranges = max(1, -(-self.num_edges // self.range_edges))
         place = np.uint32 if self.num_rows < 2**32 else np.int64
         dtype = np.dtype([("row", np.uint32), ("place", place)])
-        self._files = [
-            TemporaryArray(path=self.folder / f"moves-{number:05d}", dtype=dtype)
-            for number in range(num_ranges)
-        ]
-        self._counts = np.zeros(num_ranges, np.int64)
+        self._spill = Spill(folder=self.folder, name="moves", dtype=dtype, num_buckets=num_ranges)
 
     def are_in_place(self) -> bool:
-        """Whether the edges of the source are at the positions 0, 1, ... already, all of them."""
+        """True if the edges of the source are at the positions 0, 1, ... already, all of them."""
         if self.num_rows != self.num_edges:
             return False
         return all(
@@ -93,22 +88,14 @@ class EdgeMoves:
             The disk refuses.
         """
         # A single range is made of the numbers themselves.
-        if len(self._files) == 1:
+        if self._spill.num_buckets == 1:
             return
         for first, piece in self._pieces():
             at = np.flatnonzero(piece >= 0)
             numbers = piece[at].astype(np.int64)
-            range_of = (numbers // self.range_edges).astype(np.uint16)
-            order = np.argsort(range_of, kind="stable")
-            pairs = np.empty(at.shape[0], self._files[0].dtype)
-            pairs["row"] = (numbers % self.range_edges)[order]
-            pairs["place"] = (at + first)[order]
-            counts = np.bincount(range_of, minlength=len(self._files))
-            stops = np.cumsum(counts)
-            for file, start, stop in zip(self._files, stops - counts, stops, strict=True):
-                if start < stop:
-                    append_bytes(file.path, pairs[start:stop])
-            self._counts += counts
+            pairs = np.empty(at.shape[0], self._spill.dtype)
+            pairs["row"], pairs["place"] = numbers % self.range_edges, at + first
+            self._spill.deal_out(pairs, numbers // self.range_edges)
             progress.advance("placing edge features", first + piece.shape[0], self.num_rows, "edges")
 
     def targets(self, first: int, stop: int) -> tuple[IdArray, IdArray]:
@@ -132,26 +119,25 @@ class EdgeMoves:
 
     def close(self) -> None:
         """Remove the files. Idempotent."""
-        for file in self._files:
-            file.remove()
+        self._spill.close()
 
     def _load(self, number: int) -> None:
         """Bring the pairs of range ``number`` into memory, by row."""
         if number == self._loaded:
             return
         self._loaded, self._rows, self._places = number, np.empty(0, np.int64), np.empty(0, np.int64)
-        if len(self._files) == 1:
+        if self._spill.num_buckets == 1:
             numbers = self.numbers.read(0, self.num_rows)
             self._places = self.arrivals(0, self.num_rows)
             self._rows = numbers[self._places].astype(np.int64)
             return
-        pairs = self._files[number].read(0, int(self._counts[number]))
+        for pairs in self._spill.pieces(number, max(1, int(self._spill.counts[number]))):
+            order = np.argsort(pairs["row"])
+            self._rows = pairs["row"][order].astype(np.int64)
+            self._places = pairs["place"][order].astype(np.int64)
         # Within a pass a range is asked for once: rows come in order.
         if not self.is_asked_again:
-            self._files[number].remove()
-        order = np.argsort(pairs["row"])
-        self._rows = pairs["row"][order].astype(np.int64)
-        self._places = pairs["place"][order].astype(np.int64)
+            self._spill.drop(number)
 
     def _pieces(self) -> Iterator[tuple[int, NDArray[np.integer]]]:
         first = 0

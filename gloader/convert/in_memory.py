@@ -178,7 +178,7 @@ def to_heterograph(arrays: Mapping[str, Any]) -> Any:
 
 
 def tensor_of(array: NDArray[Any]) -> Any:
-    """Return an array as a tensor, shared where anybody may write to it: torch has no read-only tensors."""
+    """Return an array as a tensor, shared if it is writable: torch has no read-only tensors."""
     import torch
 
     return torch.from_numpy(array) if array.flags.writeable else torch.tensor(array)
@@ -480,7 +480,7 @@ def write_dgl(
 
 
 def _needs_labels(options: Mapping[str, Any]) -> bool:
-    """Whether nodes are what is learned: there will be no link tables. Pure."""
+    """True if nodes are what is learned: there will be no link tables. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk, chunks_after_rules
 from gloader.convert.csc.external_csc import ScratchCsc, UnweightedEdges
-from gloader.convert.csc.spill import append_bytes, read_bytes
+from gloader.convert.csc.spill import Spill
 from gloader.convert.source import ChangedEdges, Splits
 from gloader.core.kernels import njit
 from gloader.errors import ShapeError
@@ -214,21 +214,21 @@ ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowOrder:
+class NodeOrder:
     """A numbering of the nodes and its inverse."""
 
     new_ids: IdArray  # (N,) by original id
     original_ids: IdArray  # (N,) by new id
 
     @classmethod
-    def of(cls, original_ids: IdArray) -> RowOrder:
+    def of(cls, original_ids: IdArray) -> NodeOrder:
         """Return the order that lists the nodes as ``original_ids`` (N,), a permutation, does. Pure."""
         new_ids = np.empty_like(original_ids)
         new_ids[original_ids] = np.arange(original_ids.shape[0], dtype=np.int64)
         return cls(new_ids=new_ids, original_ids=original_ids)
 
     @classmethod
-    def of_rows(cls, row_ids: IdArray | None, order: RowOrder | None) -> RowOrder | None:
+    def of_rows(cls, row_ids: IdArray | None, order: NodeOrder | None) -> NodeOrder | None:
         """Return the order in which rows of features are stored; None: the order in which they come. Pure.
 
         Parameters
@@ -266,7 +266,7 @@ def find_order(
     max_edges: int,
     scratch: Path,
     progress: PrepareProgress,
-) -> RowOrder | None:
+) -> NodeOrder | None:
     """Find the order of the nodes under which their rows are stored, or None for that of the source.
 
     The edges are read once. ``degree`` lists the nodes by falling out-degree;
@@ -295,13 +295,13 @@ def find_order(
     if name == "none":
         return None
     if name == "community":
-        return RowOrder.of(
+        return NodeOrder.of(
             community_order(
                 edges, ends, rules=rules, budget_bytes=budget_bytes, scratch=scratch, progress=progress
             )
         )
     degrees = _out_degrees(edges, ends, rules=rules, max_edges=max_edges, progress=progress)
-    return RowOrder.of(by_falling_degree(degrees))
+    return NodeOrder.of(by_falling_degree(degrees))
 
 
 def by_falling_degree(degrees: IdArray) -> IdArray:
@@ -355,7 +355,7 @@ class RenumberedEdges(ChangedEdges):
             yield replace(chunk, src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst])
 
 
-def renumbered(source: GraphSource, order: RowOrder) -> GraphSource:
+def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
     """Return a graph of one type with edges, labels and splits in the new numbering, and features as they are. Pure."""
     splits = source.splits
     return replace(
@@ -448,17 +448,21 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
     """
     num_places = order.num_rows
     ranges = range(0, num_places, range_rows)
-    paths = [scratch / f"rows-{number:05d}" for number in range(len(ranges))]
     out = np.zeros((min(range_rows, num_places), features.dim), spill_dtype(dtype))
     source = _MovedRows(features=features, order=order, dtype=dtype, chunk_rows=chunk_rows)
-    try:
-        if len(ranges) == 1:
-            for moved, places in source.read(
-                lambda done: progress.advance(step, done, source.num_rows, "rows")
-            ):
-                out[places] = moved
-            yield out
-            return
+    if len(ranges) == 1:
+        for moved, places in source.read(lambda done: progress.advance(step, done, source.num_rows, "rows")):
+            out[places] = moved
+        yield out
+        return
+    spill = Spill(
+        folder=scratch,
+        name="rows",
+        dtype=out.dtype,
+        row_shape=(features.dim,),
+        num_buckets=len(ranges),
+    )
+    with spill:
         # At least one, so that a source of no rows is read and found to have none.
         passes = _cut(len(ranges), num_passes) or [range(0)]
         for number, chosen in enumerate(passes):
@@ -467,20 +471,23 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
                 progress.advance(step, before + done, len(passes) * source.num_rows, "rows")
 
             for moved, places in source.read(advance):
-                _deal_out(moved, places // range_rows, chosen, paths)
+                range_of = places // range_rows
+                if len(chosen) < len(ranges):  # the others have a pass of their own
+                    is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
+                    moved, range_of = moved[is_chosen], range_of[is_chosen]  # noqa: PLW2901 - of this pass
+                spill.deal_out(moved, range_of)
             for each in chosen:
                 first = ranges[each]
                 part = out[: min(range_rows, num_places - first)]
                 arrival = order.arrivals(first, first + part.shape[0])
                 if arrival.shape[0] < part.shape[0]:
                     part[:] = 0
-                if arrival.shape[0]:
-                    _collect(paths[each], arrival, part)
-                    paths[each].unlink()
+                done = 0
+                for piece in spill.pieces(each, max(1, _PIECE_BYTES // max(1, features.dim * out.itemsize))):
+                    part[arrival[done : done + piece.shape[0]]] = piece
+                    done += piece.shape[0]
+                spill.drop(each)
                 yield part
-    finally:
-        for path in paths:
-            path.unlink(missing_ok=True)
 
 
 def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
@@ -534,30 +541,3 @@ def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     # int8 is what the writer makes of float32; only values that it would refuse are found here.
     check_finite_rows(chunk, first_row)
     return cast_rows(chunk, "float32", first_row)
-
-
-def _deal_out(rows: NDArray[Any], range_of: IdArray, chosen: range, paths: list[Path]) -> None:
-    """Append each row of the ``chosen`` ranges to the file of its range."""
-    if len(chosen) < len(paths):  # the others have a pass of their own
-        is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
-        rows, range_of = rows[is_chosen], range_of[is_chosen]
-    by_range = np.argsort(range_of.astype(np.uint16), kind="stable")
-    grouped = rows[by_range]
-    counts = np.bincount(range_of - chosen.start, minlength=len(chosen))
-    start = 0
-    for number, stop in zip(chosen, np.cumsum(counts), strict=True):
-        if start < stop:
-            append_bytes(paths[number], grouped[start:stop])
-        start = stop
-
-
-def _collect(path: Path, arrival: IdArray, out: NDArray[Any]) -> None:
-    """Read all rows of ``path``, the i-th of them to ``out[arrival[i]]``."""
-    count = arrival.shape[0]
-    step = max(1, _PIECE_BYTES // max(1, out.shape[1] * out.itemsize))
-    buffer = np.empty((min(step, count), out.shape[1]), out.dtype)
-    with path.open("rb", buffering=0) as file:
-        for start in range(0, count, step):
-            piece = buffer[: count - start]
-            read_bytes(file.fileno(), piece.view(np.uint8).reshape(-1).data, path)
-            out[arrival[start : start + step]] = piece

@@ -32,12 +32,12 @@ class EdgeNames:
 
     @property
     def takes_times(self) -> bool:
-        """Whether edges get times where there are any."""
+        """True if edges get times where there are any."""
         return self.time != NONE
 
     @property
     def takes_features(self) -> bool:
-        """Whether edges get features where there are any."""
+        """True if edges get features where there are any."""
         return self.features != NONE
 
     def pick_time(self, there: Collection[str], usual: tuple[str, ...] = ("edge_time",)) -> str | None:
@@ -166,7 +166,7 @@ class EdgeRules:
 
     @property
     def merges(self) -> bool:
-        """Whether parallel edges become one."""
+        """True if parallel edges become one."""
         return self.deduplicate or self.symmetrize
 
 

@@ -18,7 +18,7 @@ from gloader.convert.derived import MeanRows, averaged_edges, derivation_order, 
 from gloader.convert.edge_rows import FeaturedEdges, recorded_dtype, write_edges
 from gloader.convert.links.link_tables import planned_tables, split_source, with_tables
 from gloader.convert.links.write_tables import write_tables
-from gloader.convert.node_order import RowOrder, find_order, ordered_rows, renumbered
+from gloader.convert.node_order import NodeOrder, find_order, ordered_rows, renumbered
 from gloader.convert.options import EdgeRules
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.progress import NO_PROGRESS, NamedProgress, PrepareProgress, WatchedSteps
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gloader.convert.csc.edge_rules import PlannedRelation
     from gloader.convert.csc.external_csc import CscReport
-    from gloader.convert.derived import Column
+    from gloader.convert.derived import FeatureColumn
     from gloader.convert.links.write_tables import LinkReport
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.source import AnySource, FeatureStream, GraphSource, NodeSource
@@ -112,7 +112,7 @@ class PrepareReport:
 
     @property
     def has_edge_times(self) -> bool:
-        """Whether edges of any relation have times."""
+        """True if edges of any relation have times."""
         return any(found.has_edge_times for found in self.relations.values())
 
     @property
@@ -326,7 +326,7 @@ def _log_plan(source: GraphSource, plan: PreparePlan) -> None:
 
 def _find_order(
     source: GraphSource, scratch: Path, plan: PreparePlan, options: PrepareOptions, progress: PrepareProgress
-) -> tuple[RowOrder | None, float]:
+) -> tuple[NodeOrder | None, float]:
     """Return the order of the nodes, and the seconds that it took to find it."""
     if options.order == "none":
         return None, 0.0
@@ -377,7 +377,7 @@ class _FeatureWriter:
     def __init__(
         self,
         source: GraphSource,
-        order: RowOrder | None,
+        order: NodeOrder | None,
         writer: DatasetWriter,
         plan: PreparePlan,
         options: PrepareOptions,
@@ -390,7 +390,7 @@ class _FeatureWriter:
         self._dtype = options.stored_dtype
         self._num_parts = options.num_parts
         self._progress = progress
-        self._stored: dict[str, Column] = {}
+        self._stored: dict[str, FeatureColumn] = {}
 
     def write(self) -> None:
         """Write all of them."""
@@ -406,7 +406,7 @@ class _FeatureWriter:
     def _rows(self, nodes: NodeSource, features: FeatureStream) -> Iterator[NDArray[np.generic]]:
         """Return the rows of a type in the order of its nodes."""
         shares = self._plan.rows[nodes.name]
-        moves = RowOrder.of_rows(nodes.row_ids, self._order)
+        moves = NodeOrder.of_rows(nodes.row_ids, self._order)
         if moves is None:
             return features.chunks(shares.chunk_rows)
         return ordered_rows(
@@ -420,7 +420,7 @@ class _FeatureWriter:
             progress=_named(self._progress, self._source, nodes.name),
         )
 
-    def _derive(self, nodes: NodeSource, column: Column, graphs: ExitStack) -> None:
+    def _derive(self, nodes: NodeSource, column: FeatureColumn, graphs: ExitStack) -> None:
         edges, ends = averaged_edges(self._source, nodes)
         folder = self._writer.scratch / f"mean-{len(self._stored)}"
         folder.mkdir()

@@ -307,7 +307,7 @@ def _plan_edges(
 
 
 def _is_moved(nodes: NodeSource, options: PrepareOptions) -> bool:
-    """Whether the feature rows change places."""
+    """True if the feature rows change places."""
     return nodes.row_ids is not None or options.order != "none"
 
 

@@ -52,7 +52,7 @@ SOURCE_FORMS: tuple[str, ...] = tuple(form for _, _, form in _OPENERS.values())
 
 
 def is_source(spec: str) -> bool:
-    """Whether ``spec`` starts with the prefix of a source; otherwise it is a path. Pure."""
+    """True if ``spec`` starts with the prefix of a source; otherwise it is a path. Pure."""
     return spec.partition(":")[0] in _OPENERS and ":" in spec
 
 

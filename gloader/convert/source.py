@@ -63,12 +63,12 @@ class EdgeStream(Protocol):
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         ...
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         ...
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
@@ -89,12 +89,12 @@ class ChangedEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.edges.has_weights
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.edges.has_times
 
 
@@ -209,7 +209,7 @@ class LinkStream(Protocol):
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         ...
 
     @property
@@ -301,7 +301,7 @@ class GraphSource:
 
     @property
     def has_names(self) -> bool:
-        """Whether messages name the types and relations: those of a graph of one type have no names of their own."""
+        """True if messages name the types and relations: those of a graph of one type have no names of their own."""
         return self.kind == "hetero"
 
     @property

@@ -45,12 +45,12 @@ class StoredColumn:
         """Bytes of a row, its scale included."""
         return stored_row_bytes(self.dim, self.dtype)
 
-    def open(self, chunk_rows: int) -> StoredRows:  # noqa: ARG002 - a stretch is read as it lies there
+    def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - a stretch is read as it lies there
         """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
-        return StoredRows(self)
+        return StoredColumnRows(self)
 
 
-class StoredRows:
+class StoredColumnRows:
     """The rows of a column as float32. Owns its open files until ``close()``; a context manager. Not thread-safe."""
 
     def __init__(self, column: StoredColumn) -> None:

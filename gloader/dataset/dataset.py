@@ -274,7 +274,7 @@ class Dataset:
 
     @property
     def location(self) -> str:
-        """What messages and records say of where it is: the directory, or the URL without anything secret."""
+        """The place of the dataset, for messages and records: the directory, or the URL without anything secret."""
         return str(self.root) if self.mirrored is None else self.mirrored.url
 
     @property
@@ -284,7 +284,7 @@ class Dataset:
 
     @property
     def kind(self) -> DatasetKind:
-        """Whether it is of one type, "homogeneous", or may be of several, "hetero"."""
+        """The kind: "homogeneous" for one node type and one relation, "hetero" for types and relations with names."""
         return self._schema.kind
 
     @property
@@ -309,7 +309,7 @@ class Dataset:
 
     @property
     def is_for_links_alone(self) -> bool:
-        """Whether edges are all that is to be predicted: link tables, and no node in a split of one class."""
+        """True if edges are all that is to be predicted: link tables, and no node in a split of one class."""
         sizes = self.labelled.split_sizes.values()
         return bool(self.link_tables) and self.num_classes == 1 and not any(sizes)
 
@@ -340,7 +340,7 @@ class Dataset:
 
     @cached_property
     def ranges(self) -> RowRanges | None:
-        """Which part of the rows of each table is here, by the tables' names; None: all rows are."""
+        """The part of each table's rows that is stored here, by table name, or None if all rows are."""
         recorded = self._manifest.ranges
         if recorded is None:
             return None
@@ -392,7 +392,7 @@ class Dataset:
 
     @property
     def has_self_loops(self) -> bool:
-        """Whether every node was given exactly one self loop."""
+        """True if every node was given exactly one self loop."""
         return bool(self.metadata.get("has_self_loops", False))
 
     @property
@@ -417,7 +417,7 @@ class Dataset:
 
     @property
     def limits(self) -> ValueLimits:
-        """What bounds the values of the arrays, which are checked whenever they are read; of a homogeneous dataset."""
+        """The bounds of the arrays' values, which are checked at every read; of a homogeneous dataset."""
         return self._edges.limits
 
     @cached_property

@@ -41,7 +41,7 @@ __all__ = ["EdgePasses", "PassReport", "PassWay", "SweptHops"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassReport:
-    """What a pass was predicted to take, and what it took."""
+    """The predicted and the measured cost of a pass."""
 
     way: PassWay
     predicted_s: float
@@ -50,11 +50,11 @@ class PassReport:
 
 
 class SweptHops(Protocol):
-    """What one pass brought, in the spill folder: a drawn array for each frontier. Thread-safe."""
+    """The hops of one pass, in the spill folder: a drawn array for each frontier. Thread-safe."""
 
     @property
     def report(self) -> PassReport:
-        """What the pass took."""
+        """The cost of the pass."""
         ...
 
     def read(self, owner: int) -> Any:
@@ -295,7 +295,7 @@ def shared_buffers(memory_bytes: int) -> SharedBuffers:
 
 
 class PickedHops:
-    """What one pass brought: `SweptHops`. Thread-safe; made by `PickedPasses.sweep`.
+    """The hops of one pass, as `SweptHops`. Thread-safe; made by `PickedPasses.sweep`.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class PickedHops:
 
     @property
     def report(self) -> PassReport:
-        """What the pass took."""
+        """The cost of the pass."""
         return self._report
 
     def read(self, owner: int) -> NDArray[Any]:

@@ -173,7 +173,7 @@ class HeteroPasses:
 
 
 class HeteroHops:
-    """What one pass over all relations brought: `SweptHops`. Thread-safe; made by `HeteroPasses.sweep`.
+    """The hops of one pass over all relations, as `SweptHops`. Thread-safe; made by `HeteroPasses.sweep`.
 
     Parameters
     ----------
@@ -188,7 +188,7 @@ class HeteroHops:
 
     @property
     def report(self) -> PassReport:
-        """What the pass took, over all relations."""
+        """The cost of the pass over all relations."""
         return self._report
 
     def read(self, owner: int) -> tuple[NDArray[Any], ...]:

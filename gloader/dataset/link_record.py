@@ -175,7 +175,7 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """What bounds the values of the arrays of a link table."""
+    """The bounds of the values in the arrays of a link table."""
 
     num_sources: int  # nodes of the source type
     num_destinations: int

@@ -285,7 +285,7 @@ class LinkTable:
 
     @property
     def has_labels(self) -> bool:
-        """Whether each row has a label."""
+        """True if each row has a label."""
         return LINK_LABELS in self.arrays
 
     @property
@@ -295,12 +295,12 @@ class LinkTable:
 
     @property
     def has_times(self) -> bool:
-        """Whether each row has a time."""
+        """True if each row has a time."""
         return TIMES in self.arrays
 
     @property
     def negatives_per_row(self) -> int:
-        """How many destinations are given as wrong ones for each row; 0 without."""
+        """The number of wrong destinations given for each row, or 0."""
         return self.arrays[NEGATIVES].shape[1] if NEGATIVES in self.arrays else 0
 
     @property

@@ -300,25 +300,25 @@ class ListPasses:
             raise
         return total
 
-    def _read_ahead(self, batches: Iterator[IdArray], turn: int, gap_bytes: int) -> Future[_Piece] | None:
+    def _read_ahead(self, batches: Iterator[IdArray], turn: int, gap_bytes: int) -> Future[_ListPiece] | None:
         """Have the next pages read into the buffer whose turn it is; None: there is none."""
         pages = next(batches, None)
         if pages is None:
             return None
         return self._pool.submit(helping(self._read), pages, self._buffers[turn % 2], gap_bytes)
 
-    def _read(self, pages: IdArray, buffer: _Buffer, gap_bytes: int) -> _Piece:
+    def _read(self, pages: IdArray, buffer: _Buffer, gap_bytes: int) -> _ListPiece:
         content = buffer.sources[: len(pages)]
         cost = self._sources.read(self._lane, pages, content, gap_bytes=gap_bytes)
         if self._weights is None:
-            return _Piece(pages=pages, sources=content, weight_pages=pages, weights=content, cost=cost)
+            return _ListPiece(pages=pages, sources=content, weight_pages=pages, weights=content, cost=cost)
         # Of the same edges: where sources are wider, two pages of them share one of weights.
         weight_pages = np.unique(pages * self._sources.per_page // self._weights.per_page)
         beside = buffer.weights[: len(weight_pages)]
         cost = _added(cost, self._weights.read(self._lane, weight_pages, beside, gap_bytes=gap_bytes))
-        return _Piece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
+        return _ListPiece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
 
-    def _runs(self, piece: _Piece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
+    def _runs(self, piece: _ListPiece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
         """Yield the edges of ``piece`` that follow one another: the first position, their sources and weights."""
         per_page = self._sources.per_page
         sources = piece.sources.reshape(-1).view(self._sources.dtype)
@@ -339,7 +339,7 @@ class ListPasses:
 
 
 class SweptLists:
-    """What a pass over lists brought: `SweptHops`. Thread-safe; made by `ListPasses.sweep`."""
+    """The hops of one pass over lists, as `SweptHops`. Thread-safe; made by `ListPasses.sweep`."""
 
     def __init__(self, report: PassReport, rule: ListRule, pieces: SpilledPieces, lane: ReadLane) -> None:
         self.report = report
@@ -369,7 +369,7 @@ class _Buffer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Piece:
+class _ListPiece:
     """Pages that were read, ascending, and those of the weights of the same edges."""
 
     pages: IdArray

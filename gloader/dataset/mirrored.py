@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Mirrored:
-    """What fills a mirror from its URL. Owns the mirror's connections, threads and lock until `close`. Thread-safe.
+    """Fills a mirror from its URL. Owns the mirror's connections, threads and lock until `close`. Thread-safe.
 
     Parameters
     ----------

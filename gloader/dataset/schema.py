@@ -51,7 +51,7 @@ class LinkRecord:
 
     @property
     def folder(self) -> str:
-        """What stands before the names of the table's arrays."""
+        """The prefix of the names of the table's arrays."""
         return f"{LINKS}/{self.name}/"
 
     def to_metadata(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Schema:
 
     @property
     def has_names(self) -> bool:
-        """Whether the types and relations have names, in the record and as folders."""
+        """True if the types and relations have names, in the record and as folders."""
         return self.kind == "hetero"
 
     @property

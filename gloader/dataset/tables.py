@@ -116,7 +116,7 @@ _CHUNK_ROWS: Final = 1 << 16
 
 
 class FeatureRows:
-    """What a loader needs of a matrix of features. Thread-safe; reads only; holds no file open. Made by its table.
+    """A matrix of features as a loader uses it. Thread-safe; reads only; holds no file open. Made by its table.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ class NodeTable:
 
     @property
     def has_features(self) -> bool:
-        """Whether the nodes have feature rows."""
+        """True if the nodes have feature rows."""
         return "features" in self._arrays.records
 
     @cached_property
@@ -294,7 +294,7 @@ class NodeTable:
 
     @property
     def has_labels(self) -> bool:
-        """Whether the nodes have labels and splits: one type of a dataset has."""
+        """True if the nodes have labels and splits: one type of a dataset has."""
         return "labels" in self._arrays.records
 
     @cached_property
@@ -422,7 +422,7 @@ class EdgeTable:
 
     @property
     def limits(self) -> ValueLimits:
-        """What bounds the values of the arrays."""
+        """The bounds of the arrays' values."""
         return self._arrays.limits
 
     @property
@@ -458,17 +458,17 @@ class EdgeTable:
 
     @property
     def has_weights(self) -> bool:
-        """Whether edges have weights."""
+        """True if edges have weights."""
         return "edge_weight" in self.arrays
 
     @property
     def has_times(self) -> bool:
-        """Whether edges have times."""
+        """True if edges have times."""
         return "edge_time" in self.arrays
 
     @property
     def has_edge_features(self) -> bool:
-        """Whether edges have feature rows."""
+        """True if edges have feature rows."""
         return "edge_features" in self.arrays
 
     @cached_property

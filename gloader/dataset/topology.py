@@ -237,7 +237,7 @@ class PagedTopology:
 
 
 class PagedValues:
-    """The values of edges on the SSD: `EdgeValues`. Whoever asks gets copies of those that were asked for."""
+    """The values of edges on the SSD: `EdgeValues`. Callers get copies of the values they ask for."""
 
     def __init__(self, array: PagedArray) -> None:
         self._array = array

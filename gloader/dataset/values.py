@@ -45,7 +45,7 @@ _NODES: Final = ("train", "valid", "test", "original_ids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLimits:
-    """What bounds the values of the arrays of a dataset, or of one of its types or relations."""
+    """The bounds of the values in the arrays of a dataset, of a type or of a relation."""
 
     num_nodes: int  # N; of a relation: destinations
     num_edges: int  # E

@@ -149,7 +149,7 @@ def verify_dataset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedTable:
-    """What was found of a node type, a relation or a link table."""
+    """The findings about a node type, a relation or a link table."""
 
     table: str  # "type paper", "relation author:writes:paper" or "links train"
     num_arrays: int

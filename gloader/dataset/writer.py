@@ -260,7 +260,7 @@ class LinkTableWriter:
 
     @property
     def record(self) -> LinkRecord:
-        """What the commit record says of the table, as far as it was written."""
+        """The entry of the table in the commit record, as far as it was written."""
         in_graph = 0 if self._pairs is None else self._pairs.in_graph
         return LinkRecord(name=self.name, relation=self._relation, reverse=self._reverse, in_graph=in_graph)
 
@@ -310,7 +310,7 @@ class LinkTableWriter:
 
 
 class LinkTablesWriter:
-    """Starts the link tables of a new dataset, and keeps what its commit record will say of them.
+    """Starts the link tables of a new dataset, and keeps their entries of the commit record.
 
     Parameters
     ----------
@@ -342,7 +342,7 @@ class LinkTablesWriter:
         return self._tables[name]
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return what the commit record says of the tables, by name; nothing where there is none.
+        """Return the entries of the tables in the commit record, by name; empty without tables.
 
         Raises
         ------

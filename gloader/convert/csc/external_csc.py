@@ -15,7 +15,7 @@ import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, chunks_after_rules
 from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRange, SortedRanges, cut_ranges
-from gloader.convert.csc.spill import EdgeColumns, EdgeSpill, TemporaryArray, record_dtype
+from gloader.convert.csc.spill import EdgeColumns, Spill, TemporaryArray, append_edges, record_dtype
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
 from gloader.convert.source import ChangedEdges, EdgeChunk
 from gloader.core.units import format_bytes
@@ -226,14 +226,14 @@ def build_csc(
     """
     columns = edge_columns(edges, rules, num_rows=None if numbers is None else numbers.num_rows)
     plan = plan_csc(ends, edges.num_edges, columns=columns, rules=rules, budget_bytes=budget_bytes)
-    spill = EdgeSpill(
+    spill = Spill(
         folder=scratch,
+        name="edges",
         dtype=record_dtype(num_sources=ends.num_sources, columns=columns),
-        shift=plan.shift,
         num_buckets=plan.num_buckets,
         held_bytes=plan.held_bytes,
     )
-    try:
+    with spill:
         chunks = chunks_after_rules(
             edges,
             ends=ends,
@@ -241,9 +241,14 @@ def build_csc(
             max_edges=plan.chunk_edges,
             is_numbered=columns.number_bytes > 0,
         )
-        read = _deal_out(chunks, spill, edges.num_edges, progress)
+        read = 0
+        for count, chunk in chunks:
+            append_edges(spill, chunk, shift=plan.shift)
+            read += count
+            progress.advance("reading edges", read, edges.num_edges, "edges")
         ranges = SortedRanges(
             spill=spill,
+            shift=plan.shift,
             num_nodes=ends.num_nodes,
             num_sources=ends.num_sources,
             max_edges=plan.sort_edges,
@@ -252,8 +257,6 @@ def build_csc(
         written = None if numbers is None else numbers.array
         num_edges = _write(ranges, sink, int(spill.counts.sum()), written, scratch, progress)
         return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
-    finally:
-        spill.close()
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
@@ -277,20 +280,6 @@ def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules)
     # Two orders, the times between them, and what numpy's sort takes beside them.
     by_time = 36 + out if columns.has_times else 0
     return out + max(merge, by_time)
-
-
-def _deal_out(
-    chunks: Iterator[tuple[int, EdgeChunk]],
-    spill: EdgeSpill,
-    num_edges: int | None,
-    progress: PrepareProgress,
-) -> int:
-    done = 0
-    for count, chunk in chunks:
-        spill.append(chunk)
-        done += count
-        progress.advance("reading edges", done, num_edges, "edges")
-    return done
 
 
 def _write(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.csc.spill import EdgeSpill
+    from gloader.convert.csc.spill import Spill
     from gloader.types import IdArray
 
 
@@ -172,7 +172,8 @@ class SortedRange:
 class SortedRanges:
     """The ranges of a spill in order: an iterable that sorts, merges if asked to, and drops each file behind it."""
 
-    spill: EdgeSpill
+    spill: Spill
+    shift: int  # low bits of a destination that say where it is in its bucket
     num_nodes: int  # destinations
     num_sources: int
     max_edges: int  # sorted at a time
@@ -185,17 +186,17 @@ class SortedRanges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether edges carry weights."""
+        """True if edges carry weights."""
         return self._has("weight")
 
     @property
     def has_times(self) -> bool:
-        """Whether edges carry times, by which each list is sorted."""
+        """True if edges carry times, by which each list is sorted."""
         return self._has("time")
 
     @property
     def has_numbers(self) -> bool:
-        """Whether edges carry their numbers in the source."""
+        """True if edges carry their numbers in the source."""
         return self._has("number")
 
     @property
@@ -205,9 +206,9 @@ class SortedRanges:
 
     def __iter__(self) -> Iterator[SortedRange]:
         for bucket in range(self.spill.num_buckets):
-            first_node = bucket << self.spill.shift
+            first_node = bucket << self.shift
             # Degrees first: they say which nodes of the bucket can be sorted together.
-            degrees = np.zeros(min(self.num_nodes - first_node, 1 << self.spill.shift), np.int64)
+            degrees = np.zeros(min(self.num_nodes - first_node, 1 << self.shift), np.int64)
             for piece in self._pieces(bucket):
                 count_in_degrees(piece, degrees)
             for start, stop in cut_ranges(degrees, self.max_edges):

@@ -1,7 +1,7 @@
-"""Spills of an out-of-core shuffle: edges by ranges of destinations, and integer rows by bucket.
+"""The out-of-core shuffle of a conversion: edges, feature rows and link rows are dealt out to buckets.
 
-A spill stays in memory while it fits. Beyond that each range or bucket has a `TemporaryArray`: a temporary file without
-a header, which is appended to and read back in pieces.
+A `Spill` stays in memory while it fits. Beyond that each bucket has a temporary file without a header, which is
+appended to and read back in pieces. A `TemporaryArray` is one such file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def append_bytes(path: Path, array: NDArray[Any]) -> None:
     """
     try:
         with path.open("ab", buffering=0) as file:
-            left = array.view(np.uint8).data
+            left = array.reshape(-1).view(np.uint8).data
             # A write may take less than it was given, on a full disk above all.
             while left:
                 left = left[file.write(left) or 0 :]
@@ -132,149 +132,55 @@ def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]
 
 
 @dataclass(slots=True, kw_only=True)
-class EdgeSpill:
-    """The edges of a graph by bucket, in input order; destination d lies in bucket ``d >> shift``.
+class Spill:
+    """Rows that were dealt out to buckets, those of a bucket in the order in which they came.
 
-    Owns the files ``bucket-*.edges`` in ``folder`` until ``close()``.
-    """
-
-    folder: Path
-    dtype: np.dtype[np.void]
-    shift: int
-    num_buckets: int
-    held_bytes: int  # records kept in memory before they go to files
-    counts: IdArray = field(init=False)  # (num_buckets,) edges of each bucket
-    spilled_bytes: int = field(default=0, init=False)
-    _held: list[tuple[NDArray[np.void], IdArray]] = field(default_factory=list, init=False)
-    _held_now: int = field(default=0, init=False)
-
-    def __post_init__(self) -> None:
-        self.counts = np.zeros(self.num_buckets, np.int64)
-
-    def append(self, chunk: EdgeChunk) -> None:
-        """Take the edges of ``chunk``, whose ids have been checked.
-
-        Raises
-        ------
-        StoreWriteError
-            The disk refuses the spill.
-        """
-        counts = np.zeros(self.num_buckets, np.int64)
-        count_buckets(chunk.dst, self.shift, counts)
-        bounds = np.concatenate([[0], np.cumsum(counts)])
-        records = np.empty(chunk.dst.shape[0], self.dtype)
-        number = chunk.number if "number" in (self.dtype.names or ()) else None
-        scatter_records(
-            chunk.src,
-            chunk.dst,
-            chunk.weight,
-            chunk.time,
-            number,
-            self.shift,
-            bounds[:-1].copy(),
-            records,
-        )
-        self.counts += counts
-        # Once a record is on disk all later ones go there too: the files are read in input order.
-        if not self.spilled_bytes and self._held_now + records.nbytes <= self.held_bytes:
-            self._held.append((records, bounds))
-            self._held_now += records.nbytes
-            return
-        self._flush()
-        self._write(records, bounds)
-
-    def pieces(self, bucket: int, max_records: int) -> Iterator[NDArray[Any]]:
-        """Yield the records of ``bucket`` in input order, at most ``max_records`` at a time."""
-        for records, bounds in self._held:
-            held = records[bounds[bucket] : bounds[bucket + 1]]
-            for start in range(0, held.shape[0], max_records):
-                yield held[start : start + max_records]
-        path = self._path(bucket)
-        if not self.spilled_bytes or not self.counts[bucket]:
-            return
-        # One buffer for the whole file: a piece is only good until the next.
-        buffer = np.empty(min(max_records, int(self.counts[bucket])), self.dtype)
-        with path.open("rb", buffering=0) as file:
-            left = int(self.counts[bucket])
-            while left:
-                piece = buffer[: min(left, buffer.shape[0])]
-                read_bytes(file.fileno(), piece.view(np.uint8).data, path)
-                yield piece
-                left -= piece.shape[0]
-
-    def drop(self, bucket: int) -> None:
-        """Remove the file of ``bucket``, which will not be read again."""
-        self._path(bucket).unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Release the records in memory and remove the files. Idempotent."""
-        self._held.clear()
-        for bucket in range(self.num_buckets):
-            self.drop(bucket)
-
-    def _flush(self) -> None:
-        while self._held:
-            self._write(*self._held.pop(0))
-        self._held_now = 0
-
-    def _write(self, records: NDArray[np.void], bounds: IdArray) -> None:
-        for bucket, (start, stop) in enumerate(pairwise(bounds)):
-            if start < stop:
-                append_bytes(self._path(bucket), records[start:stop])
-        self.spilled_bytes += records.nbytes
-
-    def _path(self, bucket: int) -> Path:
-        return self.folder / f"bucket-{bucket:05d}.edges"
-
-
-@dataclass(slots=True, kw_only=True)
-class RowSpill:
-    """Rows (n, W) of int64 that were dealt out to buckets, those of a bucket in the order in which they came.
-
-    Owns the files ``NAME-*.rows`` in ``folder`` until ``close()``; a context manager.
+    Rows stay in memory while they fit into ``held_bytes``; then all of them go to files. Owns the files ``NAME-*`` in
+    ``folder`` until ``close()``; a context manager.
     """
 
     folder: Path
     name: str
-    width: int
+    dtype: np.dtype[Any]  # of an element: a number or a record
     num_buckets: int
-    held_bytes: int  # rows kept in memory before they go to files
+    held_bytes: int = 0  # rows kept in memory before they go to files
+    row_shape: tuple[int, ...] = ()  # (W,) of rows of W elements; a row is one element otherwise
     counts: IdArray = field(init=False)  # (num_buckets,) rows of each bucket
     spilled_bytes: int = field(default=0, init=False)
-    _held: list[tuple[IdArray, IdArray]] = field(default_factory=list, init=False)
+    _held: list[tuple[NDArray[Any], IdArray]] = field(default_factory=list, init=False)
     _held_now: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.counts = np.zeros(self.num_buckets, np.int64)
 
-    @property
-    def num_rows(self) -> int:
-        """Rows that were taken so far."""
-        return int(self.counts.sum())
+    def deal_out(self, rows: NDArray[Any], buckets: IdArray) -> None:
+        """Take ``rows`` (n, ...), row i into bucket ``buckets[i]``; raises as `append`."""
+        # numpy sorts 16 bits by their digits.
+        keys = buckets.astype(np.uint16) if self.num_buckets <= 1 << 16 else buckets
+        grouped = rows[np.argsort(keys, kind="stable")]
+        self.append(grouped, np.bincount(buckets, minlength=self.num_buckets))
 
-    def append(self, rows: IdArray, buckets: IdArray) -> None:
-        """Take ``rows`` (n, W), row i into bucket ``buckets[i]``.
+    def append(self, rows: NDArray[Any], counts: IdArray) -> None:
+        """Take ``rows`` (n, ...) that lie bucket by bucket, ``counts`` (num_buckets,) of each.
 
         Raises
         ------
         StoreWriteError
             The disk refuses the spill.
         """
-        grouped = rows[np.argsort(buckets, kind="stable")]
-        counts = np.bincount(buckets, minlength=self.num_buckets)
         bounds = np.concatenate([[0], np.cumsum(counts)])
         self.counts += counts
         # Once a row is on disk all later ones go there too: the files are read in the order of arrival.
-        if not self.spilled_bytes and self._held_now + grouped.nbytes <= self.held_bytes:
-            self._held.append((grouped, bounds))
-            self._held_now += grouped.nbytes
+        if not self.spilled_bytes and self._held_now + rows.nbytes <= self.held_bytes:
+            self._held.append((rows, bounds))
+            self._held_now += rows.nbytes
             return
         while self._held:
             self._write(*self._held.pop(0))
         self._held_now = 0
-        self._write(grouped, bounds)
+        self._write(rows, bounds)
 
-    def pieces(self, bucket: int, max_rows: int) -> Iterator[IdArray]:
+    def pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
         """Yield the rows of ``bucket`` in order, at most ``max_rows`` at a time; an array is only good until the next.
 
         Raises
@@ -282,20 +188,38 @@ class RowSpill:
         StoreWriteError
             The file ends early.
         """
+        for rows, bounds in self._held:
+            held = rows[bounds[bucket] : bounds[bucket + 1]]
+            for start in range(0, held.shape[0], max_rows):
+                yield held[start : start + max_rows]
         left = int(self.counts[bucket])
-        if not left:
+        if not self.spilled_bytes or not left:
             return
-        buffer = np.empty((min(max_rows, left), self.width), np.int64)
-        if not self.spilled_bytes:
-            yield from self._held_pieces(bucket, buffer)
-            return
-        path = self._path(bucket)
+        buffer, path = self._buffer(bucket, max_rows), self._path(bucket)
         with path.open("rb", buffering=0) as file:
             while left:
                 piece = buffer[: min(left, buffer.shape[0])]
                 read_bytes(file.fileno(), piece.reshape(-1).view(np.uint8).data, path)
                 yield piece
                 left -= piece.shape[0]
+
+    def full_pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
+        """Yield the rows as `pieces` does, in as few arrays as there can be: of ``max_rows`` each, but for the last."""
+        if self.spilled_bytes:
+            yield from self.pieces(bucket, max_rows)
+            return
+        buffer, done = self._buffer(bucket, max_rows), 0
+        for held in self.pieces(bucket, max_rows):
+            at = 0
+            while at < held.shape[0]:
+                taken = min(held.shape[0] - at, buffer.shape[0] - done)
+                buffer[done : done + taken] = held[at : at + taken]
+                at, done = at + taken, done + taken
+                if done == buffer.shape[0]:
+                    yield buffer
+                    done = 0
+        if done:
+            yield buffer[:done]
 
     def drop(self, bucket: int) -> None:
         """Remove the file of ``bucket``, which will not be read again."""
@@ -315,26 +239,37 @@ class RowSpill:
     ) -> None:
         self.close()
 
-    def _held_pieces(self, bucket: int, buffer: IdArray) -> Iterator[IdArray]:
-        # As large as they may be, whatever the chunks were: each costs its reader a pass over what it is held against.
-        done = 0
-        for rows, bounds in self._held:
-            at, stop = int(bounds[bucket]), int(bounds[bucket + 1])
-            while at < stop:
-                taken = min(stop - at, buffer.shape[0] - done)
-                buffer[done : done + taken] = rows[at : at + taken]
-                at, done = at + taken, done + taken
-                if done == buffer.shape[0]:
-                    yield buffer
-                    done = 0
-        if done:
-            yield buffer[:done]
+    def _buffer(self, bucket: int, max_rows: int) -> NDArray[Any]:
+        return np.empty((min(max_rows, int(self.counts[bucket])), *self.row_shape), self.dtype)
 
-    def _write(self, rows: IdArray, bounds: IdArray) -> None:
-        for bucket, (start, stop) in enumerate(pairwise(bounds)):
+    def _write(self, rows: NDArray[Any], bounds: IdArray) -> None:
+        for bucket, (start, stop) in enumerate(pairwise(bounds.tolist())):
             if start < stop:
-                append_bytes(self._path(bucket), rows[start:stop].reshape(-1))
+                append_bytes(self._path(bucket), rows[start:stop])
         self.spilled_bytes += rows.nbytes
 
     def _path(self, bucket: int) -> Path:
-        return self.folder / f"{self.name}-{bucket:05d}.rows"
+        return self.folder / f"{self.name}-{bucket:05d}"
+
+
+def append_edges(spill: Spill, chunk: EdgeChunk, *, shift: int) -> None:
+    """Spill edges, whose ids have been checked, as records; destination d goes to bucket ``d >> shift``.
+
+    Parameters
+    ----------
+    spill : of the dtype that `record_dtype` returns
+    chunk : the edges
+    shift : low bits of a destination that say where it is in its bucket
+
+    Raises
+    ------
+    StoreWriteError
+        The disk refuses the spill.
+    """
+    counts = np.zeros(spill.num_buckets, np.int64)
+    count_buckets(chunk.dst, shift, counts)
+    records = np.empty(chunk.dst.shape[0], spill.dtype)
+    number = chunk.number if "number" in (spill.dtype.names or ()) else None
+    starts = np.cumsum(counts) - counts
+    scatter_records(chunk.src, chunk.dst, chunk.weight, chunk.time, number, shift, starts, records)
+    spill.append(records, counts)

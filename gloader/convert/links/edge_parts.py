@@ -109,12 +109,12 @@ class PartEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.edges.has_weights
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.edges.has_times
 
     def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
@@ -142,7 +142,7 @@ class EdgeRows:
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.edges.has_times
 
     @property

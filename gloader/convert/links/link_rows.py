@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Number, TableFile, Told
+    from gloader.convert.readers.table_streams import Number, Table, Told
     from gloader.convert.source import LinkStream
     from gloader.types import IdArray
 
@@ -100,7 +100,7 @@ class ArrayRows:
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.time is not None
 
     @property
@@ -245,7 +245,7 @@ def open_rows(path: Path) -> LinkStream:
 class TableRows:
     """The rows of a link table in a CSV or Parquet file."""
 
-    table: TableFile
+    table: Table
     num_rows: int
     src: str  # column
     dst: str  # column
@@ -255,7 +255,7 @@ class TableRows:
     lists: str | None = None  # column of negatives
 
     @classmethod
-    def open(cls, table: TableFile) -> TableRows:
+    def open(cls, table: Table) -> TableRows:
         """Find the columns by their names; without names, a table of two columns is taken as src and dst.
 
         Raises
@@ -307,7 +307,7 @@ class TableRows:
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.time is not None
 
     @property
@@ -353,7 +353,7 @@ class TableRows:
             first += rows.size
 
 
-def _scan(table: TableFile, src: str, label: str | None) -> tuple[int, str | None]:
+def _scan(table: Table, src: str, label: str | None) -> tuple[int, str | None]:
     """Return the rows of a CSV file, and the dtype of its labels: text says neither without being read."""
     count, is_whole = 0, True
     for (column,) in table.read({src if label is None else label: "float64"}, error=SourceError):
@@ -362,5 +362,5 @@ def _scan(table: TableFile, src: str, label: str | None) -> tuple[int, str | Non
     return count, None if label is None else "int64" if is_whole else "float32"
 
 
-def _label_dtype(table: TableFile, label: str) -> str:
+def _label_dtype(table: Table, label: str) -> str:
     return "int64" if table.kind(label) == "integer" else "float32"

@@ -19,7 +19,7 @@ from gloader.convert.csc.edge_rules import (
     relation_ends,
 )
 from gloader.convert.links.edge_parts import EdgeRows, RandomParts, deal_edges, time_parts
-from gloader.convert.links.write_tables import PlannedTable
+from gloader.convert.links.write_tables import PlannedLinks
 from gloader.convert.options import PARTS
 from gloader.convert.readers.table_streams import Told
 from gloader.convert.source import LinkSource
@@ -144,7 +144,7 @@ class PairSample:
 
     @property
     def is_part(self) -> bool:
-        """Whether not all pairs are held."""
+        """True if not all pairs are held."""
         return self.bits > 0
 
     def fill(self, edges: EdgeStream, max_edges: int, *, is_turned: bool) -> None:
@@ -358,7 +358,7 @@ def planned_tables(
     options: PrepareOptions,
     *,
     new_ids: IdArray | None = None,
-) -> tuple[PlannedTable, ...]:
+) -> tuple[PlannedLinks, ...]:
     """Return the link tables of the dataset, each with its relation and the one that leads back. Pure.
 
     Parameters
@@ -378,7 +378,7 @@ def planned_tables(
             else find_relation(each.reverse, relations, where=source.origin)
         )
         tables.append(
-            PlannedTable(
+            PlannedLinks(
                 source=each,
                 relation=relation,
                 reverse=back,

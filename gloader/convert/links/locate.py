@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import count_ahead, match_edges
-from gloader.convert.csc.spill import RowSpill
+from gloader.convert.csc.spill import Spill
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.types import NO_EDGE
@@ -227,7 +227,7 @@ class LocatedRows:
         self._scratch = scratch
         self._uses_times = False
         self._range_rows = plan.range_rows
-        self._spills: list[RowSpill] = []
+        self._spills: list[Spill] = []
 
     def __enter__(self) -> Self:
         return self
@@ -271,14 +271,14 @@ class LocatedRows:
             rows = (np.column_stack([each, np.full(each.shape[0], NO_EDGE)]) for each in rows)
         else:
             rows = self._looked_up(rows, back, key=(_SOURCE, _DESTINATION), num_rows=num_rows)
-        ordered: RowSpill | None = None
+        ordered: Spill | None = None
         for found in rows:
             if ordered is None:  # the number of rows is known as soon as the first is found
                 self._range_rows = max(self._plan.range_rows, -(-self.num_rows // _MAX_RANGES))
                 ordered = self._spill("by-row", width=5, num_buckets=-(-self.num_rows // self._range_rows))
             self.num_found += int(np.count_nonzero(found[:, -2] != NO_EDGE))
             self.num_reversed += int(np.count_nonzero((found[:, -2] == NO_EDGE) & (found[:, -1] != NO_EDGE)))
-            ordered.append(np.delete(found, _TIME, axis=1), found[:, _ROW] // self._range_rows)
+            ordered.deal_out(np.delete(found, _TIME, axis=1), found[:, _ROW] // self._range_rows)
         self.spilled_bytes = sum(spill.spilled_bytes for spill in self._spills)
 
     def rows(self) -> Iterator[IdArray]:
@@ -286,7 +286,7 @@ class LocatedRows:
         if not self.num_rows:
             return
         ordered = self._spills[-1]
-        # As many bytes as of a list, which nobody reads any more.
+        # As many bytes as of a list, which is not read any more.
         piece_rows = max(1, 8 * self._plan.list_edges // SPILLED_ROW_BYTES)
         for number, first in enumerate(range(0, self.num_rows, self._range_rows)):
             out = np.empty((min(self._range_rows, self.num_rows - first), 4), np.int64)
@@ -314,7 +314,7 @@ class LocatedRows:
         name, width = ("by-destination", 4) if key[0] == _DESTINATION else ("by-source", 5)
         spill = self._spill(name, width=width, num_buckets=num_buckets)
         for chunk in rows:
-            spill.append(chunk, chunk[:, key[0]] >> shift)
+            spill.deal_out(chunk, chunk[:, key[0]] >> shift)
         for bucket in np.flatnonzero(spill.counts).tolist():
             first = bucket << shift
             stop = min(graph.num_nodes, first + (1 << shift))
@@ -323,22 +323,23 @@ class LocatedRows:
         # What it holds goes before another spill but the next begins.
         spill.close()
 
-    def _joined(self, spill: RowSpill, bucket: int, lists: _Lists, key: tuple[int, int]) -> Iterator[IdArray]:
+    def _joined(self, spill: Spill, bucket: int, lists: _Lists, key: tuple[int, int]) -> Iterator[IdArray]:
         join_rows = self._plan.join_rows
-        for number, piece in enumerate(spill.pieces(bucket, join_rows)):
+        for number, piece in enumerate(spill.full_pieces(bucket, join_rows)):
             groups = _Groups(piece, lists, key)
             if piece.shape[0] < spill.counts[bucket]:
                 # Rows of one pair may lie in several pieces: each is told how many stand ahead of it in the others.
-                for other_number, other in enumerate(spill.pieces(bucket, join_rows)):
+                for other_number, other in enumerate(spill.full_pieces(bucket, join_rows)):
                     if other_number != number:
                         groups.count(other)
             yield np.column_stack([piece, groups.look_up()])
 
-    def _spill(self, name: str, width: int, num_buckets: int) -> RowSpill:
-        spill = RowSpill(
+    def _spill(self, name: str, width: int, num_buckets: int) -> Spill:
+        spill = Spill(
             folder=self._scratch,
             name=name,
-            width=width,
+            dtype=np.dtype(np.int64),
+            row_shape=(width,),
             num_buckets=num_buckets,
             held_bytes=self._plan.held_bytes,
         )

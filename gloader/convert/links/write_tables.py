@@ -49,7 +49,7 @@ class LinkReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTable:
+class PlannedLinks:
     """A link table that the dataset will have."""
 
     source: LinkSource
@@ -107,7 +107,7 @@ class PlannedTable:
 
 
 def write_tables(
-    tables: Sequence[PlannedTable],
+    tables: Sequence[PlannedLinks],
     writer: DatasetWriter,
     graphs: Mapping[Relation, KeptTopology],
     *,
@@ -142,7 +142,7 @@ def write_tables(
 
 
 def write_table(
-    table: PlannedTable,
+    table: PlannedLinks,
     writer: LinkTableWriter,
     graphs: Mapping[Relation, StoredCsc],
     *,
@@ -223,7 +223,7 @@ def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
     )
 
 
-def _write_columns(table: PlannedTable, writer: LinkTableWriter, num_rows: int) -> None:
+def _write_columns(table: PlannedLinks, writer: LinkTableWriter, num_rows: int) -> None:
     rows = table.source.rows
     if rows.label_dtype is not None:
         with writer.labels(num_rows, rows.label_dtype) as column:

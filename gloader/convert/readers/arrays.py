@@ -126,7 +126,7 @@ class ArrayEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.weight is not None
 
     @property
@@ -194,7 +194,7 @@ class ArrayCscEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.weight is not None
 
     @property

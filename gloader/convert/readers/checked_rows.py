@@ -215,7 +215,7 @@ def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.fl
 
 
 def _may_be_rounded(values: NDArray[Any], seen: ValueRange) -> bool:
-    """Whether any of some numbers may be one that `is_rounded`; cheaper than to find out which. Pure."""
+    """True if any of some numbers may be one that `is_rounded`; cheaper than to find out which. Pure."""
     if max(-seen.low, seen.high) > 1 << _FLOAT32_BITS:
         return True
     # The range does not say which doubles are too small.

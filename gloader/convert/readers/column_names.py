@@ -57,7 +57,7 @@ def plain(name: str) -> str:
 
 
 def is_unnamed(name: str) -> bool:
-    """Whether a column has no name of its own, such as the index of a pandas table. Pure."""
+    """True if a column has no name of its own, such as the index of a pandas table. Pure."""
     return _UNNAMED.fullmatch(name) is not None
 
 
@@ -113,7 +113,7 @@ def id_columns(names: Iterable[str]) -> list[str]:
 
 
 def is_known(names: Sequence[str]) -> bool:
-    """Whether a line of text is surely one of names: it has both ends of edges, or one id of nodes. Pure."""
+    """True if a line of text is surely one of names: it has both ends of edges, or one id of nodes. Pure."""
     return len(end_pairs(names)) == 1 or sum(plain(name) in _IDS for name in names) == 1
 
 

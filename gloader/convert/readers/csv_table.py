@@ -75,7 +75,7 @@ class CsvTable:
     has_names: bool
     delimiter: str
     skipped_lines: int  # before the first row of numbers
-    kinds: tuple[str, ...]  # of the columns, as `TableFile.kind` says them
+    kinds: tuple[str, ...]  # of the columns, as `Table.kind` says them
     is_empty: bool  # no rows
     # The numbers of the first row are 0, 1, 2 and so on, as in the header that pandas writes of columns without names.
     counts_columns: bool
@@ -128,7 +128,7 @@ class CsvTable:
         return
 
     def kind(self, column: str) -> str:
-        """Return what a column holds, as far as its first rows tell; see `TableFile.kind`."""
+        """Return what a column holds, as far as its first rows tell; see `Table.kind`."""
         return self.kinds[self.names.index(column)]
 
     def width(self, column: str) -> int:
@@ -142,7 +142,7 @@ class CsvTable:
         return _BLOCK_COPIES * _BLOCK_BYTES
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns``; see `TableFile.read`."""
+        """Yield the named ``columns``; see `Table.read`."""
         try:
             with _reading(self.path):
                 yield from self._read(columns)
@@ -286,7 +286,7 @@ def _is_number(text: str) -> bool:
 
 
 def _is_data(fields: Sequence[str]) -> bool:
-    """Whether the first line of a table is a row of it, and not its header. Pure."""
+    """True if the first line of a table is a row of it, and not its header. Pure."""
     if _starts_whole(fields):
         return True
     # The header of a pandas table without names: nothing over the index, and the numbers of the columns.
@@ -354,7 +354,7 @@ def _starts_whole(fields: Sequence[str]) -> bool:
 
 
 def _kind(fields: Sequence[str]) -> str:
-    """Return what the first fields of a column are; see `TableFile.kind`. Pure."""
+    """Return what the first fields of a column are; see `Table.kind`. Pure."""
     given = [field.strip() for field in fields if field.strip().lower() not in MISSING]
     if not given:
         return "empty"

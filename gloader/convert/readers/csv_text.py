@@ -70,7 +70,7 @@ def lines_of(file: IO[str], path: Path) -> Iterator[tuple[int, str]]:
 
 
 def is_comment(line: str) -> bool:
-    """Whether a line is blank or a comment. Pure."""
+    """True if a line is blank or a comment. Pure."""
     # A row of a table with tabs may have nothing but them.
     return not line.strip(" \n") or line.lstrip().startswith(COMMENTS)
 

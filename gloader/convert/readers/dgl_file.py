@@ -241,14 +241,16 @@ class DglFile:
                 raise data.damaged(
                     8, f"it has version {version} and graphs of kind {kind}, which DGL never wrote"
                 )
-            found = _Reader(data, path).version_2() if version == 2 else _Reader(data, path).version_1()
+            found = (
+                _GraphReader(data, path).version_2() if version == 2 else _GraphReader(data, path).version_1()
+            )
             if data.position != data.num_bytes:
                 raise data.damaged(data.position, f"{data.num_bytes - data.position} bytes follow its end")
         return found
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether it has one type of nodes and one of edges."""
+        """True if it has one type of nodes and one of edges."""
         return len(self.num_nodes) == len(self.relations) == 1
 
     def small_columns(self) -> dict[str, NDArray[Any]]:
@@ -258,7 +260,7 @@ class DglFile:
         return {name: each.load() for name, each in columns.items() if each.shape in ((count,), (count, 1))}
 
 
-class _Reader:
+class _GraphReader:
     def __init__(self, data: DglBytes, path: Path) -> None:
         self._data = data
         self._path = path

@@ -87,7 +87,7 @@ class PairEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.weight is not None
 
     @property
@@ -168,7 +168,7 @@ class CscEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.weight is not None
 
     @property

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import TableFile, Told
+    from gloader.convert.readers.table_streams import Table, Told
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 
@@ -35,7 +35,7 @@ _MIN_COUNTED = 3
 
 
 def node_features(
-    table: TableFile, *, budget_bytes: int, told: Told, has_labels: bool = False
+    table: Table, *, budget_bytes: int, told: Told, has_labels: bool = False
 ) -> tuple[FeatureStream, IdArray | None]:
     """Return the feature rows of a table of nodes, as they lie in it, and the node of each.
 
@@ -101,7 +101,7 @@ def node_features(
     return rows, ids
 
 
-def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
+def node_labels(table: Table, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
     """Return the labels (N,) of a table of nodes as float64, not checked: the only column of numbers, or ``label``.
 
     A table that is joined by ids may leave nodes out; their labels are NaN.
@@ -157,7 +157,7 @@ def node_labels(table: TableFile, *, num_nodes: int, budget_bytes: int, told: To
     return placed
 
 
-def _label_column(table: TableFile) -> str:
+def _label_column(table: Table) -> str:
     """Return the column of labels: the only one of numbers, or the one that is named so; SourceError: there is none."""
     column = id_column(table)
     held = [name for name in table.names if name != column and name not in table.index]
@@ -179,7 +179,7 @@ def _label_column(table: TableFile) -> str:
     )
 
 
-def id_column(table: TableFile) -> str | None:
+def id_column(table: Table) -> str | None:
     """Return the column of a table of nodes that holds their ids, or else its index; None: its rows are in order. Pure.
 
     Raises
@@ -206,7 +206,7 @@ def id_column(table: TableFile) -> str | None:
 
 
 def read_ids(
-    table: TableFile, column: str | None, *, num_rows: int, num_nodes: int, budget_bytes: int
+    table: Table, column: str | None, *, num_rows: int, num_nodes: int, budget_bytes: int
 ) -> IdArray | None:
     """Return the id (n,) of the node of each row; None: row i is node i.
 
@@ -252,12 +252,12 @@ def read_ids(
     return None if np.array_equal(ids, np.arange(num_rows)) else ids
 
 
-def described(table: TableFile, columns: tuple[str, ...]) -> str:
+def described(table: Table, columns: tuple[str, ...]) -> str:
     """Return columns with what they hold, for messages. Pure."""
     return _some([f"{name} ({table.kind(name)})" for name in columns])
 
 
-def _ids(table: TableFile, column: str | None) -> Iterator[IdArray]:
+def _ids(table: Table, column: str | None) -> Iterator[IdArray]:
     if column is None:
         yield np.array(table.row_ids, np.int64)
         return
@@ -266,7 +266,7 @@ def _ids(table: TableFile, column: str | None) -> Iterator[IdArray]:
         yield part.astype(np.int64, copy=False)
 
 
-def _column(table: TableFile, column: str, num_nodes: int) -> Iterator[NDArray[np.generic]]:
+def _column(table: Table, column: str, num_nodes: int) -> Iterator[NDArray[np.generic]]:
     done = 0
     for (part,) in table.read({column: "float64"}, error=SourceError):
         yield part.astype(np.float64, copy=False)
@@ -275,7 +275,7 @@ def _column(table: TableFile, column: str, num_nodes: int) -> Iterator[NDArray[n
             return
 
 
-def _refuse_counting(table: TableFile, column: str, num_rows: int) -> None:
+def _refuse_counting(table: Table, column: str, num_rows: int) -> None:
     """Refuse a first column, of a name that says nothing, that counts the rows: it is their ids, and no feature."""
     if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return

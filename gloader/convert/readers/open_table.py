@@ -18,7 +18,7 @@ from gloader.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gloader.convert.readers.table_streams import Columns, Number, TableError, TableFile
+    from gloader.convert.readers.table_streams import Columns, Number, Table, TableError
 
 
 # Marks beside the parts, of the program that wrote them: ``_SUCCESS``, ``.part-00000.crc``.
@@ -68,7 +68,7 @@ def _in_order(path: Path) -> list[str | int]:
 
 
 def is_pattern(path: Path) -> bool:
-    """Whether the last part of ``path`` is a pattern of names, such as ``edges-*.csv``. Pure."""
+    """True if the last part of ``path`` is a pattern of names, such as ``edges-*.csv``. Pure."""
     return any(mark in path.name for mark in _PATTERN)
 
 
@@ -77,10 +77,10 @@ class PartedTable:
     """A table in several files of the same columns, whose rows follow each other in the order of their names."""
 
     path: Path  # folder or pattern
-    parts: tuple[TableFile, ...]  # at least one
+    parts: tuple[Table, ...]  # at least one
 
     @classmethod
-    def of(cls, path: Path, parts: Sequence[TableFile]) -> PartedTable:
+    def of(cls, path: Path, parts: Sequence[Table]) -> PartedTable:
         """Check that the parts have the same columns; empty files are left out.
 
         Raises
@@ -120,7 +120,7 @@ class PartedTable:
 
     @property
     def has_names(self) -> bool:
-        """Whether the names are the files'."""
+        """True if the names are the files'."""
         return self.parts[0].has_names
 
     @property
@@ -135,7 +135,7 @@ class PartedTable:
 
     @property
     def counts_columns(self) -> bool:
-        """Whether the first row of a part is 0, 1, 2 and so on."""
+        """True if the first row of a part is 0, 1, 2 and so on."""
         return any(part.counts_columns for part in self.parts)
 
     @property
@@ -145,7 +145,7 @@ class PartedTable:
         return None if None in counts else sum(count or 0 for count in counts)
 
     def kind(self, column: str) -> str:
-        """Return what a column holds in the first part that tells; see `TableFile.kind`."""
+        """Return what a column holds in the first part that tells; see `Table.kind`."""
         kinds = [part.kind(column) for part in self.parts]
         known = [kind for kind in kinds if kind != "empty"]
         # Whole numbers in some parts and fractions in others are numbers.
@@ -165,12 +165,12 @@ class PartedTable:
         return sum(part.count_rows() for part in self.parts)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns`` of one part after another; see `TableFile.read`."""
+        """Yield the named ``columns`` of one part after another; see `Table.read`."""
         for part in self.parts:
             yield from part.read(columns, error=error)
 
 
-def _columns(table: TableFile) -> str:
+def _columns(table: Table) -> str:
     return listed(table.names) if table.has_names else f"{len(table.names)} columns without names"
 
 
@@ -204,13 +204,13 @@ _CURES = {
 
 
 def is_table(path: Path) -> bool:
-    """Whether ``path`` is a CSV (also .gz) or Parquet file by its name, or a folder or pattern of tables."""
+    """True if ``path`` is a CSV (also .gz) or Parquet file by its name, or a folder or pattern of tables."""
     if plain_suffix(path) in CSV_SUFFIXES | PARQUET_SUFFIXES:
         return True
     return path.is_dir() and any(is_table(part) for part in part_files(path) if not part.is_dir())
 
 
-def open_table(path: Path) -> TableFile:
+def open_table(path: Path) -> Table:
     """Open the CSV or Parquet file at ``path``, or the part files in a folder or of a pattern.
 
     Raises
@@ -224,7 +224,7 @@ def open_table(path: Path) -> TableFile:
     return PartedTable.of(path, [_open_file(file) for file in files])
 
 
-def _open_file(path: Path) -> TableFile:
+def _open_file(path: Path) -> Table:
     suffix = plain_suffix(path)
     if suffix in CSV_SUFFIXES:
         return CsvTable.open(path)

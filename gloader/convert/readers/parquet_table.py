@@ -47,8 +47,8 @@ class ParquetTable:
     path: Path
     names: tuple[str, ...]
     num_rows: int
-    kinds: tuple[str, ...] = ()  # of the columns, as `TableFile.kind` says them
-    widths: tuple[int, ...] = ()  # of the columns, as `TableFile.width` says them
+    kinds: tuple[str, ...] = ()  # of the columns, as `Table.kind` says them
+    widths: tuple[int, ...] = ()  # of the columns, as `Table.width` says them
     group_bytes: int = 0  # of all columns in a group of rows, unpacked
     index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
     row_ids: range | None = None  # such an index that counts and is no column; None: there is none
@@ -93,7 +93,7 @@ class ParquetTable:
         return self.num_rows
 
     def kind(self, column: str) -> str:
-        """Return what a column holds; see `TableFile.kind`."""
+        """Return what a column holds; see `Table.kind`."""
         return self.kinds[self.names.index(column)]
 
     def width(self, column: str) -> int:
@@ -105,7 +105,7 @@ class ParquetTable:
         return min(_PAGE_BYTES * sum(1 for _ in columns), 2 * self.group_bytes)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns``; see `TableFile.read`. Only integer columns can be read as int64."""
+        """Yield the named ``columns``; see `Table.read`. Only integer columns can be read as int64."""
         done = 0
         try:
             with open_parquet(self.path) as file:

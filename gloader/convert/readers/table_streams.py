@@ -43,7 +43,7 @@ Columns: TypeAlias = tuple[NDArray[Any], ...]
 NUMBER_KINDS: Final = frozenset({"integer", "number", "bool", "empty"})
 
 
-class TableFile(Protocol):
+class Table(Protocol):
     """Named columns of numbers, read as a stream. Every call of a method starts again at the first row."""
 
     @property
@@ -58,7 +58,7 @@ class TableFile(Protocol):
 
     @property
     def has_names(self) -> bool:
-        """Whether the names are the file's."""
+        """True if the names are the file's."""
         ...
 
     @property
@@ -73,7 +73,7 @@ class TableFile(Protocol):
 
     @property
     def counts_columns(self) -> bool:
-        """Whether the first row is 0, 1, 2 and so on: a row, or the header that pandas writes without names."""
+        """True if the first row is 0, 1, 2 and so on: a row, or the header that pandas writes without names."""
         ...
 
     @property
@@ -118,7 +118,7 @@ class TableFile(Protocol):
 class TableEdges:
     """The edges of a table: a row is an edge."""
 
-    table: TableFile
+    table: Table
     src: str  # column
     dst: str  # column
     weight: str | None = None  # column
@@ -129,7 +129,7 @@ class TableEdges:
     @classmethod
     def open(
         cls,
-        table: TableFile,
+        table: Table,
         *,
         src: str | None = None,
         dst: str | None = None,
@@ -189,12 +189,12 @@ class TableEdges:
 
     @property
     def has_weights(self) -> bool:
-        """Whether every chunk carries weights."""
+        """True if every chunk carries weights."""
         return self.weight is not None
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.time is not None
 
     @property
@@ -246,7 +246,7 @@ class TableEdges:
 class TableFeatures:
     """The feature rows of a table: a row is a node, or an edge, and a column is a feature."""
 
-    table: TableFile
+    table: Table
     num_rows: int
     columns: tuple[str, ...] | None = None  # None: all of them
     may_round: bool = False  # whole numbers that float32 does not hold are rounded, and not refused
@@ -352,19 +352,17 @@ def _joined(pieces: list[Columns]) -> Columns:
     )
 
 
-def is_number(table: TableFile, column: str) -> bool:
-    """Whether a column can be read as numbers, as far as the file tells. Pure."""
+def is_number(table: Table, column: str) -> bool:
+    """True if a column can be read as numbers, as far as the file tells. Pure."""
     return table.kind(column) in NUMBER_KINDS
 
 
-def is_feature(table: TableFile, column: str) -> bool:
-    """Whether a column can be features: numbers, or lists of numbers. Pure."""
+def is_feature(table: Table, column: str) -> bool:
+    """True if a column can be features: numbers, or lists of numbers. Pure."""
     return is_number(table, column) or table.kind(column).startswith(LISTS)
 
 
-def find_ends(
-    table: TableFile, src: str | None = None, dst: str | None = None, *, keys: str
-) -> tuple[str, str]:
+def find_ends(table: Table, src: str | None = None, dst: str | None = None, *, keys: str) -> tuple[str, str]:
     """Return the columns of a table of edges that are its sources and destinations. Pure.
 
     Parameters
@@ -420,7 +418,7 @@ class Told:
         """The columns that are not used, each with what it holds, and its file."""
         return tuple(text for column, text in self._seen.items() if column not in self._used)
 
-    def say(self, line: str, table: TableFile, used: Iterable[str | None]) -> None:
+    def say(self, line: str, table: Table, used: Iterable[str | None]) -> None:
         """Add what columns of ``table`` became: all those that are ``used``."""
         self.said.append(line)
         self._used.update((table.path, name) for name in used if name is not None)
@@ -430,6 +428,6 @@ class Told:
             self._seen[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
 
 
-def column_text(table: TableFile, name: str) -> str:
+def column_text(table: Table, name: str) -> str:
     """Return a column as people know it: by its name, or by its number from 1 where the file has no names. Pure."""
     return name if table.has_names else f"column {table.names.index(name) + 1}"

@@ -141,7 +141,7 @@ class _SplitRows:
 
     @property
     def has_times(self) -> bool:
-        """Whether every chunk carries times."""
+        """True if every chunk carries times."""
         return self.time_key is not None
 
     @property

@@ -139,7 +139,7 @@ _MAX_COUNT = 2**48
 
 
 def has_types(folder: Path) -> bool:
-    """Whether a folder of OGB's layout has several node types."""
+    """True if a folder of OGB's layout has several node types."""
     return (folder / "raw" / RELATION_FILE).is_file()
 
 

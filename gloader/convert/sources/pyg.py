@@ -38,7 +38,7 @@ _GLOBAL = "_global_store"
 
 
 def is_hetero(data: object) -> bool:
-    """Whether an object is a ``HeteroData``, or the dictionary of one. Pure."""
+    """True if an object is a ``HeteroData``, or the dictionary of one. Pure."""
     if isinstance(data, Mapping):
         return any(isinstance(key, tuple) for key in data)
     return type(data).__name__ == "HeteroData"

@@ -19,7 +19,7 @@ import numpy as np
 from gloader.cache import Trace, access_counts, decode_ids
 from gloader.cache.trace import NO_ROWS
 from gloader.convert.csc.external_csc import CscPiece
-from gloader.convert.node_order import RowOrder, by_falling_degree, order_of_communities
+from gloader.convert.node_order import NodeOrder, by_falling_degree, order_of_communities
 from gloader.convert.progress import NO_PROGRESS
 from gloader.core.loader_state import LoaderState
 from gloader.core.signals import run_together
@@ -89,14 +89,14 @@ def reordered_rows(
         return dataset.original_ids
     if name == "degree":
         degrees = access_counts(topology.sources.pieces(), topology.num_nodes)
-        return RowOrder.of(by_falling_degree(degrees)).new_ids
+        return NodeOrder.of(by_falling_degree(degrees)).new_ids
     if not isinstance(topology, CscGraph):
         raise ConfigError(
             f"order={name}: the edges have to be in memory for that, and there is too little of it here"
         )
     graph = _HeldLists(graph=topology)
     nodes = order_of_communities(graph, max_edges=max(topology.num_edges, 1), progress=NO_PROGRESS)
-    return RowOrder.of(nodes).new_ids
+    return NodeOrder.of(nodes).new_ids
 
 
 def _order_of(dataset: Dataset) -> str:

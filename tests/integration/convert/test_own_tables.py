@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gloader.cli.main import main
-from gloader.convert import node_order
+from gloader.convert.csc.spill import Spill
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.prepared_cache import prepared_path
@@ -355,9 +355,13 @@ def test_rows_are_moved_out_of_core_within_the_budget(folder, monkeypatch, order
     assert min(shares.range_rows for shares in plan.rows.values()) < len(rows)
     assert plan.memory_bytes <= budget
     dealt = []
-    monkeypatch.setattr(
-        node_order, "_deal_out", lambda *a, real=node_order._deal_out: (dealt.append(len(a[0])), real(*a))
-    )
+    real = Spill.deal_out
+
+    def counted(spill, rows, buckets):
+        dealt.append(len(rows))
+        real(spill, rows, buckets)
+
+    monkeypatch.setattr(Spill, "deal_out", counted)
     prepare(source, folder / "d", options)
     assert sum(dealt) == len(rows)
     held = Dataset.open("d").to_numpy()

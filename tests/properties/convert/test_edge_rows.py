@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gloader.convert import edge_rows, node_order
 from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.csc.edge_rules import EdgeEnds
+from gloader.convert.csc.spill import Spill
 from gloader.convert.edge_rows import FeaturedEdges, write_edges
 from gloader.convert.options import EdgeRules
 from gloader.convert.progress import NO_PROGRESS
@@ -127,10 +128,13 @@ def test_small_budgets_send_rows_and_places_through_files(tmp_path, monkeypatch)
         written.update(path.name for path in tmp_path.iterdir())
 
     monkeypatch.setattr(edge_rows.EdgeMoves, "deal_out", spying)
-    plain_collect = node_order._collect
-    monkeypatch.setattr(
-        node_order, "_collect", lambda path, *rest: written.add(path.name) or plain_collect(path, *rest)
-    )
+    plain_drop = Spill.drop
+
+    def watched(self, bucket):
+        written.update(path.name for path in tmp_path.iterdir())
+        plain_drop(self, bucket)
+
+    monkeypatch.setattr(Spill, "drop", watched)
     edges = [(number % 7, number % 5) for number in range(400)]
     sink = FeatureSink()
     write_edges(

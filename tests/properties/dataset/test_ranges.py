@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typed_sources import IN, WRITES, typed_graph
 
+import gloader.convert.csc.spill as spill_module
 import gloader.convert.edge_rows as edge_rows_module
-import gloader.convert.node_order as ordered_module
 import gloader.convert.prepare as prepare_module
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import prepare
@@ -163,7 +163,7 @@ def test_rows_put_in_order_on_the_disk_take_a_part_of_it_at_a_time(tmp_path, mon
         "plan_edge_rows",
         lambda *args, **how: replace(plan_edges(*args, **how), range_rows=100, range_edges=500),
     )
-    append = ordered_module.append_bytes
+    append = spill_module.append_bytes
     peaks: dict[str, int] = {}
 
     def counted(file, rows):
@@ -171,7 +171,7 @@ def test_rows_put_in_order_on_the_disk_take_a_part_of_it_at_a_time(tmp_path, mon
         now = sum(other.stat().st_size for other in file.parent.glob("rows-*"))
         peaks[current] = max(peaks.get(current, 0), now)
 
-    monkeypatch.setattr(ordered_module, "append_bytes", counted)
+    monkeypatch.setattr(spill_module, "append_bytes", counted)
     current = "copy"
     copy = linked(tmp_path / current, order="degree", edge_dtype="float16")
     assert peaks["copy"] == max(700 * 33 * 4, 3000 * 17 * 2)

@@ -137,7 +137,7 @@ def test_full_disk_is_a_typed_error_and_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(external_csc, "_MIN_CHUNK_EDGES", 4)
     monkeypatch.setattr(external_csc, "PIECE_BYTES", 64)
-    monkeypatch.setattr(spill.EdgeSpill, "_path", lambda _self, _bucket: tmp_path / "full")
+    monkeypatch.setattr(spill.Spill, "_path", lambda _self, _bucket: tmp_path / "full")
     (tmp_path / "full").symlink_to("/dev/full")
     with pytest.raises(StoreWriteError, match="No space left on device"):
         build([(0, 1)] * 500, 3, tmp_path, budget=1500)

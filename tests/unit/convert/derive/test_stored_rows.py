@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gloader.convert.stored_parts import StoredRows, stored_column
+from gloader.convert.stored_parts import StoredColumnRows, stored_column
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import SourceError
@@ -19,7 +19,7 @@ def test_stretches_of_a_column_are_read_before_it_is_committed(tmp_path, dtype, 
         with made.nodes("a").features(3, dtype) as column:
             column.append(values)
         stored = stored_column(column, dtype=dtype, num_rows=40, dim=3)
-        with StoredRows(stored) as rows:
+        with StoredColumnRows(stored) as rows:
             for start in (7, 20, 30):  # forwards, as stretches are
                 found = rows.read(start, start + 6, WANTED)
                 assert found.dtype == np.float32
@@ -30,7 +30,7 @@ def test_stretches_of_a_column_are_read_before_it_is_committed(tmp_path, dtype, 
 def test_a_column_that_became_shorter_is_an_error(tmp_path):
     np.save(tmp_path / "rows.npy", np.ones((4, 3), np.float32))
     column = stored_column_of(tmp_path / "rows.npy")
-    with StoredRows(column) as rows, pytest.raises(SourceError, match=r"rows\.npy is corrupt: it ends"):
+    with StoredColumnRows(column) as rows, pytest.raises(SourceError, match=r"rows\.npy is corrupt: it ends"):
         rows.read(2, 9, WANTED)
 
 

@@ -8,8 +8,8 @@ from gloader.convert import node_order
 from gloader.convert.csc import external_csc
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.node_order import (
+    NodeOrder,
     RenumberedEdges,
-    RowOrder,
     adopt_sources,
     community_order,
     count_sources,
@@ -164,7 +164,7 @@ def rows_of(rows, order, scratch, *, dtype="float32", range_rows=3, claimed=None
         features = type("Wrong", (), {"num_rows": claimed, "dim": rows.shape[1], "chunks": features.chunks})()
     return ordered_rows(
         features,
-        RowOrder.of(np.asarray(order)),
+        NodeOrder.of(np.asarray(order)),
         dtype=dtype,
         chunk_rows=2,
         range_rows=range_rows,
