@@ -272,7 +272,7 @@ def test_a_disk_that_fills_up_leaves_nothing(tmp_path, monkeypatch):
         return locate.LocatePlan(**{name: getattr(plan, name) for name in plan.__slots__} | {"held_bytes": 0})
 
     monkeypatch.setattr("gloader.convert.links.write_tables.plan_locate", spilling)
-    with pytest.raises(StoreWriteError, match=r"temporary data to .*by-destination-00000.rows failed"):
+    with pytest.raises(StoreWriteError, match=r"temporary data to .*by-destination-00000 failed"):
         run(tmp_path, ("train", file))
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["in", "t.parquet"]
 
