@@ -19,6 +19,7 @@ from gloader.ssd_store.format.manifest import (
     SEPARATOR,
     is_type_name,
 )
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
