@@ -1,6 +1,6 @@
-"""gloader: train graph neural networks on graphs whose features do not fit in memory.
+"""gloader: train graph neural networks on graphs with features that do not fit in memory.
 
-`Dataset` and the loaders are imported when first used, so that ``import gloader`` needs neither torch nor a GPU.
+`Dataset` and the loaders are imported at their first use, so that ``import gloader`` needs neither torch nor a GPU.
 """
 
 from importlib import import_module
@@ -41,7 +41,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name == "ray":  # a part of gloader, which imports Ray when it is used
+    if name == "ray":  # a part of gloader, which imports Ray at its use
         return import_module("gloader.ray")
     if name not in _HOMES:
         from gloader.core.near_names import missing_attribute

@@ -1,4 +1,4 @@
-"""`python -m gloader` is `gloader`, which says what to install where the packages of the command line are missing."""
+"""`python -m gloader` is `gloader`; without the command line's packages it names the command that installs them."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """Settings of a loader and of a training run, as frozen dataclasses, each explained once.
 
 The command line fills them (cyclopts turns fields into flags and the texts below them into help), ``config.yaml``
-records them, ``Loader(**keywords)`` builds them, and whoever needs one reads it from here.
+records them, ``Loader(**keywords)`` builds them, and all other code reads them from here.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class OptimConfig:
 @Parameter(name="*", group=Group("Training step", sort_key=3))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepConfig:
-    """What a step costs and how it rounds; never what is in a batch."""
+    """The cost and the precision of a step; never changes the content of a batch."""
 
     autocast: Autocast = "none"
     """Precision of the training steps: float32 (none), or bf16 where torch deems it safe; evaluation is in float32."""
@@ -131,7 +131,7 @@ class StepConfig:
 @Parameter(name="*", group=Group("Sampling", sort_key=4))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingSettings:
-    """What is in a batch. Together with the dataset, the seeds and the world size, these alone decide it."""
+    """The content of a batch. Together with the dataset, the seeds and the world size, these alone decide it."""
 
     fanouts: Annotated[AnyFanout, FIRST] = (15, 10, 5)
     """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all. Of a dataset
@@ -169,20 +169,20 @@ class SamplingSettings:
         Raises
         ------
         ConfigError
-            They are by relation, or of all relations together.
+            They are by relation, or over all relations together.
         """
         return checked_hops(self.fanouts)
 
     @property
     def is_temporal(self) -> bool:
-        """Whether seeds ask at a time."""
+        """True if seeds have query times."""
         return self.time_strategy != "none"
 
 
 @Parameter(name="*", group=Group("Memory", sort_key=5))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemorySettings:
-    """What is held in memory and on the spill disk; never changes what is in a batch."""
+    """The rows and edges in memory and on the spill disk; never changes the content of a batch."""
 
     memory_budget: Budget = None
     """Host memory for everything, such as 8GB, of all ranks of a machine together; Python and torch themselves come on
@@ -211,14 +211,14 @@ class MemorySettings:
     fastest, and what idle memory holds."""
 
     def cache_bytes(self, feature_bytes: int) -> int | None:
-        """Return the bytes of the host cache beside ``feature_bytes`` of features; None: what the budget leaves."""
+        """Return the bytes of the host cache for ``feature_bytes`` of features; None means the rest of the budget."""
         return int(self.cache * feature_bytes) if isinstance(self.cache, float) else self.cache
 
 
 @Parameter(name="*", group=Group("Reading", sort_key=6))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingSettings:
-    """How rows that are not cached are read from the SSD."""
+    """The reads of uncached rows from the SSD."""
 
     io_strategy: IoStrategy = "auto"
     """How: by each batch (direct), by one pass into memory (staged), by one pass into a pack on the disk (packed), or
@@ -234,9 +234,9 @@ class ReadingSettings:
 @Parameter(name="*", group=Group("Device", sort_key=7))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
-    """Where the batches are delivered, and what is held there."""
+    """The device that receives the batches, and its rows."""
 
-    # Not the flag --device, which says where a network is trained: that may be "auto", and is each rank's own GPU.
+    # Not the flag --device, which is a network's training device: that may be "auto", and is each rank's own GPU.
     device: Annotated[str, NOT_A_FLAG] = "cpu"
     """Device that the batches are delivered to."""
     device_cache: SizeOrAuto = "auto"
@@ -254,7 +254,7 @@ class DeviceSettings:
 @Parameter(name="*", group=Group("Several ranks", sort_key=8))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankSettings:
-    """The part of each step that this process loads, and with whom it shares a loader."""
+    """The part of each step that this process loads, and the ranks that share its loader."""
 
     sharing: Annotated[Sharing, Parameter(name="loader")] = "auto"
     """Several ranks: one loader for those of a machine (shared; auto does that), or one for each of them (private)."""
@@ -270,7 +270,7 @@ class RankSettings:
 @Parameter(name="*", group=Group("Stages", sort_key=9))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSettings:
-    """How the stages behind a loader work."""
+    """The work of the stages behind a loader."""
 
     threads: Count | None = None
     """Sampling threads. Default: one for each core of this process."""
@@ -290,7 +290,7 @@ class StageSettings:
 @Parameter(name="*", group=Group("Links", sort_key=10))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConfig:
-    """What is predicted with --task link, and how; other runs have no use for it."""
+    """The task of a run with --task link; other runs do not use it."""
 
     edges: str = "train"
     """Link table whose edges are trained on; --batch-size counts them."""
@@ -317,7 +317,7 @@ class LinkConfig:
 @Parameter(name="*", group=Group("Object store", sort_key=11))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectSettings:
-    """How a dataset at a URL (s3://, gs://, az://, https://, file://) comes here; never changes what is in a batch."""
+    """The transfer of a dataset at a URL (s3://, gs://, az://, https://, file://); never changes a batch."""
 
     mirror_dir: Path | None = None
     """Folder for mirrors of datasets at URLs, on an SSD. Default: mirrors below $GLOADER_HOME."""
@@ -335,7 +335,7 @@ class ObjectSettings:
 
     @property
     def price(self) -> ObjectPrice | None:
-        """The prices, None: none were given; ConfigError where they cannot be read."""
+        """The prices, or None; ConfigError if they are malformed."""
         return None if self.object_price is None else ObjectPrice.parse(self.object_price)
 
     @classmethod
@@ -349,12 +349,12 @@ class ObjectSettings:
         object_price: str | None = None,
         object_redirects: bool = False,
     ) -> Self:
-        """Return the settings that keywords of `gloader.Dataset.open` make; sizes may be text.
+        """Return the settings from keywords of `gloader.Dataset.open`; sizes may be text.
 
         Raises
         ------
         ConfigError
-            A value cannot be read, or is not allowed.
+            A value cannot be parsed, or is not allowed.
         """
         found = cls(
             mirror_dir=None if mirror_dir is None else Path(mirror_dir),
@@ -370,7 +370,7 @@ class ObjectSettings:
         return found
 
     def keywords(self) -> dict[str, Any]:
-        """Return the keywords of `gloader.Dataset.open` that make these settings."""
+        """Return the keywords of `gloader.Dataset.open` with these settings."""
         return {part.name: getattr(self, part.name) for part in fields(self)}
 
     def recorded(self) -> dict[str, Any]:
@@ -392,14 +392,14 @@ class LoaderSettings:
 
     @classmethod
     def of(cls, **keywords: Unpack[LoaderKeywords]) -> Self:
-        """Return the settings that keywords of `gloader.Loader` make; sizes may be text.
+        """Return the settings from keywords of `gloader.Loader`; sizes may be text.
 
         Raises
         ------
         TypeError
             There is no such keyword.
         ConfigError
-            A size cannot be read.
+            A size cannot be parsed.
         """
         values: dict[str, Any] = {**keywords}
         known = loader_defaults()
@@ -420,13 +420,13 @@ class LoaderSettings:
         return self.of(**merged)
 
     def keywords(self) -> LoaderKeywords:
-        """Return the keywords of `gloader.Loader` that make these settings."""
+        """Return the keywords of `gloader.Loader` with these settings."""
         groups = [getattr(self, group) for group in _GROUPS]
         values: Any = {part.name: getattr(group, part.name) for group in groups for part in fields(group)}
         return values
 
     def check(self) -> None:
-        """Raise ConfigError naming the first setting that is not allowed and that nobody further on checks."""
+        """Raise ConfigError naming the first invalid setting, among those without a later check."""
         require_choice("features", self.memory.features, get_args(Features))
         require_choice("topology", self.memory.topology, get_args(TopologyHome))
         require_choice("policy", self.memory.policy, get_args(Policy))
@@ -463,7 +463,7 @@ class LoaderSettings:
             )
 
     def recorded(self) -> dict[str, Any]:
-        """Return the section ``loader`` of ``config.yaml``: what is a flag, as plain values."""
+        """Return the section ``loader`` of ``config.yaml``: the settings with a flag, as plain values."""
         return {
             RECORDED_AS.get(name, name): _recorded(value)
             for name, value in self.keywords().items()
@@ -473,7 +473,7 @@ class LoaderSettings:
 
 _GROUPS: Final[Mapping[str, Any]] = {part.name: part.default for part in fields(LoaderSettings)}
 
-# Keys of config.yaml where they differ from the keywords: files of earlier versions have them, and are resumed.
+# Keys of config.yaml that differ from the keywords: files of earlier versions have them, and are resumed.
 RECORDED_AS: Final[Mapping[str, str]] = {
     "memory_budget": "memory_budget_bytes",
     "cache": "cache_bytes",
@@ -484,7 +484,7 @@ RECORDED_AS: Final[Mapping[str, str]] = {
 
 
 def require_window(window: object) -> None:
-    """Raise ConfigError where ``window`` is neither None nor a number of seconds from 1 to 2**63 - 1. Pure."""
+    """Raise ConfigError unless ``window`` is None or a number of seconds from 1 to 2**63 - 1. Pure."""
     if window is None:
         return
     if isinstance(window, bool) or not isinstance(window, Integral):
@@ -494,7 +494,7 @@ def require_window(window: object) -> None:
 
 
 class OptionalKeywords(TypedDict, total=False):
-    """Keywords of `gloader.Loader` that have a default, for type checkers: the fields of `LoaderSettings`."""
+    """Keywords of `gloader.Loader` with a default, for type checkers: the fields of `LoaderSettings`."""
 
     shuffle: bool
     drop_last: bool
@@ -535,7 +535,7 @@ class OptionalKeywords(TypedDict, total=False):
 
 
 class LoaderKeywords(OptionalKeywords, total=False):
-    """All keywords that settings are made of; `gloader.Loader` requires these two."""
+    """All keywords of the settings; `gloader.Loader` requires these two."""
 
     fanouts: FanoutsLike
     batch_size: int
@@ -584,7 +584,7 @@ def _read_named(name: str, value: Any) -> Any:
 
 
 def _read(name: str, value: Any) -> Any:
-    """Return ``value`` as the field ``name`` holds it."""
+    """Return ``value`` in the type of the field ``name``."""
     hint = _types()[name]
     if value is None:
         return None
@@ -595,7 +595,7 @@ def _read(name: str, value: Any) -> Any:
     if hint == SizeOrAuto:
         return parse_size_or_auto(value)
     if name == "fanouts":
-        # Lists are checked where samplers take them.
+        # Lists are checked by the samplers.
         return checked_fanouts(value) if isinstance(value, str | Mapping) else _held_fanouts(value)
     if name == "spill_dir":
         return Path(value)

@@ -1,6 +1,6 @@
 """Every error that gloader raises, on one page.
 
-Each message says what is wrong, which value, what is allowed and how to fix it. It carries the path, the byte
+Each message names the problem, the value, the allowed values and the remedy. It carries the path, the byte
 offset, the row or the batch, if there is one.
 """
 
@@ -9,7 +9,7 @@ class GloaderError(Exception):
     """Root of every error that gloader raises."""
 
 
-# --- what the user asked for ---------------------------------------------------------------------
+# --- wrong requests ------------------------------------------------------------------------------
 
 
 class ConfigError(GloaderError, ValueError):
@@ -17,10 +17,10 @@ class ConfigError(GloaderError, ValueError):
 
 
 class BudgetError(GloaderError):
-    """A memory, spill or disk budget is too small; the message says needed and allowed bytes.
+    """A memory, spill or disk budget is too small; the message names needed and allowed bytes.
 
-    ``short_bytes`` is how much more there has to be at least, as far as that is known; 0 where more is not known to
-    help. With ``advice`` so much more was tried, and is enough; ``cause`` is the message without it.
+    ``short_bytes`` is the least missing amount, as far as it is known; 0 if more memory may not help. With
+    ``advice`` this amount was tried, and is enough; ``cause`` is the message without the advice.
     """
 
     def __init__(self, message: str = "", *, short_bytes: int = 0, advice: str = "") -> None:
@@ -34,21 +34,21 @@ class MissingDependencyError(GloaderError, ImportError):
 
     @classmethod
     def of_extra(cls, need: str, extra: str) -> "MissingDependencyError":
-        """Return the error of a sentence ``need`` whose packages the optional dependencies ``extra`` bring."""
+        """Return the error with the sentence ``need`` for missing packages of the optional dependencies ``extra``."""
         return cls(f"{need}; install it in your clone of gloader with: {install_command(extra)}")
 
 
 class DglFeatureError(GloaderError, AttributeError):
-    """Something of DGL that `gloader.compat.dgl` does not have; the message says what takes its place."""
+    """A feature of DGL that `gloader.compat.dgl` lacks; the message names its replacement."""
 
 
 def install_command(extra: str) -> str:
     """Return the command that installs the optional dependencies ``extra``, run in a clone. Pure."""
-    # Nothing is published under gloader's name, and without the constraints another torch may come along.
+    # No package has gloader's name, and without the constraints another torch may be installed.
     return f"pip install -e '.[{extra}]' -c constraints.txt"
 
 
-# --- what the user gave us -----------------------------------------------------------------------
+# --- wrong input ---------------------------------------------------------------------------------
 
 
 class GraphError(GloaderError, ValueError):
@@ -76,14 +76,14 @@ class UnsafeArchiveError(GloaderError):
 
 
 class DownloadError(GloaderError):
-    """A download failed or its content is not what was expected; nothing was installed."""
+    """A download failed or has unexpected content; nothing was installed."""
 
 
 # --- stores and datasets on disk -----------------------------------------------------------------
 
 
 class StoreError(GloaderError):
-    """Root of everything that can be wrong with a store or dataset directory."""
+    """Root of all errors of a store or dataset directory."""
 
 
 class StoreOpenError(StoreError, OSError):
@@ -115,7 +115,7 @@ class StoreReadError(StoreError, OSError):
 
 
 class TruncatedStoreError(StoreError):
-    """A file is shorter than the commit record says."""
+    """A file is shorter than its size in the commit record."""
 
 
 class SpillError(StoreError, OSError):
@@ -127,7 +127,7 @@ class ChecksumError(StoreError):
 
 
 class RowNotHereError(StoreError):
-    """A row was asked for that is in another machine's part of a dataset; says which part, and what to do."""
+    """A requested row is in another machine's part of a dataset; the message names the part and the remedy."""
 
 
 class FormatError(StoreError, ValueError):
@@ -135,7 +135,7 @@ class FormatError(StoreError, ValueError):
 
 
 class VersionError(StoreError):
-    """A store was written by a version, or with a required feature, that this build does not know."""
+    """A store was written by an unknown version, or with an unknown required feature."""
 
 
 # --- while running -------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class ForkError(GloaderError):
 
 
 class NotPicklableError(GloaderError, TypeError):
-    """A loader was to be copied or sent to another process; a TypeError, as of whatever cannot be pickled."""
+    """A loader cannot be copied or sent to another process; a TypeError, as for all objects that cannot be pickled."""
 
 
 class ThreadStartError(GloaderError, RuntimeError):
@@ -174,7 +174,7 @@ class ThreadStartError(GloaderError, RuntimeError):
 
 
 class ChannelClosedError(GloaderError):
-    """A channel was closed while somebody waited on it; never leaves the pipeline."""
+    """A channel was closed during a wait on it; never leaves the pipeline."""
 
 
 class RankError(GloaderError):
@@ -182,27 +182,27 @@ class RankError(GloaderError):
 
 
 class MachineLeftError(RankError):
-    """The loop of another machine ended before this one's, so that no rows come from it; the message names it."""
+    """The loop of another machine ended before this one's, so it sends no rows any more; the message names it."""
 
 
 class RankSettingsError(RankError, ConfigError):
-    """Ranks were given different settings, datasets or seeds; the message names the first that differs."""
+    """Ranks have different settings, datasets or seeds; the message names the first different one."""
 
 
 class ReplayError(GloaderError):
-    """A recorded run cannot be replayed, or its replay explains too little of it to predict anything."""
+    """A recorded run cannot be replayed, or its replay explains too little of it for predictions."""
 
 
 class DivergedError(GloaderError, ArithmeticError):
-    """A loss, or what a network says of nodes or pairs, is no number; the message names the batch, or how many."""
+    """A loss, or a network's output for nodes or pairs, is not a number; the message names the batch, or the count."""
 
 
 class StallError(GloaderError):
     """A stage of the pipeline, or the pipeline as a whole, made no progress for ``stall_timeout_s``."""
 
 
-# --- what goes away ------------------------------------------------------------------------------
+# --- deprecation ---------------------------------------------------------------------------------
 
 
 class GloaderDeprecationWarning(DeprecationWarning):
-    """A public name that still works will go away two minor versions later; the message names what takes its place."""
+    """A public name that still works will be removed two minor versions later; the message names its replacement."""

@@ -27,11 +27,11 @@ _MAX_SHOWN: Final = 2  # items of a mapping; a graph may have hundreds of relati
 
 
 class ByShapes:
-    """A dataclass, made with ``repr=False``, that prints its fields by their shapes, without those that are None."""
+    """A dataclass, made with ``repr=False``, that prints the shapes of its fields, without those that are None."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # a slip is an error of mypy
+    if not TYPE_CHECKING:  # a misspelling is an error of mypy
 
         def __getattr__(self, name: str) -> Any:
             if hasattr(type(self), name):  # a property that raised this error: once more, for its own words
@@ -39,8 +39,8 @@ class ByShapes:
             raise AttributeError(f"a {type(self).__name__} has no {name!r}" + _advice(name, self))
 
     def __repr__(self) -> str:
-        """Return one line; a field that is computed when it is read first is not read for it."""
-        held = getattr(self, "__dict__", None)  # where such a field is kept
+        """Return one line; a field that is computed at its first read is not computed for it."""
+        held = getattr(self, "__dict__", None)  # the place of such fields
         parts = {
             each.name: getattr(self, each.name) if held is None else held[each.name]
             for each in fields(self)  # type: ignore[arg-type]  # of a dataclass
@@ -106,9 +106,7 @@ class RelationFanouts:
     ``len()`` is the number of hops.
     """
 
-    by_relation: tuple[
-        tuple[Relation | str, tuple[int, ...]], ...
-    ]  # `ANY_RELATION` in place of one: all others
+    by_relation: tuple[tuple[Relation | str, tuple[int, ...]], ...]  # `ANY_RELATION` stands for all others
 
     def __len__(self) -> int:
         """Return L."""
@@ -123,9 +121,9 @@ class RelationFanouts:
 
 @dataclass(frozen=True, slots=True)
 class CollectiveFanouts:
-    """Fan-outs of all relations together: a node draws among its in-edges of every relation, so many per hop.
+    """Fan-outs over all relations together: per hop, a node draws among its in-edges of every relation.
 
-    As OGB's scripts draw, which make one graph of all types. ``len()`` is the number of hops.
+    This is the draw of OGB's scripts, which merge all types into one graph. ``len()`` is the number of hops.
     """
 
     fanouts: tuple[int, ...]  # hop next to the seeds first
@@ -139,22 +137,22 @@ class CollectiveFanouts:
         return "collective:" + ",".join(map(str, self.fanouts))
 
 
-# Neighbours per node and hop, the hop next to the seeds first; a tuple: of each relation.
+# Neighbours per node and hop, the hop next to the seeds first; a tuple has them for each relation.
 Fanouts: TypeAlias = tuple[int, ...] | RelationFanouts | CollectiveFanouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkRows(ByShapes):
-    """Rows of a link table: edges that are predicted, of one relation."""
+    """Rows of a link table: predicted edges of one relation."""
 
     sources: IdArray  # (n,) ids within the source type
     destinations: IdArray  # (n,) ids within the destination type
-    positions: IdArray  # (n,) of the edge in its relation's ``indices``; `NO_EDGE`: it is not in the graph
-    # (n,) of the edge that leads back, in the ``indices`` of the table's reverse relation; `NO_EDGE`: there is none
+    positions: IdArray  # (n,) of the edge in its relation's ``indices``; `NO_EDGE` if it is not in the graph
+    # (n,) of the reverse edge, in the ``indices`` of the table's reverse relation; `NO_EDGE` without one
     reverses: IdArray
     labels: NDArray[Any] | None = None  # (n,) int64 or float32
     times: IdArray | None = None  # (n,) int64 seconds
-    negatives: IdArray | None = None  # (n, k) destinations that are given as wrong ones for each row
+    negatives: IdArray | None = None  # (n, k) given negative destinations of each row
 
 
 class LinkReader(Protocol):
@@ -162,17 +160,17 @@ class LinkReader(Protocol):
 
     @property
     def num_rows(self) -> int:
-        """Edges in the table."""
+        """Number of edges in the table."""
         ...
 
     @property
     def relation(self) -> Relation:
-        """The relation that the edges are of, or would be."""
+        """The relation of the edges, whether they are in the graph or not."""
         ...
 
     @property
     def reverse_relation(self) -> Relation | None:
-        """The relation whose edges lead back; None: there is none."""
+        """The relation with the reverse edges, or None."""
         ...
 
     def read(self, rows: IdArray, /) -> LinkRows:
@@ -182,26 +180,26 @@ class LinkReader(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Links(ByShapes):
-    """The pairs of a batch of links. Positives come first, then what was drawn beside them."""
+    """The pairs of a batch of links: positives first, then the drawn negatives."""
 
     # (P, 2) source and destination: positions among the batch's seeds, of the source and of the destination type
     pairs: LocalArray
-    labels: NDArray[Any]  # (P,) float32 1 and 0, or the table's own where no negatives are drawn
-    edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` of what was drawn
+    labels: NDArray[Any]  # (P,) float32 1 and 0; without negatives the table's own
+    edge_ids: IdArray  # (P,) rows of the link table; `NO_EDGE` for negatives
     num_positives: int
-    # (num_positives,) int64 seconds at which each positive asks, and what was drawn beside it; None: edges of all times
-    # are taken
+    # (num_positives,) int64 seconds, the query time of each positive and its negatives; None means that edges of all
+    # times are taken
     times: IdArray | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BatchSeeds(ByShapes):
-    """The seeds of a batch, and what is said of them: which edges no hop may take, and when each of them asks."""
+    """The seeds of a batch, with their excluded edges, query times and links."""
 
-    nodes: IdArray  # (B,) distinct, or with ``times`` any; of several types numbered through
-    excluded: tuple[IdArray, ...] = ()  # of each relation (X,) ascending positions; (): no edge of any
-    times: IdArray | None = None  # (B,) int64 seconds; None: edges of all times are taken
-    links: Links | None = None  # what is predicted of them; None: they are predicted themselves
+    nodes: IdArray  # (B,) distinct, or with ``times`` any; with several types in one numbering
+    excluded: tuple[IdArray, ...] = ()  # of each relation (X,) ascending positions; () without exclusion
+    times: IdArray | None = None  # (B,) int64 seconds; None means that edges of all times are taken
+    links: Links | None = None  # the links to predict; None if the seeds' own labels are predicted
 
 
 AnySeeds: TypeAlias = IdArray | BatchSeeds
@@ -217,7 +215,7 @@ class Block(ByShapes):
     """One hop of a sampled batch: a bipartite CSC graph from source to destination nodes, in local ids.
 
     The sources and the destinations of a block are prefixes of ``SampledBatch.nodes``; the destinations
-    are a prefix of the sources. In a `HeteroBatch` they are prefixes of the nodes of their types.
+    are a prefix of the sources. In a `HeteroBatch` they are prefixes of their types' nodes.
     """
 
     indptr: LocalArray  # (num_dst + 1,)
@@ -226,7 +224,7 @@ class Block(ByShapes):
     num_src: int
     num_dst: int
     edge_weight: NDArray[np.float32] | None = (
-        None  # (num_edges,) full-graph edges each stands for; None: all alike
+        None  # (num_edges,) number of full-graph edges that each represents; None: all alike
     )
 
     @property
@@ -240,16 +238,16 @@ class SampledBatch(ByShapes):
     """The topology of one mini-batch. ``blocks[0]`` is next to the input features, ``blocks[-1]`` to the seeds."""
 
     id: BatchId
-    # (U,) global ids, in first-seen order; nodes[:num_seeds] are the seeds. Unique, but of seeds that ask at a time of
-    # their own: each of them has nodes of its own.
+    # (U,) global ids, in first-seen order; nodes[:num_seeds] are the seeds. Unique, except for seeds with query times:
+    # each of these has its own nodes.
     nodes: IdArray
     num_seeds: int
-    blocks: tuple[Block, ...]  # L blocks; none where the batch was sampled on the compute device
-    on_device: SampledOnDevice | None = None  # has them there
-    links: Links | None = None  # what is predicted of the seeds, where it is not their own labels
-    # (U,) int32 the seed that each node was found for, where each seed has nodes of its own; None: they share them
+    blocks: tuple[Block, ...]  # L blocks; empty if the batch was sampled on the compute device
+    on_device: SampledOnDevice | None = None  # holds them there
+    links: Links | None = None  # the links to predict, if any
+    # (U,) int32 the seed of each node, if each seed has its own nodes; None if seeds share nodes
     trees: LocalArray | None = None
-    # (U,) of each node the in-edges that hops may take: before the time of its seed, not excluded; None: all of them
+    # (U,) number of in-edges that hops may take: before the seed's time, not excluded; None means all in-edges
     in_degrees: NDArray[np.float32] | None = None
 
     @property
@@ -273,17 +271,17 @@ class SampledBatch(ByShapes):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a node may be there more than once."""
+        """True if a node may occur more than once."""
         return self.trees is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeteroBatch(ByShapes):
-    """The topology of one mini-batch of a graph of several types: every type and relation is there, perhaps empty.
+    """The topology of one mini-batch over several types: every type and relation is present, perhaps empty.
 
-    Types and relations stand in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block
-    ``num_dst`` counts the nodes of the destination type that were known before the hop, ``num_src`` those of the source
-    type that were known after it: they are the same for all relations of that type.
+    Types and relations are in the order of the dataset's record. ``blocks[-1]`` is next to the seeds. In a block
+    ``num_dst`` counts the nodes of the destination type known before the hop, ``num_src`` those of the source
+    type known after it: they are the same for all relations of that type.
     """
 
     id: BatchId
@@ -314,7 +312,7 @@ class HeteroBatch(ByShapes):
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a node may be there more than once."""
+        """True if a node may occur more than once."""
         return self.trees is not None
 
     @property
@@ -330,7 +328,7 @@ class Sampler(Protocol):
     """Turns the seeds of a batch into its topology. Pure and thread-safe: equal arguments, equal batch."""
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); one that node loaders alone use need take no `BatchSeeds`."""
+        """Sample the neighbourhood of ``seeds`` (B,); a sampler for node loaders only need not take `BatchSeeds`."""
         ...
 
 
@@ -338,7 +336,7 @@ class HeteroSampler(Protocol):
     """Turns the seeds of a batch into its topology, of several types. Pure and thread-safe."""
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample the neighbourhood of ``seeds`` (B,), which are numbered through: first of their type + id."""
+        """Sample the neighbourhood of ``seeds`` (B,), numbered over all types: first number of their type + id."""
         ...
 
 
@@ -346,20 +344,20 @@ AnySampler: TypeAlias = Sampler | HeteroSampler
 
 
 class IdPortions(Protocol):
-    """The ascending positions that O owners want of a long array: what a sampler hands to a sweep. For one thread.
+    """The ascending positions that O owners need from a long array, passed from a sampler to a sweep. For one thread.
 
-    They come portion by portion, as there are too many to hold.
+    They come in portions, as there are too many to hold.
     """
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
-        """Move what is left of every owner's portion to the front of its row, and write its next positions behind it.
+        """Move the rest of every owner's portion to the front of its row, and write its next positions after it.
 
         Parameters
         ----------
-        ids : (O, W) int64, W of at least 1; those that are left of owner o are ``ids[o, taken[o] : ends[o]]``; written
-        taken : (O,) int64, columns that were used up; set to 0
-        ends : (O,) int64, columns that are filled; set anew
-        has_more : (O,) bool, whether positions follow that found no room; set anew
+        ids : (O, W) int64, W of at least 1; the rest of owner o is ``ids[o, taken[o] : ends[o]]``; written
+        taken : (O,) int64, number of used columns; set to 0
+        ends : (O,) int64, number of filled columns; set anew
+        has_more : (O,) bool, whether further positions had no room; set anew
         """
         ...
 
@@ -400,7 +398,7 @@ class FeatureSource(Protocol):
         ----------
         rows : (M,) ids in 0..N-1, in any order, repeats allowed
         out : (M, F), or (K, F) with ``at``; C-contiguous, of the stored dtype or float32, to which rows are converted
-        at : (M,) row of ``out`` for each of ``rows``; None: row i goes to ``out[i]``
+        at : (M,) row of ``out`` for each of ``rows``; None means that row i goes to ``out[i]``
         """
         ...
 
@@ -421,14 +419,14 @@ class CacheStep:
 
 
 class OnDemand:
-    """A field that takes a tensor, or a function that is called for it when it is read first."""
+    """A field that takes a tensor, or a function that returns one at the first read."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
     def __get__(self, instance: object | None, owner: type) -> torch.Tensor:
         if instance is None:
-            raise AttributeError(self._name)  # what tells a dataclass that the field has no default
+            raise AttributeError(self._name)  # shows a dataclass that the field has no default
         held = instance.__dict__
         found = held[self._name]
         if callable(found):
@@ -441,28 +439,26 @@ class OnDemand:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class DeviceBlock(ByShapes):
-    """A `Block` as tensors on the compute device, with what message passing needs."""
+    """A `Block` as tensors on the compute device, with the data for message passing."""
 
     indptr: torch.Tensor  # (num_dst + 1,) int32
     indices: torch.Tensor  # (num_edges,) int32, sources
-    # (num_edges,) int64, positions in the graph's ``indices``. Most models never look at them, and they would be half
-    # of what a batch moves beside its rows: they stay on the host, and come to the device when they are read first.
+    # (num_edges,) int64, positions in the graph's ``indices``. Few models use them, and they would be half of a batch's
+    # transfer without its rows: they stay on the host, and are copied to the device at the first read.
     edge_ids: OnDemand = OnDemand()
-    # (num_src,) float32, in-degree of each source: of the full graph, but for edges that no hop may take, see
-    # `SampledBatch.in_degrees`; (0,) in a block of a relation, whose sources have none
+    # (num_src,) float32, in-degree of each source in the full graph, without edges that no hop may take, see
+    # `SampledBatch.in_degrees`; (0,) in a block of a relation, whose sources have no degrees
     src_degree: torch.Tensor
     num_src: int
     num_dst: int
     edge_weight: torch.Tensor | None = (
-        None  # (num_edges,) float32, full-graph edges each stands for; None: all alike
+        None  # (num_edges,) float32, full-graph edges that each represents; None: all alike
     )
-    edge_x: torch.Tensor | None = (
-        None  # (num_edges, F_e) float32; None: edges have no features, or none were asked for
-    )
+    edge_x: torch.Tensor | None = None  # (num_edges, F_e) float32; None without edge features
 
     @property
     def edge_index(self) -> torch.Tensor:
-        """Source and destination of each edge, (2, num_edges) int64, as PyG's layers take them."""
+        """Source and destination of each edge, (2, num_edges) int64, in the form of PyG's layers."""
         num_edges = self.indices.shape[0]
         # Made of the block's own tensors, so that all of it stays on their device.
         indptr = self.indptr.long()
@@ -477,25 +473,25 @@ class Made(Protocol):
     """A point in a device's work; see `gloader.device.seam.Mark`."""
 
     def wait(self) -> None:
-        """Wait until the device got there."""
+        """Wait until the device reached it."""
         ...
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Make what this thread computes from now on wait for it, on the device, and keep the memory of ``tensors``."""
+        """Order this thread's later computations on the device after it, and keep the memory of ``tensors``."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledOnDevice:
-    """The topology of a batch that was sampled on the compute device, where it stays."""
+    """The topology of a batch that was sampled on the compute device, and stays there."""
 
     nodes: torch.Tensor  # (U,) int64
     src_degree: torch.Tensor  # (U,) float32, full-graph in-degree
     blocks: tuple[DeviceBlock, ...]  # L blocks
-    made: Made  # behind all of it
+    made: Made  # after all of it
 
     def tensors(self) -> tuple[torch.Tensor, ...]:
-        """Return everything that it is made of."""
+        """Return all of its tensors."""
         arrays = ((block.indptr, block.indices, block.edge_ids) for block in self.blocks)
         return (self.nodes, self.src_degree, *chain.from_iterable(arrays))
 
@@ -504,8 +500,8 @@ class SampledOnDevice:
 class ReadyBatch(ByShapes):
     """A mini-batch that is ready to compute on, on the compute device.
 
-    ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive. Where the
-    memory budget leaves room for one buffer alone, asking for the next batch empties ``x``.
+    ``x`` lives in a buffer of the loader's ring and keeps it as long as ``x`` or a view of it is alive. If the
+    memory budget has room for only one buffer, the request for the next batch empties ``x``.
     """
 
     id: BatchId
@@ -519,9 +515,9 @@ class ReadyBatch(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeteroReadyBatch(ByShapes):
-    """A mini-batch of a graph of several types, ready to compute on; every type and relation is there, perhaps empty.
+    """A mini-batch of a graph of several types, ready to compute on; every type and relation is present, perhaps empty.
 
-    The tensors of ``x`` lie in one buffer of the loader's ring, and keep it as long as one of them is alive.
+    The tensors of ``x`` lie in one buffer of the loader's ring, and keep it while one of them is alive.
     """
 
     id: BatchId
@@ -535,7 +531,7 @@ class HeteroReadyBatch(ByShapes):
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class LinkBatch(ByShapes):
-    """A mini-batch whose seeds are the ends of edges, ready to compute on."""
+    """A mini-batch of links, ready to compute on: its seeds are the ends of edges."""
 
     batch: ReadyBatch | HeteroReadyBatch  # its ``y`` is ``labels``
     # (P, 2) int64 source and destination: rows of the model's output for the seeds, of their types
@@ -551,5 +547,5 @@ class LinkBatch(ByShapes):
         return self.batch.id
 
 
-AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch  # what a network takes
-Delivered: TypeAlias = AnyReadyBatch | LinkBatch  # what a loader yields
+AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch  # input of a network
+Delivered: TypeAlias = AnyReadyBatch | LinkBatch  # output of a loader

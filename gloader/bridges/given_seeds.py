@@ -1,4 +1,4 @@
-"""Seeds that a loop of another library gives: nodes of several types, numbered through, and pairs with negatives.
+"""Seeds from the loop of another library: nodes of several types in one numbering, and pairs with negatives.
 
 The pairs need no link table: `GivenPairs` draws the negatives and finds the edges between the ends.
 """
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 
 
 def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdArray:
-    """Return the nodes (n,) of all types, in the graph's order of types: where their type begins, plus their id. Pure.
+    """Return the nodes (n,) of all types, in the graph's order: the first number of their type, plus their id. Pure.
 
     Raises
     ------
     SeedError
-        A type is unknown, or ids are no integers or none of nodes of their type.
+        A type is unknown, or ids are not integers or exceed the nodes of their type.
     """
     if unknown := [name for name in nodes if name not in graph.num_nodes]:
         raise SeedError(
@@ -55,7 +55,7 @@ def number_through(graph: HeteroGraph, nodes: Mapping[str, NDArray[Any]]) -> IdA
 
 
 GivenPairs: TypeAlias = (
-    "Mapping[Relation | None, NDArray[Any]]"  # (B, 2) of each relation; None: of the only one
+    "Mapping[Relation | None, NDArray[Any]]"  # (B, 2) of each relation; None for the only one
 )
 
 _ONLY = ("node", "to", "node")
@@ -76,14 +76,14 @@ def draw_beside(
     seed: int,
     epoch: int,
 ) -> tuple[IdArray, IdArray]:
-    """Return the pairs (P, 2) with their negatives behind them, and which of them (P,) each is, or is beside. Pure.
+    """Return the pairs (P, 2), followed by their negatives, and the positive (P,) that each belongs to. Pure.
 
-    The random key is a digest of the pairs, and ``epoch``.
+    The random key is a digest of the pairs and ``epoch``.
 
     Raises
     ------
     SeedError
-        An end is no node of the graph, or it has no such relation.
+        An end is not a node of the graph, or the graph has no such relation.
     ConfigError
         There are too many, or a strict negative does not exist.
     """
@@ -103,21 +103,21 @@ def edges_of_pairs(
     exclude: Exclude,
     reverse: Mapping[Relation, Relation],
 ) -> tuple[IdArray, ...]:
-    """Return the positions of each relation's edges between the ends of ``pairs``; () where there are none. Pure.
+    """Return the positions of each relation's edges between the ends of ``pairs``; () without any. Pure.
 
     Parameters
     ----------
-    graph : whose lists are looked through
+    graph : the searched graph
     pairs : by relation
-    exclude : "self", or "reverse" for the edges that lead back besides
-    reverse : of each relation the one that leads back; in a graph of one type itself
+    exclude : "self", or "reverse" to include the reverse edges
+    reverse : the reverse of each relation; in a graph of one type the relation itself
 
     Raises
     ------
     SeedError
-        An end is no node of the graph, or it has no such relation.
+        An end is not a node of the graph, or the graph has no such relation.
     ConfigError
-        ``reverse`` does not say what leads back.
+        ``reverse`` lacks a relation.
     """
     relations: list[Relation | None] = list(graph.relations) if isinstance(graph, HeteroGraph) else [None]
     topologies = tuple(graph.relations.values()) if isinstance(graph, HeteroGraph) else (graph,)
@@ -156,7 +156,7 @@ def _topology(graph: Topology | HeteroGraph, relation: Relation | None) -> Topol
 
 
 def _rows(graph: Topology, pairs: NDArray[Any], relation: Relation | None) -> LinkRows:
-    """Return ``pairs`` as rows of a link table, of which it is not known where they are in the graph."""
+    """Return ``pairs`` as rows of a link table, without their positions in the graph."""
     ends = []
     for end, (name, limit) in enumerate((("sources", graph.num_sources), ("destinations", graph.num_nodes))):
         ids = as_ids(np.ascontiguousarray(pairs[:, end]), noun=f"{name} of pairs", error=SeedError)

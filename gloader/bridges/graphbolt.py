@@ -1,6 +1,6 @@
 """gloader under GraphBolt's pipelines: features from the SSD, and our sampler. For DGL 2.1 and later.
 
-Importing this module imports DGL's GraphBolt, whose binaries exist for certain versions of torch only.
+Importing this module imports DGL's GraphBolt, whose binaries exist only for certain versions of torch.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ with quiet_dgl("gloader.adapters.graphbolt needs") as dgl:
 
 @near_keywords
 class StoreFeature(gb.Feature):
-    """A GraphBolt feature whose rows are in a store on the SSD. Read-only; thread-safe.
+    """A GraphBolt feature with rows in a store on the SSD. Read-only; thread-safe.
 
-    GraphBolt drives: what it will sample is unknown, so the cache decides batch by batch. Where GraphBolt reads
-    ahead (`read_async`, DGL 2.4 and later), one thread of this feature does it, until `close`.
+    GraphBolt drives: future samples are unknown, so the cache decides batch by batch. If GraphBolt reads
+    ahead (`read_async`, DGL 2.4 and later), one thread of this feature reads, until `close`.
 
     Parameters
     ----------
@@ -76,15 +76,15 @@ class StoreFeature(gb.Feature):
         return torch.from_numpy(self.rows.gather(ids.cpu().numpy())).to(ids.device)
 
     def read_async(self, ids: torch.Tensor) -> Iterator[_Pending]:
-        """Yield, once, what waits for the rows of ``ids`` (M,); ForkError in a forked child."""
-        self.rows.require_own_process()  # its thread would not be there
-        # Made in the process that reads, after DGL forked its workers.
+        """Yield one pending read of the rows of ``ids`` (M,); ForkError in a forked child."""
+        self.rows.require_own_process()  # its thread does not exist there
+        # Made in the reading process, after DGL forked its workers.
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, "gloader-graphbolt")
         yield _Pending(self._pool.submit(self.read, ids))
 
     def read_async_num_stages(self, ids_device: torch.device) -> int:  # noqa: ARG002 - one on every device
-        """Return how often `read_async` yields."""
+        """Return the number of yields of `read_async`."""
         return 1
 
     def size(self) -> torch.Size:
@@ -96,11 +96,11 @@ class StoreFeature(gb.Feature):
         return self.rows.source.num_rows
 
     def metadata(self) -> dict[str, Any]:
-        """Say what this is."""
+        """Return a description of the feature."""
         return {"backend": "gloader"}
 
     def update(self, value: torch.Tensor, ids: torch.Tensor | None = None) -> None:  # noqa: ARG002 - refused
-        """Refuse: a store is not written to after its creation.
+        """Refuse: a store is never written after its creation.
 
         Raises
         ------
@@ -117,13 +117,13 @@ class StoreFeature(gb.Feature):
 
 
 class _Pending:
-    """What GraphBolt waits on."""
+    """A pending read for GraphBolt."""
 
     def __init__(self, future: Future[torch.Tensor]) -> None:
         self._future = future
 
     def wait(self) -> torch.Tensor:
-        """Return the rows, or raise what reading them raised."""
+        """Return the rows, or raise the error of the read."""
         return self._future.result()
 
 
@@ -131,26 +131,26 @@ class _Pending:
 class BlockSampler(gb.SubgraphSampler):
     """Our neighbour sampling as a step of a GraphBolt pipeline: ``BlockSampler(datapipe, graph, [15, 10, 5])``.
 
-    GraphBolt does not say which batch it asks for, so a batch's random key is a digest of its seeds and of ``epoch``:
+    GraphBolt does not name the requested batch, so a batch's random key is a digest of its seeds and of ``epoch``:
     equal for any number of workers.
 
     Parameters
     ----------
-    datapipe : of minibatches with seeds; of a graph of several types with seeds by type
+    datapipe : minibatches with seeds; for a graph of several types with seeds by type
     graph : the topology, of one type or of several
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several types
-        also by relation, or of all together, see `gloader.HeteroLoader`
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. For a graph of several types
+        also by relation, or over all together, see `gloader.HeteroLoader`
     seed : any integer
-    epoch : any integer; draw others in another epoch
-    exclude : of minibatches of pairs, the edges that no hop may take: "none", "self" those between the ends of the
-        positives, "reverse" those that lead back, too. They are left out while picking, so that fan-outs stay full;
-        as GraphBolt does, all edges with the same ends are
-    reverse : of a graph of several types, the relation that leads back of each, as "a:rates:b" or a tuple
+    epoch : any integer; changes the draw
+    exclude : for minibatches of pairs, the edges that no hop may take: "none", "self" for those between the ends of the
+        positives, "reverse" to include the reverse edges. They are excluded during the draw, so fan-outs stay full.
+        As in GraphBolt, all edges with the same ends are excluded
+    reverse : for a graph of several types, the reverse relation of each, as "a:rates:b" or a tuple
 
     Raises
     ------
     ConfigError
-        As `gloader.samplers.make_hetero_sampler`; ``exclude`` is another word.
+        As `gloader.samplers.make_hetero_sampler`; ``exclude`` has another value.
     """
 
     def __init__(
@@ -181,15 +181,15 @@ class BlockSampler(gb.SubgraphSampler):
     def sample_subgraphs(self, seeds: Any, *_: Any, **__: Any) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
         """Sample the blocks of ``seeds`` (B,), or of those by type; returns the input nodes and a subgraph per hop.
 
-        Of a graph of several types every type and relation is there, perhaps empty; a relation is called
-        "source:name:destination", as GraphBolt has it.
+        For a graph of several types every type and relation is present, perhaps empty; relations have GraphBolt's
+        names, "source:name:destination".
 
         Raises
         ------
         SeedError
-            The seeds repeat, or are no nodes of the graph.
+            The seeds repeat, or are not nodes of the graph.
         ConfigError
-            The graph has several types, and the seeds come without; or the reverse.
+            The graph has several types, and the seeds have none; or the reverse.
         """
         if isinstance(seeds, Mapping) is (self._types is None):
             raise ConfigError(
@@ -229,23 +229,23 @@ class BlockSampler(gb.SubgraphSampler):
 class NegativeSampler(gb.MiniBatchTransformer):
     """Our negatives as a step of a GraphBolt pipeline: ``NegativeSampler(datapipe, graph, gloader.Uniform(5))``.
 
-    Takes minibatches of pairs, which item sets with ``names="seeds"`` of shape (N, 2) give, and does to them what
-    GraphBolt's ``sample_uniform_negative`` does: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool says
-    which they are, and ``indexes`` (P,) which of them a pair is, or is beside. A batch's random key is a digest of its
+    Takes minibatches of pairs, from item sets with ``names="seeds"`` and shape (N, 2), and transforms them like
+    GraphBolt's ``sample_uniform_negative``: ``seeds`` (P, 2) has the positives first, ``labels`` (P,) bool marks
+    them, and ``indexes`` (P,) is the positive that a pair belongs to. A batch's random key is a digest of its
     pairs and of ``epoch``.
 
     Parameters
     ----------
-    datapipe : of minibatches with pairs; of a graph of several types with pairs by relation
+    datapipe : minibatches with pairs; for a graph of several types with pairs by relation
     graph : the topology, of one type or of several
     negatives : `gloader.Uniform`, `gloader.Binary` or `gloader.InBatch`, or their text
     seed : any integer
-    epoch : any integer; draw others in another epoch
+    epoch : any integer; changes the draw
 
     Raises
     ------
     ConfigError
-        The negatives are none of these.
+        The negatives are of another kind.
     """
 
     def __init__(
@@ -275,7 +275,7 @@ class NegativeSampler(gb.MiniBatchTransformer):
         ConfigError
             It has no pairs.
         SeedError
-            An end is no node of the graph, or pairs are of a relation that it does not have.
+            An end is not a node of the graph, or the graph has no such relation.
         """
         given = positives_of(minibatch)
         drawn = {
@@ -305,7 +305,7 @@ class NegativeSampler(gb.MiniBatchTransformer):
 
 
 def positives_of(minibatch: Any) -> GivenPairs:
-    """Return the pairs (B, 2) of ``minibatch`` that are no negatives, by relation: None in a graph of one type.
+    """Return the positive pairs (B, 2) of ``minibatch``, by relation: None in a graph of one type.
 
     Raises
     ------
@@ -318,7 +318,7 @@ def positives_of(minibatch: Any) -> GivenPairs:
     for key, pairs in seeds.items() if typed else [(None, seeds)]:
         if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ConfigError('a minibatch has no pairs: give items of shape (N, 2) with names="seeds"')
-        # Where there are indexes, there are negatives already.
+        # With indexes, there are negatives already.
         is_one = ... if minibatch.indexes is None else (labels[key] if typed else labels) > 0
         found[None if key is None else _relation(key)] = pairs[is_one].cpu().numpy()
     return found
@@ -342,7 +342,7 @@ def _to_typed_subgraphs(batch: HeteroBatch) -> tuple[Any, list[gb.SampledSubgrap
     known = nodes_by_hop(batch.num_seeds, batch.blocks)
     subgraphs = []
     for depth, hop in enumerate(batch.blocks):
-        # The first is next to the features, and holds the nodes that are known after the last hop.
+        # The first is next to the features, and holds all nodes that the last hop knows.
         after = len(batch.blocks) - depth
         subgraphs.append(
             gb.SampledSubgraphImpl(

@@ -1,6 +1,6 @@
-"""A loader in the form that the loops of other libraries expect: the same batches, converted.
+"""A loader in the form that loops of other libraries expect: the same batches, converted.
 
-`nodes_by_hop` counts the nodes of each type hop by hop, as other libraries want them.
+`nodes_by_hop` counts the nodes of each type hop by hop, in the form of other libraries.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 def nodes_by_hop(
     num_seeds: Mapping[str, int], blocks: Sequence[Mapping[Relation, Block | DeviceBlock]]
 ) -> dict[str, list[int]]:
-    """Return for each type the (L + 1) nodes that are known before each hop, next to the seeds first, and after all.
+    """Return for each type the (L + 1) node counts before each hop, next to the seeds first, and after all hops.
 
-    The seeds of the type come first, and its nodes of the batch last. Pure.
+    The seeds of the type come first, and the total of the batch last. Pure.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def nodes_by_hop(
     """
     known = {name: [count] for name, count in num_seeds.items()}
     for hop in reversed(blocks):
-        # A type that no relation comes from gains no nodes.
+        # A type that is no relation's source gains no nodes.
         after = {source: block.num_src for (source, _, _), block in hop.items()}
         for name, counts in known.items():
             counts.append(after.get(name, counts[-1]))
@@ -57,34 +57,32 @@ T = TypeVar("T")
 class LoaderView(Generic[T]):
     """The batches of a loader, each passed through ``convert``; position, length and state are the loader's.
 
-    An epoch ends as soon as its last batch is handed out, not when the loop asks for one more: loops that count
-    (Lightning's) never ask. Starting another epoch ends the one before; its iterator then refuses to go on.
+    An epoch ends as soon as its last batch is handed out, not at a further request: loops that count
+    (Lightning's) make none. Starting another epoch ends the one before; its iterator then refuses to continue.
 
     `close` closes the loader; also a context manager.
 
     Parameters
     ----------
     loader : see `to_loader` and `to_link_loader`
-    convert : pure; from a batch to what the loop gets
-    is_owner : close the loader, too, when this is dropped without `close`, as data loaders commonly are
+    convert : pure; from a native batch to the loop's batch
+    is_owner : whether to close the loader when this is dropped without `close`, as data loaders commonly are
     """
 
-    _refused: ClassVar[
-        tuple[str, ...]
-    ] = ()  # keywords of other libraries that are refused with what to do instead
-    _renamed: ClassVar[tuple[str, ...]] = ()  # keywords of the loader that the class has by another name
+    _refused: ClassVar[tuple[str, ...]] = ()  # refused keywords of other libraries, with their replacements
+    _renamed: ClassVar[tuple[str, ...]] = ()  # keywords of the loader that have another name in the class
 
     def __init__(self, loader: Viewed, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
         self.loader = loader
         self._convert = convert
         if is_owner:
-            # Not at exit: threads that a loader would join may be gone by then.
+            # Not at exit: the loader's threads may be gone by then.
             weakref.finalize(self, loader.close).atexit = False
         # Weak, so that a loop that breaks out drops its epoch, which ends the epoch's threads.
         self._running: weakref.ref[_Epoch[T]] | None = None
 
     def __new__(cls, *_given: Any, **keywords: Any) -> Self:
-        """Refuse a keyword that is not there before Python misses the one that was meant."""
+        """Refuse an unknown keyword before Python reports a missing one, which it may be a misspelling of."""
         require_keywords(cls.__name__, keywords, cls._keywords())
         return super().__new__(cls)
 
@@ -102,21 +100,21 @@ class LoaderView(Generic[T]):
         return len(self.loader)
 
     def __repr__(self) -> str:
-        """Return the loader that is seen through this one, under this one's name."""
+        """Return the text of the loader, under the name of this class."""
         return f"{type(self).__name__}({repr(self.loader).partition('(')[2]}"
 
     def explain(self) -> str:
-        """Say what is held where, and how reading went; see `gloader.Loader.explain`."""
+        """Return the loader's explanation; see `gloader.Loader.explain`."""
         return self.loader.explain()
 
     def bottleneck(self) -> str:
-        """Say in a sentence what the running or the last epoch waited for; see `gloader.Loader.bottleneck`."""
+        """Return the loader's bottleneck as a sentence; see `gloader.Loader.bottleneck`."""
         return self.loader.bottleneck()
 
     def __iter__(self) -> Iterator[T]:
-        """Return the next epoch, or the rest of the one that `load_state_dict` points into.
+        """Return the next epoch, or the rest of the one at the position of `load_state_dict`.
 
-        Its first ``next`` starts it, and raises what ``iter`` of a `gloader.Loader` raises.
+        Its first ``next`` starts it, with the errors of ``iter`` of a `gloader.Loader`.
         """
         self._end_running()
         epoch = _Epoch(self, convert=self._convert)
@@ -128,7 +126,7 @@ class LoaderView(Generic[T]):
         return self.loader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at a position that `state_dict` returned; ends the epoch that is running."""
+        """Continue at a position from `state_dict`; ends the running epoch."""
         self._end_running()
         self.loader.load_state_dict(state)
 
@@ -153,14 +151,14 @@ class LoaderView(Generic[T]):
 
 
 class _Epoch(Iterator[T]):
-    """One epoch. It starts with its first batch: some loops make iterators that they never use."""
+    """One epoch. It starts with its first batch, since some loops make iterators that they never use."""
 
     def __init__(self, view: LoaderView[T], *, convert: Callable[[Any], T]) -> None:
         self._view = view  # kept, since dropping it may close its loader
         self._convert = convert
         self._batches: Iterator[Any] | None = None
         self._state: Literal["new", "running", "ended", "superseded"] = "new"
-        self._turn = threading.Lock()  # of the thread that takes a batch; threads may share an epoch
+        self._turn = threading.Lock()  # held by the thread that takes a batch; threads may share an epoch
         self._pid = os.getpid()
 
     def __next__(self) -> T:
@@ -178,32 +176,32 @@ class _Epoch(Iterator[T]):
         if (batches := self._batches) is None:
             raise StopIteration
         batch = next(batches)
-        # Loops that count batches never ask for the one after the last; without this the epoch would stay open.
+        # Loops that count batches never request one after the last; without this the epoch would stay open.
         if batch.id.index == len(self._view) - 1:
-            next(batches, None)  # the loader learns that the epoch is complete
+            next(batches, None)  # completes the epoch in the loader
             self._batches, self._state = None, "ended"
         return self._convert(batch)
 
     def supersede(self) -> None:
-        """End the epoch, by dropping the loader's iterator; unless it was at its end it refuses to go on."""
-        # Dropping the iterator ends its threads, whoever else still holds this epoch.
+        """End the epoch by dropping the loader's iterator; a later request raises, unless it was at its end."""
+        # Dropping the iterator ends its threads, even if others still reference this epoch.
         self._batches = None
         if self._state != "ended":
             self._state = "superseded"
 
 
 def at_most(batch_size: Any, num_seeds: int) -> Any:
-    """Return a batch no larger than an epoch, as other libraries have it; the loader refuses what is no number."""
+    """Return a batch size of at most an epoch, as in other libraries; the loader refuses other types."""
     return min(batch_size, max(num_seeds, 1)) if isinstance(batch_size, Integral) else batch_size
 
 
 def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLoader:
-    """Return ``loader``, or a loader built for the dataset it is: a `HeteroLoader` where it has several types.
+    """Return ``loader``, or a new loader for a dataset: a `HeteroLoader` if it has several types.
 
     Raises
     ------
     ConfigError
-        Settings are given for a loader that is built already, or ``loader`` is neither loader nor dataset.
+        Settings are given for an existing loader, or ``loader`` is neither loader nor dataset.
     GloaderError
         As `gloader.Loader`.
     """
@@ -219,12 +217,12 @@ def to_loader(loader: AnyLoader | Dataset, settings: Mapping[str, Any]) -> AnyLo
 
 
 def to_link_loader(loader: LinkLoader | Dataset, settings: Mapping[str, Any]) -> LinkLoader:
-    """Return ``loader``, or a loader of links built for the dataset it is.
+    """Return ``loader``, or a new link loader for a dataset.
 
     Raises
     ------
     ConfigError
-        Settings are given for a loader that is built already, or ``loader`` is neither loader nor dataset.
+        Settings are given for an existing loader, or ``loader`` is neither loader nor dataset.
     GloaderError
         As `gloader.LinkLoader`.
     """

@@ -1,4 +1,4 @@
-"""The run that torchrun starts, on the workers of Ray Train (`gloader.ray.train`)."""
+"""A run as of torchrun, on the workers of Ray Train (`gloader.ray.train`)."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ _PREFIX = "gloader-ray-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRun:
-    """What every worker is told."""
+    """The arguments of every worker."""
 
-    dataset: str  # a prepared folder with its whole path, the URL of one, or a source
+    dataset: str  # a prepared folder with its absolute path, the URL of one, or a source
     settings: TrainSettings
-    objects: ObjectSettings  # how a dataset at a URL is mirrored
+    objects: ObjectSettings  # settings of the mirror of a dataset at a URL
     device: str
 
 
 def run_worker(config: Mapping[str, Any]) -> dict[str, Any]:
     """Train as one rank of the process group that Ray Train made, and return the content of ``result.json``.
 
-    The run folder is this worker's own and goes with it. Ray is given that of the first worker at every checkpoint,
-    and once more with the result; and every worker begins with the last one that Ray was given, where there is one.
+    The run folder belongs to this worker and is removed with it. Ray receives the first worker's folder at every
+    checkpoint, and once more with the result. Every worker begins with Ray's last checkpoint, if there is one.
 
     Parameters
     ----------
@@ -83,10 +83,10 @@ def run_worker(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def figures_of(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return what Ray is told with ``checkpoint``. Pure.
+    """Return the figures for Ray with ``checkpoint``. Pure.
 
-    The figures of the epoch that it ends, as they are in ``metrics.jsonl``; in the middle of an epoch that and the
-    number of its batches that are behind it.
+    At the end of an epoch they are its figures in ``metrics.jsonl``; in the middle of an epoch its number and the
+    number of its finished batches.
     """
     progress = checkpoint.progress["progress"]
     epoch, batch = checkpoint.position
@@ -98,7 +98,7 @@ def figures_of(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _open(run: WorkerRun) -> Dataset:
-    """Return the dataset; of a source each machine prepares its own; collective."""
+    """Return the dataset; each machine prepares its own from a source; collective."""
     from gloader.dataset import Dataset
     from gloader.training.group import RankGroup
 
@@ -111,13 +111,13 @@ def _open(run: WorkerRun) -> Dataset:
 
 
 def _compile(dataset: Dataset, settings: TrainSettings) -> None:
-    """Compile kernels that this machine never had, in a process that gives the memory back that this takes."""
+    """Compile kernels that are new on this machine, in another process, which frees their memory."""
     links = settings.links if settings.task == "link" else None
     compile_first(dataset, settings.loader, says=_LOG.info, links=links)
 
 
 def _prepared(run: WorkerRun) -> str:
-    """Return where the dataset is, once it is there."""
+    """Return the path of the prepared dataset."""
     if is_url(run.dataset):
         return run.dataset
     budget = run.settings.loader.memory.memory_budget
@@ -143,7 +143,7 @@ __all__ = ["train"]
 
 _OBJECTS = tuple(field.name for field in fields(ObjectSettings))
 _PLACEMENTS = ("SPREAD", "STRICT_SPREAD", "PACK", "STRICT_PACK")
-# Of a Ray that is started here. By default it would keep 30% of the memory for objects, of which a run sends none.
+# For a Ray that is started here. Its default is 30% of the memory for objects, of which a run sends none.
 _OBJECT_STORE_BYTES: Final = 100_000_000
 _STATISTICS: Final = "RAY_USAGE_STATS_ENABLED"
 
@@ -161,17 +161,17 @@ def train(
     max_failures: int = 0,
     **settings: Any,
 ) -> Result:
-    """Train on the workers of a Ray cluster, and return what Ray Train says of the run.
+    """Train on the workers of a Ray cluster, and return Ray Train's result of the run.
 
     Each worker is a rank, as one of `torchrun ... -m gloader train`: the same batches, losses and checkpoints. Every
     epoch is reported to Ray with its figures and the run folder as its checkpoint, and so is the middle of an epoch
-    where ``checkpoint_every`` is given. After a lost worker Ray starts all of them again, and they go on from the
-    last checkpoint that was reported. So does a call with the ``storage_path`` and ``name`` of an earlier one.
+    if ``checkpoint_every`` is given. After a lost worker Ray starts all of them again, and they continue from the
+    last reported checkpoint. So does a call with the ``storage_path`` and ``name`` of an earlier one.
 
     ``result.checkpoint`` is the run folder (``config.yaml``, ``metrics.jsonl``, ``result.json`` and the weights, for
     ``gloader infer --checkpoint``), ``result.return_value`` the content of ``result.json``.
 
-    It uses the Ray that this process is connected to, else the cluster that ``RAY_ADDRESS`` or this machine has, else
+    It uses the Ray that this process is connected to, else the cluster of ``RAY_ADDRESS`` or of this machine, else
     one that it starts on this machine for the run, with a small object store and without usage statistics.
 
     Parameters
@@ -180,7 +180,7 @@ def train(
         for itself
     num_workers : ranks
     use_gpu : each worker has a GPU; otherwise all train on CPUs
-    resources_per_worker : what Ray reserves for each, such as ``{"CPU": 4}``; defaults to a CPU, and a GPU if asked for
+    resources_per_worker : reserved for each, such as ``{"CPU": 4}``; defaults to a CPU, and a GPU with ``use_gpu``
     placement_strategy : "SPREAD" over the machines, "PACK" onto few of them, or either with ``STRICT_`` before it
     storage_path : a folder that all machines see, or a URL that pyarrow writes to (``s3://``, ``gs://``); defaults to
         ~/ray_results, which does for a single machine
@@ -220,7 +220,7 @@ def train(
         return TorchTrainer(
             run_worker,
             train_loop_config={"run": run},
-            # gloo carries what is not on the GPUs: settings, figures.
+            # gloo carries data that is not on the GPUs: settings, figures.
             torch_config=TorchConfig(
                 backend="cpu:gloo,cuda:nccl" if use_gpu else "gloo",
                 timeout_s=int(group_timeout(checked.loader.stages.stall_timeout_s).total_seconds()),
@@ -235,7 +235,7 @@ def train(
                 name=name,
                 storage_path=None if storage_path is None else _absolute(storage_path),
                 failure_config=FailureConfig(max_failures=max_failures),
-                # A run folder goes on from its last checkpoint alone.
+                # A run folder is continued only from its last checkpoint.
                 checkpoint_config=CheckpointConfig(num_to_keep=1),
             ),
         ).fit()
@@ -250,7 +250,7 @@ def _require_ray() -> None:
 
 @contextmanager
 def _connected() -> Iterator[None]:
-    """Be connected to a Ray cluster inside the block: the one in use, else one that is found, else one of our own."""
+    """Connect to a Ray cluster inside the block: the one in use, else one that is found, else a new one."""
     import ray
 
     if ray.is_initialized():
@@ -270,7 +270,7 @@ def _start_ray() -> None:
     import ray
 
     asked = os.environ.get(_STATISTICS)
-    # Read by the processes that are started. Whoever asks for statistics has them.
+    # The started processes read it. A user's own setting is kept.
     os.environ.setdefault(_STATISTICS, "0")
     try:
         ray.init(address="local", object_store_memory=_OBJECT_STORE_BYTES, include_dashboard=False)
@@ -280,11 +280,11 @@ def _start_ray() -> None:
 
 
 def _checked(settings: TrainSettings, *, num_workers: object) -> TrainSettings:
-    """Return ``settings`` for workers, whose folder is not this process's; ConfigError where one is not allowed."""
+    """Return ``settings`` for workers, whose folder is not this process's; ConfigError for an invalid setting."""
     from gloader.training.replica import check_step
     from gloader.training.train_step import check_optim
 
-    # Ray also takes a range of workers: another number of ranks is another batch.
+    # Ray also accepts a range of workers, but another number of ranks changes the batches.
     if not isinstance(num_workers, int) or isinstance(num_workers, bool) or num_workers < 1:
         raise ConfigError(f"num_workers is {num_workers!r}; allowed: 1 or more")
     settings.loader.check()
@@ -295,7 +295,7 @@ def _checked(settings: TrainSettings, *, num_workers: object) -> TrainSettings:
 
 
 def _for_workers(dataset: str | os.PathLike[str]) -> str:
-    """Return ``dataset`` with its path made absolute: workers have another working folder."""
+    """Return ``dataset`` with an absolute path: workers have another working folder."""
     spec = os.fspath(dataset)
     return with_absolute_path(spec) if is_source(spec) else _absolute(spec)
 

@@ -1,4 +1,4 @@
-"""Feature rows for loops that gloader does not drive: any ids, at any time, through a host cache."""
+"""Feature rows for loops of other libraries: any ids, at any time, through a host cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NOTHING: Final = ReadStats(rows=0, requests=0, bytes_read=0)
 
 
 class CachedRows:
-    """The rows of a source with a cache in front whose policy decides batch by batch, since the future is unknown here.
+    """The rows of a source behind a cache whose policy decides batch by batch, since the future is unknown here.
 
     Thread-safe; calls take turns. Does not own the source.
 
@@ -80,12 +80,12 @@ class CachedRows:
         with self._lock:
             if len(unique) == len(ids):
                 return self._gather_unique(ids)
-            # The policy wants each row once: a repeat would count as a second use and fill a second slot.
+            # The policy needs each row once: a repeat would count as a second use and fill a second slot.
             return self._gather_unique(unique)[inverse]
 
     def require_own_process(self) -> None:
-        """Raise ForkError in a forked child of the process that made this."""
-        # A forked child has the locks of its parent, and half of what a thread of the parent may be doing to the cache.
+        """Raise ForkError in a forked child of the process that made this object."""
+        # A forked child has its parent's locks, and perhaps a half-finished change of the cache by one of its threads.
         if os.getpid() != self._pid:
             raise ForkError(
                 "features of a gloader store were asked for in a worker process; fetch them in the main one "
@@ -100,7 +100,7 @@ class CachedRows:
         step = self._policy.step(ids)
         try:
             read = self._slots.execute(step, ids, out, self.source)
-        # Slots may hold half of a batch, and the policy believes that they hold all of it: both start anew.
+        # Slots may hold half of a batch, while the policy assumes all of it: both are reset.
         except BaseException:
             self._slots.clear()
             self._policy = self._new_policy()

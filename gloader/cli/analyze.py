@@ -1,4 +1,4 @@
-"""`gloader analyze`: where an epoch of a recorded run went, and what it would take if something were different."""
+"""`gloader analyze`: the time of an epoch of a recorded run, by cause, and its predictions under changes."""
 
 import json
 from dataclasses import dataclass, replace
@@ -78,7 +78,7 @@ def analyze(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Files:
-    """What is written, all in one folder."""
+    """The output files, all in one folder."""
 
     figures: Path
     page: Path
@@ -86,7 +86,7 @@ class _Files:
 
     @classmethod
     def beside(cls, run: Path, out: Path | None) -> "_Files":
-        """Return the files of ``run`` in ``out``, which is made; before minutes of work that nothing came of."""
+        """Return the files of ``run`` in ``out``, which is made now: a failure comes before minutes of work."""
         from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target
 
         folder = out or (run if run.is_dir() else run.parent)
@@ -104,7 +104,7 @@ class _Files:
         return files
 
     def write(self, found: "Findings", screen: Screen) -> None:
-        """Write the figures and the page; say where it has no pictures."""
+        """Write the figures and the page; report missing pictures."""
         from gloader.lab.report.analysis_page import analysis_sections
         from gloader.lab.report.page import render_page
         from gloader.ssd_store.write.atomic_file import write_atomically

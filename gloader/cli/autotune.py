@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Group, Parameter
 from rich.table import Table
 
-from gloader.cli.ranks import Launch
+from gloader.cli.ranks import RankLaunch
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
 from gloader.cli.train import open_or_prepare
 from gloader.config import (
@@ -35,47 +35,47 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.lab.analyze.predictions import Predicts
-    from gloader.lab.analyze.trial import Autotuned, Extent, Trial
+    from gloader.lab.analyze.trial import Autotuned, RunExtent, Trial
 
 
 _SCRATCH_PREFIX = "gloader-autotune-"
-_MOST_S = 30.0  # that the recording may take; an epoch that is under way then ends where it is
+_MOST_S = 30.0  # of the recording; the epoch under way then ends early
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedRun:
-    """A recording, and all that it takes to train the same again."""
+    """A recording, and all facts needed to train the same again."""
 
-    name: str  # for people
+    name: str  # for the user
     predictor: "Predicts"
     dataset: "Dataset"
-    spec: str  # of the dataset, as a recipe has it
-    settings: TrainSettings  # with the memory budget that the run had
+    spec: str  # of the dataset, in a recipe's form
+    settings: TrainSettings  # with the memory budget of the run
     device: "torch.device"
-    extent: "Extent"  # of what is to be measured
+    extent: "RunExtent"  # of the measurements
 
     @property
     def unit(self) -> str:
-        """What its seconds are of."""
+        """The unit that its seconds are for."""
         taken, whole = self.extent.num_batches, self.predictor.recording.header.num_batches
         return "an epoch" if taken == whole else f"the first {taken:,} of {whole:,} batches"
 
 
 @contextmanager
 def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
-    """Have the run in a folder.
+    """Open the run in a folder.
 
     Raises
     ------
     ConfigError
-        There is no folder of a run with its settings, or it had several ranks.
+        There is no run folder with settings, or the run had several ranks.
     ReplayError
-        There is no recording, or its dataset is another one by now.
+        There is no recording, or its dataset has changed.
     """
     from gloader.lab.analyze.machines import RunMemory
     from gloader.lab.analyze.predict import open_run
     from gloader.lab.analyze.recorded_run import open_recorded_dataset, read_config
-    from gloader.lab.analyze.trial import Extent, warm_up
+    from gloader.lab.analyze.trial import RunExtent, warm_up
     from gloader.training.process import resolve_device
     from gloader.training.run_settings import read_train_settings
 
@@ -105,7 +105,7 @@ def recorded_run(run: Path, screen: Screen) -> Iterator[TunedRun]:
                 spec=dataset.location,
                 settings=settings,
                 device=device,
-                extent=Extent.of_recording(predictor.measured, predictor.base.work),
+                extent=RunExtent.of_recording(predictor.measured, predictor.base.work),
             )
 
 
@@ -119,16 +119,16 @@ def calibration_run(
     num_batches: int,
     objects: ObjectSettings,
 ) -> Iterator[TunedRun]:
-    """Have a run that is recorded first.
+    """Record a run first.
 
     Parameters
     ----------
     spec : of the dataset, as of `open_or_prepare`
     given : settings of the run
-    screen : shows what is done
+    screen : shows the progress
     device : "auto", or a torch device
-    num_batches : that are recorded, about
-    objects : how a dataset at a URL is mirrored
+    num_batches : about how many are recorded
+    objects : settings of the mirror of a dataset at a URL
 
     Raises
     ------
@@ -164,10 +164,10 @@ def calibration_run(
 
 def _record(
     dataset: "Dataset", given: TrainSettings, folder: Path, device: "torch.device", *, num_batches: int
-) -> "tuple[TrainSettings, Extent]":
-    """Record a few batches in ``folder``; return their settings, with the memory that they had, and how many."""
+) -> "tuple[TrainSettings, RunExtent]":
+    """Record a few batches in ``folder``; return their settings, with the memory budget, and their number."""
     from gloader.lab.analyze.predict import TRACE
-    from gloader.lab.analyze.trial import Extent, run_short, warm_up
+    from gloader.lab.analyze.trial import RunExtent, run_short, warm_up
     from gloader.training.run_folder import RunFolder
     from gloader.training.train import resolved_settings, run_config
 
@@ -179,11 +179,11 @@ def _record(
         dataset,
         settings,
         device=device,
-        extent=Extent.of_about(num_batches, epoch_batches=warm.epoch_batches),
+        extent=RunExtent.of_about(num_batches, epoch_batches=warm.epoch_batches),
         most_s=_MOST_S,
         trace=folder / TRACE,
     )
-    # A loader that knows its last epoch plans nothing behind it, and neither may whoever plans it again.
+    # A loader with a known last epoch plans nothing after it, and neither may a new plan of the run.
     short = replace(settings, optim=replace(settings.optim, epochs=taken.extent.num_epochs))
     RunFolder(folder).write_config(run_config(short, dataset))
     return settings, taken.extent
@@ -196,7 +196,7 @@ _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
 @Parameter(name="*", group=Group("Tuning", sort_key=0))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneFlags:
-    """What is tuned, how long that may take, and where the recipe goes."""
+    """Flags for the search, its duration, and the recipe."""
 
     dataset: str | None = None
     """Instead of RUN: a prepared folder, the URL of one, or a source of `gloader prepare`; a few batches are recorded
@@ -292,7 +292,7 @@ def autotune(  # noqa: PLR0913 - a run, or all that makes one
 
 
 def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned, float]":
-    """Return what was found and measured, and the seconds of the search."""
+    """Return the found and measured settings, and the seconds of the search."""
     from gloader.lab.analyze.autotune import tune
     from gloader.lab.analyze.trial import measure_best
 
@@ -314,12 +314,12 @@ def _tuned(tuned: TunedRun, screen: Screen, *, rounds: int) -> "tuple[Autotuned,
 
 
 def _require_one_process() -> None:
-    if Launch.from_environ().world_size > 1:
+    if RankLaunch.from_environ().world_size > 1:
         raise ConfigError("gloader autotune trains in one process; start it without torchrun")
 
 
 def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSettings) -> None:
-    """Raise ConfigError where nothing is to be tuned, or two things are."""
+    """Raise ConfigError unless exactly one run or dataset is given."""
     if run is None:
         if tuning.dataset is None:
             raise ConfigError("nothing is given to tune: give the folder of a recorded run, or --dataset")
@@ -332,7 +332,7 @@ def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSetting
 
 
 def _show(screen: Screen, tuned: TunedRun, found: "Autotuned", *, search_s: float) -> None:
-    """Write what was predicted and measured, and what is to be thought of it."""
+    """Write the predictions and measurements, and the verdict."""
     best, searched = found.best, found.tuned.searched
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column(tuned.unit, overflow="fold")
@@ -372,7 +372,7 @@ def _add_row(table: Table, name: str, trial: "Trial") -> None:
 
 
 def _remarks(tuned: TunedRun, found: "Autotuned") -> list[str]:
-    """Return what a recipe says of itself."""
+    """Return the comment lines of a recipe."""
     kept, before = found.kept, found.start
     took = (
         f"predicted {format_exact_seconds(kept.predicted_s)}, measured {format_exact_seconds(kept.seconds)}"

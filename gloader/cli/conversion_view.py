@@ -1,4 +1,4 @@
-"""Progress of a conversion, for people."""
+"""Progress of a conversion on the screen."""
 
 import time
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def format_amount(amount: float, unit: str) -> str:
 
 
 class _Rate(ProgressColumn):
-    """How much was done, and how fast."""
+    """The finished amount, and its rate."""
 
     def render(self, task: Task) -> Text:
         unit = str(task.fields["unit"])
@@ -45,7 +45,7 @@ class _BarView:
         self._bars.update(self._task, completed=done, total=total)
 
     def _finish(self) -> None:
-        # A step of unknown length is complete where it stopped.
+        # A step of unknown length is complete at its end.
         if self._step is not None:
             completed = self._bars.tasks[self._task].completed
             self._bars.update(self._task, total=completed)
@@ -73,14 +73,14 @@ class _LineView:
             # The last report of one step is the best known start of the next.
             self._step, self._started, self._compiled_s = step, self._last, self._last_compiled_s
         self._last, self._last_compiled_s = time.monotonic(), self._compile_seconds()
-        # The first conversion on a machine compiles kernels, which is no part of its pace.
+        # The first conversion on a machine compiles kernels, which does not count in its rate.
         compiled = min(self._last_compiled_s - self._compiled_s, self._last - self._started)
         elapsed = self._last - self._started - compiled
         rate = f", {format_amount(done / elapsed, unit)}/s" if elapsed > 1 else ""
         self._done = f"{format_amount(done, unit)} in {format_seconds(elapsed)}{rate}"
         if compiled > _TOLD_FROM_S:
             self._done += f", after {format_seconds(compiled)} of compiling kernels, once on a machine"
-        # The last line of a step is `finish`'s.
+        # `finish` writes the last line of a step.
         if done != total:
             share = f" ({100 * done / total:.0f}%)" if total else ""
             self._lines.say(f"{step}: {self._done}{share}")
@@ -94,7 +94,7 @@ class _LineView:
 
 @contextmanager
 def convert_view(screen: Screen) -> Iterator[PrepareProgress]:
-    """Show a conversion inside the block: bars on a terminal, lines elsewhere."""
+    """Show a conversion inside the block: bars on a terminal, otherwise lines."""
     # A log has no bars: moving text would fill it.
     if not screen.has_bars:
         lines = _LineView(screen)

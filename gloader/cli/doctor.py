@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 
-from gloader.cli.ranks import Launch
+from gloader.cli.ranks import RankLaunch
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
 from gloader.core.flag_values import SWITCH
 from gloader.core.paths import home_dir
 
 if TYPE_CHECKING:
-    from gloader.cli.machine_check import Finding
+    from gloader.cli.machine_check import MachineFinding
 
 _MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "problem": ("problem", "bold red")}
 
@@ -55,7 +55,7 @@ def _network(screen: Screen) -> int:
     """Show the network between the machines of a launch, on the first rank."""
     from gloader.cli.machine_check import network_findings, survey_launch, to_json, what_to_do
 
-    launch = Launch.from_environ()
+    launch = RankLaunch.from_environ()
     survey = survey_launch(launch)
     findings = network_findings(survey)
     if launch.is_first:
@@ -72,14 +72,14 @@ def _network(screen: Screen) -> int:
     return 1 if survey.advice.is_needed else 0
 
 
-def _show(screen: Screen, findings: "list[Finding]") -> bool:
+def _show(screen: Screen, findings: "list[MachineFinding]") -> bool:
     """Print a table of findings, unless the output is JSON; return whether there is no problem among them."""
     if not screen.is_json:
         screen.console.print(_table(findings))
     return all(finding.severity != "problem" for finding in findings)
 
 
-def _table(findings: "list[Finding]") -> Table:
+def _table(findings: "list[MachineFinding]") -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)

@@ -1,4 +1,4 @@
-"""Ends of a command: its exit status, and the one line that says why."""
+"""The end of a command: its exit status, and one line with the reason."""
 
 import re
 import signal
@@ -45,7 +45,7 @@ from gloader.errors import (
 # 128 + the number of the signal, as shells report it: SIGINT is 2, SIGTERM is 15.
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 130, 143
 
-# What the user can put right by giving something else; every other error is a failure of the run.
+# Errors that other input corrects; every other error is a failure of the run.
 _USAGE_ERRORS = (
     CycloptsError,
     BudgetError,
@@ -65,22 +65,22 @@ _USAGE_ERRORS = (
     VersionError,
 )
 _FEW_FLAGS = 10
-_MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # so cyclopts says it
+_MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # the wording of cyclopts
 # Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
 REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
 
 
 def exit_status(error: BaseException) -> int:
-    """Return the exit status that stands for ``error``. Pure."""
+    """Return the exit status for ``error``. Pure."""
     if isinstance(error, KeyboardInterrupt):
         return EXIT_INTERRUPT
     return EXIT_USAGE if isinstance(error, _USAGE_ERRORS) else EXIT_FAILURE
 
 
 def interruption_behind(error: BaseException) -> int | None:
-    """Return the exit status of the Ctrl-C or SIGTERM that was on its way when ``error`` hid it, else None. Pure.
+    """Return the exit status of a Ctrl-C or SIGTERM that ``error`` has hidden, else None. Pure.
 
-    Leaving a block that a signal cut short can raise something else: torch's `with device:` does.
+    Leaving a block after a signal can raise another error: torch's `with device:` does.
     """
     # An exception raised while another one passes keeps that one as its context.
     context: BaseException | None = error
@@ -94,12 +94,12 @@ def interruption_behind(error: BaseException) -> int | None:
 
 
 def describe(error: BaseException, command: App | None = None) -> str:
-    """Return what happened in one paragraph, with the notes that stages and ranks added. Pure.
+    """Return a paragraph about the error, with the notes that stages and ranks added. Pure.
 
     Parameters
     ----------
-    error : what ended a command
-    command : which one, whose flags are said where the library says keywords; None: no command was begun
+    error : the error that ended a command
+    command : the command, whose flags replace the library's keywords in the text; None before a command began
     """
     text = str(error)
     if isinstance(error, OSError) and error.strerror:
@@ -115,14 +115,14 @@ def describe(error: BaseException, command: App | None = None) -> str:
 
 
 def _ended(error: BaseException) -> str:
-    """Say what a signal left. Results are whole or absent, and a command that can go on says so in a note."""
+    """Return a text about the state after a signal. Results are whole or absent; a note names the way to continue."""
     word = "terminated" if interruption_behind(error) == EXIT_TERMINATED else "interrupted"
-    # The batch that a signal happened to find is nothing that failed.
+    # The batch at the time of the signal did not fail.
     return word + (_notes(error, but="in stage ") or ": no result was written; the same command starts again")
 
 
 def _keywords_of(command: App | None) -> set[str]:
-    """Return what the flags of a command are called in Python."""
+    """Return the Python names of a command's flags."""
     # A group of commands has no flags of its own.
     if command is None or command.default_command is None:
         return set()
@@ -141,7 +141,7 @@ def _notes(error: BaseException, *, but: str | None = None) -> str:
 
 
 def _of_words(error: CycloptsError) -> str:
-    """Say what is wrong with the words of a command, and what to type; most of it cyclopts says well."""
+    """Return the text for wrong words on the command line, with a correction; cyclopts has most of it."""
     words = error.root_input_tokens or []
     if "--resume" in words and isinstance(error, MissingArgumentError | UnusedCliTokensError):
         folder = words[words.index("--resume") + 1 :][:1]
@@ -179,7 +179,7 @@ def _command_of(error: CycloptsError) -> str:
 
 
 def _missing(error: MissingArgumentError) -> str:
-    """Say what a command needs, or which flag is misspelt; a flag that has no value is told by cyclopts."""
+    """Return the text for a missing argument or a misspelt flag; cyclopts reports a flag without a value."""
     text, command = str(error), _command_of(error)
     if misspelt := _MISSPELT.search(text):
         return f"{command} has no {misspelt['typed']}. Did you mean {misspelt['meant']}?"
@@ -189,7 +189,7 @@ def _missing(error: MissingArgumentError) -> str:
 
 
 def _left_over(words: list[str], unused: list[str]) -> str:
-    """Say of words that no flag took which flag they may belong to. Pure."""
+    """Return the text for words that no flag took, with the flag that they may belong to. Pure."""
     flags = [
         place for place, word in enumerate(words) if word.startswith("--") and unused[0] in words[place:]
     ]
@@ -206,7 +206,7 @@ def _left_over(words: list[str], unused: list[str]) -> str:
 
 
 def _flags_of(error: UnknownOptionError) -> str:
-    """Name the flags of a command that has few, or say where they are listed."""
+    """Return the flags of a command with few, or the command that lists them."""
     command = _command_of(error)
     names = [argument.name for argument in error.argument_collection if argument.name.startswith("--")]
     if len(names) > _FEW_FLAGS:
@@ -215,7 +215,7 @@ def _flags_of(error: UnknownOptionError) -> str:
 
 
 def _unknown_command(app: App, word: str) -> str:
-    """Name the commands there are, the nearest first; a flag of `gloader train` is told to be one."""
+    """Return the existing commands, the nearest first; a flag of `gloader train` is recognised. Pure."""
     commands = [name for name in app if not name.startswith("-")]
     flags = app["train"].assemble_argument_collection() if "train" in commands else ()
     if any(f"--{word}" in flag.names for flag in flags):
@@ -226,7 +226,7 @@ def _unknown_command(app: App, word: str) -> str:
 
 
 def report(error: BaseException, command: App | None = None) -> None:
-    """Write `error: ...` to stderr: what happened, see `describe`; of a signal, what is there and what to type."""
+    """Write `error: ...` to stderr, see `describe`; after a signal, the state and the next command."""
     console = make_console(stderr=True)
     text = describe(error, command) if isinstance(error, REPORTED_ERRORS) else _ended(error)
     console.print(cell("error: ", "bold red"), cell(text), sep="", soft_wrap=True)
@@ -240,7 +240,7 @@ def _terminate(_signal: int, _frame: FrameType | None) -> NoReturn:
 @contextmanager
 def termination_unwinds() -> Iterator[None]:
     """Turn SIGTERM into an orderly exit with status 143 inside the block."""
-    # Python lets the main thread alone set signal handlers; a command in another thread leaves them as they are.
+    # In Python only the main thread may set signal handlers; a command in another thread leaves them unchanged.
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -115,7 +115,7 @@ class FitFlags:
         )
 
     def run(self) -> TrainSettings:
-        """Return the settings of a run on the dataset; ConfigError where flags are of a graph without one."""
+        """Return the settings of a run on the dataset; ConfigError if flags describe a graph without one."""
         for flag, value in (("nodes", self.nodes), ("dtype", self.dtype), ("train-nodes", self.train_nodes)):
             if value is not None:
                 raise ConfigError(
@@ -133,7 +133,7 @@ class FitFlags:
         )
 
     def size(self) -> tuple[int, int, int]:
-        """Return nodes, edges and the width of a feature row; ConfigError where one is missing or no number."""
+        """Return nodes, edges and the width of a feature row; ConfigError if one is missing or not a number."""
         told = {"--nodes": self.nodes, "--edges": self.edges, "--features": self.features}
         if missing := [flag for flag, value in told.items() if value is None]:
             raise ConfigError(
@@ -188,7 +188,7 @@ def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> 
 def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[DatasetQuestion]":
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # imports torch, to know later what was taken beside it, as a run does
+    bare_bytes()  # imports torch, to measure later memory above it, as in a run
     from gloader.lab.analyze.dataset_fit import DatasetQuestion
 
     with open_or_prepare(spec, screen, memory_budget=None) as dataset:
@@ -196,7 +196,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 
 
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
-    """Answer by the size of a graph alone."""
+    """Answer from the size of a graph."""
     num_nodes, num_edges, feature_dim = flags.size()
     from gloader.lab.analyze.fit import FitQuestion, SizedGraph
 
@@ -231,7 +231,7 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
 
 
 def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit]") -> None:
-    """Show what does not depend on the budget, and a row for each."""
+    """Show the facts that do not depend on the budget, and a row for each budget."""
     if screen.is_json:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
@@ -245,7 +245,7 @@ def _show(screen: Screen, facts: Sequence[tuple[str, str]], found: "Sequence[Fit
 def _facts(
     question: "FitQuestion", least: int, least_to_prepare: int, dataset: int, scratch: int
 ) -> list[tuple[str, str]]:
-    """Return what does not depend on the budget."""
+    """Return the facts that do not depend on the budget."""
     data = question.dataset
     return [
         ("features", format_bytes(data.feature_bytes)),
@@ -259,7 +259,7 @@ def _facts(
 
 
 def _dataset_facts(question: "DatasetQuestion", least: "RunBudget") -> list[tuple[str, str]]:
-    """Return what does not depend on the budget, and who gets how much of the least."""
+    """Return the facts that do not depend on the budget, and the division of the least budget."""
     data, parts = question.dataset, _parts(least)
     learned = int(question.learned_share * least.model_bytes)
     rows = f", {format_bytes(learned)} of it learned rows of nodes without features" if learned else ""
@@ -299,7 +299,7 @@ def _batches(question: "Question") -> list[tuple[str, str]]:
 
 
 def _seeds(question: "FitQuestion") -> str:
-    """Return how many nodes an epoch trains on, and who said so."""
+    """Return the number of training nodes in an epoch, and its origin."""
     count = format_count(question.num_seeds)
     return count if question.knows_seeds else f"{count} (assumed: a hundredth of all; --train-nodes says it)"
 

@@ -1,4 +1,4 @@
-"""`gloader infer`: predictions of a trained model for every node, or what one of its layers makes of them."""
+"""`gloader infer`: predictions of a trained model for every node, or the output of one of its layers."""
 
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.progress import Progress
 
-from gloader.cli.ranks import Launch, joined_ranks, screen_of
+from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import memory_text
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, PacedLines, Screen
 from gloader.cli.train import open_or_prepare
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 _OBJECTS = ObjectSettings()
-_STALL_TIMEOUT_S = 300.0  # that machines wait for each other
+_STALL_TIMEOUT_S = 300.0  # of machines' waits for each other
 
 
 def infer(  # noqa: PLR0913 - each a flag
@@ -84,23 +84,23 @@ def infer(  # noqa: PLR0913 - each a flag
     from gloader.ssd_store.write.atomic_file import require_file_target
 
     screen = Screen.open(is_json=output.json)
-    # Before hours of work that nothing could be done with.
+    # Before hours of work with a useless result.
     require_file_target(out)
     remove_dead_spills()
     given = None if pairs is None else read_pairs(pairs)
     with open_or_prepare(dataset, screen, memory_budget=memory_budget, objects=objects) as opened:
         compile_first(opened, None, says=screen.say, memory_budget=memory_budget)
 
-        # After the kernels were compiled in other processes: torch beside them would be too much.
+        # After other processes compiled the kernels: torch besides them would take too much memory.
         from gloader.observe.peak_memory import PeakMemory, bare_bytes
         from gloader.plan.available import default_budget_bytes
 
-        bare_bytes()  # imports torch, to know later what was taken beside it
+        bare_bytes()  # imports torch, to measure later memory above it
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
         from gloader.training.run_inference import open_machine_rows
 
-        launch = Launch.from_environ()
+        launch = RankLaunch.from_environ()
         with (
             joined_ranks(launch, device="cpu", stall_timeout_s=_STALL_TIMEOUT_S) as group,
             ExitStack() as stores,
@@ -120,7 +120,7 @@ def infer(  # noqa: PLR0913 - each a flag
             def work() -> None:
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:
                     _Inference(dataset=opened, screen=screen, rows=rows, out=out, given=given).run(
-                        # Where training goes on is of no use here.
+                        # The position of training is of no use here.
                         replace(load_checkpoint(checkpoint), progress={}),
                         node_type=node_type,
                         layer=layer,
@@ -134,7 +134,7 @@ def infer(  # noqa: PLR0913 - each a flag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inference:
-    """What is predicted of a dataset, and where it is written."""
+    """The prediction, and its output file."""
 
     dataset: "Dataset"
     screen: Screen
@@ -152,7 +152,7 @@ class _Inference:
         device: "torch.device",
         peak: "PeakMemory",
     ) -> None:
-        """Predict, write, and say what was written."""
+        """Predict, write, and report the file."""
         from gloader.observe.peak_memory import peak_rss_bytes
         from gloader.training.model_spec import LinkSpec
         from gloader.training.predict import embed, embedded_type, predict, score_pairs
@@ -224,7 +224,7 @@ class _Inference:
 
 @contextmanager
 def _beside_code(memory_budget: int) -> "Iterator[int]":
-    """Give what a budget leaves beside the code of the run; a budget that is named within has room for both."""
+    """Yield the part of a budget without the run's code; budgets in errors from the block include both."""
     from gloader.observe.peak_memory import first_bytes
     from gloader.plan.too_small import advice, rounded_up
     from gloader.training.run_budget import prediction_code_bytes
@@ -234,7 +234,7 @@ def _beside_code(memory_budget: int) -> "Iterator[int]":
     try:
         yield left
     except BudgetError as error:
-        if str(error) == error.cause:  # which names none
+        if str(error) == error.cause:  # which names no budget
             raise
         enough = rounded_up(code + left + error.short_bytes)
         cause = f"the code of the run and its reserve take {format_bytes(code)} of the memory budget"
@@ -243,7 +243,7 @@ def _beside_code(memory_budget: int) -> "Iterator[int]":
 
 
 def read_pairs(path: Path) -> "IdArray":
-    """Return the pairs in a .npy file; ConfigError where it cannot be read as that."""
+    """Return the pairs in a .npy file; ConfigError if they cannot be read."""
     import numpy as np
 
     try:
@@ -254,7 +254,7 @@ def read_pairs(path: Path) -> "IdArray":
 
 
 def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = None) -> None:
-    """Write the rows of ``made`` as a float32 matrix to the file ``out``, which is whole or not there.
+    """Write the rows of ``made`` as a float32 matrix to the file ``out``, which is complete or absent.
 
     Raises
     ------
@@ -271,7 +271,7 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
     np.lib.format.write_array_header_1_0(header, {"descr": "<f4", "fortran_order": False, "shape": shape})
     num_bytes = header.tell() + 4 * made.num_nodes * made.width
 
-    # What cannot be computed fails with the first rows: before there is a folder or a draft.
+    # Impossible computations fail with the first rows: before a folder or a draft exists.
     first = list(islice(made.chunks, 1))
 
     def content() -> "Iterator[memoryview]":
@@ -285,7 +285,7 @@ def save_embeddings(out: Path, made: "Embeddings", *, os_io: "OsIO | None" = Non
 
 
 def save_predictions(out: Path, predicted: "NDArray[Any]", *, os_io: "OsIO | None" = None) -> None:
-    """Write ``predicted``, with a row for each node or pair, to the file ``out``, which is whole or not there.
+    """Write ``predicted``, with a row for each node or pair, to the file ``out``, which is complete or absent.
 
     Raises
     ------

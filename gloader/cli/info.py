@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from gloader.dataset.tables import EdgeTable, FeatureRows, NodeTable
 
 _OBJECTS = ObjectSettings()
-_SAID = frozenset({"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"})
+_OWN_LINES = frozenset(
+    {"name", "num_classes", "dataset_version", "node_types", "relations", "links", "receipt"}
+)
 
 
 def info(
@@ -50,9 +52,9 @@ def info(
 
 
 def summary(dataset: "Dataset") -> dict[str, object]:
-    """Return what is known about a dataset without reading its arrays. Pure."""
+    """Return the facts about a dataset that need no read of its arrays. Pure."""
     of_one: dict[str, object] = {}
-    if dataset.kind == "homogeneous":  # of several types, it stands with each
+    if dataset.kind == "homogeneous":  # with several types, each type has it
         has_weights = "edge_weight" in dataset.arrays
         of_one = {
             "feature_dim": dataset.feature_dim,
@@ -133,7 +135,7 @@ def _describe(dataset: "Dataset") -> dict[str, str]:
 
 
 def _labels(dataset: "Dataset", *, is_typed: bool) -> dict[str, str]:
-    if dataset.is_for_links_alone:  # its one class and its empty splits are of no node
+    if dataset.is_for_links_alone:  # its one class and its empty splits belong to no node
         return {"labels": "none"}
     splits = dataset.labelled.split_sizes
     return {
@@ -193,7 +195,7 @@ def _edge_features(table: "EdgeTable") -> str:
 
 def _links(table: "LinkTable", *, is_typed: bool) -> str:
     said = [f"{table.num_rows:,}" + (f" of {':'.join(table.relation)}" if is_typed else "")]
-    # Of what is held out none should be: messages pass along them.
+    # Held-out edges should not be in the graph: messages pass along them.
     leak = ", where a model sees what it is to predict" if table.in_graph and table.name != "train" else ""
     said += [f"{table.in_graph:,} of them in the graph{leak}"]
     said += [f"labels {table.label_dtype}"] if table.has_labels else []
@@ -205,7 +207,7 @@ def _links(table: "LinkTable", *, is_typed: bool) -> str:
 def _notes(metadata: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Yield the notes of the preparation as name and text; switches that are off are left out."""
     for name, value in metadata.items():
-        if name in _SAID:  # they have lines of their own
+        if name in _OWN_LINES:  # they have lines of their own
             continue
         if isinstance(value, Mapping):
             yield from _notes(value)

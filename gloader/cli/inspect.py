@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectFlags:
-    """Flags of the batches that are sampled."""
+    """Flags for the sampled batches."""
 
     fanout: Fanout = (15, 10, 5)
     """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all."""
@@ -53,7 +53,7 @@ _WAYS = ("direct", "merged", "full")
 
 
 def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
-    """Return what reading the edges of ``dataset`` takes for batches by ``flags``."""
+    """Return the cost of reading the edges of ``dataset`` for batches with ``flags``."""
     from contextlib import ExitStack
 
     from gloader.config import LoaderSettings
@@ -73,7 +73,7 @@ def read_topology(dataset: "Dataset", flags: "InspectFlags") -> "TopologyReads":
         fanouts=flags.fanout, batch_size=flags.batch_size, seed=flags.seed, spill_budget=flags.spill_budget
     )
     with ExitStack() as stack:
-        # With room for what passes bring, also where the edges would be held: the table shows every way.
+        # With room for the output of passes, even if the edges would be held: the table shows every way.
         spill = open_spill_folder(dataset, settings.changed(topology="sweep"), stack, budget_bytes=budget)
         # A quarter of the budget for the pages that are marked, a quarter for those that are read, half for the graph.
         topology = stack.enter_context(open_topology(dataset, max_bytes=budget // 2))
@@ -127,7 +127,7 @@ def show_topology(screen: Screen, reads: "TopologyReads", name: str) -> None:
 
 
 def _choice(reads: "TopologyReads") -> str:
-    """Return what a loader would do, as sentences. Pure."""
+    """Return a loader's choice as sentences. Pure."""
     home = {
         "ram": "A loader keeps the edges in memory",
         "sweep": "A loader reads the edges in sweeps",
@@ -174,7 +174,7 @@ def _reads(num_bytes: float, seconds: float) -> str:
 
 
 def _seconds(seconds: float) -> str:
-    """Return a duration; of parts of a pass, a few digits of milliseconds."""
+    """Return a duration; parts of a pass get a few digits of milliseconds."""
     return f"{1000 * seconds:.2f} ms" if seconds < 0.01 else format_seconds(seconds)
 
 
@@ -270,7 +270,7 @@ def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":
             seeds=dataset.train, num_nodes=dataset.num_nodes, batch_size=flags.batch_size, seed=flags.seed
         )
         sampler = NeighborSampler(topology, flags.fanout, seed=flags.seed)
-        # Epoch 0 is what a run would sample; epoch 1 is what it could presample to choose a static set from.
+        # A run would sample epoch 0; it could presample epoch 1 to choose a static set.
         trace, presampled = (
             sample_trace(
                 sampler, order, epoch=epoch, batches=flags.batches, threads=threads, budget_bytes=budget // 4
@@ -297,7 +297,7 @@ def _settings(flags: InspectFlags) -> dict[str, Any]:
 
 
 def _show(screen: Screen, inspection: "Inspection", name: str) -> None:
-    # First, since it is what a reader came for.
+    # First, since readers look for it.
     screen.say(
         f"The knee is at {format_bytes(inspection.knee_bytes)} ({inspection.knee_slots:,} rows, "
         f"{100 * inspection.knee_slots / max(inspection.num_nodes, 1):.1f}%): "
@@ -347,22 +347,22 @@ def _table(inspection: "Inspection", policies: list[str]) -> Table:
 
 
 def _heading(policy: str) -> str:
-    """Return two lines: the policy, and its variant where it has one. Pure."""
+    """Return two lines: the policy, and its variant, if any. Pure."""
     name, _, variant = policy.partition(", ")
-    # Beside the column of the same superbatches that are not reset, "S=64" would say nothing new.
+    # Next to the column of the same superbatches without reset, "S=64" would add no information.
     return f"{name}\n{variant.split()[-1]}" if variant else f"\n{name}"
 
 
 def _write(
     out: Path, name: str, report: dict[str, Any], screen: Screen, save: "Callable[[BytesIO], None]"
 ) -> None:
-    """Write ``name``.json, and ``name``.png where ``save`` can draw it."""
+    """Write ``name``.json, and ``name``.png if ``save`` can draw it."""
     from gloader.errors import MissingDependencyError
     from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
 
     make_output_folder(out)
     write_atomically(out / f"{name}.json", (json.dumps(report, indent=1) + "\n").encode())
-    # Without matplotlib the figures are still there, as JSON.
+    # Without matplotlib the figures still exist as JSON.
     try:
         picture = BytesIO()
         save(picture)

@@ -1,4 +1,4 @@
-"""Checks of `gloader doctor`: the machine, what it lacks, and the network between the machines of a launch."""
+"""Checks of `gloader doctor`: the machine, its problems, and the network between the machines of a launch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from gloader.core.units import format_bytes, format_count
 from gloader.errors import ConfigError, GloaderError, install_command
 
 if TYPE_CHECKING:
-    from gloader.cli.ranks import Launch
-    from gloader.distributed.network.interfaces import Card, Trial
+    from gloader.cli.ranks import RankLaunch
+    from gloader.distributed.network.interfaces import Card, NetworkTrial
     from gloader.distributed.network.survey import Survey
     from gloader.ssd_store.cost.device_profile import DeviceProfile
 
@@ -46,7 +46,7 @@ _CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class MachineFinding:
     """One fact about the machine. A problem makes gloader unusable; a note makes it slower or smaller."""
 
     name: str
@@ -55,7 +55,7 @@ class Finding:
     fix: str | None = None
 
 
-def diagnose(folder: Path) -> list[Finding]:
+def diagnose(folder: Path) -> list[MachineFinding]:
     """Return the findings of every check; probing the disk of ``folder`` takes two to three seconds."""
     return [
         *check_versions(),
@@ -68,28 +68,30 @@ def diagnose(folder: Path) -> list[Finding]:
     ]
 
 
-def check_versions() -> list[Finding]:
+def check_versions() -> list[MachineFinding]:
     """Return the versions of Python and of the packages that gloader needs or can use."""
     python = ".".join(map(str, sys.version_info[:3]))
     findings = [
-        Finding(name="python", value=python)
+        MachineFinding(name="python", value=python)
         if sys.version_info >= _MIN_PYTHON
-        else Finding(name="python", value=python, severity="problem", fix="install Python 3.11 or later")
+        else MachineFinding(
+            name="python", value=python, severity="problem", fix="install Python 3.11 or later"
+        )
     ]
-    findings.append(Finding(name="gloader", value=gloader.__version__))
+    findings.append(MachineFinding(name="gloader", value=gloader.__version__))
     for package in _REQUIRED:
         found = _version(package)
-        missing = Finding(
+        missing = MachineFinding(
             name=package,
             value="not installed",
             severity="problem",
             fix=f"pip install {package} -c constraints.txt",
         )
-        findings.append(Finding(name=package, value=found) if found else missing)
+        findings.append(MachineFinding(name=package, value=found) if found else missing)
     for package, extra in _OPTIONAL.items():
         found = _version(package)
-        absent = Finding(name=package, value=f"not installed (optional: {install_command(extra)})")
-        findings.append(Finding(name=package, value=found) if found else absent)
+        absent = MachineFinding(name=package, value=f"not installed (optional: {install_command(extra)})")
+        findings.append(MachineFinding(name=package, value=found) if found else absent)
     return findings
 
 
@@ -100,22 +102,22 @@ def _version(package: str) -> str | None:
         return None
 
 
-def check_cores() -> Finding:
+def check_cores() -> MachineFinding:
     """Return how many cores this process may use."""
     usable, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota(_CGROUP)
     text = f"{usable} of {present}" + (f", limited to {quota:.3g} by its cgroup" if quota else "")
     if min(usable, quota or usable) < 2:
-        return Finding(
+        return MachineFinding(
             name="cores",
             value=text,
             severity="note",
             fix="with one core nothing overlaps; give the process two or more",
         )
-    return Finding(name="cores", value=text)
+    return MachineFinding(name="cores", value=text)
 
 
 def cpu_quota(cgroup: Path) -> float | None:
-    """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1); None: no limit."""
+    """Return the cores that the cgroup mounted at ``cgroup`` allows (version 2 or 1); None without a limit."""
     # Version 2 has one file of two words; version 1 has a file for each.
     try:
         quota, period = (cgroup / "cpu.max").read_text().split()[:2]
@@ -129,46 +131,46 @@ def cpu_quota(cgroup: Path) -> float | None:
     return int(quota) / int(period) if quota.isdigit() else None
 
 
-def check_memory() -> Finding:
+def check_memory() -> MachineFinding:
     """Return the memory that a run may use now, the limits of the cgroup included."""
     from gloader.plan.available import available_memory_bytes
 
     available = available_memory_bytes()
     text = f"{format_bytes(available)} available"
     if available < _MIN_MEMORY_BYTES:
-        return Finding(
+        return MachineFinding(
             name="memory", value=text, severity="note", fix="use a small --memory-budget and --batch-size"
         )
-    return Finding(name="memory", value=text)
+    return MachineFinding(name="memory", value=text)
 
 
-def check_cuda() -> Finding:
-    """Return the GPU that torch sees."""
+def check_cuda() -> MachineFinding:
+    """Return the GPU that torch finds."""
     # A torch whose libraries do not fit the system fails with OSError.
     try:
         import torch
     except (ImportError, OSError) as error:
         reason = " ".join(str(error).split())
-        return Finding(
+        return MachineFinding(
             name="cuda", value=f"torch fails to load: {reason}", severity="problem", fix="reinstall torch"
         )
     if not torch.cuda.is_available():
         build = torch.version.cuda
-        return Finding(
+        return MachineFinding(
             name="cuda", value="no GPU; training runs on the CPU" if build else "none: a CPU build of torch"
         )
     names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return Finding(name="cuda", value=f"{torch.version.cuda}, {', '.join(names)}")
+    return MachineFinding(name="cuda", value=f"{torch.version.cuda}, {', '.join(names)}")
 
 
-def check_kernel_cache(package: Path) -> Finding:
-    """Return where compiled kernels are kept between runs."""
-    # numba keeps kernels beside the source files unless it is told otherwise.
+def check_kernel_cache(package: Path) -> MachineFinding:
+    """Return the place of compiled kernels between runs."""
+    # numba keeps kernels in the folder of the source files by default.
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(chosen) if chosen else package / "__pycache__"
     if os.access(nearest_existing(folder), os.W_OK):
-        return Finding(name="kernel cache", value=str(folder))
-    return Finding(
+        return MachineFinding(name="kernel cache", value=str(folder))
+    return MachineFinding(
         name="kernel cache",
         value=f"{folder} is not writable",
         severity="note",
@@ -176,26 +178,28 @@ def check_kernel_cache(package: Path) -> Finding:
     )
 
 
-def check_descriptors() -> Finding:
+def check_descriptors() -> MachineFinding:
     """Return the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < _MIN_DESCRIPTORS:
-        return Finding(
+        return MachineFinding(
             name="open files",
             value=f"limit {soft}",
             severity="note",
             fix=f"ulimit -n {min(max(hard, soft), 4096)}",
         )
-    return Finding(name="open files", value="no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}")
+    return MachineFinding(
+        name="open files", value="no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}"
+    )
 
 
-def check_disk(folder: Path) -> list[Finding]:
+def check_disk(folder: Path) -> list[MachineFinding]:
     """Return the space, the rates and the ways of reading that the disk of ``folder`` offers."""
     base = nearest_existing(folder)
     free = shutil.disk_usage(base).free
     if free < _FULL_BYTES:
         return [
-            Finding(
+            MachineFinding(
                 name="disk space",
                 value=f"the disk is full: {format_bytes(free)} free at {base}",
                 severity="problem",
@@ -204,7 +208,7 @@ def check_disk(folder: Path) -> list[Finding]:
         ]
     enough = free >= _MIN_FREE_BYTES
     findings = [
-        Finding(
+        MachineFinding(
             name="disk space",
             value=f"{format_bytes(free)} free at {base}",
             severity="ok" if enough else "note",
@@ -213,31 +217,31 @@ def check_disk(folder: Path) -> list[Finding]:
             else "datasets go to $GLOADER_HOME or the OUT of `gloader prepare`; choose a larger disk",
         )
     ]
-    # The probe writes a file: what cannot be written cannot be measured.
+    # The probe writes a file: a read-only disk cannot be measured.
     if not os.access(base, os.W_OK):
         fix = "name a writable folder on the disk that holds your datasets with --path"
         return [
             *findings,
-            Finding(name="disk rates", value=f"{base} is not writable", severity="note", fix=fix),
+            MachineFinding(name="disk rates", value=f"{base} is not writable", severity="note", fix=fix),
         ]
     return [*findings, *_probe(base)]
 
 
-def _probe(base: Path) -> list[Finding]:
+def _probe(base: Path) -> list[MachineFinding]:
     from gloader.ssd_store.cost.profile import io_capabilities, refresh_profile, remembered_profile
 
     try:
         rates, ways = refresh_profile(base), io_capabilities(base)
     except (GloaderError, OSError) as error:
         fix = "probe another folder with --path"
-        return [Finding(name="disk rates", value=str(error), severity="note", fix=fix)]
+        return [MachineFinding(name="disk rates", value=str(error), severity="note", fix=fix)]
     text = (
         f"{format_count(rates.random_reads_per_s)} random 4 KiB reads/s at depth {rates.queue_depth}, "
         f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written, "
         "as probed just now"
     )
     used = [] if (known := remembered_profile(base)) is None else [used_rates(known, time.time())]
-    direct = Finding(
+    direct = MachineFinding(
         name="O_DIRECT",
         value="available" if ways.has_direct else ways.direct_reason,
         severity="ok" if ways.has_direct else "note",
@@ -245,7 +249,7 @@ def _probe(base: Path) -> list[Finding]:
         if ways.has_direct
         else "keep datasets on a local disk (ext4, xfs); reads go through the page cache",
     )
-    uring = Finding(
+    uring = MachineFinding(
         name="io_uring",
         value="available" if ways.has_uring else f"not available: {ways.uring_reason}",
         severity="ok" if ways.has_uring else "note",
@@ -253,15 +257,15 @@ def _probe(base: Path) -> list[Finding]:
         if ways.has_uring
         else "reads use threads instead, at more CPU time; allow io_uring to the process",
     )
-    return [Finding(name="disk rates", value=text), *used, direct, uring]
+    return [MachineFinding(name="disk rates", value=text), *used, direct, uring]
 
 
-def used_rates(profile: DeviceProfile, now: float) -> Finding:
-    """Return the rates that loaders read by, how old they are, and from how many runs they were learnt.
+def used_rates(profile: DeviceProfile, now: float) -> MachineFinding:
+    """Return the rates that loaders use, their age, and the number of runs that they were learned from.
 
     Parameters
     ----------
-    profile : what is remembered of the device
+    profile : the remembered facts of the device
     now : seconds since 1970
     """
     times, learnt = profile.times, profile.learnt
@@ -272,15 +276,15 @@ def used_rates(profile: DeviceProfile, now: float) -> Finding:
     )
     measured = f"measured {_age(now - profile.measured_at)}"
     if not learnt.lessons:
-        return Finding(name="rates used", value=f"{rates}: {measured}")
+        return MachineFinding(name="rates used", value=f"{rates}: {measured}")
     runs = len(learnt.lessons)
     last = _age(now - learnt.lessons[0].when)
     taught = f"learnt from {runs} {'run' if runs == 1 else 'runs'}, {'' if runs == 1 else 'the last '}{last}"
-    return Finding(name="rates used", value=f"{rates}: {taught}; {measured}")
+    return MachineFinding(name="rates used", value=f"{rates}: {taught}; {measured}")
 
 
 def _age(seconds: float) -> str:
-    """Say how long ago something was, in its largest whole unit."""
+    """Return a time ago in words, in its largest whole unit."""
     for name, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if (count := int(seconds // length)) >= 1:
             return f"{count} {name}{'' if count == 1 else 's'} ago"
@@ -293,10 +297,10 @@ HOW_TO_RUN: Final = (
     "--network`"
 )
 _START_S: Final = 60.0
-_MOST_PAIRS: Final = 12  # lines of a table; the slowest ones, where there are more
+_MOST_PAIRS: Final = 12  # lines of a table; with more pairs, the slowest ones
 
 
-def survey_launch(launch: Launch) -> Survey:
+def survey_launch(launch: RankLaunch) -> Survey:
     """Measure the network between the machines that torchrun started; collective.
 
     Raises
@@ -325,8 +329,8 @@ def survey_launch(launch: Launch) -> Survey:
         raise apart(launch, error) from error
 
 
-def network_findings(survey: Survey) -> list[Finding]:
-    """Return what was found, and what to do about it. Pure."""
+def network_findings(survey: Survey) -> list[MachineFinding]:
+    """Return the findings, with advice. Pure."""
     findings = [_machine(card, survey.now, number) for number, card in enumerate(survey.cards)]
     findings += _pairs(survey)
     findings.append(_together(survey.now, "all together"))
@@ -335,7 +339,7 @@ def network_findings(survey: Survey) -> list[Finding]:
 
 
 def to_json(survey: Survey) -> dict[str, Any]:
-    """Return all that was measured as JSON. Pure."""
+    """Return all measurements as JSON. Pure."""
     return {
         "machines": [asdict(card) for card in survey.cards],
         "now": _trial_json(survey.now),
@@ -345,12 +349,12 @@ def to_json(survey: Survey) -> dict[str, Any]:
     }
 
 
-def _trial_json(trial: Trial) -> dict[str, Any]:
+def _trial_json(trial: NetworkTrial) -> dict[str, Any]:
     pairs = [[*pair, *link] for pair, link in trial.pairs.items()]
     return {**asdict(trial), "pairs": pairs}
 
 
-def _machine(card: Card, now: Trial, number: int) -> Finding:
+def _machine(card: Card, now: NetworkTrial, number: int) -> MachineFinding:
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, interface_of
 
     address = now.used[number] if now.used else card.resolved
@@ -363,14 +367,14 @@ def _machine(card: Card, now: Trial, number: int) -> Finding:
         f"{one.name} {one.addresses[0]}" + (f" {_rate(one.bits_per_s / 8)}" if one.bits_per_s else "")
         for one in card.interfaces
     )
-    return Finding(name=card.name, value=f"{uses}; it has {there or 'no interface with an address'}")
+    return MachineFinding(name=card.name, value=f"{uses}; it has {there or 'no interface with an address'}")
 
 
-def _pairs(survey: Survey) -> list[Finding]:
+def _pairs(survey: Survey) -> list[MachineFinding]:
     names = [card.name for card in survey.cards]
     ranked = sorted(survey.now.pairs.items(), key=lambda pair: pair[1][0])
     return [
-        Finding(
+        MachineFinding(
             name=f"{names[first]} - {names[second]}",
             value=f"{_rate(num_bytes)} each way, {1e6 * latency:.0f} us",
         )
@@ -378,33 +382,33 @@ def _pairs(survey: Survey) -> list[Finding]:
     ]
 
 
-def _together(trial: Trial, name: str) -> Finding:
+def _together(trial: NetworkTrial, name: str) -> MachineFinding:
     if not trial.is_connected:
-        return Finding(name=name, value=f"does not connect: {trial.error}")
+        return MachineFinding(name=name, value=f"does not connect: {trial.error}")
     rate = f"{_rate(trial.bytes_per_s)} from each machine to all others"
-    return Finding(name=name, value=f"{rate}, {1e6 * trial.latency_s:.0f} us")
+    return MachineFinding(name=name, value=f"{rate}, {1e6 * trial.latency_s:.0f} us")
 
 
-def _named(trial: Trial) -> str:
+def _named(trial: NetworkTrial) -> str:
     names = sorted({trial.setting.value_on(number) for number in range(len(trial.setting.names))})
     return " and ".join(names)
 
 
-def _advice(survey: Survey) -> list[Finding]:
+def _advice(survey: Survey) -> list[MachineFinding]:
     advice, names = survey.advice, [card.name for card in survey.cards]
     severity: Severity = "problem" if advice.is_needed else "note" if advice.lines else "ok"
     rate = "" if advice.trial is None else f", {_rate(advice.trial.bytes_per_s)} as measured with it"
     value = f"{advice.reason}{rate}"
     if len(set(advice.lines)) > 1:
         return [
-            Finding(name=f"advice for {name}", value=value, severity=severity, fix=line)
+            MachineFinding(name=f"advice for {name}", value=value, severity=severity, fix=line)
             for name, line in zip(names, advice.lines, strict=True)
         ]
-    return [Finding(name="advice", value=value, severity=severity, fix=next(iter(advice.lines), None))]
+    return [MachineFinding(name="advice", value=value, severity=severity, fix=next(iter(advice.lines), None))]
 
 
 def what_to_do(survey: Survey) -> str:
-    """Return what to do, as lines to be copied where there are any. Pure."""
+    """Return the advice, with lines to copy if there are any. Pure."""
     advice = survey.advice
     if not advice.lines:
         return advice.reason if advice.is_needed else "nothing to do: no setting that was tried is faster"

@@ -50,7 +50,7 @@ def build_app() -> App:
         help=_HELP,
         help_format="markdown",
         version=gloader.__version__,
-        # A flag that is given twice is a slip; `REPEATED` ones may be.
+        # A flag that is given twice is a typing error, except those in `REPEATED`.
         default_parameter=Parameter(allow_repeating=False),
         exit_on_error=False,
         print_error=False,
@@ -83,7 +83,7 @@ def normalise(words: Sequence[str]) -> list[str]:
     normal: list[str] = []
     last: list[str] = []
     for position, word in enumerate(words):
-        # Everything behind a bare "--" is an argument, however it looks.
+        # Everything after a bare "--" is an argument, in any form.
         if word == "--":
             return [*normal, *last, *words[position:]]
         flag, equals, value = word.partition("=")
@@ -96,7 +96,7 @@ def normalise(words: Sequence[str]) -> list[str]:
 
 
 def _command(arguments: Sequence[str]) -> App | None:
-    """Return the command that ``arguments`` begin with; None where that is none."""
+    """Return the command at the beginning of ``arguments``; None if there is none."""
     app = build_app()
     return next((app[word] for word in arguments[:1] if word in app), None)
 
@@ -122,7 +122,7 @@ def main(words: Sequence[str] | None = None) -> int:
             raise
         report(error, _command(arguments))
         return exit_status(error)
-    # A signal may surface as another error, which is no bug of ours; every other exception is, and some are exits.
+    # A signal may surface as another error, which is not a bug of ours; other exceptions are, and some are exits.
     except BaseException as error:
         signalled = interruption_behind(error)
         if signalled is None:

@@ -1,4 +1,4 @@
-"""`gloader migrate`: what becomes of a script that was written for DGL or PyG."""
+"""`gloader migrate`: the migration of a DGL or PyG script."""
 
 import sys
 from pathlib import Path
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gloader.bridges.migrate.draft import Finding
     from gloader.bridges.migrate.migrate import Migration
 
-_MAX_LINES = 3  # numbers shown of the lines that say a name
+_MAX_LINES = 3  # shown line numbers of a name
 
 
 def migrate(
@@ -45,7 +45,7 @@ def migrate(
     if output.json:
         screen.result(found.to_json())
     elif diff:
-        # Past the console: the diff is bytes for `patch`, with the ends of lines that the script has.
+        # Past the console: the diff is bytes for `patch`, with the script's line ends.
         sys.stdout.buffer.write(found.diff.encode())
         sys.stdout.flush()
     else:
@@ -80,7 +80,7 @@ def _show(screen: Screen, found: "Migration") -> None:
 
 
 def _places(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write where names are, place by place."""
+    """Write the places of names, one by one."""
     names: dict[str, set[str]] = {}
     for each in findings:
         names.setdefault(each.text, set()).add(each.name.rpartition(".")[2])
@@ -88,7 +88,7 @@ def _places(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
 
 
 def _list(screen: Screen, title: str, findings: "Iterable[Finding]") -> None:
-    """Write what becomes of names, behind the lines that say them; those of which the same is said share a row."""
+    """Write the verdicts on names, after their lines; equal verdicts share a row."""
     lines: dict[str, set[int]] = {}
     names: dict[str, dict[str, None]] = {}
     for each in findings:

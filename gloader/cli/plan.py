@@ -1,4 +1,4 @@
-"""`gloader plan`: which machine a recorded run should be on."""
+"""`gloader plan`: the best machines for a recorded run."""
 
 import math
 from pathlib import Path
@@ -12,7 +12,7 @@ from gloader.core.units import format_bytes, format_exact_seconds
 from gloader.errors import ConfigError
 
 if TYPE_CHECKING:
-    from gloader.lab.analyze.machines import Offer, Offers
+    from gloader.lab.analyze.machines import MachineOffer, Offers
 
 
 def plan(
@@ -73,7 +73,7 @@ def plan(
     )
 
 
-def _show(screen: Screen, offers: "Offers", chosen: "Offer | None", *, bounds: str) -> None:
+def _show(screen: Screen, offers: "Offers", chosen: "MachineOffer | None", *, bounds: str) -> None:
     """Write the table, and the choice."""
     if offers.best:
         screen.console.print(_table(offers.best))
@@ -92,7 +92,7 @@ def _show(screen: Screen, offers: "Offers", chosen: "Offer | None", *, bounds: s
 
 
 def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
-    """Return the bounds in words, in front of which stands what is asked for. Pure."""
+    """Return the bounds in words, preceded by the requested optimum. Pure."""
     parts = []
     if max_seconds is not None:
         parts.append(f" in at most {format_exact_seconds(max_seconds)} an epoch")
@@ -101,14 +101,14 @@ def _bounds(max_dollars: float | None, max_seconds: float | None) -> str:
     return " and".join(parts)
 
 
-def _words(offer: "Offer") -> str:
+def _words(offer: "MachineOffer") -> str:
     return (
         f"{offer.machine.name} with --memory-budget {format_bytes(offer.budget_bytes).replace(' ', '')}, "
         f"{format_exact_seconds(offer.seconds)} and {_dollars(offer.dollars)} an epoch"
     )
 
 
-def _table(best: "tuple[Offer, ...]") -> Table:
+def _table(best: "tuple[MachineOffer, ...]") -> Table:
     """Return a row for each offer. Pure."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("machine", overflow="fold")

@@ -36,25 +36,25 @@ _RECORD = "dataset.json"
 
 
 def is_prepared(source: str) -> bool:
-    """Return whether ``source`` is the folder of a dataset, and no source."""
-    with suppress(OSError, ValueError):  # what is no path either
+    """Return whether ``source`` is the folder of a dataset, not a source."""
+    with suppress(OSError, ValueError):  # for text that is not a path either
         return not is_source(source) and (Path(source) / _RECORD).is_file()
     return False
 
 
 def draft_folder(held: ExitStack) -> Path:
-    """Return the path of a folder to make, which is gone with everything in it when ``held`` is left.
+    """Return the path of a folder to make, which is removed with its content when ``held`` is left.
 
     It is below $GLOADER_SPILL_DIR or the system's temporary folder; a later run removes it if this one is killed.
     """
     from gloader.ssd_store.spill.folder import SpillFolder
 
-    # No budget: nothing is spilled there, and conversions look themselves whether the disk has room.
+    # No budget: nothing is spilled there, and conversions check the room on the disk themselves.
     return held.enter_context(SpillFolder(budget_bytes=0)).path / "dataset"
 
 
 def upload(screen: Screen, root: Path, url: str, *, overwrite: bool) -> dict[str, object]:
-    """Upload the dataset ``root`` to ``url`` in view of the user, and return what to tell programs."""
+    """Upload the dataset ``root`` to ``url`` with progress on the screen, and return the result for programs."""
     # Imported here: the format comes with numpy.
     from gloader.convert.upload import upload_dataset
 
@@ -110,7 +110,7 @@ class PrepareFlags:
 
     @property
     def makes_links(self) -> bool:
-        """Whether edges are to be predicted."""
+        """True if edges will be predicted."""
         return self.edge_split is not None or bool(self.edge_table)
 
     def options(self, seed: int = 0) -> PrepareOptions:
@@ -239,7 +239,7 @@ def prepare(
 
 
 def require_upload(source: str, url: str, of_source: SourceFlags, conversion: PrepareFlags) -> None:
-    """Raise before hours of work where a dataset cannot go to ``url``, or what is prepared were to be converted."""
+    """Raise before hours of work if a dataset cannot go to ``url``, or a prepared one has conversion flags."""
     # Imported here: the format comes with numpy.
     from gloader.convert.upload import require_target
 
@@ -298,7 +298,7 @@ def _tables(report: "PrepareReport") -> dict[str, str]:
 
 
 def _edges(counts: "PrepareReport | RelationReport") -> str:
-    # Rules may add edges as well as merge them: the number read is worth saying only where it differs.
+    # Rules may add edges as well as merge them: the number of read edges is shown only if it differs.
     dropped = counts.edges_read - counts.num_edges
     return f"{counts.num_edges:,}" + ("" if dropped == 0 else f" from {counts.edges_read:,} read")
 
@@ -326,7 +326,7 @@ def _links(report: "PrepareReport") -> dict[str, str]:
 
 
 def _on_screen(receipt: dict[str, str]) -> dict[str, str]:
-    """Return the receipt with long lines cut, but for that of what was given and is not used. Pure."""
+    """Return the receipt with long lines cut, except the line of unused input. Pure."""
     cut = " ... (gloader info shows the rest)"
     return {
         name: text if name == NOT_USED else shorten(text, _RECEIPT_WIDTH, placeholder=cut)

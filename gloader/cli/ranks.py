@@ -13,15 +13,15 @@ from gloader.errors import ConfigError, RankError
 from gloader.training.group import RankGroup, fresh_store, group_timeout
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-# Ranks that merely hear of an error wait this long, so that the rank that had it speaks first.
+# Ranks that only receive an error wait this long, so that the rank with the error reports first.
 _FIRST_SPEAKS_S = 2.0
-# So gloo says that an interface is not there.
+# gloo's text for a missing interface.
 _NO_INTERFACE = "Unable to find address for"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """Place of this process among those that torchrun started."""
+class RankLaunch:
+    """Place of this process among those of torchrun."""
 
     world_size: int = 1
     local_rank: int = 0
@@ -30,8 +30,8 @@ class Launch:
     is_first: bool = True  # whether this process prints
 
     @classmethod
-    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "Launch":
-        """Return what the environment says; a process that torchrun did not start is alone.
+    def from_environ(cls, environ: Mapping[str, str] = os.environ) -> "RankLaunch":
+        """Return the launch from the environment; a process without torchrun is alone.
 
         Raises
         ------
@@ -50,8 +50,8 @@ class Launch:
 
 
 @contextmanager
-def joined_ranks(launch: Launch, *, device: str, stall_timeout_s: float) -> Iterator[RankGroup]:
-    """Join the ranks that torchrun started, inside the block; without torchrun the group is one rank.
+def joined_ranks(launch: RankLaunch, *, device: str, stall_timeout_s: float) -> Iterator[RankGroup]:
+    """Join the ranks of torchrun, inside the block; without torchrun the group is one rank.
 
     An error gets a note that names the rank.
 
@@ -87,7 +87,7 @@ def joined_ranks(launch: Launch, *, device: str, stall_timeout_s: float) -> Iter
 
 
 def screen_of(group: RankGroup, screen: Screen) -> Screen:
-    """Return ``screen`` on the first rank, and one that shows errors alone, on stderr, on the others."""
+    """Return ``screen`` on the first rank; on the others one that shows only errors, on stderr."""
     if group.is_first:
         return screen
     show_logs(make_console(stderr=True))
@@ -95,10 +95,10 @@ def screen_of(group: RankGroup, screen: Screen) -> Screen:
     return Screen(console=make_console(stderr=True, quiet=True), is_json=False)
 
 
-def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
+def _start(launch: RankLaunch, *, device: str, timeout: timedelta) -> None:
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # imports torch: what is imported after it is the run's, as where there is one rank
+    bare_bytes()  # imports torch: later imports belong to the run, as with one rank
     import torch
     from torch import distributed
     from torch.distributed.rendezvous import rendezvous
@@ -114,7 +114,7 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
     try:
         found, rank, world_size = next(rendezvous("env://", timeout=timeout))
         distributed.init_process_group(
-            # gloo carries what is not on the GPUs: settings, figures, checkpoints.
+            # gloo carries data that is not on the GPUs: settings, figures, checkpoints.
             "cpu:gloo,cuda:nccl" if is_cuda else "gloo",
             store=fresh_store(found, rank=rank, world_size=world_size, timeout=timeout),
             rank=rank,
@@ -125,8 +125,8 @@ def _start(launch: Launch, *, device: str, timeout: timedelta) -> None:
         raise apart(launch, error) from error
 
 
-def apart(launch: Launch, error: Exception) -> RankError:
-    """Return the error of ranks that did not meet, because of ``error``; it says where gloo was sent in vain."""
+def apart(launch: RankLaunch, error: Exception) -> RankError:
+    """Return the error of ranks that did not meet because of ``error``; it names a wrong setting of gloo."""
     from gloader.distributed.network.interfaces import INTERFACE_VARIABLE, list_interfaces
 
     text = str(error)

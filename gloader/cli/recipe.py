@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
 
 
-# What other tools, or earlier recipes, call a setting whose name is too far from ours to be guessed.
+# Names in other tools, or earlier recipes, that are too different from ours to be guessed.
 _SYNONYMS = {
     "learning-rate": "lr",
     "num-epochs": "epochs",
@@ -41,7 +41,7 @@ _SYNONYMS = {
     "name": "model",
 }
 
-# The sections of a run folder's config.yaml, and what their keys are called as flags where that differs; None: not a
+# The sections of a run folder's config.yaml, and their keys' flags if those differ; None for a key that is no
 # setting. A run is repeated by `gloader train --config RUN/config.yaml`.
 _SECTIONS: dict[str, dict[str, str | None]] = {
     "run": {"id": None},
@@ -124,7 +124,7 @@ def _words(value: object, where: str) -> str:
         return "true" if value else "false"
     items = value if isinstance(value, list) else [value]
     if len(items) <= _MAX_ITEMS and all(isinstance(item, int | float | str) for item in items):
-        # A number of thousands of digits is nothing that Python would write.
+        # Python refuses to write a number of thousands of digits.
         with suppress(ValueError):
             return ",".join(str(item) for item in items)
     raise ConfigError(
@@ -133,11 +133,11 @@ def _words(value: object, where: str) -> str:
 
 
 def _fanouts(value: Mapping[object, object], where: str) -> str:
-    """Return fan-outs by relation as the flag takes them."""
+    """Return fan-outs by relation in the flag's form."""
     return ";".join(f"{_words(name, where)}={_words(hops, where)}" for name, hops in value.items())
 
 
-# Flags that belong to one call, not to a run that is written down.
+# Flags that belong to one call, not to a recorded run.
 _NOT_IN_A_RECIPE = frozenset({"config", "json", "debug", "resume", "explain", "trace"})
 
 
@@ -164,14 +164,14 @@ def apply_recipe(app: App, commands: tuple[str, ...], arguments: ArgumentCollect
 
 
 def recipe_of(settings: TrainSettings, dataset: "Dataset", *, spec: str, remarks: Sequence[str]) -> str:
-    """Return the recipe of a run, without what is as it is anyway.
+    """Return the recipe of a run, without default settings.
 
     Parameters
     ----------
     settings : of the run
-    dataset : that is trained on
-    spec : its path, its URL, or the source that it is prepared from
-    remarks : lines in front of it, for people
+    dataset : the training data
+    spec : its path, its URL, or its source
+    remarks : comment lines before it, for the user
     """
     import yaml
 

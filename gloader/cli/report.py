@@ -8,7 +8,7 @@ from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, figures
 if TYPE_CHECKING:
     from gloader.lab.report.training import Training
 
-_WIDE = 150  # characters, in which all columns of a table of runs have room
+_WIDE = 150  # characters for all columns of a table of runs
 _ESSENTIAL = (0, 2, 5, 6, 7, 8, 9)  # run, test, median epoch, waiting, peak memory, budget, read
 
 

@@ -1,4 +1,4 @@
-"""Progress and result of a training run, for people: bars, a row per epoch, and the closing table."""
+"""Progress and result of a training run on the screen: bars, a row per epoch, and the closing table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from gloader.training.result import RunResult
 
 
-# With fewer steps than these make, an optimiser has not gone far.
+# An optimiser with fewer steps has hardly trained.
 _FEW_BATCHES, _FEW_EPOCHS = 20, 50
-_STAGES_WIDTH = 58  # letters behind the names of the closing table, on a screen of 80
-_NO_SHARES = ("rmse",)  # metrics that are no share of anything
+_STAGES_WIDTH = 58  # letters for the values of the closing table, on a screen of 80
+_NO_SHARES = ("rmse",)  # metrics that are not shares
 _HEADER = f"{'epoch':>5}  {'loss':>7}  {'train':>6}  {'valid':>6}  {'rows/s':>7}  {'hits':>6}  {'time':>8}  bottleneck"
 
 
@@ -37,9 +37,9 @@ class RunView:
     Parameters
     ----------
     screen : of the command
-    explains : show in full what is held where and why; otherwise two lines
-    is_baseline : a second training on the same data, of which that was said already
-    price : what the store of a dataset at a URL asks; None: nobody said
+    explains : whether to show the full memory plan with reasons; otherwise two lines
+    is_baseline : whether it is a second training on the same data, whose facts are already shown
+    price : prices of the store of a dataset at a URL, or None
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RunView:
         self._is_baseline = is_baseline
         self._num_epochs = 0
         self._run = ""
-        self._position = (0, 0)  # epoch and batch that a resumed run begins with
+        self._position = (0, 0)  # epoch and batch at which a resumed run begins
         # Whether the last epoch waited for loading; the first one always does, as it begins with nothing prepared.
         self.is_exposed = False
         self._first_epoch = 0
@@ -84,7 +84,7 @@ class RunView:
             self._bars.stop()
 
     def on_start(self, start: "RunStart", /) -> None:
-        """Say what is about to run."""
+        """Show the facts of the run."""
         of = f" {start.run + 1} of {start.num_runs}" if start.num_runs > 1 else ""
         self._run = f" of run {start.run + 1}" if start.num_runs > 1 else ""
         self._position, self._first_epoch = (start.first_epoch, 0), start.first_epoch
@@ -135,11 +135,11 @@ class RunView:
         self._lines = PacedLines(self._screen)
 
     def on_checkpoint(self, checkpoint: "Checkpoint", /) -> None:
-        """Note how far the run is saved; see `RunFiles.on_checkpoint`."""
+        """Note the saved position of the run; see `RunFiles.on_checkpoint`."""
         self._position = checkpoint.position
 
     def describe_end(self, out: Path) -> str:
-        """Say where a run that a signal ended stopped, and what of it is in ``out``."""
+        """Return a text with the position of a run that a signal ended, and its files in ``out``."""
         epoch, index = self._position
         where = f"in epoch {epoch + 1}" if epoch < self._num_epochs else "behind the last epoch"
         parts = {1: ["epoch 1"], 2: ["epochs 1 and 2"]}.get(epoch, [f"epochs 1 to {epoch}"] if epoch else [])
@@ -148,7 +148,7 @@ class RunView:
         return f"stopped {where}{self._run}; {out} holds {' and '.join(parts) or 'no epoch yet'}"
 
     def on_finish(self, result: "RunResult", /) -> None:
-        """Take the bar away, and say what was measured."""
+        """Remove the bar, and show the measurements."""
         if self._explains and result.explanation:
             self._screen.say(result.explanation)
         if self._bars is not None and self._task is not None:
@@ -168,7 +168,7 @@ class RunView:
 
 
 def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
-    """Say what came from the URL of the dataset; nothing where nothing did."""
+    """Return a text about the traffic from the dataset's URL; "" without any."""
     moved = ObjectTraffic(
         requests=stats.object_requests,
         num_bytes=stats.object_bytes,
@@ -179,7 +179,7 @@ def _objects_moved(stats: "EpochStats", price: ObjectPrice | None) -> str:
 
 
 def _device_text(start: "RunStart") -> str:
-    # A rank knows the index of its own device only.
+    # A rank has only the index of its own device.
     if start.num_ranks == 1:
         return start.device
     return f"{start.num_ranks} ranks ({start.device.partition(':')[0]})"
@@ -192,7 +192,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
     ----------
     screen : of the command
     result : the content of ``result.json``
-    mlp : the same of an MLP without edges; None: none was trained
+    mlp : the same of an MLP without edges, or None
     """
     metric = result.get("metric", "acc")
     said = "accuracy" if metric == "acc" else metric
@@ -219,7 +219,7 @@ def print_result(screen: Screen, result: Mapping[str, Any], *, mlp: Mapping[str,
 
 
 def _tables(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return a line for each table, where there are several."""
+    """Return a line for each table, if there are several."""
     return {
         f"  of {name}": f"{100 * counts['hit_rate']:.1f}% of {format_count(counts['rows_gathered'])}, "
         f"{format_bytes(counts['bytes_read'])} read"
@@ -228,7 +228,7 @@ def _tables(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _edges(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the line of the passes over the edges, where there were any."""
+    """Return the line of the passes over the edges, if there were any."""
     if not result["edge_passes"]:
         return {}
     read, written = (format_bytes(result[name]) for name in ("edge_bytes_read", "edge_bytes_written"))
@@ -236,7 +236,7 @@ def _edges(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _objects(result: Mapping[str, Any]) -> dict[str, str]:
-    """Return the line of what came from the dataset's URL, where it has one."""
+    """Return the line of the traffic from the dataset's URL, if it has one."""
     if not (found := result.get("objects")):
         return {}
     cost = "" if found["cost"] is None else f", cost {format_cost(found['cost'])}"
@@ -245,7 +245,7 @@ def _objects(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _measured(result: Mapping[str, Any], name: str) -> str:
-    # The deviation stands beside the mean where several runs were made.
+    # With several runs the deviation follows the mean.
     value, deviation, metric = result[name], result.get(f"{name}_std"), result.get("metric", "acc")
     if value is None:
         return "not evaluated"
@@ -260,8 +260,8 @@ def _figure(value: float, metric: str) -> str:
 
 
 def memory_text(result: Mapping[str, Any]) -> str:
-    """Return the peak beside the budget, with one that would do where it was passed. Pure."""
-    # What the budget counts comes first; what is resident holds libraries and pages of files as well.
+    """Return the peak and the budget, and a sufficient budget if it was exceeded. Pure."""
+    # The counted memory comes first; resident memory includes libraries and pages of files.
     taken, budget = (format_bytes(result[name]) for name in ("peak_anonymous_bytes", "memory_budget_bytes"))
     ranks = result.get("rank_peak_rss_bytes", ())
     resident = format_bytes(result["peak_rss_bytes"])
@@ -270,14 +270,14 @@ def memory_text(result: Mapping[str, Any]) -> str:
     text = f"{taken} of a budget of {budget} ({resident} with libraries)"
     if result["peak_anonymous_bytes"] <= result["memory_budget_bytes"]:
         return text
-    from gloader.plan.too_small import rounded_up  # not for --help: it brings numba
+    from gloader.plan.too_small import rounded_up  # not for --help: it imports numba
 
     enough = format_bytes(rounded_up(result["peak_anonymous_bytes"])).replace(" ", "")
     return f"warning: {text}; the budget was exceeded: give --memory-budget {enough} or more"
 
 
 def _stages(seconds: Mapping[str, float]) -> str:
-    """Return the longest times of stages, as many as a line of 80 columns holds, and the sum of the others. Pure."""
+    """Return the longest times of stages that fit in a line of 80 columns, and the sum of the others. Pure."""
     spent = sorted(((seconds.get(name, 0.0), name) for name in STAGES), reverse=True)
     text = ""
     for count in range(len(spent), 0, -1):

@@ -1,4 +1,4 @@
-"""Output of a command: a console for people, JSON on stdout for programs, and the flags that choose between them."""
+"""Output of a command: a console for the user, JSON on stdout for programs, and the flags that choose between them."""
 
 import json
 import logging
@@ -27,29 +27,29 @@ _LINE_EVERY_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Output of one command, for people and for programs."""
+    """Output of one command, for the user and for programs."""
 
-    console: Console  # tables, bars and lines for people; on stderr when stdout carries JSON
+    console: Console  # tables, bars and lines; on stderr when stdout carries JSON
     is_json: bool
 
     @classmethod
     def open(cls, *, is_json: bool) -> "Screen":
-        """Return the screen of a command that was, or was not, asked for JSON."""
+        """Return the screen of a command with or without ``--json``."""
         console = make_console(stderr=is_json)
         show_logs(console)
         return cls(console=console, is_json=is_json)
 
     @property
     def has_bars(self) -> bool:
-        """Whether moving bars make sense here; otherwise progress is written as plain lines."""
+        """True if moving bars make sense here; otherwise progress is written as plain lines."""
         return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def say(self, text: str) -> None:
-        """Write lines for people."""
+        """Write lines for the user."""
         self.console.print(Text(printable(text)), soft_wrap=True)
 
     def result(self, values: Mapping[str, object]) -> None:
-        """Write the result for programs, where asked for."""
+        """Write the result for programs, if requested."""
         if self.is_json:
             # Past the console, which would wrap and colour the text; flushed, so that a pipe has it at once.
             sys.stdout.write(json.dumps(values, indent=2, default=str) + "\n")
@@ -57,7 +57,7 @@ class Screen:
 
 
 class PacedLines:
-    """Lines on what takes long, for logs: one every few seconds. On a terminal bars move instead, and none is written.
+    """Progress lines of long work for logs: one every few seconds. On a terminal bars move instead.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class PacedLines:
         self._written = time.monotonic()
 
     def say(self, text: str) -> None:
-        """Write a line, unless one was written a moment ago."""
+        """Write a line, unless the last one is recent."""
         now = time.monotonic()
         if not self._screen.has_bars and now - self._written >= _LINE_EVERY_S:
             self._screen.say(text)
@@ -77,12 +77,12 @@ class PacedLines:
 
 
 def make_console(*, stderr: bool, quiet: bool = False) -> Console:
-    """Return a console that takes text as it is: brackets are no markup, and words between colons no pictures."""
+    """Return a console that prints text unchanged: brackets are no markup, and words between colons no pictures."""
     return _Console(stderr=stderr, quiet=quiet, highlight=False, emoji=False, markup=False)
 
 
 class _Console(Console):
-    """A console that leaves out, in files and pipes, the blanks with which tables are filled up to their width."""
+    """A console that omits, in files and pipes, the blanks that fill tables up to their width."""
 
     def _render_buffer(self, buffer: Iterable[Segment]) -> str:
         text = super()._render_buffer(buffer)
@@ -95,7 +95,7 @@ def cell(text: str, style: str = "") -> Text:
 
 
 class _LogView(logging.Handler):
-    """Writes what the library logs to the console that holds the bars, so that the two do not mix."""
+    """Writes the library's log to the console of the bars, so that the two do not mix."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(logging.INFO)
@@ -108,7 +108,7 @@ class _LogView(logging.Handler):
 
 
 def show_logs(console: Console | None) -> None:
-    """Show what the library logs on ``console`` and nowhere else; None: show nothing."""
+    """Show the library's log only on ``console``; None shows nothing."""
     # The handler of an earlier command in this process would write every line twice.
     logger = logging.getLogger("gloader")
     for handler in [handler for handler in logger.handlers if isinstance(handler, _LogView)]:
@@ -148,7 +148,7 @@ def figures(table: "TextTable") -> Table:
 @Parameter(name="*", group=Group("Output", sort_key=99))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputFlags:
-    """What every command accepts about its own output."""
+    """The output flags of every command."""
 
     json: Annotated[bool, SWITCH] = False
     """Write one JSON document to stdout; messages and progress go to stderr."""

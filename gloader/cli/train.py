@@ -15,7 +15,7 @@ from cyclopts import Group, Parameter
 
 from gloader.cli.conversion_view import convert_view
 from gloader.cli.failure import interruption_behind
-from gloader.cli.ranks import Launch, joined_ranks, screen_of
+from gloader.cli.ranks import RankLaunch, joined_ranks, screen_of
 from gloader.cli.run_view import RunView, print_result
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen
 from gloader.config import (
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @Parameter(name="*", group=Group("Run", sort_key=0))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFlags:
-    """What is run and where the results go."""
+    """Flags for the dataset of a run and its output folder."""
 
     dataset: Annotated[str, FIRST]
     """A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
@@ -81,7 +81,7 @@ class RunFlags:
 _MODEL, _OPTIM, _STEP, _LOADER = ModelConfig(), OptimConfig(), StepConfig(), LoaderSettings()
 _LINKS, _OBJECTS = LinkConfig(), ObjectSettings()
 _CONVERTING = "gloader.convert.csc.csc_kernels"  # of every source
-_MLP = "mlp"  # the folder of an MLP's run, in that of the run that it is compared with
+_MLP = "mlp"  # the folder of an MLP's run, in that of the compared run
 
 
 def train(
@@ -112,7 +112,7 @@ def train(
     output
         How the command speaks.
     """
-    launch = Launch.from_environ()
+    launch = RankLaunch.from_environ()
     _require_folders(run, loader, has_restarted=launch.restarts > 0)
     if launch.max_restarts and run.out is None:
         raise ConfigError("--max-restarts needs --out: a restarted run looks for its checkpoint there")
@@ -134,7 +134,7 @@ def train(
             screen.say(f"nothing to resume in {run.out}: a new run begins")
         budget = loader.memory.memory_budget
         # One rank prepares and names the folder: others would write the same files at once, or find a later time.
-        # On each machine: its copy, or its range, may be at a path of its own.
+        # On each machine: its copy, or its range, may have a path of its own.
         path = group.run_on_machines(lambda: prepare(run.dataset, screen, memory_budget=budget))
         dataset = held.enter_context(closing(open_dataset(path, objects)))
         _tell_missing(dataset, run.dataset, screen)
@@ -155,7 +155,7 @@ def train(
         )
         out = Path(group.run_on_first(lambda: str(run.out or _default_out(dataset.name, model.name))))
         # Machines count the restarts for themselves.
-        # An attempt that was restarted goes on with what the one before it left, and replaces nothing.
+        # A restarted attempt continues from the files of the previous one, and replaces nothing.
         if max(group.gather(launch.restarts)) > 0:
             run = replace(run, resume=True, overwrite=False)
         trace = out / "trace.json" if run.trace else None
@@ -172,14 +172,14 @@ def train(
 
 
 def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bool) -> None:
-    """Raise where a run could not use its folders, before anything is prepared for it.
+    """Raise if a run could not use its folders, before anything is prepared for it.
 
     Raises
     ------
     ConfigError
-        Flags contradict one another, or the disk of spills is not there.
+        Flags contradict one another, or the spill disk is missing.
     StoreExistsError
-        The folder holds a run, which is neither to be resumed nor replaced.
+        The folder holds a run, and neither resume nor overwrite is set.
     """
     if run.resume and run.out is None:
         raise ConfigError("--resume continues the run in a folder; name the folder with --out")
@@ -194,7 +194,7 @@ def _require_folders(run: RunFlags, loader: LoaderSettings, *, has_restarted: bo
 
 
 def _require_sampler(sampling: SamplingSettings) -> None:
-    """Raise ConfigError for a sampler or a layout that is unknown, before a source is prepared for it."""
+    """Raise ConfigError for an unknown sampler or layout, before a source is prepared for it."""
     # Imported here: numba loads when something is trained, not for --help.
     from gloader.samplers.make import require_layout
 
@@ -202,7 +202,7 @@ def _require_sampler(sampling: SamplingSettings) -> None:
 
 
 def _require_typed_run(run: RunFlags, loader: LoaderSettings, dataset: "Dataset") -> None:
-    """Raise ConfigError for what a dataset of several types does not take, before kernels are compiled for it."""
+    """Raise ConfigError for settings that datasets of several types do not support, before kernels are compiled."""
     from gloader.samplers.arguments import resolve_fanouts
 
     if run.compare_mlp:
@@ -213,13 +213,13 @@ def _require_typed_run(run: RunFlags, loader: LoaderSettings, dataset: "Dataset"
 
 
 def require_one_type(dataset: "Dataset", command: str, *, instead: str) -> None:
-    """Raise ConfigError where ``dataset`` has several node types, which ``command`` does not take.
+    """Raise ConfigError if ``dataset`` has several node types, which ``command`` does not support.
 
     Parameters
     ----------
-    dataset : what the command was given
+    dataset : the command's dataset
     command : its words
-    instead : what tells the same of a graph of several types
+    instead : the alternative for graphs of several types
     """
     if dataset.kind == "hetero":
         raise ConfigError(
@@ -240,7 +240,7 @@ def _fit(
     """Train, and return the content of `result.json`."""
     from gloader.observe.peak_memory import bare_bytes
 
-    bare_bytes()  # imports torch, to know later what was taken beside it
+    bare_bytes()  # imports torch, to measure later memory above it
     from gloader.training.train import RunFiles, fit
 
     files = RunFiles(
@@ -260,7 +260,7 @@ def _fit(
 
 
 def _resuming(out: Path) -> str:
-    """Return the flags by which the run in ``out`` is resumed; that of an MLP goes on with the run that it is for."""
+    """Return the flags that resume the run in ``out``; an MLP's run is resumed with the compared run."""
     root = out.parent if out.name == _MLP and is_begun(out.parent) else out
     return f"--out {shlex.quote(str(root))} --resume"
 
@@ -294,14 +294,14 @@ def _print(
 def open_or_prepare(
     spec: str, screen: Screen, *, memory_budget: int | None, objects: ObjectSettings = _OBJECTS
 ) -> "Iterator[Dataset]":
-    """Have the dataset that ``spec`` means, closed behind the block; a source is prepared first, in view of the user.
+    """Open the dataset of ``spec`` until the block ends; a source is prepared first, with progress on the screen.
 
     Parameters
     ----------
     spec : a prepared folder, the URL of one, or a source of `gloader prepare`
     screen : shows the progress
-    memory_budget : bytes that preparing may take; None: half of what is free
-    objects : how a dataset at a URL is mirrored
+    memory_budget : bytes for preparing; None means half of the free memory
+    objects : settings of the mirror of a dataset at a URL
     """
     with closing(open_dataset(prepare(spec, screen, memory_budget=memory_budget), objects)) as dataset:
         _tell_missing(dataset, spec, screen)
@@ -309,17 +309,17 @@ def open_or_prepare(
 
 
 def _tell_missing(dataset: "Dataset", spec: str, screen: Screen) -> None:
-    """Say what a source holds and its dataset does not, and how much of one at a URL is still to come."""
+    """Report data of a source that its dataset lacks, and the bytes of one at a URL that are still to come."""
     receipt = dataset.metadata.get("receipt")
     if is_source(spec) and isinstance(receipt, Mapping) and (unused := receipt.get(NOT_USED)):
         screen.say(f"{spec}: {NOT_USED}: {unused}")
-    # Before the silence in which it comes.
+    # Before the silence during its download.
     if dataset.mirrored is not None and (coming := dataset.mirrored.describe_missing()):
         screen.say(coming)
 
 
 def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
-    """Return the path, or the URL, of the dataset that ``spec`` means.
+    """Return the path, or the URL, of the dataset of ``spec``.
 
     Parameters
     ----------
@@ -333,7 +333,7 @@ def prepare(spec: str, screen: Screen, *, memory_budget: int | None) -> str:
 
 
 def _prepare_apart(spec: str, screen: Screen, memory_budget: int | None) -> None:
-    """Prepare a source in another process: compiling takes 25 MB and more, which the process that does it keeps."""
+    """Prepare a source in another process: compiling takes 25 MB and more, which its process keeps."""
     words = [sys.executable, "-m", "gloader.cli.train", spec, json.dumps(memory_budget)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, errors="replace") as child:
         try:
@@ -356,7 +356,7 @@ def _prepare_here(spec: str, screen: Screen, memory_budget: int | None) -> str:
 
 
 def open_dataset(path: str, objects: ObjectSettings = _OBJECTS) -> "Dataset":
-    """Return the dataset at ``path``, or at a URL, which is mirrored as ``objects`` says."""
+    """Return the dataset at ``path``, or at a URL, which is mirrored with the settings ``objects``."""
     from gloader.dataset import Dataset
 
     return Dataset.open(path, **objects.keywords())

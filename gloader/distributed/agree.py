@@ -1,7 +1,7 @@
 """The start of a loader on several ranks: their membership, their GPUs, and their equal settings.
 
-Ranks of the process group exchange tensors of bytes by collectives, never pickles. Each rank must have a GPU of its
-own.
+Ranks of the process group exchange tensors of bytes by collectives, never pickles. Each rank must have its own
+GPU.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# The first bucket of gradients that DDP sends.
+# The size of DDP's first bucket of gradients.
 _FIRST_BYTES: Final = 1 << 20
 
 
 def backend_of(device_type: str) -> str | None:
-    """Return the backend of the process group that carries tensors on such devices; None: none does."""
-    # The name that the group was started with may be "nccl", "cuda:nccl" or "cpu:gloo,cuda:nccl"; this one has pairs.
+    """Return the backend of the process group for tensors on such devices, or None."""
+    # The group may have been started as "nccl", "cuda:nccl" or "cpu:gloo,cuda:nccl"; this form always has pairs.
     pairs = (pair.split(":") for pair in distributed.get_backend_config().split(",") if ":" in pair)
     return {kind: name for kind, name in pairs}.get(device_type)  # noqa: C416 - lists of two are no pairs to mypy
 
 
 def collective_device() -> torch.device:
-    """Return the device that tensors of a collective are on: the CPU, where the process group carries them."""
+    """Return the device for tensors of a collective: the CPU, if the process group supports it."""
     return (
         torch.device("cuda", torch.cuda.current_device())
         if backend_of("cpu") is None
@@ -48,22 +48,22 @@ def collective_device() -> torch.device:
 
 
 def gpu_of(place: torch.device) -> str | None:
-    """Return what tells a GPU from all others; None for the CPU, and for a GPU that is not there."""
+    """Return a unique name of a GPU; None for the CPU, and for a missing GPU."""
     if place.type != "cuda" or not torch.cuda.is_available():
         return None
     index = place.index if ":" in str(place) else torch.cuda.current_device()
     if index >= torch.cuda.device_count():
-        return None  # whoever opens it says so
+        return None  # opening it raises the error
     return str(torch.cuda.get_device_properties(index).uuid)
 
 
 def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None:
-    """Raise RankSettingsError where two ranks have one GPU.
+    """Raise RankSettingsError if two ranks share one GPU.
 
     Parameters
     ----------
     gpus : by rank, each as of `gpu_of`
-    may_share : whether that was asked for in full; NCCL refuses it all the same
+    may_share : whether every rank requested its GPU by number; NCCL refuses shared GPUs all the same
     """
     if may_share and backend_of("cuda") != "nccl":
         return
@@ -79,9 +79,9 @@ def require_own_gpus(gpus: Mapping[int, str | None], *, may_share: bool) -> None
 
 
 def connect(place: torch.device) -> None:
-    """Send something between the devices of the ranks; collective, on devices of one type.
+    """Send a message between the devices of the ranks; collective, on devices of one type.
 
-    NCCL takes its memory when devices first talk, hundreds of MB. It is taken now, before what is free is measured.
+    NCCL allocates hundreds of MB at the first message. It does so now, before free memory is measured.
     """
     if backend_of(place.type) is None:
         return
@@ -90,13 +90,13 @@ def connect(place: torch.device) -> None:
         torch.cuda.synchronize(place)
 
 
-# Two containers of one machine may have the same boot id and different networks: their ranks cannot reach each other.
+# Two containers of one machine may share the boot id but not the network: their ranks cannot reach each other.
 _NETWORK = "/proc/self/ns/net"
 _PROCESSES = "/proc/self/ns/pid"
 
 _ALL_SEEDS = "rank=0, world_size=1 where this rank is to take all of them"
 
-# Of facts that no flag sets: how they become the same.
+# Remedies for facts that no flag sets.
 _OWN_SEEDS = (
     ": give every rank all seeds, of which it takes its part, or rank=0, world_size=1 where each has seeds "
     "of its own"
@@ -111,23 +111,23 @@ _HOW_TO_MEND = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The rank that a loader loads for: its part of every step, and whether all ranks build the loader together."""
+    """The rank that a loader serves: its part of every step, and whether all ranks build the loader together."""
 
     rank: int
     world_size: int
     is_collective: bool  # every rank of the process group builds this loader now
     is_shared: bool  # the ranks of a machine have one loader
-    is_assumed: bool = False  # no rank was given and there was no group of ranks: the process was alone
+    is_assumed: bool = False  # without a given rank and a group of ranks: the process was alone
 
     def require_own_part(self) -> None:
-        """Refuse batches of all seeds in a process that is one of several ranks by now.
+        """Refuse batches of all seeds in a process that has become one of several ranks.
 
         A framework may start the process group after the loader was built: Lightning does so in ``fit``.
 
         Raises
         ------
         ConfigError
-            The loader was built without a rank, before the process group was there.
+            The loader was built without a rank, before the process group existed.
         """
         rank, world_size = _group()
         if self.is_assumed and world_size > 1:
@@ -139,21 +139,21 @@ class Membership:
 
 
 def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) -> Membership:
-    """Return the membership that was asked for, or that of this process in the process group.
+    """Return the requested membership, or that of this process in the process group.
 
-    A loader with the rank and the world size of the process group, given or not, is built by all ranks together. One
-    that is given another rank (0 of 1: all seeds) is this process's own.
+    A loader with the rank and the world size of the process group, given or not, is built by all ranks together. A
+    loader with another given rank (0 of 1: all seeds) belongs to this process only.
 
     Parameters
     ----------
-    sharing : "shared" insists on one loader for the ranks of a machine, "auto" has one if it can, "private" has none
-    rank, world_size : both given, or both None: those of the process group
+    sharing : "shared" requires one loader for the ranks of a machine, "auto" has one if possible, "private" has none
+    rank, world_size : both given, or both None for those of the process group
 
     Raises
     ------
     ConfigError
-        ``sharing`` is unknown, only one of ``rank`` and ``world_size`` was given, or "shared" without a process group
-        to share in; or neither was given to a process that torchrun started as one of several, and that has no process
+        ``sharing`` is unknown, only one of ``rank`` and ``world_size`` was given, or "shared" was given without a
+        process group; or neither was given to a process that torchrun started as one of several without a process
         group.
     """
     require_choice("sharing", sharing, get_args(Sharing))
@@ -180,10 +180,10 @@ def find_membership(sharing: Sharing, rank: int | None, world_size: int | None) 
 
 
 def _require_no_launch() -> None:
-    """Raise ConfigError where torchrun started this process as one of several, which have no process group.
+    """Raise ConfigError if torchrun started this process as one of several without a process group.
 
-    ``RANK`` is what torch's own rendezvous reads. Slurm's variables say nothing: ``sbatch -n 4`` sets them for a script
-    that is alone, and ``srun`` starts runs that have nothing to do with each other.
+    torch's own rendezvous reads ``RANK``. Slurm's variables do not count: ``sbatch -n 4`` sets them for a single
+    script, and ``srun`` also starts independent runs.
     """
     rank, world_size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     is_launched = rank.isdecimal() and world_size.isdecimal() and int(world_size) > 1
@@ -196,7 +196,7 @@ def _require_no_launch() -> None:
 
 
 def _group() -> tuple[int, int]:
-    """Return rank and world size of the process group; without one, those of a process alone."""
+    """Return rank and world size of the process group; without one, those of a single process."""
     if distributed.is_available() and distributed.is_initialized():
         return distributed.get_rank(), distributed.get_world_size()
     return 0, 1
@@ -204,14 +204,14 @@ def _group() -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The settings that have to be the same on all ranks, by name."""
+    """The settings that must be equal on all ranks, by name."""
 
-    batches: Mapping[str, Any]  # JSON values that the batches follow from; the same on every rank
+    batches: Mapping[str, Any]  # JSON values that determine the batches; the same on every rank
     machine: Mapping[str, Any]  # of the loader itself; the same on the ranks that share it
     place: torch.device  # of this rank
-    is_cache_sized: bool  # whether the device cache was asked for by its size
+    is_cache_sized: bool  # whether the cache's size was set by the user
     part: tuple[int, int] | None = (
-        None  # of the rows that this machine has: its number, of how many; None: all rows
+        None  # range of this machine's rows: its number, of how many; None means all rows
     )
 
 
@@ -222,19 +222,17 @@ class Team:
     ranks: tuple[int, ...]
     rank: int
     address: str  # of the host's socket
-    token: str  # shows the host that a rank belongs to it
-    num_loaders: (
-        int  # that share the memory of this host: those of its ranks, or of the machines rehearsed on it
-    )
+    token: str  # shows the host that a rank belongs to its team
+    num_loaders: int  # on this host, sharing its memory: of its ranks, or of machines rehearsed on it
     listener: Listener | None  # of the host
     hosts: tuple[int, ...]  # the first rank of each machine, ascending
     machines: tuple[str, ...]  # the name of each of these machines; no two are alike
-    parts: tuple[tuple[int, int] | None, ...]  # of the rows that each of them has
-    launch: str  # tells this loader of all ranks from every other
+    parts: tuple[tuple[int, int] | None, ...]  # range of rows of each machine
+    launch: str  # a name of this loader on all ranks, unlike any other
 
     @property
     def is_host(self) -> bool:
-        """Whether this rank loads for the others."""
+        """True if this rank loads for the others."""
         return self.rank == self.ranks[0]
 
     def __enter__(self) -> Self:
@@ -250,25 +248,25 @@ class Team:
 
 
 def refuse(membership: Membership, error: BaseException) -> None:
-    """Take part in `assemble` to tell the other ranks why this one cannot load; collective."""
+    """Take part in `assemble` only to report to the other ranks why this one cannot load; collective."""
     _gather_cards({"rank": membership.rank, "error": f"{type(error).__name__}: {error}"})
 
 
 def assemble(membership: Membership, facts: Facts) -> Team:
-    """Agree with all ranks of the process group on what is loaded; collective. Return the ranks of this machine.
+    """Agree with all ranks of the process group on the loader's settings; collective. Return this machine's ranks.
 
     Raises
     ------
     RankSettingsError
-        Ranks differ in something that has to be the same; raised on every rank, naming the first such thing.
+        Ranks differ in a required setting; raised on every rank, naming the first one.
     RankError
-        Another rank cannot load anything.
+        Another rank cannot load.
     """
-    # Before the collective: its address goes to the others, who connect as soon as they know it.
+    # Before the collective: it sends this address to the others, which connect at once.
     listener = Listener()
     try:
         cards = _gather_cards(_card_or_refusal(membership, facts, listener))
-        # A rank that cannot load first: its other facts are missing.
+        # A rank that cannot load comes first: its other facts are missing.
         _require_able(cards)
         _require_equal(cards, "batches", "on every rank")
         own = cards[membership.rank]
@@ -279,7 +277,7 @@ def assemble(membership: Membership, facts: Facts) -> Team:
     except BaseException:
         listener.close()
         raise
-    # Every rank made a listener before it knew whether it is the host; the others close theirs.
+    # Every rank opened a listener before the host was known; the others close theirs.
     host = local[0]
     if host["rank"] != membership.rank:
         listener.close()
@@ -307,13 +305,13 @@ def _first_ranks(cards: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
 
 
 def _count_loaders(cards: Sequence[Mapping[str, Any]], own: Mapping[str, Any], *, is_shared: bool) -> int:
-    """Return how many loaders take their part of the memory of this rank's host. Pure."""
+    """Return the number of loaders that share the memory of this rank's host. Pure."""
     here = [card for card in cards if card["host_id"] == own["host_id"]]
     return len({card["machine_id"] for card in here}) if is_shared else len(here)
 
 
 def _card_or_refusal(membership: Membership, facts: Facts, listener: Listener) -> dict[str, Any]:
-    """Return the card of this rank; where it has none, raise why, after the others were told."""
+    """Return the card of this rank; without one, notify the others and raise the reason."""
     try:
         return _own_card(membership, facts, listener)
     except BaseException as error:
@@ -344,18 +342,18 @@ def _own_card(membership: Membership, facts: Facts, listener: Listener) -> dict[
 
 
 def _meet_devices(cards: Sequence[Mapping[str, Any]], place: torch.device) -> None:
-    """Let the devices of all ranks talk, each of them another rank's; collective."""
+    """Let the device of each rank exchange a message with another rank's; collective."""
     devices = {card["rank"]: card["device"] for card in cards}
     gpus = {rank: device["gpu"] for rank, device in devices.items()}
     require_own_gpus(gpus, may_share=all(device["is_cache_sized"] for device in devices.values()))
-    # A device that is not there is refused when it is opened; nobody may wait for it here.
+    # A missing device is refused when it is opened; no rank may wait for it here.
     kinds = {(device["type"], device["gpu"] is not None) for device in devices.values()}
     if kinds in ({("cpu", False)}, {("cuda", True)}):
         connect(place)
 
 
 def network_id() -> int:
-    """Return what tells the network of this process from those of other containers on its host."""
+    """Return an id of this process's network, unlike those of other containers on its host."""
     return _inode(_NETWORK)
 
 
@@ -367,7 +365,7 @@ def _inode(path: str) -> int:
 
 
 def own_process() -> dict[str, Any]:
-    """Return what `is_gone` knows a process by, as JSON."""
+    """Return the identity of this process for `is_gone`, as JSON."""
     return {
         "owner": SpillOwner.this_process().to_json(),
         "namespace": _inode(_PROCESSES),
@@ -376,11 +374,11 @@ def own_process() -> dict[str, Any]:
 
 
 def is_gone(process: Mapping[str, Any]) -> bool:
-    """Return whether a process, as its `own_process` described it, has certainly ended.
+    """Return whether the process of an `own_process` record has certainly ended.
 
-    Of a process on another machine, or in another container, nothing is known.
+    For a process on another machine, or in another container, the result is False.
     """
-    # A number means something only where both see the same processes; machines rehearsed on one host do not look.
+    # A process number is valid only where both see the same processes; rehearsed machines are not compared.
     if process["namespace"] != _inode(_PROCESSES) or process["machine"] != named_machine():
         return False
     owner = SpillOwner.parse(process["owner"])
@@ -408,11 +406,11 @@ def _require_equal(cards: Sequence[Mapping[str, Any]], part: str, where: str) ->
 
 
 def gather_bytes(own: bytes) -> list[bytes]:
-    """Return the bytes of every rank, in the order of ranks; collective. Shorter ones are padded with spaces."""
+    """Return the bytes of every rank, in rank order; collective. Shorter ones are padded with spaces."""
     device, count = collective_device(), distributed.get_world_size()
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(count)]
     distributed.all_gather(sizes, torch.tensor([len(own)], device=device))
-    # A collective moves tensors of one size: sizes first, then everything at the longest.
+    # A collective moves tensors of one size: first the sizes, then all bytes in tensors of the largest size.
     longest = max(int(size) for size in sizes)
     sent = torch.frombuffer(bytearray(own.ljust(longest)), dtype=torch.uint8).to(device)
     found = [torch.empty_like(sent) for _ in range(count)]
@@ -426,12 +424,12 @@ def require_equal(facts: Mapping[int, Mapping[str, Any]], where: str) -> None:
     Parameters
     ----------
     facts : by rank; JSON values by name
-    where : ends the message: "it has to be the same on every rank"
+    where : the end of the message: "it has to be the same on every rank"
 
     Raises
     ------
     RankSettingsError
-        Ranks differ; names the first such fact.
+        Ranks differ; the error names the first different fact.
     """
     first = next(iter(facts))
     for rank, card in facts.items():

@@ -1,4 +1,4 @@
-"""The client: a rank that is loaded for, and takes its batches out of the host's shared memory."""
+"""The client: a rank without a loader of its own, which takes its batches from the host's shared memory."""
 
 from __future__ import annotations
 
@@ -46,10 +46,8 @@ if TYPE_CHECKING:
     from gloader.distributed.wire import Message, Received
     from gloader.types import BatchId
 
-_PING_S = 1.0  # of waiting, after which the host is told of it
-_LEAVE_S = (
-    4.0  # for the host's word that nothing more comes: less than the 5 s in which a failure must be heard of
-)
+_PING_S = 1.0  # waiting time after which the client pings the host
+_LEAVE_S = 4.0  # wait for the host's last message: less than the 5 s in which a failure must be reported
 
 
 class LoaderClient:
@@ -61,17 +59,17 @@ class LoaderClient:
     ----------
     team : the ranks of this machine
     dims : F of each table
-    types : those of the dataset, where batches have several; None: they have none
-    pin : pins the features of batches for the device, in place; returns None where it copies from them as they are
-    answer : answers what the host asks while it opens the loader; None: it asked nothing of a device
-    stall_timeout_s : seconds that a sign of life may take; 0: for ever
+    types : those of the dataset, if batches have several; otherwise None
+    pin : pins the features of batches in place for the device; returns None if the device copies from them as they are
+    answer : answers the host's requests while it opens the loader; None if the host makes no request
+    stall_timeout_s : longest wait for a sign of life, in seconds; 0 means for ever
 
     Raises
     ------
     RankError
         The host cannot be reached, or cannot load.
     BaseException
-        Whatever ``answer`` raises; the other ranks are told of it.
+        The error of ``answer``; the other ranks are notified.
     """
 
     def __init__(
@@ -90,16 +88,16 @@ class LoaderClient:
         self._pin = pin
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
-        self._pinned: dict[int, Pinned | None] = {}  # of the segments that features came in
+        self._pinned: dict[int, Pinned | None] = {}  # by segment of features
         self._inbox: deque[HostBatch | RankError] = deque()
-        # Runs are numbered on both sides, so that messages of an old run are told from those of the one under way.
+        # Runs are numbered on both sides, so that messages of an old run are recognised.
         self._run = 0
-        self._started = 0  # the run that the host began last
-        self._cancelled = 0  # the run of which none are wanted any more
-        self._left = 0  # the run of which no batches come any more
-        self._num_received = 0  # of the run
-        self._error: RankError | None = None  # nothing can go on
-        self._bye: RankError | None = None  # the host closed: nothing comes behind the inbox
+        self._started = 0  # the last run that the host began
+        self._cancelled = 0  # the last run whose batches are no longer needed
+        self._left = 0  # the last run without further batches
+        self._num_received = 0  # in the present run
+        self._error: RankError | None = None  # set if the connection is unusable
+        self._bye: RankError | None = None  # the host closed: no message follows those in the inbox
         self._does_consumer_wait = False
         self._is_closed = False
         self._heard_at = time.monotonic()
@@ -115,12 +113,12 @@ class LoaderClient:
             raise
 
     def begin(self, position: BatchId) -> None:
-        """Ask for the batches from ``position`` on, and wait until every rank of the machine did.
+        """Request the batches from ``position`` on, and wait until every rank of the machine did.
 
         Raises
         ------
         RankError
-            A rank is gone, does not begin, or begins somewhere else.
+            A rank is gone, does not begin, or begins at another position.
         """
         self._run += 1
         self._num_received = 0
@@ -130,7 +128,7 @@ class LoaderClient:
 
     @contextmanager
     def consumer_waits(self) -> Iterator[None]:
-        """Mark the time during which the consumer waits for a batch, and not only a thread that looks ahead."""
+        """Mark the time during which the consumer waits for a batch, not only a thread that reads ahead."""
         self._does_consumer_wait = True
         try:
             yield
@@ -151,11 +149,11 @@ class LoaderClient:
         ChannelClosedError
             The run was cancelled.
         RankError
-            A rank failed or is gone; the message says which and why.
+            A rank failed or is gone; the message names it and the cause.
         StallError
             The host shows no sign of life.
         """
-        # Everything that came, first: an error that must be heard at once may be behind batches.
+        # All received messages first: an urgent error may be behind batches.
         self.has_batch()
         self._wait_until(lambda: bool(self._inbox), batch_id, None)
         found = self._inbox.popleft()
@@ -164,17 +162,17 @@ class LoaderClient:
         return found
 
     def cancel(self) -> None:
-        """Ask for no more batches of the run; a wait for one ends. Idempotent."""
+        """Request no more batches of the run; a wait for one ends. Idempotent."""
         if not self._is_over() and self._cancelled < self._run:
             self._cancelled = self._run
             self._post(Leave(run=self._run))
 
     def leave(self) -> None:
-        """Take no more batches of the run, and give back those on the way. Idempotent."""
+        """Leave the run, and release its batches that are still on the way. Idempotent."""
         self.cancel()
         if not self._is_over() and self._left < self._run:
             self._inbox.clear()
-            # Batches that the host sent before it heard of this come first: receiving them gives their buffers back.
+            # Batches that the host sent before this message come first: receiving them returns their buffers.
             deadline = time.monotonic() + _LEAVE_S
             while not self._is_over() and self._left < self._run:
                 left = deadline - time.monotonic()
@@ -184,12 +182,12 @@ class LoaderClient:
         self._inbox.clear()
 
     def report_failure(self, error: BaseException) -> None:
-        """Tell the other ranks that this one failed."""
+        """Notify the other ranks that this one failed."""
         text = "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", [])])
         self._post(Failed(text=text))
 
     def close(self) -> None:
-        """Say goodbye. Batches that are still held stay valid. Idempotent."""
+        """Send a goodbye and close. Batches in use stay valid. Idempotent."""
         if not self._is_closed:
             self._is_closed = True
             self._connection.post(Bye())
@@ -200,7 +198,7 @@ class LoaderClient:
 
     def _await_welcome(self, answer: Callable[[Received], Message | None]) -> Welcome:
         while True:
-            received = self._connection.receive(None)  # opening takes as long as it takes; its end is heard
+            received = self._connection.receive(None)  # no limit for opening; the host's end is noticed
             if received is None:
                 continue
             if isinstance(received.message, ErrorReport):
@@ -215,11 +213,11 @@ class LoaderClient:
             if told is None:
                 self._handle(received)
             else:
-                # A post: if the host is gone, the last message that it sent says why, and is received next.
+                # Posted: if the host is gone, its last message names the cause, and is received next.
                 self._post(told)
 
     def _wait_until(self, is_done: Callable[[], bool], batch: BatchId, patience_s: float | None) -> None:
-        """Receive until ``is_done``, for ``patience_s`` at most (None: no limit); ask the host for signs of life."""
+        """Receive until ``is_done``, for at most ``patience_s`` (None means no limit); ping the host meanwhile."""
         # Silence counts from here: the consumer may have computed for minutes without receiving.
         began = self._heard_at = time.monotonic()
         while True:
@@ -249,14 +247,14 @@ class LoaderClient:
                 )
 
     def _is_over(self) -> bool:
-        """Return whether nothing will come any more."""
+        """Return whether no message will come any more."""
         return self._error is not None or self._bye is not None or self._is_closed
 
     def _require_alive(self) -> None:
         if self._is_closed:
             raise ChannelClosedError("the loader is closed")
         if self._error is not None:
-            # What the host told before it went is the cause; its end is only the consequence.
+            # The host's last message is the cause; the closed connection is only its consequence.
             told = [item for item in self._inbox if isinstance(item, RankError)]
             raise told[0] if told else RankError(str(self._error))
         if self._cancelled >= self._run:
@@ -264,7 +262,7 @@ class LoaderClient:
 
     def _require_sign_of_life(self, silent_s: float, batch: BatchId) -> None:
         if self._timeout_s is not None and silent_s > max(self._timeout_s, 2 * _PING_S):
-            self._error = RankError(f"rank {self._host} does not answer")  # nobody waits for it again
+            self._error = RankError(f"rank {self._host} does not answer")  # later waits fail at once
             raise StallError(
                 f"rank {self._host}, which loads for this machine, has not answered for "
                 f"{format_seconds(silent_s)} while epoch {batch.epoch}, batch {batch.index} is waited for "
@@ -290,7 +288,7 @@ class LoaderClient:
         if received is None:
             return False
         self._heard_at = time.monotonic()
-        # The socket was full when a finalizer posted: what it posted has only this thread to be sent by.
+        # The socket was full when a finalizer posted: only this thread sends the posted messages.
         self._connection.flush()
         self._handle(received)
         return True
@@ -325,7 +323,7 @@ class LoaderClient:
         self._segments[number] = take_segment(descriptor)
 
     def _pin_once(self, number: int) -> None:
-        # At the first features in it: topologies are packed by the CPU, and their memory stays as it is.
+        # At the first features in it: the CPU unpacks topologies, and their memory stays unpinned.
         if number not in self._pinned:
             self._pinned[number] = self._pin(self._segments[number])
 
@@ -337,7 +335,7 @@ class LoaderClient:
     def _take(self, batch: Batch) -> None:
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
-            return  # of a run that this rank left: dropping the leases gives the buffers back
+            return  # of a run that this rank left: dropping the leases returns the buffers
         sampled, degrees = read_batch(batch.shape, topology, self._types)
         if any(batch.rows):
             self._pin_once(batch.segments[0])
@@ -349,12 +347,12 @@ class LoaderClient:
 
     @cached_property
     def _forms(self) -> tuple[RowForm, ...]:
-        """What a row of each table is, as the host welcomed this rank."""
+        """The row form of each table, from the host's welcome."""
         pairs = zip(self._dims, self.welcome.row_dtypes, strict=True)
         return tuple(RowForm(dim=dim, dtype=np.dtype(name)) for dim, name in pairs)
 
     def _lease(self, number: int) -> NDArray[np.uint8]:
-        """Return the memory of a segment; it is given back when the last array made from it is gone."""
+        """Return the memory of a segment; it is released when the last array made from it is freed."""
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory: see `BufferRing`.
         lease = np.frombuffer(self._segments[number].data, dtype=np.uint8)
         weakref.finalize(lease, self._connection.post, Release(segment=number)).atexit = False

@@ -1,4 +1,4 @@
-"""A client's loader: what it knows of the host's tiers, and the batches that it receives in a run."""
+"""A client's loader: its view of the host's tiers, and the batches of its runs."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 class ClientRun:
     """The batches of this rank in a run. Owns its thread until `close`.
 
-    With a GPU a thread receives batches and sends them on to it; otherwise the consumer's thread receives them.
+    With a GPU a thread receives batches and sends them to the GPU; otherwise the consumer's thread receives them.
 
     Parameters
     ----------
     client : the connection to the host
     stream : the batches of this rank
-    labels : go with them
-    tiers : the device of this rank, and what it holds of each table
-    types : the number of the node type of each table
-    timeline : records what every stage did when; None: nobody does
-    feedback : gets the figures of epochs
-    stall_timeout_s : seconds that a transfer may take; 0: for ever
+    labels : added to the batches
+    tiers : the device of this rank, with its rows of each table
+    types : the node type number of each table
+    timeline : records the work of every stage, or None
+    feedback : receives the figures of epochs
+    stall_timeout_s : longest transfer in seconds; 0 means for ever
     """
 
     def __init__(
@@ -72,10 +72,10 @@ class ClientRun:
         device = tiers[0].device
         inbox = _Inbox(client, stream, is_read_at_once=device.is_asynchronous)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
-        # Weakly: the timer and the watchdog must not keep a run alive that the consumer dropped.
+        # Weak: the timer and the watchdog must not keep a dropped run alive.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, self._failures.stall)
-        # The host's watchdog watches what this rank waits for, so that a stall is reported once, where it is.
+        # The host's watchdog watches the waits of this rank, so that a stall is reported once, at its place.
         instruments = Instruments(timeline=timeline, watchdog=self._watchdog, watches_waits=False)
         send = Send(Transfer(tiers, device=device, types=types), labels, instruments)
         is_sending = device.is_asynchronous
@@ -114,7 +114,7 @@ class ClientRun:
             raise
 
     def close(self, error: BaseException | None = None) -> bool:
-        """Leave the run, and tell the other ranks of ``error``; return whether the thread ended. Idempotent."""
+        """Leave the run, and report ``error`` to the other ranks; return whether the thread ended. Idempotent."""
         with uninterrupted():
             if error is not None:
                 self._report(error)
@@ -125,7 +125,7 @@ class ClientRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal may arrive before anybody holds the run, to close it. A forked child has nothing of it.
+        # A signal may arrive before any reference to the run is kept. A forked child does not own it.
         if hasattr(self, "_pipeline") and os.getpid() == self._pid:
             close_in_finalizer(self.close)
 
@@ -134,21 +134,21 @@ class ClientRun:
         self._report(error)
 
     def _report(self, error: BaseException) -> None:
-        """Tell the other ranks of a failure that is this one's; once."""
-        # A RankError is another rank's failure, which all have heard of.
+        """Report a failure of this rank to the others, once."""
+        # A RankError is another rank's failure, which all ranks know already.
         if not self._has_reported and not isinstance(error, RankError | ChannelClosedError):
             self._has_reported = True
             self._client.report_failure(error)
 
 
 class _Inbox:
-    """The batches that arrive, one after another. Knows nothing of the run: a thread holds it, and must not hold that.
+    """The arriving batches in order. It holds no reference to the run: a thread holds it, and must not hold the run.
 
     Parameters
     ----------
     client : receives them
     stream : the batches of this rank
-    is_read_at_once : blocks are copied to the device before the next batch is asked for
+    is_read_at_once : whether blocks are copied to the device before the next batch is requested
     """
 
     def __init__(self, client: LoaderClient, stream: BatchStream, *, is_read_at_once: bool) -> None:
@@ -175,12 +175,12 @@ class _Inbox:
         self._position += 1
         if not self._is_read_at_once:
             return batch
-        # The consumer gets the ids as they are, and would hold the shared memory that all the rest was copied out of.
+        # The consumer receives the ids as they are, and would hold the shared memory of the whole batch.
         return replace(batch, sampled=_with_own_ids(batch.sampled))
 
 
 def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
-    """Return ``sampled`` with copies of the ids of its nodes and edges, of their trees, and of its links."""
+    """Return ``sampled`` with copies of its node and edge ids, their trees, and its links."""
     links = sampled.links
     if links is not None:
         links = replace(
@@ -209,7 +209,7 @@ def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
 
 
 class RemoteTier:
-    """What a client has in place of a `FeatureTier`, which is the host's. Owns its connection until `close`.
+    """A client's replacement for a `FeatureTier`, which belongs to the host. Owns its connection until `close`.
 
     Topology and features are opened at their first use, and read from the SSD.
 
@@ -218,15 +218,15 @@ class RemoteTier:
     dataset : the same as the host's
     team : the ranks of this machine
     settings : those of the loader
-    dry_run : one step of the model, to see what it takes of this rank's device
-    is_typed : batches have node types and relations
+    dry_run : one step of the model, to measure its memory on this rank's device
+    is_typed : whether batches have node types and relations
 
     Raises
     ------
     RankError
         Another rank is gone, or could not open its part.
     BaseException
-        Whatever opening the device and filling it raises.
+        The error of opening or filling the device.
     """
 
     def __init__(
@@ -263,12 +263,12 @@ class RemoteTier:
         )
         with ExitStack() as stack:
             stack.callback(follower.close)
-            # Its constructor answers the host's questions through `follower`, which has the device's rows afterwards.
+            # Its constructor answers the host's requests through `follower`, which then holds the device's rows.
             self._client = LoaderClient(
                 team,
                 dims=[rows.feature_dim for rows in tables],
                 types=types,
-                # By the opened device, which knows its number: the thread that sends has a current device of its own.
+                # The opened device has a number: the sending thread has a current device of its own.
                 pin=lambda memory: pin_segment(memory, follower.tiers[0].device.place),
                 answer=follower.answer,
                 stall_timeout_s=self._stall_timeout_s,
@@ -280,7 +280,7 @@ class RemoteTier:
 
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
-        """The graph; the host holds it, and here few batches are sampled, if any."""
+        """The graph; the host holds it in memory, and here few batches are sampled, if any."""
         if self._is_typed:
             return self._stack.enter_context(open_hetero_topology(self._dataset, max_bytes=FEW_BYTES))
         return self._stack.enter_context(open_topology(self._dataset, max_bytes=FEW_BYTES))
@@ -296,7 +296,7 @@ class RemoteTier:
         return sum(tier.features.rows.nbytes for tier in self.device_tiers if tier.features is not None)
 
     def explain(self) -> str:
-        """Return lines that say which rank loads, with what, and what the device of this one holds."""
+        """Return lines with the rank that loads, its tiers, and the rows on this rank's device."""
         host = f"rank {self._host} loads for all ranks of this machine:\n{self._client.welcome.text}"
         return "\n".join(filter(None, [host, *(tier.explain() for tier in self.device_tiers)]))
 

@@ -1,4 +1,4 @@
-"""Agreement on the rows that the devices of a machine's ranks hold and reach: the same ones, while a loader opens."""
+"""Agreement on the rows that all devices of a machine's ranks hold and reach, while a loader opens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 
 class PeerDevices:
-    """The devices of the other ranks of a machine, as the host sees them. For one thread; owns nothing.
+    """The host's view of the other ranks' devices on its machine. For one thread; owns nothing.
 
     Parameters
     ----------
@@ -56,15 +56,15 @@ class PeerDevices:
 
     @property
     def are_asynchronous(self) -> bool:
-        """Whether all of them are; known after `agree_on_cache_bytes`."""
+        """True if all devices are asynchronous; known after `agree_on_cache_bytes`."""
         return all(answer.is_asynchronous for answer in self._answers)
 
     def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:
-        """Return the bytes that every device has for cached rows: the least of all ranks.
+        """Return the bytes for cached rows on every device: the minimum over the ranks.
 
         Parameters
         ----------
-        largest : a batch for every rank to try a step on; None: there are no batches
+        largest : the batch of a trial step on every rank, or None
         own : returns the bytes of this rank's device
 
         Raises
@@ -73,7 +73,7 @@ class PeerDevices:
             Another rank cannot open its device, failed in the step, or is gone.
         """
         self._answers.clear()
-        # Asked first, answered last: all ranks try their step at the same time, this one too.
+        # Requests go out first, answers are read last: all ranks, this one too, try their step at the same time.
         if largest is None:
             self._tell(TryStep(shape=None))
         else:
@@ -90,14 +90,14 @@ class PeerDevices:
     def hold_same_rows(
         self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool, table: int = 0
     ) -> T:
-        """Make every device hold the rows of ``plan``, and return what ``own`` returns.
+        """Make every device hold the rows of ``plan``, and return the result of ``own``.
 
         Parameters
         ----------
         plan : the rows; each rank reads them from its own copy of the dataset
         own : makes this rank's device hold them
-        as_stored : the host brings the other rows as they are stored, and the devices widen them
-        table : of those of the dataset
+        as_stored : the host sends the other rows as stored, and the devices widen them
+        table : number of the table
 
         Raises
         ------
@@ -107,7 +107,7 @@ class PeerDevices:
         message = HoldRows(
             count=len(plan.rows), hit_rate=plan.expected_hit_rate, as_stored=as_stored, table=table
         )
-        # All rows or none: the count says it, and no ids are sent.
+        # All rows or none: the count is enough, and no ids are sent.
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
         else:
@@ -130,26 +130,26 @@ class PeerDevices:
         *,
         table: int = 0,
     ) -> LoadedFeatures:
-        """Have the features loaded to memory that every device then reads in place; all do, or none does.
+        """Load the features to memory that every device then reads in place; all devices do, or none does.
 
         Parameters
         ----------
         device : of this rank
         num_bytes : of all rows as stored
-        own : loads them, to the memory that it gets or to its own, and makes this rank's device reach them
-        table : of those of the dataset
+        own : loads them, into the given memory or its own, and makes this rank's device reach them
+        table : number of the table
 
         Raises
         ------
         RankError
             Another rank is gone.
         """
-        # Where batches are not sent, rows are gathered into the buffers of every rank, on the cores that compute too.
+        # If batches are not sent, the cores that compute also gather rows into the buffers of every rank.
         if not device.is_asynchronous:
             return own(None).out_of_reach()
         descriptor, memory = create_segment(num_bytes, is_touched=False)
         try:
-            # Told first: the others pin the memory while it is filled.
+            # Announced first: the others pin the memory while it is filled.
             self._tell(ReachFeatures(table=table), descriptor)
             loaded = own(memory)
             answers = [_answer_of(rank, connection) for rank, connection in self._connections.items()]
@@ -177,23 +177,23 @@ class PeerDevices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerTable:
-    """The feature rows of a node type, as a client knows them."""
+    """A client's description of a node type's feature rows."""
 
     type_number: int
     num_nodes: int  # N
     dim: int  # F
-    open_store: Callable[[], FeatureStore]  # opens the features, to read the rows that the device holds
+    open_store: Callable[[], FeatureStore]  # opens the features, to read the device's rows
 
 
 class FollowerDevice:
-    """The device of a client; holds what the host's `PeerDevices` say. For one thread; owns its tiers until `close`.
+    """The device of a client; follows the host's `PeerDevices`. For one thread; owns its tiers until `close`.
 
     Parameters
     ----------
-    settings : which device, and how much of it rows may take
+    settings : the device, and the size of its rows
     tables : of the dataset, in order
-    types : those of the dataset, where batches have several; None: they have none
-    dry_run : one step of the model, to see what it takes of the device
+    types : those of the dataset, if batches have several; otherwise None
+    dry_run : one step of the model, to measure its device memory
     """
 
     def __init__(
@@ -212,17 +212,17 @@ class FollowerDevice:
 
     @cached_property
     def _device(self) -> Device:
-        # Opened when the host asks, not in `__init__`: what it raises is then told to the others.
+        # Opened at the host's request, not in `__init__`: its errors then reach the other ranks.
         return open_device(torch.device(self._settings.device))
 
     @property
     def tiers(self) -> tuple[DeviceTier, ...]:
-        """The device and its rows of each table, once the host said which.
+        """The device with its rows of each table, after the host has named them.
 
         Raises
         ------
         RankError
-            The host did not.
+            The host did not name them.
         """
         if len(self._tiers) != len(self._tables):
             raise RankError(
@@ -231,12 +231,12 @@ class FollowerDevice:
         return tuple(self._tiers[table] for table in range(len(self._tables)))
 
     def answer(self, received: Received) -> Message | None:
-        """Do what the host asks for, and return the answer; None: it asks nothing of a device.
+        """Execute a request of the host, and return the answer; None if the message is no request to a device.
 
         Raises
         ------
         BaseException
-            Whatever the device, the step or the store raises.
+            The error of the device, the step or the store.
         """
         match received.message:
             case TryStep(shape=shape):
@@ -252,7 +252,7 @@ class FollowerDevice:
         return None
 
     def close(self) -> None:
-        """Let go of the features. Idempotent."""
+        """Release the features. Idempotent."""
         for tier in self._tiers.values():
             tier.close()
 
@@ -289,8 +289,8 @@ class FollowerDevice:
             self._tiers[number].fill(store)
 
     def _reach(self, number: int, descriptor: int) -> bool:
-        """Make the device reach the rows in the host's memory, if it can; return whether it does."""
-        # Writable, as the rings are: not every driver pins memory that is mapped for reading alone.
+        """Make the device reach the rows in the host's memory, if possible; return whether it does."""
+        # Writable, as the rings are: some drivers do not pin memory that is mapped read-only.
         memory = take_segment(descriptor, is_touched=False)
         table = self._table(number)
         with table.open_store() as store:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class InterleavedRings:
-    """Gives a buffer of one rank's ring after the other's, for one thread that acquires batch by batch.
+    """Hands out a buffer of each rank's ring in turn, for one thread that acquires batch by batch.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ class InterleavedRings:
     def __init__(self, rings: Sequence[BufferRing]) -> None:
         self._rings = rings
         self._position = 0
-        # The ring whose buffer `acquire` waits for. It stays after a cancelled wait: a stall is explained by it.
+        # The ring that `acquire` waits for. It stays set after a cancelled wait, to explain a stall.
         self.blocked_on: int | None = None
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
@@ -65,12 +65,12 @@ class InterleavedRings:
         return self._rings[0].consumer_waits()
 
     def cancel(self) -> None:
-        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
         for ring in self._rings:
             ring.cancel()
 
     def resume(self) -> None:
-        """Give buffers again after `cancel`, to the first rank first."""
+        """Hand out buffers again after `cancel`, from the first rank on."""
         self._position = 0
         self.blocked_on = None
         for ring in self._rings:
@@ -79,7 +79,7 @@ class InterleavedRings:
 
 logger = logging.getLogger("gloader")
 
-# At the end of an epoch after which this rank closes: the others may still compute on batches that are not sent yet.
+# At the end of an epoch after which this rank closes: the others may still compute on earlier batches.
 _WAIT_FOR_SLOWER_S = 60.0
 _LOOK_FOR_SIGNALS_S = 0.2  # in that wait: a Ctrl-C ends it
 
@@ -87,14 +87,14 @@ _LOOK_FOR_SIGNALS_S = 0.2  # in that wait: a Ctrl-C ends it
 class LoaderHost:
     """Runs the pipeline of all ranks of a machine. Owns its thread, the connections and the run until `close`.
 
-    A run begins when every rank asks for the same position, and ends when every rank has left it. Three threads meet
-    here: the consumer's, which begins and leaves runs; the sharing one of a run; and the one that listens to the
-    other ranks. What they share is changed under the lock of ``_changed``.
+    A run begins when every rank requests the same position, and ends when every rank has left it. Three threads meet
+    here: the consumer's, which begins and leaves runs; the sharing thread of a run; and the thread that listens to the
+    other ranks. The lock of ``_changed`` guards their shared state.
 
     Parameters
     ----------
     team : the ranks of this machine
-    stall_timeout_s : seconds that a rank may wait for another one to begin; 0: for ever
+    stall_timeout_s : longest wait of a rank for another one to begin, in seconds; 0 means for ever
 
     Raises
     ------
@@ -112,10 +112,10 @@ class LoaderHost:
         self._run: PipelineRun | None = None
         self._runs = 0  # begun or refused; numbers the run under way
         self._is_taking_part = False  # this rank, in the run under way
-        self._error: BaseException | None = None  # a rank is gone: nothing can go on
-        self._is_broken = False  # that rank did not say goodbye
+        self._error: BaseException | None = None  # a rank is gone: the loader is unusable
+        self._is_broken = False  # that rank sent no goodbye
         self._is_closed = False
-        self._is_sharing = False  # the run's batches are handed over
+        self._is_sharing = False  # the run's batches are being handed over
         self._ending = threading.Lock()
         # A pair of sockets wakes the listening thread out of its `select` when the host closes.
         self._wake, self._woken = socket.socketpair()
@@ -123,7 +123,7 @@ class LoaderHost:
         self._has_begun = False
 
     def refuse(self, error: BaseException) -> None:
-        """Tell the other ranks that this one cannot load, and close."""
+        """Report to the other ranks that this one cannot load, and close."""
         with uninterrupted():
             for connection in self._connections.values():
                 connection.post(report_of(error, self._ranks[0]))
@@ -135,7 +135,7 @@ class LoaderHost:
         return PeerDevices(self._connections)
 
     def welcome(self, tier: FeatureTier) -> None:
-        """Tell the other ranks of ``tier``, which was opened for them, and listen to them from now on."""
+        """Send the other ranks the facts of ``tier``, which was opened for them, and listen to them from now on."""
         rings = [tier.ring]
         for rank, connection in self._connections.items():
             ring = tier.ring
@@ -153,12 +153,12 @@ class LoaderHost:
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks whose steps are interleaved; the first of them is this process."""
+        """The ranks with interleaved steps; the first of them is this process."""
         return self._ranks
 
     @property
     def ring(self) -> Buffers:
-        """Buffers for one rank's batch after another."""
+        """Buffers for the ranks' batches in turn."""
         if self._ring is None:
             raise RankError("the loader of this machine was not opened")
         return self._ring
@@ -171,18 +171,18 @@ class LoaderHost:
         Parameters
         ----------
         gathered : batches of all ranks in turn
-        own : gets those of this rank
-        failures : hears of an error
+        own : receives those of this rank
+        failures : receives an error at once
         """
         return StageThread(name="gloader-share", run=lambda: self._share(gathered, own, failures))
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that the run ended with ``error``."""
+        """Notify the other ranks that the run ended with ``error``."""
         for peer in self._peers:
             peer.outbox.tell(report_of(error, self._ranks[0], run=self._runs, now=True))
 
     def explain_stall(self, error: BaseException) -> BaseException:
-        """Return ``error``, or one that says which rank all others wait for."""
+        """Return ``error``, or one that names the rank that all others wait for."""
         turn = self._ring.blocked_on if self._ring is not None else None
         if not turn:
             return error
@@ -196,18 +196,18 @@ class LoaderHost:
     # --- the loader's side: called by the consumer's thread
 
     def begin(self, position: BatchId, start: Callable[[], PipelineRun]) -> PipelineRun:
-        """Wait until every rank wants to begin at ``position``, then ``start`` the run and return it.
+        """Wait until every rank requests ``position``, then ``start`` the run and return it.
 
         Raises
         ------
         StateError
-            A rank begins somewhere else.
+            A rank begins at another position.
         RankError
             A rank is gone, or does not begin.
         """
         with self._changed.lock:
             self._is_taking_part = False
-        number = self._runs + 1  # every rank counts the same: refused beginnings are numbered too
+        number = self._runs + 1  # every rank counts the same: refused runs are numbered too
         self._changed.when(
             lambda: self._error is not None or all(peer.begins == number for peer in self._peers),
             lambda: self._require_all(number, position),
@@ -219,7 +219,7 @@ class LoaderHost:
             for peer in self._peers:
                 peer.outbox.begin(number)
                 peer.outbox.tell(Started(run=number))
-            # Before the run starts: its first batch is handed to the ranks that take part by then.
+            # Before the run starts: its first batch goes to the ranks that take part by then.
             self._is_taking_part = self._is_sharing = True
         run = start()
         with self._changed.lock:
@@ -248,13 +248,13 @@ class LoaderHost:
         def is_over() -> bool:
             return not self._is_sharing or not any(peer.is_behind(num_taken) for peer in self._peers)
 
-        # In short waits, since nothing wakes this one when a Ctrl-C is held back while the loader closes.
+        # In short waits, since no notification comes if a Ctrl-C is held back while the loader closes.
         while not (is_signal_pending() or time.monotonic() > deadline):
             if self._changed.when(is_over, is_over, _LOOK_FOR_SIGNALS_S):
                 return
 
     def close(self) -> bool:
-        """End the run, say goodbye and join the thread; return whether every thread ended. Idempotent."""
+        """End the run, send a goodbye and join the thread; return whether every thread ended. Idempotent."""
         with self._changed.lock:
             if self._is_closed:
                 return True
@@ -290,7 +290,7 @@ class LoaderHost:
             self._end_run()
 
     def _require_all(self, number: int, position: BatchId) -> None:
-        """Raise, and tell the others, unless every rank begins run ``number`` at ``position``."""
+        """Raise, and notify the others, unless every rank begins run ``number`` at ``position``."""
         self._require_alive()
         late = [peer.outbox.rank for peer in self._peers if peer.begins != number]
         error = _late(late, self._timeout_s) if late else self._refusal(position)
@@ -401,12 +401,12 @@ class LoaderHost:
 
     def _note_wait(self, peer: Peer, ping: Ping) -> None:
         if not ping.waits:
-            peer.end_wait()  # it only looks ahead
-        elif ping.run == self._runs:  # else it was sent before this run began
+            peer.end_wait()  # it only reads ahead
+        elif ping.run == self._runs:  # otherwise it was sent before this run began
             peer.note_wait(BatchId(epoch=ping.epoch, index=ping.index), num_received=ping.received)
 
     def _gone(self, peer: Peer, error: RankError) -> None:
-        """Give up a rank. The others fail with it, unless it said goodbye."""
+        """Give up a rank. The others fail with it, unless it sent a goodbye."""
         if self._is_closed:
             return
         is_needed = not peer.has_closed
@@ -445,13 +445,13 @@ def _late(ranks: list[int], timeout_s: float | None) -> RankError:
 
 
 class HostRun:
-    """The batches of this rank, out of a run that ``host`` leads.
+    """The batches of this rank, from a run that ``host`` leads.
 
     Parameters
     ----------
     host : serves the other ranks
-    position : where the run begins, on every rank
-    start : starts it, once all ranks are there
+    position : the first batch of the run, on every rank
+    start : starts it, after all ranks are there
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""The parts that a rank loads with: tiers of its own, or those of the one loader of its machine.
+"""The parts behind a rank's loader: its own tiers, or those of its machine's one loader.
 
 `LoaderParts` closes them: by `close`, by the garbage collector, or at the end of the process.
 """
@@ -42,14 +42,14 @@ _CLOSER = "gloader-close"
 
 
 class LoaderParts:
-    """The tier of a loader, what serves other ranks, and the run under way. Owns them until `close`.
+    """The tier of a loader, its service for other ranks, and the run under way. Owns them until `close`.
 
-    Knows nothing of the loader: a finalizer that held it would keep it alive.
+    It holds no reference to the loader: a finalizer with one would keep the loader alive.
 
     Parameters
     ----------
-    tier : what the batches are made with
-    host : serves the other ranks; None: there are none, or another rank loads
+    tier : makes the batches
+    host : serves the other ranks; None without other ranks, or if another rank loads
     num_ranks : ranks that share this loader
     """
 
@@ -75,10 +75,10 @@ class LoaderParts:
         """Stop the run and release the tier, unless a stuck thread still uses it. Idempotent."""
         if os.getpid() != self._pid:
             self._is_closed = True
-            return  # a forked child: neither threads nor descriptors are its own
+            return  # a forked child owns neither threads nor descriptors
         name = threading.current_thread().name
         if name.startswith("gloader-") and name != _CLOSER:
-            # The garbage collector dropped the loader on a thread of its own, which cannot wait for itself.
+            # The garbage collector dropped the loader on one of its own threads, which cannot wait for itself.
             threading.Thread(target=self.close, name=_CLOSER).start()
             return
         with uninterrupted():
@@ -90,19 +90,19 @@ class LoaderParts:
             self._is_closed = True
 
     def finalize(self) -> None:
-        """Close where nothing can be raised."""
+        """Close in a context that cannot raise."""
         close_in_finalizer(self.close)
 
     def __del__(self) -> None:
-        # A signal that arrived before the finalizer began lost its call. What is closed may be dropped last of all,
-        # when the interpreter has taken this module apart.
+        # A signal before the finalizer began has dropped its call. Closed objects may be dropped last of all,
+        # when the interpreter has already cleared this module.
         if not getattr(self, "_is_closed", True):
             self.finalize()
 
 
 @contextmanager
 def telling_others(membership: Membership) -> Iterator[None]:
-    """Tell the other ranks if the block, which builds the loader, fails: they wait for this rank in `assemble`."""
+    """Notify the other ranks if the block, which builds the loader, fails: they wait for this rank in `assemble`."""
     try:
         yield
     except BaseException as error:
@@ -119,24 +119,24 @@ def open_for_rank(
     *,
     dry_run: DryRun | None = None,
 ) -> LoaderParts:
-    """Open what a rank loads with: tiers of its own, or those that the ranks of its machine share.
+    """Open the parts of a rank's loader: its own tiers, or those that the ranks of its machine share.
 
-    Collective where all ranks of the process group build their loaders together.
+    Collective if all ranks of the process group build their loaders together.
 
     Parameters
     ----------
     membership : this rank's part of every step
-    dataset : what is sampled, and where the features are
+    dataset : graph and features
     seeds : those of the batches of this rank
     settings : those of the loader
-    dry_run : one step of the model, to see what it takes of this rank's device
+    dry_run : one step of the model, to measure its memory on this rank's device
 
     Raises
     ------
     BudgetError
         The budget is too small.
     RankSettingsError
-        Ranks differ in what has to be the same.
+        Ranks differ in a required setting.
     RankError
         Another rank is gone, or could not open its part.
     """
@@ -144,14 +144,14 @@ def open_for_rank(
     if not membership.is_collective:
         require_all_rows([dataset.ranges])
         return LoaderParts(open_tier())
-    # What bounds the batches on their way to another rank are the buffers of their rows: without any, each loads alone.
+    # Row buffers bound the batches on their way to another rank: without rows, each rank loads alone.
     has_rows = bool(feature_rows(dataset, settings))
     membership = replace(membership, is_shared=membership.is_shared and has_rows)
     team = assemble(membership, _facts(dataset, seeds, settings))
     num_ranks = len(team.ranks)
     try:
         machines = _machines_of(team, dataset, settings, membership)
-    except BaseException:  # on every rank alike: all of them know the same
+    except BaseException:  # on every rank alike: all of them have the same error
         team.close()
         raise
     open_tier = partial(open_tier, machines=machines, num_loaders=team.num_loaders)
@@ -169,7 +169,7 @@ def open_for_rank(
 
 @contextmanager
 def _telling_machines(machines: LaunchMachines | None) -> Iterator[None]:
-    """Tell the other machines if the block, which opens this one's loader, fails: they wait for it."""
+    """Notify the other machines if the block, which opens this one's loader, fails: they wait for it."""
     try:
         yield
     except BaseException as error:
@@ -181,12 +181,12 @@ def _telling_machines(machines: LaunchMachines | None) -> Iterator[None]:
 def _machines_of(
     team: Team, dataset: Dataset, settings: LoaderSettings, membership: Membership
 ) -> LaunchMachines | None:
-    """Return the machines that this rank's loader exchanges rows with; None: none.
+    """Return the machines that exchange rows with this rank's loader, or None.
 
     Raises
     ------
     ConfigError
-        Rows are on no machine of the launch, or have to be exchanged and may not.
+        Some rows are on no machine of the launch, or must be exchanged and may not.
     """
     ranges, mode = dataset.ranges, settings.ranks.exchange
     tables = {} if ranges is None else ranges.tables
@@ -219,7 +219,7 @@ def _machines_of(
 
 def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: LoaderSettings) -> LoaderParts:
     """Open the tiers on the rank that loads for ``team``, together with the devices of the other ranks."""
-    # Connected before the tiers are opened, so that the devices of all ranks can be asked while they are.
+    # Connected before the tiers are opened, which sends requests to the devices of all ranks.
     host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
     try:
         tier = open_tier(others=host.devices)
@@ -236,7 +236,7 @@ def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: L
 
 
 def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
-    """Return what has to be the same on every rank. Threads may differ: those of the rank that loads count."""
+    """Return the facts that must be equal on every rank. Threads may differ: those of the loading rank count."""
     order, links = seeds.order, seeds.links
     kind = "HeteroLoader" if seeds.is_typed else "Loader"
     batches = {

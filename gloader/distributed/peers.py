@@ -1,4 +1,4 @@
-"""The other ranks of a machine, as the host sees them: that all connect, what each is sent, what each waits for."""
+"""The host's view of the other ranks on its machine: their connections, their batches, and their waits."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from gloader.pipeline.gather import HostBatch
     from gloader.types import BatchId
 
-_HELLO_S: Final = 1.0  # for a process that connected to say who it is; others wait behind it
-# The ring of topologies needs no bound of its own: a topology lives as long as its batch's features, which are bounded.
+_HELLO_S: Final = 1.0  # for a new connection to identify itself; others wait behind it
+# The ring of topologies needs no bound of its own: each lives as long as its batch's features, which are bounded.
 _UNBOUNDED: Final = 2**62
 _WORD: Final = RowForm(dim=1)  # of topologies: 4 bytes
 
 
 def accept_all(team: Team) -> dict[int, Connection]:
-    """Return the connections of the other ranks of ``team``, in ascending order of ranks.
+    """Return the connections of the other ranks of ``team``, by ascending rank.
 
     Raises
     ------
     RankError
-        One of them did not come.
+        A rank did not connect.
     """
     found: dict[int, Connection] = {}
     deadline = time.monotonic() + CONNECT_S
@@ -51,7 +51,7 @@ def accept_all(team: Team) -> dict[int, Connection]:
             if connection is None:
                 continue
             rank = _introduced(connection, team.token)
-            # Anybody of this user may connect; only the ranks of the team know the token, and each comes once.
+            # Any process of this user may connect; only the ranks of the team have the token, and each comes once.
             if rank is None or rank not in team.ranks[1:] or rank in found:
                 connection.close()
             else:
@@ -72,7 +72,7 @@ def _require_all(ranks: Sequence[int], found: Collection[int]) -> None:
 
 
 def _introduced(connection: Connection, token: str) -> int | None:
-    """Return the rank that a new connection says it is; None if it does not know the token."""
+    """Return the rank that a new connection names; None with a wrong token."""
     try:
         received = connection.receive(_HELLO_S)
     except (EOFError, RankError):
@@ -82,7 +82,7 @@ def _introduced(connection: Connection, token: str) -> int | None:
 
 
 class RemoteWait:
-    """The wait of another rank for a batch: an activity for the watchdog."""
+    """Another rank's wait for a batch: an activity for the watchdog."""
 
     def __init__(self, batch: BatchId) -> None:
         self.stage: WorkName = "wait"
@@ -92,24 +92,24 @@ class RemoteWait:
 
 
 class Peer:
-    """Another rank, as the host sees it. Thread-safe, but for what only the host changes."""
+    """The host's state of another rank. Thread-safe, except for fields that only the host changes."""
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
-        self.begins = 0  # the run that it wants to begin; 0: none
-        self.position: BatchId | None = None  # from which batch on
-        self.has_closed = False  # it said goodbye
+        self.begins = 0  # the run that it requests; 0 for none
+        self.position: BatchId | None = None  # the first batch of that run
+        self.has_closed = False  # it sent a goodbye
         self._lock = threading.Lock()
         self._wait: RemoteWait | None = None
         self._watchdog: Watchdog | None = None
 
     def watch(self, watchdog: Watchdog) -> None:
-        """Report waits to another watchdog from now on."""
+        """Report later waits to another watchdog."""
         self._wait, self._watchdog = None, watchdog
 
     def deliver(self, host: HostBatch) -> None:
         """Send ``host``, which ends the wait of the rank; errors as `Outbox.deliver`."""
-        # Under the lock of `note_wait`: a ping from before the batch must not begin a wait behind it.
+        # Under the lock of `note_wait`: a ping from before the batch must not begin a wait after it.
         with self._lock:
             self.outbox.deliver(host)
             self._set_wait(None)
@@ -119,9 +119,9 @@ class Peer:
         return self.outbox.takes_part and self.outbox.num_sent < num_batches
 
     def note_wait(self, batch: BatchId, *, num_received: int) -> None:
-        """Note that the rank waits for ``batch``, unless something is on the way to it."""
+        """Note that the rank waits for ``batch``, unless a batch is on its way."""
         with self._lock:
-            # Else a batch is on the way: the rank pinged before it came.
+            # otherwise a batch is on its way: the rank pinged before it arrived
             if self.outbox.takes_part and num_received == self.outbox.num_sent:
                 self._set_wait(batch)
 
@@ -144,12 +144,12 @@ class Peer:
 def report_of(
     error: BaseException, rank: int | None, *, run: int | None = None, now: bool = False
 ) -> ErrorReport:
-    """Return what another rank is told of ``error``.
+    """Return the report of ``error`` for another rank.
 
     Parameters
     ----------
-    error : what ended the run, or everything
-    rank : had the error; None: the text names a rank already
+    error : the error that ended the run, or the loader
+    rank : the failed rank; None if the text already names a rank
     run, now : as of `ErrorReport`
     """
     names_one = isinstance(error, RankError) or rank is None
@@ -158,17 +158,17 @@ def report_of(
 
 
 class Outbox:
-    """Sends batches to another rank, which maps the buffers that they are gathered into. Thread-safe.
+    """Sends batches to another rank, which maps their buffers. Thread-safe.
 
-    A batch that was sent is lent to that rank until it releases it, or is gone. Owns the connection until `close`.
+    A sent batch is lent to that rank until the rank releases it, or is gone. Owns the connection until `close`.
 
     Parameters
     ----------
     rank : the other rank
     connection : to it
     forms : of the feature rows of each table
-    rows : of each, that a new buffer of features holds
-    max_bytes : bytes of all buffers of features
+    rows : of each, the initial capacity of a new feature buffer
+    max_bytes : bytes of all feature buffers
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._lent: dict[
             int, Any
-        ] = {}  # arrays that the other rank uses, by segment: they keep buffers from the ring
+        ] = {}  # arrays in use by the other rank, by segment: they keep buffers from the ring
         self._run: int | None = None  # the run that the other rank takes part in
         self.num_sent = 0  # batches of that run
 
@@ -200,11 +200,11 @@ class Outbox:
 
     @property
     def takes_part(self) -> bool:
-        """Whether the other rank takes batches of the run under way."""
+        """True if the other rank takes batches of the run under way."""
         return self._run is not None
 
     def leave(self, run: int) -> bool:
-        """Send no more batches of ``run``, and say so behind the last one; return whether it took part."""
+        """Send no more batches of ``run``, and a message after the last one; return whether the rank took part."""
         with self._lock:
             took_part = self._run == run
             if took_part:
@@ -227,7 +227,7 @@ class Outbox:
             shape = shape_of(host.sampled)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
             write_batch(host.sampled, host.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
-            # Lent before it is sent: its release may come back before `send` returns.
+            # Lent before it is sent: its release may arrive before `send` returns.
             segments = (self._lend(host.x), self._lend(topology))
             self.num_sent += 1
             self.connection.send(
@@ -235,7 +235,7 @@ class Outbox:
             )
 
     def release(self, segment: int) -> None:
-        """Take back a buffer that the other rank does not use any more."""
+        """Take back a buffer after the other rank's release."""
         self._lent.pop(segment, None)
 
     def tell(self, message: Message) -> None:
@@ -257,7 +257,7 @@ class Outbox:
 
 
 class _Segments:
-    """Makes buffers that the other rank maps. Knows no ring: one that its own allocator held would not be freed."""
+    """Allocates buffers that the other rank maps. It references no ring: a ring's own allocator would keep it alive."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -265,11 +265,11 @@ class _Segments:
         self._counter = itertools.count(1)
 
     def number_of(self, array: NDArray[Any]) -> int:
-        """Return the number of the buffer that ``array`` begins."""
+        """Return the number of the buffer with the first byte of ``array``."""
         return self._numbers[array.ctypes.data]
 
     def allocate(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Return a new buffer (num_bytes,); the other rank is told of it now, and again when it is gone."""
+        """Return a new buffer (num_bytes,); the other rank receives it now, and a message when it is freed."""
         number = next(self._counter)
         descriptor, memory = create_segment(num_bytes)
         try:
@@ -277,7 +277,7 @@ class _Segments:
             address = buffer.ctypes.data
             self._numbers[address] = number
             weakref.finalize(buffer, _forget, self._numbers, self._connection, address, number).atexit = False
-            with contextlib.suppress(EOFError):  # the thread that receives hears of the end of the connection
+            with contextlib.suppress(EOFError):  # the receiving thread notices the end of the connection
                 self._connection.send(Segment(segment=number), descriptor=descriptor)
         finally:
             # The message holds a copy; open descriptors would grow with the buffers of every rank.

@@ -1,7 +1,7 @@
 """Memory that two processes share, and the layout of a batch in it.
 
-The memory has no name: the kernel frees it when both processes have ended, however they end. The arrays of a batch lie
-one behind the other: its blocks, its nodes, and the links or trees that come with its seeds.
+The memory has no name: the kernel frees it when both processes have ended, in any way. The arrays of a batch lie
+one after another: its blocks, its nodes, and the links or trees that come with its seeds.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
 
 # Neither process can shrink the memory under the other, which would kill it with SIGBUS.
 _SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-# Nobody maps it writable from now on; mappings that are there stay as they are. Python has no name for it.
+# No later mapping can be writable; present mappings stay unchanged. Python has no name for the seal.
 _SEAL_FUTURE_WRITE: Final = 0x10
 
 
 def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDArray[np.uint8]]:
     """Return a descriptor of new shared memory, which the caller owns, and the memory (num_bytes,).
 
-    Unmapped when the last view is gone. Pages are touched now unless ``is_touched`` is false: for memory so large that
-    this would take long, in one call that no Ctrl-C interrupts.
+    Unmapped when the last view is freed. Pages are touched now unless ``is_touched`` is false: large memory takes
+    long, in one call that no Ctrl-C interrupts.
     """
     descriptor = os.memfd_create("gloader", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -54,22 +54,20 @@ def create_segment(num_bytes: int, *, is_touched: bool = True) -> tuple[int, NDA
 
 
 def map_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return the whole shared memory of ``descriptor`` (num_bytes,), which stays the caller's.
+    """Return the whole shared memory of ``descriptor`` (num_bytes,); the caller keeps the descriptor.
 
-    Its pages are touched, unless told otherwise. Unmapped when the last view is gone.
+    Its pages are touched if ``is_touched``. Unmapped when the last view is freed.
     """
     flags = mmap.MAP_SHARED | (mmap.MAP_POPULATE if is_touched else 0)
     mapping = mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags=flags)
     if not is_touched:
-        with suppress(
-            OSError, ValueError, AttributeError
-        ):  # where the system has huge pages of shared memory
+        with suppress(OSError, ValueError, AttributeError):  # if the system has huge pages of shared memory
             mapping.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(mapping, dtype=np.uint8)
 
 
 def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint8]:
-    """Return the whole shared memory of ``descriptor``, and close that."""
+    """Return the whole shared memory of ``descriptor``, and close the descriptor."""
     try:
         return map_segment(descriptor, is_touched=is_touched)
     finally:
@@ -77,7 +75,7 @@ def take_segment(descriptor: int, *, is_touched: bool = True) -> NDArray[np.uint
 
 
 def seal_contents(descriptor: int) -> None:
-    """Refuse every further writable mapping of the memory, where the kernel can (Linux 5.1)."""
+    """Refuse every further writable mapping of the memory, if the kernel supports it (Linux 5.1)."""
     with suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
 
@@ -87,7 +85,7 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
 
     Returns
     -------
-    The pinned memory; None without CUDA, or if the system refuses it: copies then are slower.
+    The pinned memory; None without CUDA, or if the system refuses: then copies are slower.
     """
     if device.type != "cuda" or not torch.cuda.is_available():
         return None
@@ -110,7 +108,7 @@ class LinkShape:
 
     @classmethod
     def of(cls, links: Links) -> LinkShape:
-        """Return the sizes of ``links``; raise TypeError where labels have another dtype."""
+        """Return the sizes of ``links``; raise TypeError if labels have another dtype."""
         if links.labels.dtype.name not in _LABELS:
             raise TypeError(f"labels of links have dtype {links.labels.dtype}; they must be float32 or int64")
         return cls(
@@ -127,7 +125,7 @@ class LinkShape:
 
     @classmethod
     def from_json(cls, sizes: object) -> LinkShape:
-        """Parse a result of `to_json`; raise ValueError if it is none."""
+        """Parse a result of `to_json`; raise ValueError for anything else."""
         if isinstance(sizes, list) and [type(size) for size in sizes[:3]] == [int, int, str]:
             num_pairs, num_positives, label_dtype, *times = sizes
             if 0 <= num_positives <= num_pairs and label_dtype in _LABELS and times in ([], [True]):
@@ -148,7 +146,7 @@ class LinkShape:
             yield np.int64, self.num_positives
 
     def links(self, views: Iterator[NDArray[Any]]) -> Links:
-        """Return the links whose arrays come next in ``views``."""
+        """Return the links from the next arrays in ``views``."""
         return Links(
             pairs=next(views).reshape(-1, 2),
             labels=next(views),
@@ -160,26 +158,26 @@ class LinkShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedShape:
-    """What comes with batches whose seeds are not plain nodes: the pairs of links, and whose tree each node is of."""
+    """The sizes of seed data other than plain nodes: the pairs of links, and the tree of each node."""
 
     links: LinkShape | None = None
     has_trees: bool = False
 
     @classmethod
     def of(cls, batch: AnyBatch) -> Self:
-        """Return the sizes of what comes with ``batch``."""
+        """Return the sizes of the seed data of ``batch``."""
         links = None if batch.links is None else LinkShape.of(batch.links)
         return cls(links=links, has_trees=batch.trees is not None)
 
     def to_json(self) -> list[Any]:
-        """Return the sizes as the last items of the JSON array of a batch: none of plain nodes."""
+        """Return the sizes as the last items of a batch's JSON array; empty for plain nodes."""
         if self.links is None and not self.has_trees:
             return []
         return [None if self.links is None else self.links.to_json(), self.has_trees]
 
     @classmethod
     def from_json(cls, sizes: list[Any]) -> Self:
-        """Parse a result of `to_json`; raise ValueError if it is none."""
+        """Parse a result of `to_json`; raise ValueError for anything else."""
         if not sizes:
             return cls()
         if len(sizes) == 2 and type(sizes[1]) is bool and (sizes[0] is not None or sizes[1]):
@@ -198,7 +196,7 @@ class SeedShape:
     def read(
         self, views: Iterator[NDArray[Any]], num_types: int
     ) -> tuple[list[NDArray[np.int32]] | None, Links | None]:
-        """Return the trees of each type, and the links, whose arrays come next in ``views``; None: there are none."""
+        """Return the trees of each type, and the links, from the next arrays in ``views``; None for absent ones."""
         trees = [next(views) for _ in range(num_types)] if self.has_trees else None
         return trees, None if self.links is None else self.links.links(views)
 
@@ -222,7 +220,7 @@ _ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTypes:
-    """What both ranks know of a graph of several types, so that no batch has to name it."""
+    """The types and relations that both ranks share, so that batches need not name them."""
 
     nodes: Sequence[str]  # the T types, in the order of the record
     relations: Sequence[Relation]  # K of them, likewise
@@ -253,7 +251,7 @@ class BlockShape:
 
     @classmethod
     def from_json(cls, sizes: object) -> BlockShape:
-        """Parse a result of `to_json`; raise ValueError if it is none."""
+        """Parse a result of `to_json`; raise ValueError for anything else."""
         if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, int, bool]:
             num_src, num_dst, num_edges, is_weighted = sizes
             return cls(num_src=num_src, num_dst=num_dst, num_edges=num_edges, is_weighted=is_weighted)
@@ -268,7 +266,7 @@ class BlockShape:
             yield np.float32, self.num_edges
 
     def block(self, views: Iterator[NDArray[Any]]) -> Block:
-        """Return the block whose arrays come next in ``views``."""
+        """Return the block from the next arrays in ``views``."""
         return Block(
             indptr=next(views),
             indices=next(views),
@@ -281,7 +279,7 @@ class BlockShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """The sizes of a `SampledBatch`, from which both ranks compute where its arrays are."""
+    """The sizes of a `SampledBatch`, from which both ranks compute the places of its arrays."""
 
     id: BatchId
     num_nodes: int  # U
@@ -313,7 +311,7 @@ class BatchShape:
         Raises
         ------
         ValueError
-            It is none.
+            Anything else.
         """
         # Types compared as a list: the check of every batch costs no more than the unpacking.
         if isinstance(sizes, list) and [type(size) for size in sizes[:5]] == [int, int, int, int, list]:
@@ -334,11 +332,11 @@ class BatchShape:
 
     @property
     def num_degrees(self) -> int:
-        """Nodes whose degrees come with the batch."""
+        """Number of nodes with degrees in the batch."""
         return self.num_nodes
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes, degrees, then those of the blocks, and what comes with the seeds."""
+        """Yield the arrays: nodes, degrees, blocks, then the data of the seeds."""
         yield np.int64, self.num_nodes
         yield np.float32, self.num_nodes
         for block in self.blocks:
@@ -368,7 +366,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeteroShape:
-    """The sizes of a `HeteroBatch`. Types and relations are those of the dataset, in its order, and have no names."""
+    """The sizes of a `HeteroBatch`. Types and relations are those of the dataset, in its order, without names."""
 
     id: BatchId
     num_nodes: tuple[int, ...]  # U of each type
@@ -400,7 +398,7 @@ class HeteroShape:
         Raises
         ------
         ValueError
-            It is none.
+            Anything else.
         """
         if isinstance(sizes, list) and [type(size) for size in sizes[:5]] == [int, int, list, list, list]:
             epoch, index, num_nodes, num_seeds, hops, *seeds = sizes
@@ -421,11 +419,11 @@ class HeteroShape:
 
     @property
     def num_degrees(self) -> int:
-        """Nodes whose degrees come with the batch: none."""
+        """Number of nodes with degrees in the batch: 0."""
         return 0
 
     def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes of each type, no degrees, then those of the blocks, and what comes with the seeds."""
+        """Yield the arrays: nodes of each type, no degrees, blocks, then the data of the seeds."""
         for count in self.num_nodes:
             yield np.int64, count
         yield np.float32, 0
@@ -457,7 +455,7 @@ class HeteroShape:
         return sampled, degrees
 
     def _required(self, types: BatchTypes | None) -> BatchTypes:
-        """Return ``types`` where the batch is of these."""
+        """Return ``types`` if the batch has them."""
         if types is None:
             raise RankError("another rank sent a batch of types; use one kind of loader on all ranks")
         counts = {len(types.nodes), len(self.num_nodes), len(self.num_seeds)}
@@ -478,8 +476,8 @@ def shape_of(batch: AnyBatch) -> AnyShape:
 
 
 def parse_shape(sizes: object) -> AnyShape:
-    """Return what ``to_json`` of the sizes of a batch returned ``sizes`` for; raise ValueError if nothing did."""
-    # A batch of several types has a list where the other has one number.
+    """Return the shape from its ``to_json`` form ``sizes``; raise ValueError for anything else."""
+    # A batch of several types has a list in the place of one number.
     is_typed = isinstance(sizes, list) and len(sizes) > 2 and type(sizes[2]) is list
     return HeteroShape.from_json(sizes) if is_typed else BatchShape.from_json(sizes)
 
@@ -492,7 +490,7 @@ def write_batch(
     Parameters
     ----------
     sampled : the batch
-    degrees : (U,) float32, of its nodes; (0,) of a batch of several types
+    degrees : (U,) float32, of its nodes; (0,) for a batch of several types
     shape : its sizes
     memory : (>= shape.num_bytes,) uint8
 
@@ -507,7 +505,7 @@ def write_batch(
         if block.edge_weight is not None:
             arrays.append(block.edge_weight)
     arrays += seed_arrays(sampled)
-    # In the order of the shape's `arrays`, which `read_batch` follows too.
+    # In the order of the shape's `arrays`, as in `read_batch`.
     for view, array in zip(_views(shape.arrays(), memory), arrays, strict=True):
         np.copyto(view, array, casting="no")
 
@@ -515,13 +513,13 @@ def write_batch(
 def read_batch(
     shape: AnyShape, memory: NDArray[np.uint8], types: BatchTypes | None = None
 ) -> tuple[AnyBatch, NDArray[np.float32]]:
-    """Return the batch that `write_batch` left in ``memory``, and its degrees, as views of it.
+    """Return the batch that `write_batch` wrote to ``memory``, and its degrees, as views of the memory.
 
     Parameters
     ----------
     shape : its sizes
     memory : (>= shape.num_bytes,) uint8
-    types : those of the dataset; None: batches have none
+    types : those of the dataset, if batches have several; otherwise None
 
     Raises
     ------

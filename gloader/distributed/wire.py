@@ -1,7 +1,7 @@
 """Messages between the ranks of a machine, and the connections that carry them.
 
-Each kind of message is a frozen dataclass; `parse` checks the JSON that arrived. A message arrives whole, with a file
-descriptor beside it where it needs one. The host is the rank that loads; the clients are the ranks that it loads for.
+Each kind of message is a frozen dataclass; `parse` checks the arriving JSON. A message arrives whole, with a file
+descriptor if it needs one. The host is the rank that loads; the clients are the ranks that it loads for.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from gloader.ssd_store.cost.strategy import SuperbatchSize
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Parser: TypeAlias = Callable[[Any], Any]  # raises ValueError, saying what was expected
+    Parser: TypeAlias = Callable[[Any], Any]  # raises ValueError that names the expected form
 
 
 RowDtype: TypeAlias = Literal["float32", "float16", "uint16", "int8"]
 
 
-# --- while the loader is opened
+# --- during the opening of the loader
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,31 +48,31 @@ class Hello:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TryStep:
-    """The host asks how many bytes of the client's device rows may take; the batch to try comes in shared memory."""
+    """A request of the host for the bytes of the client's device rows; the trial batch comes in shared memory."""
 
-    shape: AnyShape | None  # None: there is no batch
+    shape: AnyShape | None  # None without a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldRows:
-    """The host asks the client's device to hold rows; their ids come in shared memory, unless they are all or none."""
+    """A request of the host to hold rows on the client's device; ids come in shared memory, unless all or none."""
 
     count: int
-    hit_rate: float | None  # expected; None: unknown
-    as_stored: bool = False  # the host brings the other rows as they are stored, else as float32
-    table: int = 0  # of those of the dataset
+    hit_rate: float | None  # expected; None if unknown
+    as_stored: bool = False  # whether the host sends the other rows as stored, else as float32
+    table: int = 0  # number of the table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReachFeatures:
-    """The host asks the client's device to reach all rows in place, in the shared memory that comes with this."""
+    """A request of the host to reach all rows in place, in the shared memory of this message."""
 
     table: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleFeatures:
-    """The host tells whether every device reaches the rows; if not, none reads them in place."""
+    """The host's decision whether every device reaches the rows; if not, none reads them in place."""
 
     by_all: bool
     table: int = 0
@@ -80,7 +80,7 @@ class SettleFeatures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A client did what was asked for its device."""
+    """A client's answer to a request to its device."""
 
     room: int | None = None  # bytes, in answer to `TryStep`
     reaches: bool = False  # in answer to `ReachFeatures`
@@ -89,10 +89,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Welcome:
-    """The host opened its tiers, and serves from now on."""
+    """The host has opened its tiers, and serves from now on."""
 
     plan: MemoryPlan
-    text: str  # explains the tiers, for people
+    text: str  # explains the tiers, for the user
     # of each table's features in shared memory; uint16 for bfloat16
     row_dtypes: tuple[RowDtype, ...] = ("float32",)
 
@@ -102,7 +102,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begin:
-    """A client wants run ``run``, from a batch on."""
+    """A client's request for run ``run``, from a batch on."""
 
     run: int
     epoch: int
@@ -111,31 +111,31 @@ class Begin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """Every rank wants run ``run``: it began."""
+    """Every rank has requested run ``run``: it began."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """The host made a buffer in shared memory, whose descriptor comes with this message."""
+    """A new buffer of the host in shared memory; its descriptor comes with this message."""
 
     segment: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A batch of the client is in two segments, which it has until it releases them."""
+    """A batch of the client in two segments, lent until the client releases them."""
 
     run: int
     segments: tuple[int, int]  # of the features, of the topology
-    rows: tuple[int, ...]  # of the features of each table: 0 where the client's device brings all of them
+    rows: tuple[int, ...]  # of the features of each table: 0 if the client's device serves the whole table
     shape: AnyShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
-    """A client uses a segment no more."""
+    """A client no longer uses a segment."""
 
     segment: int
 
@@ -149,10 +149,10 @@ class Unmap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """A client has no batch yet: it shows how far it is, and asks for a sign of life."""
+    """A client without a batch reports its progress, and requests a sign of life."""
 
     run: int
-    waits: bool  # its consumer waits; False: it looks ahead
+    waits: bool  # whether its consumer waits, or only a thread that reads ahead
     received: int  # batches of the run
     epoch: int  # of the batch that it waits for
     index: int
@@ -165,19 +165,19 @@ class Pong:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave:
-    """A client wants no more batches of run ``run``."""
+    """A client takes no more batches of run ``run``."""
 
     run: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """The host sends no more batches of run ``run``: this is behind the last one."""
+    """The host sends no more batches of run ``run``; follows the last one."""
 
     run: int
 
 
-# --- when something ends
+# --- at an end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,12 +189,12 @@ class Failed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorReport:
-    """The host tells of an error that ends a run, or everything."""
+    """An error that ends a run, or everything, from the host."""
 
     text: str
     notes: tuple[str, ...]
-    run: int | None = None  # None: nothing can go on
-    now: bool = False  # at once; False: behind the batches of the run that came before it
+    run: int | None = None  # None if the loader is unusable
+    now: bool = False  # at once; False: after the earlier batches of the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,7 +251,7 @@ _OPS: Final = {kind: op for op, kind in _KINDS.items()}
 
 
 def to_json(message: Message) -> dict[str, Any]:
-    """Return ``message`` as a JSON object: its kind as "op", and the fields that are not at their default. Pure."""
+    """Return ``message`` as a JSON object: its kind as "op", and the fields with other than default values. Pure."""
     found: dict[str, Any] = {"op": _OPS[type(message)]}
     for name, default, _ in _FIELDS[type(message)]:
         value = getattr(message, name)
@@ -261,12 +261,12 @@ def to_json(message: Message) -> dict[str, Any]:
 
 
 def parse(document: object) -> Message:
-    """Return the message that `to_json` made ``document`` from. Pure.
+    """Return the message from its `to_json` form ``document``. Pure.
 
     Raises
     ------
     RankError
-        It is no message: says which kind, field or value is wrong.
+        It is not a message; the error names the wrong kind, field or value.
     """
     op = document.get("op") if isinstance(document, dict) else None
     kind = _KINDS.get(op) if isinstance(op, str) else None
@@ -357,7 +357,7 @@ def _or_none(parser: Parser) -> Parser:
 _integer: Final = _of_type(int, "an integer")
 _text: Final = _of_type(str, "a text")
 
-# By the text of the annotation: annotations are not evaluated, and some name what only type checkers import.
+# By the annotation's text: annotations are not evaluated, and some use names that only type checkers import.
 _PARSERS: Final[dict[str, Parser]] = {
     "int": _integer,
     "bool": _of_type(bool, "true or false"),
@@ -384,7 +384,7 @@ def _parser_of(annotation: str) -> Parser:
     return _PARSERS[inner] if inner == annotation else _or_none(_PARSERS[inner])
 
 
-# Worked out once: a message is parsed for every batch. The default is MISSING for a field that has none.
+# Computed once: a message is parsed for every batch. The default is MISSING for a field without one.
 _FIELDS: Final[dict[type[Any], tuple[tuple[str, Any, Parser], ...]]] = {
     kind: tuple((field.name, field.default, _parser_of(str(field.type))) for field in fields(kind))
     for kind in (*_KINDS.values(), MemoryPlan, SuperbatchSize, SweepPlan, StepSeconds)
@@ -393,14 +393,14 @@ _FIELDS: Final[dict[type[Any], tuple[tuple[str, Any, Parser], ...]]] = {
 
 # Bytes of a message. The longest one explains the host's tiers; a batch of a few blocks takes some hundred.
 _LONGEST = 1 << 17
-# Between the agreement of all ranks and their connections: a loaded machine takes seconds to schedule a process.
+# From the agreement of all ranks to their connections: a loaded machine takes seconds to schedule a process.
 CONNECT_S: Final = 30.0
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """A message and the descriptor that came with it, which the receiver owns."""
+    """A message and its descriptor, which the receiver owns."""
 
     message: Message
     descriptor: int | None
@@ -413,7 +413,7 @@ _OPEN: weakref.WeakSet[socket.socket] = weakref.WeakSet()
 def _close_in_child() -> None:
     """Close the sockets that a forked child inherited.
 
-    Its finalizers must not release what its parent still uses, and it must not keep the connection of a dead parent
+    Its finalizers must not release objects of its parent, and it must not keep the connection of a dead parent
     open.
     """
     for inherited in list(_OPEN):
@@ -442,7 +442,7 @@ class Connection:
         Raises
         ------
         RankError
-            Nobody listens there any more.
+            The listener is gone.
         """
         # SEQPACKET keeps the borders of messages and sends each at once or not at all: no lock, no framing.
         peer = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -477,12 +477,12 @@ class Connection:
 
     def post(self, message: Message) -> None:
         """Send ``message`` without waiting, if the other side is there; safe inside a weakref callback."""
-        # Queued first: a finalizer may interrupt a thread in the middle of `flush`, and must not wait for it.
+        # Queued first: a finalizer may interrupt a thread inside `flush`, and must not wait for it.
         self._posted.append(_framed(message))
         self.flush()
 
     def flush(self) -> None:
-        """Send what was posted and did not fit into the socket at that time."""
+        """Send posted messages that did not fit into the socket before."""
         with contextlib.suppress(OSError, IndexError):
             while self._posted:
                 data = self._posted.popleft()
@@ -493,14 +493,14 @@ class Connection:
                     return
 
     def receive(self, timeout_s: float | None) -> Received | None:
-        """Return the next message, or None if none came in ``timeout_s`` (None: waits as long as it takes).
+        """Return the next message; None if none came in ``timeout_s`` (None means no limit).
 
         Raises
         ------
         EOFError
             The other side is gone, and everything that it sent was received.
         RankError
-            What came is no message.
+            The received bytes are not a message.
         """
         try:
             if not self._is_readable(timeout_s):
@@ -524,15 +524,15 @@ class Connection:
         return int(_CREDENTIALS.unpack(raw)[1])
 
     def close(self) -> None:
-        """Close the socket; the other side still receives what was sent. Idempotent."""
+        """Close the socket; the other side still receives messages that were sent. Idempotent."""
         self._socket.close()
 
     def _receive_whole(self) -> tuple[bytes, list[int], int, Any]:
         try:
             return socket.recv_fds(self._socket, _LONGEST, 1)
         except ConnectionResetError:
-            # The other side closed without reading all that it was sent. Linux says so once, before it gives out
-            # what the other side had sent itself (unix_release_sock, sock_error).
+            # The other side closed with unread messages. Linux reports this once, before it hands out the messages
+            # that the other side had sent (unix_release_sock, sock_error).
             return socket.recv_fds(self._socket, _LONGEST, 1)
 
     def _is_readable(self, timeout_s: float | None) -> bool:
@@ -556,7 +556,7 @@ def _decoded(data: bytes, *, is_whole: bool) -> Message:
 
 
 class Listener:
-    """The address at which the ranks of a machine reach its host; in no file system, gone with the process.
+    """The address at which a machine's ranks reach their host; in no file system, gone with the process.
 
     Owns the socket until `close`.
     """
@@ -576,7 +576,7 @@ class Listener:
         except TimeoutError:
             return None
         connection = Connection(peer)
-        # The abstract name is open to every user of the machine; the token is checked by the first message.
+        # The abstract name is open to every user of the machine; the first message proves the token.
         if connection.peer_user() != os.getuid():
             connection.close()
             return None

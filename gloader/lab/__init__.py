@@ -1,4 +1,4 @@
-"""Tools that study a run: analysis and what-ifs, reports, miss curves of policies, benchmarks.
+"""Tools for the study of runs: analysis, what-ifs, reports, miss curves of policies, benchmarks.
 
 No other room below imports the lab.
 """

@@ -1,4 +1,4 @@
-"""Loaders: what a training loop iterates over."""
+"""Loaders: the iterables of a training loop."""
 
 from gloader.loader.loaders import HeteroLoader, LinkLoader, Loader
 

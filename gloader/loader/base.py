@@ -78,20 +78,20 @@ def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
-# What the loop may wait for, where other settings may help.
+# Causes of a loop's waits that other settings may reduce.
 _ADVISED: Final = frozenset({"cpu", "sweep", "sample", "inspect", "stage", "read", "gather", "startup"})
-_MOST_SPENT: Final = 0.01  # of the time since the loader was opened, on advice
+_MOST_SPENT: Final = 0.01  # share of the time since the loader was opened that advice may take
 
 
 @near_attributes
 class BatchLoader(ABC, Generic[B]):
-    """A loader of batches of one kind; `Loader`, `HeteroLoader` and `LinkLoader` say what it is given.
+    """A loader of batches of one kind; see `Loader`, `HeteroLoader` and `LinkLoader`.
 
-    Parameters and errors are said there.
+    They document the parameters and errors.
     """
 
     def __new__(cls, *_given: Any, **keywords: Any) -> Self:
-        """Refuse a keyword that is not there before Python misses the one that was meant."""
+        """Refuse an unknown keyword before Python reports a missing one, which it may be a misspelling of."""
         require_keywords(cls.__name__, keywords, inspect.signature(cls).parameters)
         return super().__new__(cls)
 
@@ -113,7 +113,7 @@ class BatchLoader(ABC, Generic[B]):
             keywords.get("sharing", "auto"), keywords.get("rank"), keywords.get("world_size")
         )
         self._membership = membership
-        # From here on the other ranks wait for this one: they hear of whatever it raises.
+        # From here on the other ranks wait for this one: they receive its errors.
         with telling_others(membership):
             settings = LoaderSettings.of(fanouts=checked_fanouts(fanouts), batch_size=batch_size, **keywords)
             settings.check()
@@ -139,7 +139,7 @@ class BatchLoader(ABC, Generic[B]):
             table_names=tier.table_names,
             learner=None if isinstance(tier, RemoteTier) else tier.load.files.learner,
         )
-        # Dropping the loader, or ending the process, closes what it holds; the threads know `_held` alone.
+        # Dropping the loader, or ending the process, closes its parts; the threads reference only `_held`.
         self._finalizer: weakref.finalize[..., Any] = weakref.finalize(self, self._held.finalize)
         facts = None if links is None else links.facts()
         self._state = LoaderState(
@@ -149,9 +149,9 @@ class BatchLoader(ABC, Generic[B]):
             fingerprint=stream_fingerprint(dataset, self._order, settings.sampling, facts),
             stream=named_facts(dataset, self._order, settings.sampling, facts),
         )
-        self._recorded_from: LoaderState | None = None  # where the first run began
-        self._whole_since = 0  # the first epoch of which the run under way makes every batch
-        self._advice: dict[BottleneckKind, str] = {}  # by what the loop waited for
+        self._recorded_from: LoaderState | None = None  # position of the first run
+        self._whole_since = 0  # the first epoch whose batches are all made by the run under way
+        self._advice: dict[BottleneckKind, str] = {}  # by the cause of the loop's waits
         self._advised_s, self._opened_s = 0.0, time.perf_counter()
         self._starved_before = 0.0
         self._is_mid_epoch = False  # a break left the epoch unfinished: the next iteration starts another
@@ -161,14 +161,14 @@ class BatchLoader(ABC, Generic[B]):
 
     @abstractmethod
     def _plan_seeds(self, dataset: Dataset, settings: LoaderSettings, membership: Membership) -> SeedPlan:
-        """Return the seeds of every epoch, after what this loader is not for was refused."""
+        """Return the seeds of every epoch; refuse datasets and settings that this loader does not support."""
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
         return self._order.num_batches
 
     def __iter__(self) -> Iterator[B]:
-        """Start an epoch, or go on in the one that `load_state_dict` points into.
+        """Start an epoch, or continue the one at the position of `load_state_dict`.
 
         Raises
         ------
@@ -199,7 +199,7 @@ class BatchLoader(ABC, Generic[B]):
         return iterator
 
     def __repr__(self) -> str:
-        """Return the dataset, and what an epoch and a batch are."""
+        """Return the dataset, and the sizes of an epoch and a batch."""
         cut = self._order.cut
         ranks = f", rank={cut.rank}, world_size={cut.world_size}" if cut.world_size > 1 else ""
         return (
@@ -209,17 +209,17 @@ class BatchLoader(ABC, Generic[B]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that is running, or that comes next."""
+        """The running epoch, or the next one."""
         return self._state.next.epoch
 
     @property
     def stats(self) -> EpochStats:
-        """What the running or the last epoch moved so far.
+        """Statistics of the running or the last epoch so far.
 
         Raises
         ------
         ConfigError
-            No epoch was started yet.
+            No epoch has started yet.
         ForkError
             In a forked child.
         """
@@ -233,23 +233,23 @@ class BatchLoader(ABC, Generic[B]):
 
     @property
     def dataset(self) -> Dataset:
-        """What is sampled from."""
+        """The sampled dataset."""
         return self._dataset
 
     @property
     def memory_plan(self) -> MemoryPlan:
-        """Who gets how many bytes of the memory budget."""
+        """The division of the memory budget, in bytes."""
         return self._held.tier.plan
 
     @property
     def borrowed_bytes(self) -> int:
-        """Bytes that this process maps of the memory of the rank that loads for it, where they are counted."""
+        """Bytes of another process's memory that this process maps; the rank that loads for it counts them."""
         tier = self._held.tier
         return tier.borrowed_bytes if isinstance(tier, RemoteTier) else 0
 
     @property
     def reports(self) -> tuple[SuperbatchReport, ...]:
-        """What was predicted and measured for the superbatches executed so far; empty for features in memory.
+        """Predictions and measurements of the superbatches so far; empty for features in memory.
 
         Raises
         ------
@@ -260,7 +260,7 @@ class BatchLoader(ABC, Generic[B]):
         return self._feedback.reports
 
     def explain(self) -> str:
-        """Say which tiers are on, their sizes and why, and how the superbatches so far compared with predictions.
+        """Return lines with the tiers, their sizes and reasons, and the superbatches' predictions and measurements.
 
         Raises
         ------
@@ -278,9 +278,9 @@ class BatchLoader(ABC, Generic[B]):
         return "\n".join(filter(None, [self._held.tier.explain(), mirror, self.explain_run(), memory]))
 
     def explain_run(self) -> str:
-        """Say how superbatches and passes over the edges so far compared with predictions; nothing where none was.
+        """Return lines that compare superbatches and edge passes with their predictions; "" without any.
 
-        Of several machines, what they exchanged and why; of a dataset at a URL, what came from there.
+        They include the exchanges of several machines with their reasons, and the traffic of a dataset at a URL.
 
         Raises
         ------
@@ -298,12 +298,12 @@ class BatchLoader(ABC, Generic[B]):
         return "\n".join(filter(None, found))
 
     def bottleneck(self) -> str:
-        """Say in a sentence what the running or the last epoch waited for, and what would help.
+        """Return a sentence on the slowest part of the running or the last epoch, and its remedy.
 
         Raises
         ------
         ConfigError
-            No epoch was started yet.
+            No epoch has started yet.
         ForkError
             In a forked child.
         """
@@ -324,21 +324,21 @@ class BatchLoader(ABC, Generic[B]):
         return "; ".join(filter(None, [found.sentence, self._advice_for(found), spinning]))
 
     def _advice_for(self, found: Bottleneck) -> str:
-        """Return what would make an epoch shorter; nothing where the loop hardly waits, or that is not known."""
+        """Return advice that shortens an epoch; "" if the loop hardly waits, or none is known."""
         if found.kind not in _ADVISED:
             return ""
         began = time.perf_counter()
-        # Asked for after every epoch: once for each finding, and again where that is a hundredth of what went by.
+        # Called after every epoch: computed once per finding, and again if it costs under a hundredth of the time.
         if not self._advice.get(found.kind) or self._advised_s < _MOST_SPENT * (began - self._opened_s):
             self._advice[found.kind] = self.advice()
             self._advised_s += time.perf_counter() - began
         return self._advice[found.kind]
 
     def advice(self) -> str:
-        """Say what would make an epoch shorter, and by how much, as a replay of the last one says.
+        """Return the best change of settings and its gain, from a replay of the last epoch.
 
-        Other settings within the same budget come first, then what has to be bought. Nothing is said of the first epoch
-        of a run, on a GPU, where another process or other machines bring rows, or where a replay explains too little.
+        Other settings within the same budget come first, then hardware or memory to buy. The result is "" for the first
+        epoch of a run, on a GPU, if another process or other machines bring rows, or if a replay explains too little.
 
         Raises
         ------
@@ -347,7 +347,7 @@ class BatchLoader(ABC, Generic[B]):
         """
         require_same_process(self._pid)
         tier = self._held.tier
-        # The first epoch of a run begins with nothing prepared, and is none by which to say what the others take.
+        # The first epoch of a run begins with nothing prepared, so its times do not represent later epochs.
         if self._stats is None or self._stats.epoch <= self._whole_since:
             return ""
         if isinstance(tier, RemoteTier) or tier.exchange is not None or tier.device.is_asynchronous:
@@ -362,13 +362,13 @@ class BatchLoader(ABC, Generic[B]):
 
     @property
     def _starved_s(self) -> float:
-        """Seconds so far in which a reader waited for the URL of the dataset."""
+        """Seconds that readers have waited for the URL of the dataset."""
         return 0.0 if self._dataset.mirrored is None else self._dataset.mirrored.starved_s
 
     def write_trace(self, path: StrPath) -> None:
-        """Write what every stage did so far as JSON that https://ui.perfetto.dev shows and `gloader.replay` reads.
+        """Write the events of every stage so far as JSON for https://ui.perfetto.dev and `gloader.replay`.
 
-        What a rank records whose batches another process loads, no more than its loop, cannot be replayed.
+        A rank whose batches another process loads records only its loop, which cannot be replayed.
 
         Raises
         ------
@@ -388,11 +388,11 @@ class BatchLoader(ABC, Generic[B]):
         whole.write(Path(path), header=header)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position as JSON: the first batch that was not handed out, and what the stream depends on."""
+        """Return the position as JSON: the first batch that was not handed out, and the facts of the stream."""
         return self._state.to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at a position that `state_dict` returned, from this or another process.
+        """Continue at a position from `state_dict`, of this or another process.
 
         Raises
         ------
@@ -444,7 +444,7 @@ class BatchLoader(ABC, Generic[B]):
             raise LoaderClosedError("this loader is closed; build a new one")
 
     def _run_from(self, position: BatchId) -> Run:
-        """Return the run that stands at ``position``: the one under way, or a new one."""
+        """Return the run at ``position``: the one under way, or a new one."""
         held = self._held
         if held.run is not None and _stands_at(held.run.consumer, position):
             return held.run
@@ -500,7 +500,7 @@ class BatchLoader(ABC, Generic[B]):
 
 
 def require_dataset(dataset: object) -> None:
-    """Raise ConfigError where a path stands in the place of a dataset."""
+    """Raise ConfigError if a path is given for a dataset."""
     if isinstance(dataset, str | os.PathLike):
         raise ConfigError(
             f"a loader takes a dataset, and {os.fspath(dataset)!r} is the path of one: pass "

@@ -51,9 +51,9 @@ B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 
 class NodeLoader(BatchLoader[B]):
-    """A loader whose seeds are nodes; `Loader` and `HeteroLoader` say what it is given.
+    """A loader whose seeds are nodes; see `Loader` and `HeteroLoader`.
 
-    Parameters and errors are said there.
+    They document the parameters and errors.
     """
 
     __signature__: ClassVar[inspect.Signature]
@@ -85,11 +85,11 @@ class NodeLoader(BatchLoader[B]):
         times: IdArray | None = None,
         device_dry_run: DryRun | None = None,
     ) -> Self:
-        """Build a loader of ``settings``.
+        """Build a loader with ``settings``.
 
         Parameters
         ----------
-        dataset : what to sample from
+        dataset : the dataset to sample from
         settings : everything else; errors as of the constructor
         seeds, times, device_dry_run : see the constructor
         """
@@ -101,28 +101,28 @@ class NodeLoader(BatchLoader[B]):
         return self._labels.order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
-        """Return (B,) where in `seeds` those of a batch stand, in its order; where they are drawn, with repeats."""
+        """Return (B,) the positions of a batch's seeds in `seeds`, in its order; for drawn seeds, with repeats."""
         return self._labels.order.drawn_positions(batch)
 
     @staticmethod
     @abstractmethod
     def _check(dataset: Dataset, settings: LoaderSettings) -> None:
-        """Refuse a dataset, or settings, that this loader is not for."""
+        """Refuse a dataset, or settings, that this loader does not support."""
 
     @staticmethod
     @abstractmethod
     def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-        """Return the seeds (n,) of an epoch, which the caller gave as ``seeds``, or left out."""
+        """Return the seeds (n,) of an epoch from the argument ``seeds``, or its default."""
 
     @staticmethod
     @abstractmethod
     def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-        """Return the labels of what `_seeds_of` returned."""
+        """Return the labels of the result of `_seeds_of`."""
 
     def _plan_seeds(self, dataset: Dataset, settings: LoaderSettings, membership: Membership) -> SeedPlan:
         self._check(dataset, settings)
         seeds, times = self._given
-        del self._given  # the order has them from here on
+        del self._given  # the order holds them from here on
         _check_times(settings, has_times=times is not None)
         drawn = None
         if isinstance(seeds, DrawnSeeds):
@@ -162,24 +162,24 @@ def _check_times(settings: LoaderSettings, *, has_times: bool) -> None:
 class Loader(NodeLoader[ReadyBatch]):
     """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
 
-    Batches depend on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``
-    alone: threads, caches, the memory budget and where the features live never change a bit of them.
+    Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
+    Threads, caches, the memory budget and the place of the features never change a bit of them.
 
-    Iterating again starts the next epoch, also after a ``break``. The stages run on over the end of an epoch, and end
+    Iterating again starts the next epoch, also after a ``break``. The stages continue across epochs, and end
     with a ``break``, an error, `close`, or when the loader is dropped. Owns their threads, the feature store, the
     caches and the buffers until then; also a context manager. Threads may share an iterator: each batch goes to one
-    of them, whole. A forked child may read `features`, and what is only a value; all else raises ForkError there.
+    of them, whole. A forked child may read `features` and plain values; all else raises ForkError there.
 
     Parameters
     ----------
-    dataset : what to sample from
+    dataset : the dataset to sample from
     fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all
     batch_size : seeds per batch (of this rank)
     seeds : (n,) node ids, or a mask (num_nodes,) of booleans; defaults to the dataset's training nodes
-    times : (n,) int64 seconds at which each of ``seeds`` asks, which then may repeat; see ``time_strategy``
-    device_dry_run : does one step of the model on a batch, to see how much it takes of the device, see
-        `gloader.device.dry_step`; None: ``device_cache="auto"`` takes half of what is free
-    keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
+    times : (n,) int64 seconds, the query time of each of ``seeds``, which then may repeat; see ``time_strategy``
+    device_dry_run : runs one step of the model on a batch, to measure its device memory, see
+        `gloader.device.dry_step`. Without it, ``device_cache="auto"`` takes half of the free memory
+    keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
     Raises
     ------
@@ -194,21 +194,21 @@ class Loader(NodeLoader[ReadyBatch]):
     @property
     def graph(self) -> Topology:
         """The topology, in memory (a `CscGraph`) or read page by page; usable until `close`."""
-        return cast("Topology", self._held.tier.topology)  # a typed loader's alone is another
+        return cast("Topology", self._held.tier.topology)  # only a typed loader has another
 
     @property
     def features(self) -> FeatureSource:
-        """All N feature rows, in memory where they are; usable beside the running stages, until `close`."""
+        """All N feature rows, in memory if they are held there; usable beside the running stages, until `close`."""
         return self._held.tier.sources[0]
 
     @property
     def edge_features(self) -> FeatureSource | None:
-        """All E rows of features of edges, as of `features`; None where batches have none."""
+        """All E rows of edge features, as of `features`; None if batches have none."""
         return next(iter(self._held.tier.sources[1:]), None)
 
     @property
     def device_tier(self) -> DeviceTier:
-        """What the device holds of features and topology, and reads in place; usable until `close`."""
+        """The device's tier: its features and topology, and rows that it reads in place; usable until `close`."""
         return self._held.tier.device_tiers[0]
 
     @staticmethod
@@ -232,23 +232,23 @@ class Loader(NodeLoader[ReadyBatch]):
 
 
 class HeteroLoader(NodeLoader[HeteroReadyBatch]):
-    """Yields the mini-batches of one epoch of a graph of several node types each time it is iterated over.
+    """Yields the mini-batches of one epoch over a graph of several node types each time it is iterated over.
 
-    Batches have every node type and every relation, perhaps empty. All that `Loader` says of epochs, threads, ranks,
-    memory and reproducibility holds here. A dataset of one type is one of the type "node".
+    Batches have every node type and every relation, perhaps empty. Epochs, threads, ranks, memory and reproducibility
+    are as of `Loader`. A dataset of one type has the type "node".
 
     Parameters
     ----------
-    dataset : what to sample from
+    dataset : the dataset to sample from
     fanouts : neighbours per node, relation and hop, the hop next to the seeds first, -1 takes all: one list for all
         relations; a mapping from relations, as ("author", "writes", "paper") or "author:writes:paper", to lists, in
         which "*" stands for all others; or `gloader.collective` of a list, for so many of all relations together
     batch_size : seeds per batch (of this rank)
-    seeds : (n,) ids of the labelled type, a mapping from types to ids, or a pair (type, ids); or masks of all nodes of
-        the types in the place of ids. Defaults to the training nodes
-    times : (n,) int64 seconds at which each seed asks, see `Loader`
-    device_dry_run : does one step of the model on a batch, see `Loader`
-    keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
+    seeds : (n,) ids of the labelled type, a mapping from types to ids, or a pair (type, ids). A mask of all nodes of
+        a type may replace ids. Defaults to the training nodes
+    times : (n,) int64 seconds, the query time of each seed, see `Loader`
+    device_dry_run : runs one step of the model on a batch, see `Loader`
+    keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
     Raises
     ------
@@ -263,17 +263,17 @@ class HeteroLoader(NodeLoader[HeteroReadyBatch]):
     @property
     def graph(self) -> HeteroGraph:
         """The topology of each relation, in memory or read page by page; usable until `close`."""
-        return cast("HeteroGraph", self._held.tier.topology)  # a typed loader's is no other
+        return cast("HeteroGraph", self._held.tier.topology)  # only an untyped loader has another
 
     @property
     def features(self) -> Mapping[str, FeatureSource]:
-        """All rows of each type, and of each relation, that has features; usable beside the stages, until `close`."""
+        """All rows of each type, and of each relation, with features; usable beside the stages, until `close`."""
         tier = self._held.tier
         return dict(zip(tier.table_names, tier.sources, strict=True))
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
-        """What the device holds of the features of each type that has them; usable until `close`."""
+        """The device's tier of each type with features; usable until `close`."""
         tier = self._held.tier
         return dict(zip(tier.table_names, tier.device_tiers, strict=True))
 
@@ -294,26 +294,26 @@ _DEFAULT_NEGATIVES = Uniform(1)
 
 
 class LinkLoader(BatchLoader[LinkBatch]):
-    """Yields the mini-batches of one epoch over a set of edges, with negatives drawn beside them.
+    """Yields the mini-batches of one epoch over a set of edges, with drawn negatives.
 
-    A batch has ``batch_size`` edges of the link table ``edges``, what ``negatives`` draws beside them, and the sampled
-    neighbourhood of the ends of all of these. All that `Loader` says of epochs, threads, ranks, memory and
-    reproducibility holds here. Of a dataset of several types a batch is typed.
+    A batch has ``batch_size`` edges of the link table ``edges``, their negatives from ``negatives``, and the sampled
+    neighbourhood of all ends. Epochs, threads, ranks, memory and reproducibility are as of `Loader`. For a dataset of
+    several types a batch is typed.
 
     Parameters
     ----------
-    dataset : what to sample from; its link tables are made by ``gloader prepare --edge-split``, or given to it
-    edges : name of the link table whose rows are predicted
+    dataset : the dataset to sample from; ``gloader prepare --edge-split`` makes its link tables
+    edges : name of the link table with the predicted edges
     fanouts : as of `Loader`, or of `HeteroLoader`
     batch_size : edges of the table per batch (of this rank)
-    negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`, or text such as "uniform:5";
-        None: no pairs beside those of the table, whose own labels are predicted
-    exclude : which edges no hop of the batch may take: the predicted ones ("self"), their reverses too ("reverse"), or
-        "none"; a node draws among the others as if they were all
+    negatives : `gloader.Uniform`, `gloader.Binary`, `gloader.InBatch` or `gloader.Table`, or text such as "uniform:5".
+        None adds no pairs, and the table's own labels are predicted
+    exclude : the edges that no hop of the batch may take: the predicted ones ("self"), their reverses too ("reverse"),
+        or "none"; a node draws among the others as if they were all
     exclude_duplicates : leave out the edges parallel to an excluded one as well
     typed : yield typed batches; defaults to whether the dataset is of several types
-    device_dry_run : does one step of the model on a batch, see `Loader`
-    keywords : the other fields of `gloader.config.LoaderSettings`, where each is explained; sizes may be text ("8GB")
+    device_dry_run : runs one step of the model on a batch, see `Loader`
+    keywords : the other fields of `gloader.config.LoaderSettings`, which explains each; sizes may be text ("8GB")
 
     Raises
     ------
@@ -362,7 +362,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         typed: bool | None = None,
         device_dry_run: DryRun | None = None,
     ) -> Self:
-        """Build a loader of ``settings``; the other parameters, and errors, are those of the constructor."""
+        """Build a loader with ``settings``; the other parameters, and errors, are those of the constructor."""
         return cls(
             dataset,
             edges=edges,
@@ -376,33 +376,33 @@ class LinkLoader(BatchLoader[LinkBatch]):
 
     @property
     def table(self) -> LinkTable:
-        """The edges that are predicted."""
+        """The predicted edges."""
         return self._task.table
 
     @property
     def negatives(self) -> Negatives | None:
-        """What is drawn beside them."""
+        """The sampler of negatives, or None."""
         return self._task.negatives
 
     @property
     def is_typed(self) -> bool:
-        """Whether batches are of several types."""
+        """True if batches have several types."""
         return self._is_typed
 
     @property
     def graph(self) -> Topology | HeteroGraph:
-        """The topology, of typed batches that of each relation; usable until `close`."""
+        """The topology, for typed batches of each relation; usable until `close`."""
         return self._held.tier.topology
 
     @property
     def features(self) -> Mapping[str, FeatureSource]:
-        """All rows of each node type, and of each relation, that has features; usable until `close`."""
+        """All rows of each node type, and of each relation, with features; usable until `close`."""
         tier = self._held.tier
         return dict(zip(tier.table_names, tier.sources, strict=True))
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
-        """What the device holds of these; usable until `close`."""
+        """The device's tier of each of these; usable until `close`."""
         tier = self._held.tier
         return dict(zip(tier.table_names, tier.device_tiers, strict=False))
 

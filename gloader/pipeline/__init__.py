@@ -1,1 +1,1 @@
-"""The stages of a loader, a verb a file, and what carries batches from one to the next."""
+"""The stages of a loader, one verb per file, and the channels that connect them."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-# Of an epoch: less is lost in the noise of a machine, and no reason to change anything.
+# Share of an epoch. A smaller gain is lost in the noise of a machine, and no reason to change anything.
 _LEAST_GAIN: Final = 0.05
 _FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
 
@@ -38,20 +38,20 @@ _FACTORS: Final = (0.25, 0.5, 2.0, 4.0)
 class Advice:
     """A change that makes an epoch shorter."""
 
-    settings: dict[str, Any]  # keywords of `gloader.Loader`; empty: something has to be bought
-    words: str  # the same for people
-    seconds: float  # of an epoch then
-    gain: float  # of an epoch, at least `_LEAST_GAIN`
+    settings: dict[str, Any]  # keywords of `gloader.Loader`; empty if hardware has to be bought
+    words: str  # the same as a sentence for the user
+    seconds: float  # predicted for an epoch after the change
+    gain: float  # share of an epoch, at least `_LEAST_GAIN`
 
     @property
     def text(self) -> str:
-        """Say what would help, and how much."""
+        """Return a sentence that names the change and its gain."""
         return f"{self.words} would make it {format_seconds(self.seconds)} (-{self.gain:.0%})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Way:
-    """A way to run, as it is tried."""
+class _Candidate:
+    """A candidate: other settings or other hardware."""
 
     settings: LoaderSettings
     words: str
@@ -61,16 +61,16 @@ class _Way:
 
 
 class Advisor:
-    """Tries other settings of a loader on a replay of its last epoch, each with the memory shared out anew. Pure.
+    """Tries other settings of a loader on a replay of its last epoch, each with its own memory plan. Pure.
 
-    What caches of other sizes miss follows from how soon rows were used again in the first batches, corrected by what
-    the epoch missed; no batch is sampled again.
+    The misses of caches with other sizes follow from the reuse distances of rows in the first batches, corrected by the
+    misses that the epoch measured. No batch is sampled again.
 
     Parameters
     ----------
-    load : what the loader was planned by
-    plan : of its memory
-    settings : of the loader
+    load : the measured sizes from which the loader was planned
+    plan : the loader's memory plan
+    settings : the loader's settings
     """
 
     def __init__(self, load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> None:
@@ -79,16 +79,16 @@ class Advisor:
         self._settings = settings
 
     def advise(self, recording: Recording) -> str:
-        """Return what would help, and how much; nothing where the replay explains too little of the recording.
+        """Return a sentence with the best change and its gain; "" if the replay explains too little of the recording.
 
         Parameters
         ----------
-        recording : of an epoch, or of two that follow one another
+        recording : of one epoch, or of two consecutive epochs
         """
         try:
-            replayed = _Epoch(recording, self._load, self._plan)
+            replayed = _ReplayedEpoch(recording, self._load, self._plan)
         except ReplayError:
-            return ""  # batches are missing: the loop left an epoch, or a rank that is not here did the work
+            return ""  # batches are missing: the loop left an epoch, or another rank did the work
         if replayed.doubt:
             return ""
         within = self._best(replayed, self._within())
@@ -98,8 +98,8 @@ class Advisor:
         nothing = "no setting within this budget would help"
         return nothing if beyond is None else f"{nothing}; {beyond.text}"
 
-    def _best(self, replayed: _Epoch, ways: Iterator[_Way]) -> Advice | None:
-        """Return the way that gains most, where one gains enough."""
+    def _best(self, replayed: _ReplayedEpoch, ways: Iterator[_Candidate]) -> Advice | None:
+        """Return the candidate with the largest gain; None if no gain is large enough."""
         found = []
         for way in ways:
             try:
@@ -118,8 +118,8 @@ class Advisor:
                 found.append(Advice(settings=way.keywords, words=way.words, seconds=seconds, gain=gain))
         return max(found, key=lambda advice: advice.gain, default=None)
 
-    def _within(self) -> Iterator[_Way]:
-        """Yield other settings within the same budget."""
+    def _within(self) -> Iterator[_Candidate]:
+        """Yield candidates within the same budget."""
         memory, reading = self._settings.memory, self._settings.reading
         size, cached = self._plan.superbatch.num_batches, self._cache_bytes()
         if memory.cache is not None:
@@ -141,8 +141,8 @@ class Advisor:
         for count in {max(threads - 1, 1), min(threads + 1, len(os.sched_getaffinity(0)))} - {threads}:
             yield self._way(f"threads={count}", threads=count)
 
-    def _beyond(self) -> Iterator[_Way]:
-        """Yield what has to be bought."""
+    def _beyond(self) -> Iterator[_Candidate]:
+        """Yield candidates that need more hardware or memory."""
         rates, budget = self._load.demand.work.rates, self._plan.budget_bytes
         if self._plan.features != "ssd":
             return
@@ -150,8 +150,8 @@ class Advisor:
         yield replace(twice, budget_bytes=2 * budget)
         yield replace(self._way("a disk twice as fast"), rates=changed_rates(rates, parse_changes("disk=2x")))
 
-    def _way(self, words: str, **keywords: Any) -> _Way:
-        return _Way(
+    def _way(self, words: str, **keywords: Any) -> _Candidate:
+        return _Candidate(
             settings=self._settings.changed(**keywords),
             words=words,
             keywords=keywords,
@@ -166,8 +166,8 @@ class Advisor:
         )
 
 
-class _Epoch:
-    """The last epoch, replayed: as it was, and as it goes on under a plan."""
+class _ReplayedEpoch:
+    """The last epoch, replayed: as it was, and as it would continue under a plan."""
 
     def __init__(self, recording: Recording, load: MeasuredLoad, plan: MemoryPlan) -> None:
         header = recording.header
@@ -194,7 +194,7 @@ class _Epoch:
         self._correction = _correction(own, recording, work, measured)
         self._base_s = self._steady_s(own, self._shape, plan)
 
-    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Way) -> float:
+    def seconds(self, plan: MemoryPlan, load: MeasuredLoad, way: _Candidate) -> float:
         """Return the seconds of such an epoch under ``plan``."""
         ring = open_ring(
             load.demand, plan, way.settings, load.files, load.tiers, num_ranks=self._shape.num_ranks
@@ -205,7 +205,7 @@ class _Epoch:
         return self.measured_s * self._steady_s(_needs_of(plan, load), shape, plan) / self._base_s
 
     def _steady_s(self, needs: StepNeeds, shape: PipelineShape, plan: MemoryPlan) -> float:
-        """Return the seconds of a step as the run goes on."""
+        """Return the seconds of a step in the steady state of the run."""
         steps = num_steps(needs.superbatch) // shape.num_ranks * shape.num_ranks
         work = steady_work(
             self._known,
@@ -218,10 +218,10 @@ class _Epoch:
 
 
 def _correction(needs: StepNeeds, recording: Recording, work: Work, measured: Measured) -> dict[str, float]:
-    """Return what the misses, the sweeps and the reads of an epoch were over those that its plan predicted."""
+    """Return the ratios of measured to predicted misses, sweep seconds and read seconds of an epoch."""
     counted = [event for event in recording.events if event.epoch in measured.counted]
     missed = [event.notes["misses"] for event in counted if event.stage == "read"]
-    # All superbatches: of large ones, few begin in any epoch.
+    # All superbatches are counted: few large ones begin in any one epoch.
     batches = sum(one.num_batches for one in work.superbatches if one.inspect.alone_s) or 1
     swept = sum(one.stage.disk_s for one in work.superbatches) / batches
     known = [batch for batch in work.batches if batch.epoch in measured.counted]
@@ -234,12 +234,12 @@ def _correction(needs: StepNeeds, recording: Recording, work: Work, measured: Me
 
 
 def _over(measured: float, predicted: float) -> float:
-    """Return ``measured`` over ``predicted``; 1 where either is not known. Pure."""
+    """Return ``measured`` over ``predicted``, or 1 if either is unknown. Pure."""
     return measured / predicted if measured > 0 and predicted > 0 else 1.0
 
 
 def _needs_of(plan: MemoryPlan, load: MeasuredLoad) -> StepNeeds:
-    """Return what ``plan`` makes of a step."""
+    """Return the needs of a step under ``plan``."""
     step = plan.step
     rows = load.demand.work.rows
     if plan.features == "ram":

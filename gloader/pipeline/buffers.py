@@ -27,12 +27,12 @@ RowMatrix: TypeAlias = NDArray[Any]  # (rows, F), float32 or as stored
 
 _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 _CANCELLED: Final = "the buffer ring is cancelled"
-ALIGNMENT: Final = 64  # bytes at which the matrix of another table begins in a buffer: that of cache lines
+ALIGNMENT: Final = 64  # bytes, a cache line: the matrix of each table in a buffer begins at a multiple
 _UNBOUNDED: Final = 2**31  # more buffers than any run has
 
 
 class Buffers(Protocol):
-    """Where a stage gets the buffers of batches; `BufferRing`, or the rings of several ranks in turn."""
+    """The source of host buffers for a stage: a `BufferRing`, or the rings of several ranks in turn."""
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Return uninitialised (rows, F) arrays, one for each table, in one buffer; wait for a free one."""
@@ -43,17 +43,17 @@ class Buffers(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
         ...
 
     def resume(self) -> None:
-        """Give buffers again after `cancel`."""
+        """Hand out buffers again after `cancel`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForm:
-    """What a row of a table is in a buffer."""
+    """The form of a table's rows in a buffer."""
 
     dim: int  # F
     dtype: np.dtype[Any] = _FLOAT32
@@ -65,25 +65,25 @@ class RowForm:
 
 
 class BufferRing:
-    """Reusable buffers with a (rows, F) matrix for each table; one comes back when the last array made from it is gone.
+    """Reusable buffers with a (rows, F) matrix for each table. A buffer returns when its last array is freed.
 
-    Fresh allocation, not copying, bounds a gather in memory, so buffers stay warm and grow only when a
-    batch has more rows than any before it. While the consumer keeps arrays alive, further buffers are
-    made, up to ``max_bytes`` in all. When the consumer holds all of them and asks for more, that is an error
-    after ``patience_s``, since nobody else could ever give one back. Where there is memory for one buffer alone, a
-    loop, whose variable still names the last batch, could never go on: `take_back` empties that batch. Thread-safe.
+    Fresh allocation, not copying, bounds a gather in memory. So buffers stay warm and grow only when a
+    batch has more rows than any batch before. While the consumer keeps arrays alive, the ring makes further
+    buffers, up to ``max_bytes`` in all. If the consumer holds all buffers and requests another one, no other thread
+    can return a buffer, so `acquire` raises after ``patience_s``. If the memory holds only one buffer, a loop's
+    variable would keep the last batch and block the ring: `take_back` empties that batch. Thread-safe.
 
     Parameters
     ----------
-    forms : of the rows of each table
-    rows : of each table, that a new buffer holds at first
+    forms : the row form of each table
+    rows : of each table, the initial capacity of a new buffer
     max_bytes : bytes of all buffers together
-    patience_s : how long the consumer may wait while it holds every buffer
-    allocate : makes a buffer of so many bytes
+    patience_s : the longest wait of a consumer that holds every buffer
+    allocate : returns a buffer of the given number of bytes
 
     Attributes
     ----------
-    num_buffers : that there is memory for while no batch has more rows than a new buffer holds at first
+    num_buffers : buffers that fit in memory while no batch has more rows than a new buffer initially holds
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BufferRing:
         self._allocate = allocate
         self.forms = tuple(forms)
         self._rows = tuple(max(count, 1) for count in rows)
-        self._largest = self._rows  # of the batch that takes most bytes of all
+        self._largest = self._rows  # of the batch with the most bytes
         self._max_bytes = max_bytes
         num_bytes = self._num_bytes(self._rows)
         self.num_buffers = max(max_bytes // num_bytes, 1) if num_bytes else _UNBOUNDED
@@ -112,11 +112,11 @@ class BufferRing:
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None
         self._lent: list[weakref.ref[torch.Tensor]] = []  # of the last batch, in a buffer of the ring
-        self._on_their_way: int | None = None  # buffers that were acquired and not lent; None: nobody lends
+        self._on_their_way: int | None = None  # acquired and not lent buffers; None without `lend`
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Rows of each table that a new buffer holds."""
+        """Initial rows of each table in a new buffer."""
         return self._rows
 
     @property
@@ -126,20 +126,20 @@ class BufferRing:
 
     @property
     def has_one(self) -> bool:
-        """Whether there is memory for one buffer alone."""
+        """True if the memory holds only one buffer."""
         return 2 * self._buffer_bytes() > self._max_bytes
 
     def lend(self, x: Sequence[torch.Tensor]) -> None:
-        """Note the features (U, F) of each table, in a buffer, that the consumer gets."""
+        """Note the feature tensors (U, F) of each table that the consumer receives, all in one buffer."""
         self._lent = [weakref.ref(features) for features in x]
         with self._counting:
             self._on_their_way = max((self._on_their_way or 0) - 1, 0)
 
     def take_back(self) -> None:
-        """Empty the features that were lent last, where nothing else could be gathered meanwhile. Idempotent.
+        """Empty the features that were lent last, if the memory holds only one buffer. Idempotent.
 
-        What still uses them notices: they have no rows, and autograd refuses to go back through them. A view of them
-        keeps the buffer, and the consumer is told so when it has waited long enough.
+        Later uses of them fail visibly: they have no rows, and autograd refuses to go back through them. A view of them
+        keeps the buffer, and the consumer's next wait ends with an error that says so.
         """
         if not self.has_one:  # yet: a larger batch may come while this one is held
             return
@@ -160,7 +160,7 @@ class BufferRing:
             self.note_wait(is_waiting=False)
 
     def note_wait(self, *, is_waiting: bool) -> None:
-        """Note that the consumer begins, or goes on, or ends to wait for a batch."""
+        """Note that the consumer begins, continues or ends to wait for a batch."""
         if not is_waiting:
             self._consumer_waits_since = None
         elif self._consumer_waits_since is None:
@@ -169,7 +169,7 @@ class BufferRing:
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Return an uninitialised (rows, F) array for each table, all in one buffer.
 
-        Waits for a free buffer where ``max_bytes`` is reached.
+        Waits for a free buffer if ``max_bytes`` is reached.
 
         Raises
         ------
@@ -178,11 +178,11 @@ class BufferRing:
         ChannelClosedError
             The ring was cancelled.
         """
-        if not self.forms:  # nothing is gathered: what bounds the batches under way are the channels
+        if not self.forms:  # nothing is gathered: the channels alone bound the batches under way
             if self._is_cancelled:
                 raise ChannelClosedError(_CANCELLED)
             return ()
-        # Buffers that are made from now on have room for the largest batch so far, and need not be replaced soon.
+        # New buffers have room for the largest batch so far, and need not be replaced soon.
         self._rows = tuple(map(max, self._rows, rows))
         self._largest = max(self._largest, tuple(rows), key=self._num_bytes)
         buffer = self._take(self._num_bytes(rows))
@@ -192,21 +192,21 @@ class BufferRing:
         # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
         # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
         lease = np.frombuffer(buffer.data, dtype=np.uint8)
-        # A callback in C alone: `weakref.finalize` runs Python code wherever the consumer drops its batch, and a Ctrl-C
-        # that arrives there is printed and lost, with the buffer. `put` ignores its second argument, the reference.
+        # The callback is C code. `weakref.finalize` would run Python code at the moment the consumer drops its batch. A
+        # Ctrl-C at that moment is printed and lost, with the buffer. `put` ignores its second argument, the reference.
         self._leases[id(buffer)] = weakref.ref(lease, partial(self._free.put, buffer))
         return tuple(matrices_in(lease, self.forms, rows))
 
     def _num_bytes(self, rows: Sequence[int]) -> int:
-        """Return the bytes of a buffer with so many rows of each table."""
+        """Return the bytes of a buffer with these numbers of rows."""
         sizes = [count * form.num_bytes for form, count in zip(self.forms, rows, strict=True)]
         return sum(map(_padded, sizes[:-1])) + sum(sizes[-1:])
 
     def _buffer_bytes(self) -> int:
         """Return the bytes of a new buffer.
 
-        Most rows of one table may come with few of another: a buffer for the most of each is larger than any batch
-        needs, and is made only where there is memory for two.
+        The largest row counts of two tables may come from two batches. A buffer for both maxima is larger than any
+        batch needs, and is made only if the memory holds two.
         """
         num_bytes = self._num_bytes(self._rows)
         return num_bytes if 2 * num_bytes <= self._max_bytes else self._num_bytes(self._largest)
@@ -223,9 +223,9 @@ class BufferRing:
             self._leases.pop(id(buffer), None)
             if buffer.nbytes >= num_bytes:
                 return buffer
-            # Too small by now: it is dropped, before the larger one that its bytes go to is made.
+            # It is too small now: it is dropped before the larger one is made from its bytes.
             self._total_bytes -= buffer.nbytes
-            buffer = None  # now, not when the larger one has been made
+            buffer = None  # dropped now, not after the larger one is made
         raise ChannelClosedError(_CANCELLED)
 
     def _wait_for_free(self) -> NDArray[np.uint8] | None:
@@ -234,16 +234,16 @@ class BufferRing:
             try:
                 return self._free.get(timeout=self._patience_s / 8)
             except queue.Empty:
-                # Only while the consumer waits too: else it computes, and gives a buffer back when it is done.
-                # Nor while another batch is on its way to it, however long a slow disk takes.
+                # Only while the consumer waits too: otherwise it computes, and returns a buffer when it is done.
+                # Nor while another batch is on its way to the consumer, even if a slow disk takes long.
                 since = self._consumer_waits_since
                 if since is None or self._on_their_way:
                     continue
-                # The loop asked before a batch came that leaves room for one buffer alone.
+                # The request came before a batch that leaves room for one buffer only.
                 self.take_back()
                 if _since(since, began) > self._patience_s:
                     with suppress(queue.Empty):
-                        return self._free.get_nowait()  # which was just taken back
+                        return self._free.get_nowait()  # the buffer that was just taken back
                     raise BudgetError(
                         f"all feature buffers ({format_bytes(self._max_bytes)}) are held by batches that "
                         "the loop keeps alive; clone what you keep (batch.x.clone()), drop old batches, "
@@ -268,16 +268,16 @@ class BufferRing:
         return self._allocate(num_bytes)
 
     def cancel(self) -> None:
-        """Wake whoever waits for a buffer, and refuse to give any until `resume`. Idempotent."""
+        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
         self._is_cancelled = True
         self._free.put(None)
 
     def resume(self, *, is_lending: bool = False) -> None:
-        """Give buffers again after `cancel`.
+        """Hand out buffers again after `cancel`.
 
         Parameters
         ----------
-        is_lending : the consumer gets the buffers themselves, and `lend` is told of each
+        is_lending : the consumer receives the buffers themselves, and `lend` is called for each
         """
         self._is_cancelled = False
         self._on_their_way = 0 if is_lending else None
@@ -286,13 +286,13 @@ class BufferRing:
 def matrices_in(
     memory: NDArray[np.uint8], forms: Sequence[RowForm], rows: Sequence[int]
 ) -> Iterator[RowMatrix]:
-    """Yield the (rows, F) matrix of each table as a view of a buffer: one behind the other. Pure.
+    """Yield the (rows, F) matrix of each table as a view of a buffer, one after another. Pure.
 
     Parameters
     ----------
     memory : the buffer
-    forms : of the rows of each table
-    rows : of each
+    forms : the row form of each table
+    rows : rows of each table
     """
     first = 0
     for form, count in zip(forms, rows, strict=True):

@@ -34,52 +34,52 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Step:
-    """One batch in the loop's hands."""
+class _LoopStep:
+    """One batch and the marks around its computation."""
 
     recorder: StatsRecorder  # of its epoch
     superbatch: int
     ends_superbatch: bool
-    asked: Mark  # behind the step before it
-    begun: Mark  # behind what brings the batch
-    ended: Mark | None = None  # behind what the loop launched for it
+    asked: Mark  # after the step before it
+    begun: Mark  # after the work that moves the batch to the device
+    ended: Mark | None = None  # after the work that the loop launched for it
 
     def marks(self) -> tuple[Mark, ...]:
-        """Return all of them; none while the loop has the batch."""
-        # A loop may go on in another thread, on another stream: then the last is reached before the others.
+        """Return all three marks, or none while the loop has the batch."""
+        # A loop may continue in another thread, on another stream: then the last mark is reached before the others.
         return () if self.ended is None else (self.asked, self.begun, self.ended)
 
 
 class StepTimes:
-    """Measures what the device computes, and for how long it stands still before; for the consumer's thread.
+    """Measures device computation and the idle time before it. For the consumer's thread.
 
-    The host's clock shows how long launching takes, and a wait for a batch is one for the model where the sender keeps
-    its distance. So marks are put between the steps, and read when the device has passed them: nothing waits for it.
+    The host's clock shows only the launch time, and the sender's pace makes a wait for a batch look like a wait for
+    the model. So marks are put between the steps, and read when the device has passed them. No thread waits for it.
 
     Parameters
     ----------
-    device : works behind the host
-    feedback : told of every step
+    device : the compute device, asynchronous to the host
+    feedback : receives the times of every step
     """
 
     def __init__(self, device: Device, feedback: RunFeedback) -> None:
         self._device = device
         self._feedback = feedback
         self._asked: Mark | None = None
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[_LoopStep] = deque()
 
     def ask(self) -> None:
-        """Note that the loop asks for a batch."""
+        """Note that the loop requests a batch."""
         if self._asked is None:
             self._asked = self._device.mark_computing()
         self._report()
 
     def begin(self, sent: SentBatch, recorder: StatsRecorder) -> Mark:
-        """Return the mark before the computation of ``sent``, which begins; ``recorder`` is that of its epoch."""
+        """Return the mark before the computation of ``sent``, which begins now; ``recorder`` belongs to its epoch."""
         assert self._asked is not None  # noqa: S101 - by `ask`
         begun = self._device.mark_computing()
         self._steps.append(
-            _Step(
+            _LoopStep(
                 recorder=recorder,
                 superbatch=sent.superbatch,
                 ends_superbatch=sent.ends_superbatch,
@@ -91,12 +91,12 @@ class StepTimes:
         return begun
 
     def end(self) -> None:
-        """Note that nothing more is launched for the batch that the loop got last. Idempotent."""
+        """Note that the loop launches nothing more for its last batch. Idempotent."""
         if self._steps and self._steps[-1].ended is None:
             self._asked = self._steps[-1].ended = self._device.mark_computing()
 
     def settle(self) -> None:
-        """Wait for the device at the end of an epoch, whose figures are then complete."""
+        """Wait for the device at the end of an epoch, so that the epoch's figures are complete."""
         for mark in self._steps[-1].marks() if self._steps else ():
             mark.wait()
         self._report()
@@ -114,13 +114,13 @@ class StepTimes:
 
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
-# Batches between the thread that sends and the loop: as many as `Pace` lets be there, so that it never waits here,
-# where it would hold host memory that the device has read.
+# Batches between the sender thread and the loop: as many as `Pace` allows, so that the sender never waits here,
+# holding host memory that the device has already read.
 SENT_AHEAD: Final = BATCHES_AHEAD
 
 
 class WaitObserver(Protocol):
-    """Knows whether the consumer waits: a ring of buffers, or the connection to the rank that loads."""
+    """Observes the consumer's waits: a ring of buffers, or the connection to the rank that loads."""
 
     def consumer_waits(self) -> AbstractContextManager[None]:
         """Mark the time during which the consumer waits for a batch."""
@@ -128,20 +128,20 @@ class WaitObserver(Protocol):
 
 
 class Consumer:
-    """Takes the batches of one rank in order, each on the compute device; measures waits and what is done between.
+    """Takes the batches of one rank in order, each on the compute device; measures waits and computation.
 
     For the thread of the user's loop.
 
     Parameters
     ----------
-    source : the channel that the run ends in: of sent batches, or of gathered ones, which are then sent here
+    source : the run's last channel, of sent batches or of gathered ones, which are then sent here
     stream : the batches of this rank
-    send : the way of gathered batches to the device
-    observer : told while this waits
-    failures : whose other errors become notes of the one that is raised
-    instruments : measure it
-    feedback : told of every wait and computation
-    ring : whose buffers the loop gets, where they are handed out as they are; None: they are not
+    send : moves gathered batches to the device
+    observer : marks the time of each wait
+    failures : its other errors become notes of the raised one
+    instruments : measure the consumer
+    feedback : receives every wait and computation
+    ring : the ring whose buffers the loop receives directly; None if the loop receives copies
     """
 
     def __init__(
@@ -165,13 +165,13 @@ class Consumer:
         self._instruments = instruments
         self._feedback = feedback
         self._computing: Work | None = None
-        # None where the host is the device: its clock is the device's.
+        # None if the host is the device, which shares its clock.
         self._times = StepTimes(send.device, feedback) if send.device.is_asynchronous else None
         self.num_taken = 0  # batches handed out
 
     @property
     def next_id(self) -> BatchId:
-        """The batch that `next_batch` returns next."""
+        """The address of the next batch."""
         return self._stream.id_of(self.num_taken)
 
     def has_next(self) -> bool:
@@ -179,7 +179,7 @@ class Consumer:
         return self._stream.has(self.num_taken)
 
     def begin_epoch(self, epoch: int) -> StatsRecorder:
-        """Return the sums of ``epoch``, which begins: those of earlier ones are dropped."""
+        """Start an epoch and return its sums; the sums of earlier epochs are dropped."""
         self._instruments.forget_before(epoch)
         return self._instruments.recorder(epoch)
 
@@ -191,7 +191,7 @@ class Consumer:
         ChannelClosedError
             The stream is over.
         BaseException
-            Whatever a stage raised, with a note that names stage, epoch and batch.
+            The stage's error, with a note that names stage, epoch and batch.
         """
         batch_id = self.next_id
         times = self._times
@@ -201,7 +201,7 @@ class Consumer:
             times.ask()
         with self._instruments.working("wait", batch_id, is_counted=times is None) as waiting:
             found = self._take()
-        # Where no thread sends, the host is the device: nothing could be hidden behind the computation.
+        # Without a sender thread the host is the device: no transfer could be hidden behind the computation.
         sent = found if isinstance(found, SentBatch) else self._send.process(found)
         ready = sent.receive()
         if self._ring is not None:
@@ -216,14 +216,14 @@ class Consumer:
         self._computing = self._instruments.working("compute", batch_id, is_counted=times is None).begin()
         return ready
 
-    def came_back(self) -> None:
-        """Note that the loop asks for another batch: what it launched since it got the last one is its computation."""
+    def on_next_requested(self) -> None:
+        """Note the loop's request for another batch: all work launched since the last batch is its computation."""
         self.end_compute()
         if self._times is not None:
             self._times.end()
 
     def end_compute(self) -> None:
-        """Note that the loop is done with the batch it got last. Idempotent."""
+        """Note that the loop is done with its last batch. Idempotent."""
         if self._computing is not None:
             self._computing.end()
             if self._times is None:
@@ -231,7 +231,7 @@ class Consumer:
             self._computing = None
 
     def settle(self) -> None:
-        """Complete the figures of an epoch that is over: wait for what the device still computes."""
+        """Complete the figures of a finished epoch: wait for the device's outstanding work."""
         if self._times is not None:
             self._times.settle()
 
@@ -247,24 +247,24 @@ class Consumer:
 
 
 class Run(Protocol):
-    """Threads that prepare the batches of a rank, over the borders of epochs."""
+    """Threads that prepare the batches of a rank, across epochs."""
 
     @property
     def consumer(self) -> Consumer:
-        """The end that batches are taken from."""
+        """The end of the pipeline that batches are taken from."""
         ...
 
     def close(self, error: BaseException | None = None) -> bool:
-        """End the run for this rank; return whether nothing stays behind. Idempotent.
+        """End the run for this rank; return whether all threads ended. Idempotent.
 
-        Other ranks that take part in the run hear of the ``error`` that the loop ends with.
+        Other ranks that take part in the run receive the ``error`` with which the loop ends.
         """
         ...
 
 
 def require_same_process(pid: int) -> None:
     """Raise ForkError unless this process is ``pid``, which built the loader."""
-    # The threads that a child would wait for are its parent's, and so is what holds its locks.
+    # A child would wait for threads and locks of its parent.
     if os.getpid() != pid:
         raise ForkError(
             "this loader belongs to the process that built it; start workers with 'spawn' and build it there"
@@ -272,25 +272,25 @@ def require_same_process(pid: int) -> None:
 
 
 class OnEnd(Protocol):
-    """Told once how an epoch ended."""
+    """Called once, when an epoch has ended."""
 
     def __call__(self, stats: EpochStats, *, is_complete: bool) -> None:
-        """Take the statistics and whether every batch was handed out."""
+        """Take the statistics, and whether every batch was handed out."""
 
 
 class EpochIterator(Iterator[B], Generic[B]):
-    """What ``iter(loader)`` returns: the batches of one epoch from the place where the run stands.
+    """The iterator of ``iter(loader)``: the rest of one epoch, from the run's current position.
 
-    At the end of the epoch the run goes on in the background; when a stage fails, or when the iterator is dropped
-    before the end, the run ends. Thread-safe: threads that share it take turns, and each batch goes to one of them,
-    whole; an error is raised in one, and ends the epoch for the others. Not for a forked child.
+    At the end of the epoch the run continues in the background. It ends when a stage fails, or when the iterator is
+    dropped before the end. Thread-safe: threads that share the iterator take turns, and each batch goes to one of them.
+    An error is raised in one thread, and ends the epoch for the others. Not for a forked child.
 
     Parameters
     ----------
     run : its consumer delivers the batches
-    epoch : which epoch
-    num_left : batches of it that are left
-    on_batch, on_end : told of every batch handed out, and of the end
+    epoch : number of the epoch
+    num_left : remaining batches of the epoch
+    on_batch, on_end : called for every batch handed out, and at the end
     """
 
     def __init__(
@@ -305,50 +305,50 @@ class EpochIterator(Iterator[B], Generic[B]):
         self._recorder = run.consumer.begin_epoch(epoch)
         self._num_left = num_left
         self._on_batch = on_batch
-        self._turn = threading.Lock()  # of the thread that takes a batch
+        self._turn = threading.Lock()  # held by the thread that takes a batch
         self._pid = os.getpid()
         self._open: _OpenEpoch | None = _OpenEpoch(run, self._recorder, on_end)
 
     @property
     def is_running(self) -> bool:
-        """Whether there may be another batch."""
+        """True if another batch may come."""
         return self._open is not None
 
     @property
     def stats(self) -> EpochStats:
-        """What the epoch moved so far."""
+        """Statistics of the epoch so far."""
         return self._recorder.snapshot()
 
     def __next__(self) -> B:
-        """Return the next batch; an error of any stage is raised here, with a note on where it happened.
+        """Return the next batch; a stage's error is raised here, with a note that names stage and batch.
 
         Raises
         ------
         ForkError
             In a forked child.
         LoaderClosedError
-            Another thread closed the loader, or the epoch, meanwhile.
+            Another thread closed the loader or the epoch.
         """
         require_same_process(self._pid)
         with self._turn:
-            return cast("B", self._next())  # a loader's run has batches of its kind alone
+            return cast("B", self._next())  # a loader's run delivers batches of its kind only
 
     def _next(self) -> Delivered:
-        # Once: `close` may come from another thread meanwhile.
+        # Read once: another thread may call `close`.
         if (current := self._open) is None:
             raise StopIteration
         consumer = current.run.consumer
-        # Else an epoch that ends below is dropped only as this returns, where signals are not kept back.
+        # Otherwise an epoch that ends below is dropped only at the return, when signals are no longer kept back.
         del current
         batch = None
         try:
-            consumer.came_back()
+            consumer.on_next_requested()
             if self._num_left:
                 batch = consumer.next_batch()
             else:
                 consumer.settle()
         except BaseException as error:
-            # Closed meanwhile, by another thread: whoever waits is told by whom, not by what it waited on.
+            # Another thread closed it: the error names the closed loader, not the channel.
             if self._open is None and isinstance(error, ChannelClosedError):
                 raise LoaderClosedError(
                     "the loader, or this epoch, was closed while a batch was waited for"
@@ -364,7 +364,7 @@ class EpochIterator(Iterator[B], Generic[B]):
         return batch
 
     def close(self) -> None:
-        """Stop the epoch where it is. Idempotent."""
+        """Stop the epoch at its current position. Idempotent."""
         self._finish(is_complete=False)
 
     def _finish(self, *, is_complete: bool, error: BaseException | None = None) -> None:
@@ -372,14 +372,14 @@ class EpochIterator(Iterator[B], Generic[B]):
             self._end(is_complete=is_complete, error=error)
 
     def _end(self, *, is_complete: bool, error: BaseException | None) -> None:
-        # Apart from `_finish`, so that the last name of what has ended is gone while signals are still kept back.
+        # Apart from `_finish`, so that the last reference is dropped while signals are still kept back.
         ended, self._open = self._open, None
         if ended is not None:
             ended.end(is_complete=is_complete, error=error)
 
 
 def _num_predicted(batch: Delivered) -> int:
-    """Return how many seeds a batch has, or edges whose ends are its seeds."""
+    """Return the number of a batch's seeds, or of its predicted edges."""
     if isinstance(batch, LinkBatch):
         return batch.num_positives
     seeds = batch.num_seeds
@@ -387,11 +387,11 @@ def _num_predicted(batch: Delivered) -> int:
 
 
 class _OpenEpoch:
-    """An epoch under way, which ends when it is dropped. Starts the clock."""
+    """An epoch under way; dropping it ends it. Starts the clock."""
 
-    # Apart from its iterator, which has no finalizer: one in Python would run whenever a loop drops its iterator, and
-    # a Ctrl-C that arrives inside of it is printed and lost. This object is gone before that, while signals are kept
-    # back, unless the loop left its iterator in the middle.
+    # Apart from its iterator, which has no finalizer. A Python finalizer would run whenever a loop drops its iterator,
+    # and a Ctrl-C inside of it is printed and lost. This object is freed earlier, while signals are kept back, unless
+    # the loop left its iterator in the middle.
 
     def __init__(self, run: Run, recorder: StatsRecorder, on_end: OnEnd) -> None:
         self.run = run
@@ -402,7 +402,7 @@ class _OpenEpoch:
         recorder.start()
 
     def end(self, *, is_complete: bool, error: BaseException | None = None) -> None:
-        """Stop the clock, and the run where it is not complete; tell how it ended. Idempotent, nothing in a child."""
+        """Stop the clock, and an incomplete run; report the end. Idempotent; does nothing in a child."""
         if self._is_over or os.getpid() != self._pid:
             return
         self._is_over = True
@@ -413,6 +413,6 @@ class _OpenEpoch:
         self._on_end(self._recorder.snapshot(), is_complete=is_complete)
 
     def __del__(self) -> None:
-        # When Python ends, the loader has closed what it held, and nobody asks for the statistics.
+        # At the exit of Python the loader has already closed its parts, and the statistics are of no use.
         if not getattr(self, "_is_over", True) and not sys.is_finalizing():
             close_in_finalizer(lambda: self.end(is_complete=False))

@@ -41,44 +41,44 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgePass:
-    """One pass over the edges, and the positions of the stream whose batches it serves."""
+    """One pass over the edges, and the stream positions of the batches that it serves."""
 
     number: int  # counts from the start of the pipeline
     served: tuple[
         range, ...
-    ]  # (L,) one behind the other: hop L - 1 is of ``served[0]``, hop 0 of ``served[-1]``
+    ]  # (L,) one range per hop: ``served[0]`` are the batches at hop L - 1, ``served[-1]`` those at hop 0
 
     @property
     def completed(self) -> range:
-        """The batches that it brings the last hop of: none while the wave fills."""
+        """The batches that receive their last hop: none while the wave fills."""
         return self.served[0]
 
     @property
     def begun(self) -> range:
-        """The batches that it brings hop 0 of: none behind the end of the stream."""
+        """The batches that receive hop 0: none past the end of the stream."""
         return self.served[-1]
 
     @property
     def positions(self) -> range:
-        """All batches that it serves."""
+        """All served batches."""
         return range(self.completed.start, self.begun.stop)
 
 
 def edge_passes(
     size: int, *, num_hops: int, has: Callable[[int], bool], start: int = 0
 ) -> Iterator[EdgePass]:
-    """Yield every pass that the stream needs, and none for batches that nobody takes. Pure but for ``has``.
+    """Yield every pass that the stream needs, and none without a batch to serve. Pure but for ``has``.
 
-    Batches form topology superbatches: of 1, 2, 4, ... batches, as many as there are hops, so that the first batch does
-    not wait for passes over all of the file, then of ``size``. Pass t serves the last hop of superbatch t - L + 1, the
-    hop before it of the next one, ... and hop 0 of superbatch t.
+    Batches form topology superbatches: first of 1, 2, 4, ... batches, one for each hop, so that the first batch does
+    not wait for passes over the whole file, then of ``size``. Pass t serves the last hop of superbatch t - L + 1, the
+    hop before it of superbatch t - L + 2, ... and hop 0 of superbatch t.
 
     Parameters
     ----------
     size : S_t, batches of a superbatch
     num_hops : L
-    has : whether the stream has a batch at a position; true for all those before one that it is true for
-    start : the first position that is to be swept
+    has : returns whether the stream has a batch at a position; if true for one, true for all before it
+    start : the first position to be swept
 
     Raises
     ------
@@ -89,21 +89,21 @@ def edge_passes(
 
 
 def batches_swept(size: int, planned: int) -> int:
-    """Return how many batches may be drawn to their end and not be made yet, those of the pass under way included.
+    """Return the most batches that may be fully drawn and not yet made, including the pass under way.
 
-    The pass that completes a superbatch waits until so few are left with it. While it is under way, the batches of the
-    superbatch before it are executed, behind up to ``planned`` whose traces were taken ahead of them. Pure.
+    The pass that completes a superbatch waits until so few batches are left. During the pass the batches of the
+    superbatch before it are executed, behind up to ``planned`` batches with traces taken ahead of them. Pure.
 
-    No two ever wait for one another. Say that a pass waits: with the ``size`` batches or fewer that it would complete
+    This cannot deadlock. Assume that a pass waits: with the ``size`` batches or fewer that it would complete
     there were more than 2 S_t + 2 S, so more than 2 S are complete and not made. The next batch to be made is of a
-    superbatch j of features. Plans j and j + 1 end at most 2 S batches behind that batch: their traces can be taken,
-    which is all that plan j needs (`SuperbatchCollector`), and room for it, which the batches before j make as they are
-    executed. So that batch is made, and the next, until there is room for the pass.
+    superbatch j of features. Plans j and j + 1 end at most 2 S batches behind that batch. So their traces can be taken,
+    plan j needs nothing else (`SuperbatchCollector`), and the batches before j free its room as they are executed.
+    So that batch is made, and the next, until there is room for the pass.
 
     Parameters
     ----------
     size : S_t
-    planned : S, batches whose features are planned together; 1 where they are in memory
+    planned : S, batches with features that are planned together; 1 for features in memory
     """
     return 2 * (size + planned)
 
@@ -119,9 +119,7 @@ def _edge_passes(
         while stop < most and has(stop):
             stop += 1
         wave.append(range(begin, stop))
-        if (
-            wave[0].start == stop
-        ):  # all of them are empty: the stream ended, and so did its last batches' hops
+        if wave[0].start == stop:  # all ranges are empty: the stream ended, and so did the last batches' hops
             return
         yield EdgePass(number=number, served=tuple(wave))
         number += 1
@@ -129,29 +127,29 @@ def _edge_passes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptPass:
-    """A pass that was made. Whoever has it owns ``hops``."""
+    """A finished pass. Its holder owns ``hops``."""
 
     edges: EdgePass
     hops: SweptHops
 
 
 class SweptBatches:
-    """What was swept for each position of the stream, hop by hop, until its batch is made. Thread-safe.
+    """The swept hops of each stream position, until its batch is made. Thread-safe.
 
-    The positions before `num_ready` have all of their hops, and nobody waits here for one that has not: sampler threads
-    that did would keep others from making batches, which is what the next pass waits for. Where a pass failed, the
-    position behind them is ready too: it has the error. Owns what passes brought until `release_all`.
+    The positions before `num_ready` have all of their hops. No sampler thread waits here for another position: it
+    would keep other threads from making batches, which the next pass waits for. After a failed pass the
+    position behind them is ready too, and holds the error. Owns the swept hops until `release_all`.
 
     Parameters
     ----------
-    most : positions that may be ready and not released, those that the pass under way completes included
-    start : the first position that is swept; those before it are ready, and are neither read nor released
+    most : largest number of ready and unreleased positions, including those that the pass under way completes
+    start : the first swept position; earlier ones are ready, and are neither read nor released
     """
 
     def __init__(self, most: int, *, start: int = 0) -> None:
-        self.changed = SignalSafeCondition()  # of whoever samples, too: one lock says what may be done
+        self.changed = SignalSafeCondition()  # shared with the sampler threads: one lock for both
         self._most = most
-        self._hops: dict[int, list[tuple[SweptHops, int]]] = {}  # of each position, and whose they are there
+        self._hops: dict[int, list[tuple[SweptHops, int]]] = {}  # of each position: hops and owner number
         self._num_swept = start
         self._num_released = start
         self._error: BaseException | None = None
@@ -159,18 +157,18 @@ class SweptBatches:
 
     @property
     def num_ready(self) -> int:
-        """Positions that may be asked for: all before it. To be read with the lock of ``changed`` held."""
+        """Number of ready positions, from the first on. Hold the lock of ``changed`` to read it."""
         return self._num_swept + (self._error is not None)
 
     def wait_for_room(self, edges: EdgePass) -> None:
-        """Wait until so many batches are made that ``edges`` may be swept.
+        """Wait until enough batches are made that ``edges`` may be swept.
 
         Raises
         ------
         ChannelClosedError
-            Everything was cancelled.
+            The object was cancelled.
         """
-        # A pass that completes nothing is small, and there is nothing yet that could be made.
+        # A pass that completes no batch is small, and no batch could be made yet.
         is_free = not edges.completed
         self.changed.when(
             lambda: is_free or self._is_closed or edges.completed.stop - self._num_released <= self._most,
@@ -178,7 +176,7 @@ class SweptBatches:
         )
 
     def put(self, swept: SweptPass) -> None:
-        """Take care of what a pass brought, and let the batches that it completed be made."""
+        """Store the hops of a pass, and release the batches that it completed for making."""
         with self.changed.lock:
             for owner, position in enumerate(swept.edges.positions):
                 self._hops.setdefault(position, []).append((swept.hops, owner))
@@ -186,20 +184,20 @@ class SweptBatches:
             self.changed.notify_all()
 
     def close(self, error: BaseException | None = None) -> None:
-        """Say that there are no more passes: the stream is over, or ended with ``error``."""
+        """Note that no more passes come: the stream is over, or ended with ``error``."""
         with self.changed.lock:
             self._error = error
             self.changed.notify_all()
 
     def read(self, position: int) -> list[Any]:
-        """Return what was drawn in each hop of the batch at ``position``, one that is ready; see `HopRule`.
+        """Return the drawn edges of each hop of the batch at ``position``, a ready one; see `HopRule`.
 
         Raises
         ------
         ChecksumError, SpillError
             As of `SweptHops.read`.
         BaseException
-            Whatever ended the passes before this batch.
+            The error that ended the passes before this batch.
         """
         with self.changed.lock:
             if position >= self._num_swept and self._error is not None:
@@ -209,7 +207,7 @@ class SweptBatches:
         return [swept.read(owner) for swept, owner in hops]
 
     def release(self, position: int) -> None:
-        """Give back what was swept for ``position``: its batch is made."""
+        """Release the hops of ``position`` after its batch was made."""
         with self.changed.lock:
             hops = self._hops.pop(position, [])
         for swept, owner in hops:  # before the count: the next pass may need the room
@@ -225,7 +223,7 @@ class SweptBatches:
             self.changed.notify_all()
 
     def release_all(self) -> None:
-        """Give everything back, once every thread has ended. Idempotent.
+        """Release everything, once every thread has ended. Idempotent.
 
         Raises
         ------
@@ -234,7 +232,7 @@ class SweptBatches:
         """
         with self.changed.lock:
             left, self._hops = self._hops, {}
-        with ExitStack() as stack:  # the others are closed, too, if one of them cannot be
+        with ExitStack() as stack:  # one failure does not keep the others open
             for swept in {id(swept): swept for hops in left.values() for swept, _ in hops}.values():
                 stack.callback(swept.close)
 
@@ -244,15 +242,15 @@ class SweptBatches:
 
 
 class PassFeed:
-    """The passes that a stream needs, one after another, each when there is room for what it brings. For one thread.
+    """The passes that a stream needs, one after another, each when there is room for its hops. For one thread.
 
     Parameters
     ----------
-    stream : whose batches
-    swept : knows how many are left to be made
+    stream : the batches
+    swept : counts the batches that are still to be made
     size : S_t
     num_hops : L
-    start : the first position that is to be swept
+    start : the first position to be swept
     """
 
     def __init__(
@@ -262,7 +260,7 @@ class PassFeed:
         self._swept = swept
 
     def get(self) -> EdgePass:
-        """Return the next pass; raises ChannelClosedError behind the last one."""
+        """Return the next pass; raises ChannelClosedError after the last one."""
         edges = next(self._passes, None)
         if edges is None:
             raise ChannelClosedError("the passes over the edges are over")
@@ -271,15 +269,15 @@ class PassFeed:
 
 
 class SweepEdges:
-    """Makes one pass over the edges after another, and works out who draws in the next one.
+    """Makes one pass over the edges after another, and computes the frontiers of the next one.
 
     Parameters
     ----------
-    passes : reads the edges
+    passes : read the edges
     rule : the hops of the sampler
-    stream : gives seeds and address of each position
-    feedback : told how long the disk was used
-    instruments : measure it
+    stream : the seeds and address of each position
+    feedback : receives the time of disk use
+    instruments : measure the passes
     """
 
     name: Final = "sweep"
@@ -298,11 +296,11 @@ class SweepEdges:
         self._stream = stream
         self._feedback = feedback
         self._instruments = instruments
-        self._drawn: dict[int, _Drawn] = {}  # of the positions that the next pass goes on with
+        self._drawn: dict[int, _Drawn] = {}  # frontiers of the positions that the next pass continues
         self._is_cancelled = False
 
     def process(self, edges: EdgePass) -> SweptPass:
-        """Return ``edges`` and what they brought; errors as of `EdgePasses` and `HopRule`."""
+        """Return ``edges`` and their hops; errors as of `EdgePasses` and `HopRule`."""
         first = self._stream.id_of(edges.positions.start)
         with self._instruments.working("sweep", first, batches=len(edges.positions)) as work:
             frontiers = [self._frontier(position, work) for position in edges.positions]
@@ -318,13 +316,13 @@ class SweepEdges:
             work.note(
                 superbatch=edges.number,
                 way=report.way,
-                # The first position of the run that cannot be sampled yet, and how many this pass made ready.
+                # The first position of the run that cannot be sampled yet, and the number that this pass made ready.
                 completed=edges.completed.stop,
                 num_batches=len(edges.completed),
             )
         self._instruments.recorder(first.epoch).add_sweep(bytes_read=read, bytes_written=written)
         self._feedback.add_pass(report, num_batches=len(edges.completed), measured_s=use.seconds, cpu_s=cpu_s)
-        # Who draws next is worked out with the next pass, so that the batches that this one completes go on at once.
+        # Frontiers are computed at the start of the next pass, so that completed batches can be made at once.
         self._drawn = {
             position: _Drawn(frontiers[owner], hops, owner)
             for owner, position in enumerate(edges.positions)
@@ -333,11 +331,11 @@ class SweepEdges:
         return SweptPass(edges=edges, hops=hops)
 
     def cancel(self) -> None:
-        """End the pass that is under way, and every later one. Idempotent."""
+        """End the pass under way, and every later one. Idempotent."""
         self._is_cancelled = True
 
     def _frontier(self, position: int, work: Work) -> Any:
-        """Return who draws for ``position`` in the next pass."""
+        """Return the frontier of ``position`` in the next pass."""
         if self._has_to_end(work):
             raise ChannelClosedError("the pass over the edges was cancelled")
         drawn = self._drawn.pop(position, None)
@@ -346,13 +344,13 @@ class SweepEdges:
         return self._rule.extend(drawn.frontier, drawn.hops.read(drawn.owner))
 
     def _has_to_end(self, work: Work) -> bool:
-        """Return whether a pass has to end; that it asks shows that it makes progress."""
+        """Return whether a pass has to end; each call also reports progress."""
         work.beat()
         return self._is_cancelled
 
 
 class _Drawn(NamedTuple):
-    """A frontier, and where that lies which a pass brought for it."""
+    """A frontier, and its place in the hops of the last pass."""
 
     frontier: Any  # as of the rule
     hops: SweptHops
@@ -360,24 +358,24 @@ class _Drawn(NamedTuple):
 
 
 def _label(first: BatchId, edges: EdgePass) -> str:
-    """Return whose pass it is, for messages. Pure."""
+    """Return a label for messages that names the batches of a pass. Pure."""
     return f"the pass for {len(edges.positions)} batches from epoch {first.epoch}, batch {first.index} on"
 
 
 class EdgeSweeps:
-    """Sweeps the edges for ``stream`` from its begin on. Owns what was swept until `release_all`.
+    """Sweeps the edges for ``stream`` from its begin on. Owns the swept hops until `release_all`.
 
-    The batches that the loader was sized by are the first of a run from its begin: they are ready, and the wave fills
-    behind them, so that the first batch waits for no pass.
+    The loader was sized by sampling the first batches of a run. In a run from its begin these batches are ready, and
+    the wave fills behind them. So the first batch waits for no pass.
 
     Parameters
     ----------
-    tier : makes passes, and batches of what they brought
-    stream : which batches
-    planned : S, batches whose features are planned together; 1 where they are in memory
-    feedback : told how long the disk was used
-    instruments : measure it
-    failures : told of an error when it happens
+    tier : makes passes, and batches from their hops
+    stream : the batches
+    planned : S, batches with features that are planned together; 1 for features in memory
+    feedback : receives the time of disk use
+    instruments : measure the sweeps
+    failures : receives an error at once
     """
 
     def __init__(
@@ -408,25 +406,25 @@ class EdgeSweeps:
         return self.instruments.working("sample", self.stream.id_of(position))
 
     def read(self, position: int) -> list[Any]:
-        """Return what was drawn in each hop of the batch at ``position``; errors as `SweptBatches.read`."""
+        """Return the drawn edges of each hop of the batch at ``position``; errors as `SweptBatches.read`."""
         with self._feedback.device.using():
             return self.swept.read(position)
 
     def cancel(self) -> None:
-        """End the pass that is under way, and every wait. Idempotent."""
+        """End the pass under way, and every wait. Idempotent."""
         self._sweep.cancel()
         self.swept.cancel()
 
     def release_all(self) -> None:
-        """Give back what was swept, once every thread has ended. Idempotent."""
+        """Release the swept hops, once every thread has ended. Idempotent."""
         self.swept.release_all()
 
 
 def _first_known(probed: list[AnyBatch], stream: BatchStream, type_starts: IdArray) -> dict[int, AnyBatch]:
-    """Take ``probed``, and return those that ``stream`` begins with, by their positions."""
+    """Empty ``probed``, and return the batches with which ``stream`` begins, by position."""
     known: dict[int, AnyBatch] = {}
     taken = probed[:]
-    probed.clear()  # for one run alone: they are not kept for another that may never come
+    probed.clear()  # for one run only: they are not kept for another run that may never come
     for position, batch in enumerate(taken):
         if not stream.has(position) or stream.id_of(position) != batch.id:
             break
@@ -455,11 +453,11 @@ def _is_of(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
 
 
 class ReplayTrace:
-    """Works out the nodes of a batch from what passes brought: sets of them, and blocks for edges alone. Thread-safe.
+    """Derives the nodes of a batch from its swept hops: sets of nodes, and blocks for edge tables only. Thread-safe.
 
     Parameters
     ----------
-    sweeps : brought it
+    sweeps : hold the swept hops
     types : the number of each table, see `table_rows`
     """
 
@@ -486,7 +484,7 @@ class ReplayTrace:
 
 
 class ReplayBatch:
-    """Makes the batch at a position of what passes brought, and gives that back; a `BatchSource`. Thread-safe."""
+    """Makes the batch at a position from its swept hops, and releases them; a `BatchSource`. Thread-safe."""
 
     def __init__(self, sweeps: EdgeSweeps) -> None:
         self._sweeps = sweeps
@@ -509,10 +507,10 @@ class ReplayBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTier:
-    """The parts that bring edges from the SSD, pass by pass."""
+    """The parts that read edges from the SSD, pass by pass."""
 
     passes: EdgePasses
     sampler: SweptSampler
     num_batches: int  # S_t
-    probed: list[AnyBatch]  # the first of epoch 0, until a run took them
-    type_starts: IdArray  # (T + 1,) by which seeds are numbered through
+    probed: list[AnyBatch]  # the first batches of epoch 0, until a run has taken them
+    type_starts: IdArray  # (T + 1,) first number of each type's seeds

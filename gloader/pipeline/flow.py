@@ -1,6 +1,6 @@
 """The flow of superbatches through the threads: the meeting points, and the verb `Inspect`, which plans a superbatch.
 
-A meeting point is a wait beside the channel in front of a thread; its docstring gives the reason. `Inspect` plans the
+A meeting point is a wait in front of a thread, besides its channel; its docstring gives the reason. `Inspect` plans the
 cache from the trace of a superbatch and the trace of the next one.
 """
 
@@ -28,26 +28,26 @@ if TYPE_CHECKING:
     from gloader.pipeline.threads import Feed
 
 
-# Superbatches whose plans, packs and staged rows exist: the one being executed and the next. A third would hide
+# Superbatches with plans, packs and staged rows: the one being executed and the next. A third would hide
 # nothing more, and would cost its memory and its disk.
 PLANNED_AT_ONCE: Final = 2
-_LATER: Final = 0.1  # of a download: so much later may it begin for others that come with it
+_LATER: Final = 0.1  # share of a download that may be waited to collect more batches
 
 
 class Traces(Protocol):
     """The traces of the stream, batch by batch; see `SamplerPool`."""
 
     def has_trace(self) -> bool:
-        """Wait for the next trace; return whether there is one: False where `next_trace` raises."""
+        """Wait for the next trace; return False if `next_trace` would raise."""
         ...
 
     def next_trace(self) -> TraceEntry:
-        """Return the next trace, waiting for it; raises what ended the stream."""
+        """Return the next trace, waiting for it; raises the error that ended the stream."""
         ...
 
 
 class SuperbatchWindow:
-    """Bounds the superbatches that are planned at a time, and owns what was staged of them. Thread-safe."""
+    """Bounds the number of planned superbatches, and owns their staged rows. Thread-safe."""
 
     def __init__(self, size: int = PLANNED_AT_ONCE) -> None:
         self._permits: Channel[None] = Channel(size)
@@ -67,12 +67,12 @@ class SuperbatchWindow:
         self._permits.get()
 
     def own(self, staged: StagedSuperbatch) -> None:
-        """Take care of ``staged`` until it was executed, or the pipeline ends."""
+        """Own ``staged`` until it was executed, or the pipeline ends."""
         with self._lock:
             self._staged[staged.number] = staged
 
     def finish_with(self, batch: HostBatch) -> None:
-        """Release the superbatch that ``batch`` ends, if it ends one, and let another be planned."""
+        """Release a superbatch after its last batch, and let another one be planned."""
         if batch.ends_superbatch:
             with self._lock:
                 staged = self._staged.pop(batch.superbatch)
@@ -80,11 +80,11 @@ class SuperbatchWindow:
             self._permits.put(None)
 
     def cancel(self) -> None:
-        """Wake who waits for room. Idempotent."""
+        """End every wait for room. Idempotent."""
         self._permits.cancel()
 
     def close(self) -> None:
-        """Release what was staged, once every thread has ended. Idempotent."""
+        """Release the staged rows, once every thread has ended. Idempotent."""
         with self._lock:
             left, self._staged = self._staged, {}
         for staged in left.values():
@@ -94,21 +94,21 @@ class SuperbatchWindow:
 class SuperbatchCollector:
     """Collects traces into superbatches, each with the trace of the next one to look ahead to.
 
-    Superbatches grow up to the full size. The first, of one batch, is planned without looking ahead, since everybody
-    waits for it. Where that is a wait for a download, those that are sampled in a tenth of it come with it: one by one
-    they would read what it brought again and again. Superbatch k + 1 is planned once the trace of k + 2 is there and
+    Superbatches grow up to the full size. The first, of one batch, is planned without look-ahead, since all stages
+    wait for it. If the wait is for a download, the batches that are sampled in a tenth of its time join it: one by one
+    they would read its rows again and again. Superbatch k + 1 is planned once the trace of k + 2 is there and
     the plan of k - 1 is no longer needed. For one thread.
 
     Parameters
     ----------
     traces : of the stream
-    stream : names the batches
-    window : room for the plan
+    stream : the addresses of the batches
+    window : bounds the plans
     size : S at most
-    num_tables : that each batch has rows of
-    unit : batches that sizes are multiples of: those of a step, where other machines count in steps
-    download_s : returns the seconds that whoever reads these rows of each table waits for a download in which those of
-        many more batches come; None: nobody waits
+    num_tables : number of tables
+    unit : superbatch sizes are multiples of it: the batches of a step, since other machines count in steps
+    download_s : returns, for the rows of each table, the seconds of a download that could serve many more batches.
+        None if nothing is downloaded
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class SuperbatchCollector:
         self._stream = stream
         self._window = window
         self._sizes = enumerate(unit * steps for steps in ramp(size // unit))
-        self._position = 0  # of the first batch of the superbatch that is collected next
+        self._position = 0  # of the first batch of the next superbatch
         self._next: SampledSuperbatch | None = None  # collected as the look-ahead of the one before it
         self._has_ended = False
 
@@ -141,21 +141,21 @@ class SuperbatchCollector:
         ChannelClosedError
             The stream is over.
         BaseException
-            Whatever sampling raised, behind the batches before it.
+            The error of sampling, after the batches before it.
         """
         superbatch, self._next = self._next or self._collect(), None
         if not superbatch.num_batches:
-            self._traces.next_trace()  # raises what ended the stream: kept nowhere here, where it would hold frames
+            self._traces.next_trace()  # raises the error that ended the stream; a copy kept here would hold frames
         lookaheads = self._no_traces()
-        if superbatch.number > 0 and not self._has_ended:  # the first batch does not wait for those after it
+        if superbatch.number > 0 and not self._has_ended:  # the first batch does not wait for later ones
             self._next = self._collect()
             lookaheads = self._next.traces
-        # Behind the traces, so that samplers are not idle while two plans are in use.
+        # After the traces, so that samplers are not idle while two plans are in use.
         self._window.wait_for_room()
         return InspectJob(superbatch=superbatch, lookaheads=lookaheads)
 
     def _collect(self) -> SampledSuperbatch:
-        """Return the next superbatch; of fewer batches, or none, where the stream or an error ends it."""
+        """Return the next superbatch; it is shorter, or empty, if the stream or an error ends it."""
         number, size = next(self._sizes)
         traces = self._no_traces()
         self._take(traces, size)
@@ -169,7 +169,7 @@ class SuperbatchCollector:
         return SampledSuperbatch(number=number, first=first, traces=traces)
 
     def _take(self, traces: tuple[Trace, ...], size: int, *, until: float = math.inf) -> None:
-        """Fill ``traces`` up to ``size`` batches; fewer where time is up, or the stream or an error ends it."""
+        """Fill ``traces`` up to ``size`` batches; fewer if the time is up, or the stream or an error ends it."""
         while len(traces[0]) < size and not self._has_ended and time.monotonic() < until:
             if self._traces.has_trace():
                 for trace, rows in zip(traces, self._traces.next_trace(), strict=True):
@@ -182,14 +182,14 @@ class SuperbatchCollector:
 
 
 class FirstBatchGate:
-    """Keeps superbatch 1 from the disk until the first batches were read. For the thread that stages.
+    """Keeps superbatch 1 from the disk until the first batches were read. For the staging thread.
 
-    A sweep would take the disk from the first batch, which everybody waits for.
+    A sweep would take the disk from the first batch, which all stages wait for.
 
     Parameters
     ----------
     planned : the superbatches
-    first_read : gets an item when they were read
+    first_read : holds an item after the first batches were read
     """
 
     def __init__(self, planned: Channel[PlannedSuperbatch], first_read: Channel[None]) -> None:
@@ -205,14 +205,14 @@ class FirstBatchGate:
 
 
 class BatchFeed:
-    """Takes staged superbatches apart into their batches, and samples come with them. For the thread that reads.
+    """Splits staged superbatches into batches, and adds the sampled batches. For the reading thread.
 
     Parameters
     ----------
     staged : the superbatches
     batches : the sampled batches of the stream
-    first_read : told when the first batches were read
-    unit : how many those are, no more than superbatch 0 has
+    first_read : receives an item after the first batches were read
+    unit : number of first batches, at most the size of superbatch 0
     """
 
     def __init__(
@@ -228,23 +228,23 @@ class BatchFeed:
         self._batches = batches
         self._first_read = first_read
         self._superbatch: StagedSuperbatch | None = None
-        self._index = 0  # in it, of the next batch
+        self._index = 0  # of the next batch in its superbatch
 
     def get(self) -> BatchJob:
-        """Return the next batch to be read; that it is asked for says that the one before it was.
+        """Return the next batch to be read; the call also means that the batch before it was read.
 
         Raises
         ------
         ChannelClosedError
             The stream is over.
         BaseException
-            Whatever ended the stream.
+            The error that ended the stream.
         """
         superbatch = self._superbatch
         if superbatch is not None and superbatch.number == 0 and self._index == self._unit:
             self._first_read.put(None)
         if superbatch is None or self._index == superbatch.num_batches:
-            superbatch = self._superbatch = None  # its plan may go while the next one is waited for
+            superbatch = self._superbatch = None  # frees its plan while this thread waits
             superbatch = self._superbatch = self._staged.get()
             self._index = 0
         job = BatchJob(superbatch=superbatch, index=self._index, batch=self._batches.get())
@@ -253,12 +253,12 @@ class BatchFeed:
 
 
 class Inspect:
-    """Plans superbatches one after another: each plan begins with the rows that the one before leaves in the cache.
+    """Plans superbatches one after another; each plan starts with the rows that the previous one leaves in the cache.
 
     Parameters
     ----------
     tables : their planners decide every hit, miss and admission
-    instruments : measure it
+    instruments : measure the planning
     """
 
     name: Final = "inspect"

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 
 class ReadMisses:
-    """Reads what a batch misses, while the hits of the batch before it are copied.
+    """Reads a batch's missing rows, while the hits of the batch before it are copied.
 
     Parameters
     ----------
-    ring : gives the buffer of each batch
-    brought : of each table, whether the device brings all rows, which then have no place in a buffer; None: of none
-    feedback : told how long the disk was used
-    instruments : measure it
+    ring : provides the buffer of each batch
+    brought : of each table, whether the device serves all rows, which then need no buffer. None if it serves none
+    feedback : receives the time of disk use
+    instruments : measure the reads
     """
 
     name: Final = "read"
@@ -54,9 +54,9 @@ class ReadMisses:
         self._instruments = instruments
 
     def process(self, job: BatchJob) -> FilledBatch:
-        """Return the batch of ``job`` and a buffer with its missing rows, and nothing yet in the place of hits."""
+        """Return the batch of ``job`` and a buffer with its missing rows; the places of hits are still empty."""
         superbatch, batch = job.superbatch, job.batch
-        # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
+        # Not measured: a wait for a buffer is a wait for the consumer, and no stall.
         brought = self._brought or [False] * len(batch.tables)
         x = self._ring.acquire(
             [
@@ -102,24 +102,24 @@ class HostBatch:
     """A sampled batch with its features, in host memory."""
 
     sampled: AnyBatch
-    # (U, F) of each table, in a buffer of the ring; (0, F) where the device reaches every row itself
+    # (U, F) of each table, in a buffer of the ring; (0, F) if the device reads every row itself
     x: tuple[RowMatrix, ...]
-    # (U,) full-graph in-degree; (0,) of a batch on the device, which has them, and of one of several types
+    # (U,) full-graph in-degree; (0,) for a batch on the device, which has the degrees, or of several types
     src_degree: NDArray[np.float32]
     superbatch: int  # number of its superbatch
     ends_superbatch: bool
 
 
 class GatherWhole:
-    """Gathers a batch from features in memory; rows that the device holds are left out.
+    """Gathers a batch from features in memory; rows in device memory are left out.
 
     Parameters
     ----------
     sources : all rows of each table
-    shares : the rows of each that the device brings
+    shares : the rows of each table that the device serves
     types : the number of each table, see `table_rows`
-    ring : gives the buffer of each batch
-    instruments : measure it
+    ring : provides the buffer of each batch
+    instruments : measure the gather
     """
 
     name: Final = "gather"
@@ -144,7 +144,7 @@ class GatherWhole:
         batch = whole.sampled
         nodes = [rows_of(batch, number) for number in self._types]
         brings_all = [share.reaches_all or share.holds_all for share in self._shares]
-        # Outside of what is measured: who waits for a buffer waits for the consumer, and that is no stall.
+        # Not measured: a wait for a buffer is a wait for the consumer, and no stall.
         x = self._ring.acquire(
             [0 if brought else len(ids) for ids, brought in zip(nodes, brings_all, strict=True)]
         )
@@ -164,12 +164,12 @@ class GatherWhole:
 
 
 class GatherCached:
-    """Gathers a batch whose misses were read: copies the hits, then admits what the plan lets in.
+    """Gathers a batch after its misses were read: copies the hits, then admits rows as planned.
 
     Parameters
     ----------
-    slots : the rows of the host cache, of each table
-    instruments : measure it
+    slots : the host cache rows of each table
+    instruments : measure the gather
     """
 
     name: Final = "gather"
@@ -186,7 +186,7 @@ class GatherCached:
             for slots, table, step, x in zip(
                 self._slots, job.batch.tables, filled.steps, filled.x, strict=True
             ):
-                if len(x):  # else the batch has no row of the table, or the device brings them all
+                if len(x):  # false if the batch has no row of the table, or the device serves them all
                     gather_cached(step, table.rows, x, slots)
                     table.copy_repeats(x)
             hits = sum(len(step.hit_pos) for step in filled.steps)
@@ -204,14 +204,14 @@ class GatherCached:
 def gather_whole(
     nodes: IdArray, out: RowMatrix, source: FeatureSource, *, positions: IdArray | None = None
 ) -> ReadStats:
-    """Put the rows of a batch into a buffer, and return what was read.
+    """Copy the rows of a batch into a buffer, and return the read statistics.
 
     Parameters
     ----------
     nodes : (U,) int64 row ids
     out : (U, F) float32 or as stored, changed in place
     source : all N rows
-    positions : (M,) of the nodes whose rows are wanted, the others stay as they are; None: all
+    positions : (M,) of the nodes to copy; the other rows of ``out`` stay unchanged. None means all nodes
     """
     if positions is None:
         return source.read_into(nodes, out)
@@ -219,20 +219,20 @@ def gather_whole(
 
 
 def gather_cached(step: CacheStep, nodes: IdArray, x: RowMatrix, slots: SlotCache) -> None:
-    """Copy the hits of a batch whose misses are there into its buffer, then admit what the plan lets in.
+    """Copy the hits of a batch into its buffer, which has the misses, then admit rows as planned.
 
     Parameters
     ----------
-    step : what the cache does for the batch
+    step : the cache's step for the batch
     nodes : (U,) int64 row ids
-    x : (U, F), which has the missing rows
-    slots : of the cache
+    x : (U, F) with the missing rows, changed in place
+    slots : the cache
 
     Raises
     ------
     PlanError
         A hit's slot holds another row than planned.
     """
-    # Hits go first: an admission may take the slot of a row that this batch still reads.
+    # Hits go first: an admission may overwrite the slot of a row that this batch still reads.
     slots.copy_hits(step, nodes, x)
     slots.admit(step, nodes, x)

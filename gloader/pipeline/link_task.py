@@ -1,4 +1,4 @@
-"""What a loader of links predicts: a link table, what is drawn beside its edges, and what no batch may have."""
+"""The task of a link loader: a link table, the negatives drawn for its edges, and the edges to exclude."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.samplers import HeteroGraph, Topology
 
-# Of the budget, what link tables may take to be held: a table that is read directly costs a page for each row.
+# Share of the budget up to which link tables are held in memory: reading one directly costs a page per row.
 _HELD_SHARE = 1 / 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundLinks:
-    """The order of a link table whose rows become seeds, and what that holds."""
+    """The order of a link table's rows, which become seeds, and its memory."""
 
     order: RowOrder
     held_bytes: int
-    text: str  # a line that says what is predicted
+    text: str  # a line that names the prediction task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkTask:
-    """Edges that are predicted, and what is drawn beside them."""
+    """Predicted edges, and the negatives drawn for them."""
 
     table: LinkTable
     negatives: Negatives | None
-    negative_table: LinkTable | None  # of `Table`
+    negative_table: LinkTable | None  # of `Table` negatives
     exclude: Exclude
     duplicates: bool  # whether edges parallel to an excluded one are excluded too
 
@@ -56,12 +56,12 @@ class LinkTask:
         exclude: Exclude,
         duplicates: bool,
     ) -> LinkTask:
-        """Return what these arguments of a loader say.
+        """Return the task that these loader arguments describe.
 
         Raises
         ------
         ConfigError
-            The dataset has no such table, ``exclude`` is not one of its values, or ``negatives`` are none.
+            The dataset has no such table, ``exclude`` is not one of its values, or ``negatives`` is of another type.
         """
         require_choice("exclude", exclude, get_args(Exclude))
         negatives = checked_negatives(negatives)
@@ -77,12 +77,12 @@ class LinkTask:
 
     @property
     def seed_types(self) -> tuple[str, ...]:
-        """The node types that seeds are of."""
+        """The node types of the seeds."""
         source, _, destination = self.table.relation
         return tuple(dict.fromkeys((source, destination)))
 
     def facts(self) -> dict[str, Any]:
-        """Return what batches follow from, beside the dataset, as JSON values by name."""
+        """Return the facts that determine the batches, apart from the dataset, as JSON values by name."""
         return {
             "links": self.table.name,
             "negatives": str(self.negatives),
@@ -99,15 +99,15 @@ class LinkTask:
         *,
         budget_bytes: int,
     ) -> BoundLinks:
-        """Open the tables, and return ``order`` with what its rows become.
+        """Open the tables, and return ``order`` with seeds in place of its rows.
 
         Parameters
         ----------
         order : of the table's rows
-        topology : the graph, in which strict negatives and duplicates are looked up
+        topology : the graph, for strict negatives and duplicates
         settings : those of the loader
-        stack : closes the tables
-        budget_bytes : of memory, for everything
+        stack : closes the tables at its end
+        budget_bytes : the whole memory budget
 
         Raises
         ------
@@ -151,13 +151,13 @@ class LinkTask:
 
 
 def require_labels(table: LinkTable, negatives: Negatives | None, *, instead: str) -> None:
-    """Raise ConfigError where nothing tells the right pairs of ``table`` from wrong ones.
+    """Raise ConfigError if neither labels nor negatives separate the right pairs of ``table`` from wrong ones.
 
     Parameters
     ----------
-    table : whose edges are predicted
-    negatives : what is drawn beside them
-    instead : the keyword that draws some, as the caller has it
+    table : the table of predicted edges
+    negatives : negatives drawn for them, if any
+    instead : the keyword for drawn negatives, as the caller names it
     """
     if negatives is None and not table.has_labels:
         raise ConfigError(

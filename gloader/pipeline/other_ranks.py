@@ -31,31 +31,31 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedFeatures:
-    """All features, in memory, and the device tier, which may read them there."""
+    """All features in memory, and the device tier, which may read them there."""
 
     source: RamFeatures
     tier: DeviceTier
 
     @property
     def is_reached(self) -> bool:
-        """Whether the device reads them in place."""
+        """True if the device reads the features in place."""
         return self.tier.features is not None
 
     def out_of_reach(self) -> LoadedFeatures:
-        """Return the same where the device does not read them in place, after it let go of them."""
+        """Return the same features, no longer read in place by the device."""
         return LoadedFeatures(source=self.source, tier=self.tier.out_of_reach())
 
 
 class OtherDevices(Protocol):
-    """The devices of the ranks that this one loads for: all of them hold the same rows; see `gloader.distributed`."""
+    """The devices of the ranks that this one loads for; all of them hold the same rows; see `gloader.distributed`."""
 
     @property
     def are_asynchronous(self) -> bool:
-        """Whether all of them are, and so can be sent rows as they are stored; known after `agree_on_cache_bytes`."""
+        """True if all devices are asynchronous, so that rows are sent as stored; set after `agree_on_cache_bytes`."""
         ...
 
     def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:
-        """Return the bytes that every device has for cached rows; ``own`` finds those of this rank."""
+        """Return the cache bytes that every device has for rows; ``own`` measures this rank's device."""
         ...
 
     def hold_same_rows(
@@ -65,10 +65,10 @@ class OtherDevices(Protocol):
 
         Parameters
         ----------
-        plan : which rows
+        plan : the rows
         own : holds them on this rank
-        as_stored : the host brings the other rows as they are stored, and the devices widen them
-        table : of those of the dataset
+        as_stored : the host sends the other rows as stored, and the devices widen them
+        table : number of the table
         """
         ...
 
@@ -80,25 +80,25 @@ class OtherDevices(Protocol):
         *,
         table: int = 0,
     ) -> LoadedFeatures:
-        """Have ``own`` load the features, to memory that it is given or to its own; every device reaches them or none.
+        """Call ``own`` to load the features, into the given memory or its own; all devices reach them, or none.
 
         Parameters
         ----------
         device : of this rank
         num_bytes : of the features
-        own : loads them and makes ``device`` reach them, if it can
-        table : of those of the dataset
+        own : loads them and makes ``device`` reach them, if possible
+        table : number of the table
         """
         ...
 
 
 class NoOtherDevices:
-    """A rank that loads for itself alone."""
+    """A rank that loads for itself only."""
 
-    are_asynchronous = True  # all none of them
+    are_asynchronous = True  # vacuously: there is no other device
 
     def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
-        """Return what ``own`` finds."""
+        """Return the result of ``own``."""
         return own()
 
     def hold_same_rows(
@@ -109,7 +109,7 @@ class NoOtherDevices:
         as_stored: bool,  # noqa: ARG002 - the seam's
         table: int = 0,  # noqa: ARG002 - the seam's
     ) -> T:
-        """Return what ``own`` returns."""
+        """Return the result of ``own``."""
         return own()
 
     def reach_same_features(
@@ -120,21 +120,21 @@ class NoOtherDevices:
         *,
         table: int = 0,  # noqa: ARG002 - the seam's
     ) -> LoadedFeatures:
-        """Return what ``own`` returns, which finds memory by itself."""
+        """Return the result of ``own``, which allocates its own memory."""
         return own(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """How this machine would read what a superbatch misses of a table by itself, and what else it has to say."""
+    """A machine's plan to read a table's missing rows by itself, sent to the other machines."""
 
     counts: MissCounts
     own: Choice
-    forced: str  # a strategy that was asked for by name, or "auto"
+    forced: str  # a strategy requested by name, or "auto"
     sweep_gap_bytes: int  # the longest hole that a sweep reads through
     rates: IoRates
     calibration: Calibration
-    staging_bytes: int  # memory and disk that the missing rows may take
+    staging_bytes: int  # room in memory and disk for the missing rows
     spill_bytes: int
 
 
@@ -142,7 +142,7 @@ class HeldByCache(Protocol):
     """Copies rows that a host cache holds, see `SlotCache.copy_held`."""
 
     def __call__(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
-        """Copy those of the ``wanted`` rows (M,), ascending, that are held into ``out`` (M, R); return which (M,)."""
+        """Copy those of the ``wanted`` rows (M,), ascending, that are held, into ``out`` (M, R); return a mask (M,)."""
         ...
 
 
@@ -152,20 +152,20 @@ class RowExchange(Protocol):
     def choose(
         self, superbatch: int, offers: Sequence[Offer], *, is_cancelled: Callable[[], bool]
     ) -> tuple[Choice, ...]:
-        """Return how the rows of each table come: the same everywhere as to whether from other machines.
+        """Return the choice for each table; all machines agree on whether rows are exchanged.
 
         Parameters
         ----------
         superbatch : its number in the run, the same on all machines
-        offers : of this machine, of each table
-        is_cancelled : asked again and again while it waits; true ends it
+        offers : this machine's offer for each table
+        is_cancelled : polled during waits; true ends the wait
 
         Raises
         ------
         RankError
             A machine is gone, does not answer, or is at another superbatch; names its rank.
         BudgetError
-            Rows have to come from other machines, and neither memory nor disk has room for them.
+            Rows must come from other machines, and neither memory nor disk has room for them.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
@@ -174,18 +174,18 @@ class RowExchange(Protocol):
     def fetch(
         self, table: int, rows: IdArray, *, is_cancelled: Callable[[], bool]
     ) -> AbstractContextManager[ArrivingRows]:
-        """Begin to exchange rows; all machines do, for the same table.
+        """Begin to exchange rows; all machines call this for the same table.
 
         Parameters
         ----------
         table : its number
-        rows : (K,) that this machine wants, ascending; none is fine
-        is_cancelled : asked again and again while it waits; true ends it
+        rows : (K,) rows that this machine needs, ascending; may be empty
+        is_cancelled : polled during waits; true ends the wait
 
         Raises
         ------
         MachineLeftError
-            The loop of another machine has ended. Without `is_needed` rows are read alone from then on.
+            The loop of another machine has ended. Unless `is_needed`, rows are read locally from then on.
         RankError
             A machine is gone, does not answer or failed; names its rank.
         ChannelClosedError
@@ -195,7 +195,7 @@ class RowExchange(Protocol):
 
     @property
     def is_needed(self) -> bool:
-        """Whether this machine lacks rows, so that it cannot read alone."""
+        """True if this machine lacks rows, so that it cannot read alone."""
         ...
 
     @property
@@ -204,71 +204,71 @@ class RowExchange(Protocol):
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take part no more, and let the others know, with ``error`` where there is one. Idempotent."""
+        """Leave the exchange and notify the other machines, with ``error`` if there is one. Idempotent."""
         ...
 
 
 class ExchangeTier(Protocol):
-    """What a loader keeps for its exchanges."""
+    """A loader's part in the exchange between machines, kept across runs."""
 
     def begin(self, position: BatchId, caches: Sequence[HeldByCache]) -> RowExchange:
-        """Return this machine's part in a run; connects when it is first used.
+        """Return this machine's part in a run; connects at the first use.
 
         Parameters
         ----------
-        position : at which the run begins, on all machines
-        caches : of each table: rows that need not be read from the disk
+        position : the run's first batch, the same on all machines
+        caches : of each table: rows in them need not be read from the disk
         """
         ...
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the rows from which caches of a table are filled, on all machines now.
+        """Return the source from which a table's caches are filled, on all machines at once.
 
         Parameters
         ----------
         table : its number
-        store : the rows that are here
+        store : the rows on this machine
         """
         ...
 
     def explain(self) -> str:
-        """Say which machines there are, and what each reads."""
+        """Return lines with the machines and their ranges of rows."""
         ...
 
     def explain_run(self) -> str:
-        """Say what came of it so far, and why the last choice was made; nothing where there was none."""
+        """Return a line with the results so far and the last choice; "" before the first choice."""
         ...
 
 
 class OtherMachines(Protocol):
-    """The machines of a launch, each of which has a loader that is being opened now."""
+    """The machines of a launch; each of them opens a loader at the same time."""
 
     @property
     def must_exchange(self) -> bool:
-        """Whether no machine reads alone."""
+        """True if no machine can read alone."""
         ...
 
     def memory_bytes(self, budget_bytes: int) -> int:
-        """Return the bytes of the budget that exchanges take."""
+        """Return the part of the budget that exchanges take, in bytes."""
         ...
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the batches of superbatches of as many steps as every machine has memory for; 0: no exchange.
+        """Return the superbatch size, in batches, with as many steps as fit on every machine; 0 without an exchange.
 
         Collective.
 
         Parameters
         ----------
-        plan : of this machine
-        num_ranks : of it, each of which has a batch in a step
+        plan : this machine's plan
+        num_ranks : of this machine; each has one batch in a step
 
         Raises
         ------
         ConfigError
-            Rows have to be exchanged, and a machine does not read them from the SSD.
+            Rows must be exchanged, and a machine does not read them from the SSD.
         """
         ...
 
     def exchange(self, stores: Sequence[FeatureStore]) -> ExchangeTier:
-        """Return what exchanges the rows of ``stores``, of each table."""
+        """Return the exchange of the rows of ``stores``, one for each table."""
         ...

@@ -61,25 +61,25 @@ if TYPE_CHECKING:
 
 B = TypeVar("B")
 
-# Between two stages one item waits, so that neither is idle for the time of a hand-over. More would hold another plan,
-# the staged rows of another superbatch or another buffer of the ring, and hide nothing.
+# One item waits between two stages, so that neither is idle during a hand-over. More would hold another plan, the
+# staged rows of another superbatch or another buffer of the ring, and hide nothing.
 WAITING: Final = 1
-# This rank's batches, taken out of those of all ranks: each holds a buffer, so the ring bounds them. A bound below
+# This rank's batches, taken from those of all ranks: each holds a buffer, so the ring bounds them. A bound below
 # the ring's would let a slow consumer keep the batches of other ranks behind its own.
 _BOUND_BY_RING: Final = 2**31
 
 
 class MachineRanks(Protocol):
-    """The ranks of this machine, which a run gathers batches for in turn; see `gloader.distributed`."""
+    """The ranks of this machine; a run gathers batches for each in turn; see `gloader.distributed`."""
 
     @property
     def ranks(self) -> Sequence[int]:
-        """The ranks whose steps are interleaved; the first of them is this process."""
+        """The ranks with interleaved steps; the first of them is this process."""
         ...
 
     @property
     def ring(self) -> Buffers:
-        """Buffers for one rank's batch after another."""
+        """Buffers for the ranks' batches in turn."""
         ...
 
     def sharing_thread(
@@ -90,17 +90,17 @@ class MachineRanks(Protocol):
         Parameters
         ----------
         gathered : the batches of all ranks in turn
-        own : takes those of this rank
-        failures : told of an error when it happens
+        own : receives those of this rank
+        failures : receives an error at once
         """
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Tell the other ranks that the run ended with ``error``. Idempotent."""
+        """Notify the other ranks that the run ended with ``error``. Idempotent."""
         ...
 
     def explain_stall(self, error: BaseException) -> BaseException:
-        """Return ``error``, or one that says which rank all others wait for."""
+        """Return ``error``, or one that names the rank that all others wait for."""
         ...
 
     def watch(self, watchdog: Watchdog) -> None:
@@ -111,17 +111,17 @@ class MachineRanks(Protocol):
 class PipelineRun:
     """The stages behind a loader's consumer, at work from the begin of ``stream`` on. Owns their threads until `close`.
 
-    Holds neither the loader nor an iterator, so that dropping those ends it.
+    It references neither the loader nor an iterator, so that a dropped loader or iterator ends the run.
 
     Parameters
     ----------
-    tier : the parts that the stages use
+    tier : the parts of the stages
     stream : the batches of this rank
-    labels : go with them
-    feedback : learns from every superbatch, for the next run too
-    timeline : records what every stage does; None: nobody does
-    stall_timeout_s : seconds after which a stage that does not come back ends the run; 0 for never
-    ranks : the ranks of this machine; None: this one is alone
+    labels : added to the batches
+    feedback : learns from every superbatch, also for the next run
+    timeline : records the work of every stage, or None
+    stall_timeout_s : seconds without progress of a stage after which the run ends; 0 for never
+    ranks : the ranks of this machine; None if it has one rank
     """
 
     def __init__(
@@ -147,7 +147,7 @@ class PipelineRun:
         self._own: Channel[HostBatch] = self._gathered if ranks is None else Channel(_BOUND_BY_RING)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         self._is_sending = tier.device.is_asynchronous
-        # Threads hold what they call. Weak, so that a run that is dropped is freed, and closed, while they are alive.
+        # Threads hold their callees. Weak references let a dropped run be freed, and closed, while they are alive.
         self._failures = Failures(weak_method(self._end_with))
         self._watchdog = Watchdog(stall_timeout_s, weak_method(self._on_stall))
         self._instruments = Instruments(timeline=timeline, watchdog=self._watchdog)
@@ -155,7 +155,7 @@ class PipelineRun:
             ranks.watch(self._watchdog)
         transfer = Transfer(tier.device_tiers, device=tier.device, types=tier.types)
         self._send = Send(transfer, labels, self._instruments)
-        # Only then does the loop get the buffers of the ring themselves.
+        # Only in this case the loop receives the buffers of the ring themselves.
         lending = tier.ring if ranks is None and not self._is_sending else None
         self.consumer = Consumer(
             self._last,
@@ -167,7 +167,7 @@ class PipelineRun:
             feedback=feedback,
             ring=lending,
         )
-        # The run before this one, if there was one, cancelled the ring as it was closed.
+        # The previous run, if any, cancelled the ring when it was closed.
         self._ring.resume() if lending is None else lending.resume(is_lending=True)
         self._sweeps = None if tier.sweeps is None else self._edge_sweeps(tier.sweeps)
         self._exchange: RowExchange | None = None
@@ -183,37 +183,37 @@ class PipelineRun:
             self._last.close()
 
     def fail(self, error: BaseException) -> None:
-        """End the run with ``error`` at once: what it is needed for is gone."""
+        """End the run with ``error`` at once: its result is no longer needed."""
         self._failures.add(error)
         self._end_with(error)
 
     def close(self, error: BaseException | None = None) -> bool:  # noqa: ARG002 - other ranks hear of it from `HostRun`
-        """Stop and join the stage threads; return whether all of them ended. Idempotent; nothing in a forked child."""
+        """Stop and join the stage threads; return whether all of them ended. Idempotent; does nothing in a child."""
         with uninterrupted():
             if (
                 self._is_closed or os.getpid() != self._pid
-            ):  # the buffers may be another run's by now: they are cancelled once
+            ):  # another run may use the buffers now: they are cancelled once
                 return self._has_ended_well
             self._has_ended_well = self._pipeline.close() and self._has_ended_well
             self._watchdog.close()
             if self._has_ended_well:
-                self._tier.restart()  # the next run counts on what the caches hold now
+                self._tier.restart()  # the next run starts from the present contents of the caches
             self._is_closed = True
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal that arrived before anybody held the run; whoever holds one closes it.
+        # A signal came before any reference to the run was kept; a referenced run is closed by its holder.
         if hasattr(self, "_pipeline"):
             close_in_finalizer(self.close)
 
     def drop_own(self) -> None:
-        """Drop the batches that wait for this rank, while the others go on. Idempotent."""
+        """Drop the batches that wait for this rank; other ranks continue. Idempotent."""
         self._own.cancel()
         self._last.cancel()
 
     @property
     def _last(self) -> Channel[HostBatch] | Channel[SentBatch]:
-        """What the consumer takes from."""
+        """The channel that the consumer takes from."""
         return self._sent if self._is_sending else self._own
 
     def _on_stall(self, error: BaseException) -> None:
@@ -254,7 +254,7 @@ class PipelineRun:
             else ReplayTrace(self._sweeps, tier.types)
         )
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
-        # Machines exchange rows of as many steps: one with more ranks has more batches in them.
+        # Machines exchange rows for the same number of steps: a machine with more ranks has more batches in them.
         unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
         collector = SuperbatchCollector(
             pool,
@@ -263,7 +263,7 @@ class PipelineRun:
             size=tier.plan.superbatch.num_batches,
             num_tables=len(ssd),
             unit=unit,
-            # Not with machines, whose superbatches are equal, nor with passes over the edges, which take longer.
+            # Not with machines, whose superbatches are equal, nor with edge passes, which take longer.
             download_s=None if tier.exchange or self._sweeps else partial(_download_s, ssd),
         )
         inspect = Inspect(ssd, instruments)
@@ -279,17 +279,17 @@ class PipelineRun:
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),
-            # Owned before it is handed on: a pipeline that ends in between has somebody to release it.
+            # Owned before it is handed on: a pipeline that ends in between still has an owner to release it.
             stage_thread(stage, FirstBatchGate(planned, first_read), staged, failures, before_put=window.own),
             stage_thread(read, BatchFeed(staged, pool, first_read, unit=unit), filled, failures),
-            # Released before its last batch is handed on, for which the consumer may let it wait.
+            # Released before its last batch is handed on, as the consumer may delay that.
             stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
         ]
         cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
         return self._assemble(threads, cancels, on_joined=window.close)
 
     def _begin_exchange(self, ssd: Sequence[SsdTable]) -> RowExchange | None:
-        """Return this machine's part in the exchanges of the run; None: there are none."""
+        """Return this machine's part in the exchanges of the run; None without exchanges."""
         if self._tier.exchange is None:
             return None
         return self._tier.exchange.begin(self._stream.id_of(0), [table.slots.copy_held for table in ssd])
@@ -305,7 +305,7 @@ class PipelineRun:
         )
 
     def _sample(self) -> BatchSource:
-        """Return what makes the batch at a position."""
+        """Return the source that makes the batch at a position."""
         if self._sweeps is not None:
             return ReplayBatch(self._sweeps)
         return SampleBatch(self._tier.sampler, self._stream, self._instruments)
@@ -340,7 +340,7 @@ class PipelineRun:
             send.close()
             if (
                 exchange is not None
-            ):  # behind its thread; the other machines wait for this one, or for its reason
+            ):  # after its thread; the other machines wait for this one, or for its error
                 exchange.close(failures.first)
             on_joined()
             if sweeps is not None:
@@ -367,10 +367,10 @@ def run_header(
     Parameters
     ----------
     tier : the parts behind it
-    settings : what it was opened with
-    state : of the first batch that was recorded
-    dataset : what it samples
-    num_ranks : whose batches it loads
+    settings : the settings that it was opened with
+    state : of the first recorded batch
+    dataset : the sampled dataset
+    num_ranks : ranks that it serves
     """
     plan, facts = tier.plan, tier.facts
     return RunHeader(
@@ -391,10 +391,10 @@ def run_header(
         state=state.to_json(),
         sample_s=tier.load.demand.work.sample_s,
         num_batches=tier.order.num_batches,
-        # Whoever replays it may stand in another folder.
+        # A replay may run in another working folder.
         dataset=str(dataset.root.absolute()) if dataset.mirrored is None else dataset.location,
         fingerprint=dataset.fingerprint,
-        # How long a run is is no flag, and decides which superbatches are tried.
+        # The length of a run is no flag, and determines the tried superbatches.
         settings=settings.recorded() | {"epochs": settings.stages.epochs},
     )
 
@@ -408,7 +408,7 @@ def _tables_of(tier: FeatureTier) -> tuple[RecordedTable, ...]:
             row_bytes=table.row_bytes,
             cache_rows=cache_rows,
             device_rows=0 if held.cache is None else len(held.cache.plan.rows),
-            # A profile of the device says these, and learns from every run.
+            # A device profile provides these values, and learns from every run.
             gap_bytes=None if ssd is None else ssd.store.stored_rows.gap_bytes,
             sweep_gap_bytes=None if ssd is None else ssd.retrieval.rows.sweep_gap_bytes,
         )
@@ -419,7 +419,7 @@ def _tables_of(tier: FeatureTier) -> tuple[RecordedTable, ...]:
 
 
 def _shape_of(tier: FeatureTier, num_ranks: int) -> PipelineShape:
-    """Return the threads of the runs of ``tier``, and the bounds between them; see `PipelineRun`."""
+    """Return the threads of ``tier``'s runs, and the bounds between them; see `PipelineRun`."""
     return PipelineShape(
         features=tier.plan.features,
         sampler_threads=tier.sampler_threads,

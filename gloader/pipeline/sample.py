@@ -1,7 +1,7 @@
 """Sample: the batch at a position of the stream, for its trace or for execution.
 
-A table is the feature rows of a node type, or of the edges of a relation. Tables are numbered: node types first,
-relations after them. `OrderedRows` holds the rows that a batch has of a table. `SamplerPool` runs the sampler threads:
+A table is the feature rows of a node type or a relation. Tables are numbered: node types first,
+then relations. `OrderedRows` holds a batch's rows in a table. `SamplerPool` runs the sampler threads:
 traces far ahead, batches just in time.
 """
 
@@ -39,17 +39,15 @@ _LOW_BITS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedRows:
-    """The rows of a batch in a table in ascending order, which is the order in which plans and stores count."""
+    """The rows of a batch in a table in ascending order, as plans and stores count them."""
 
-    rows: IdArray  # (U,) as the batch has them
-    ascending: IdArray  # (V,) the same, each once
-    order: IdArray  # (V,) where each of ``ascending`` is in ``rows``, for the first time
-    repeats: IdArray | None = (
-        None  # (2, U - V) places in ``rows`` that repeat a row, and where it is first; None: none
-    )
+    rows: IdArray  # (U,) in the order of the batch
+    ascending: IdArray  # (V,) the same rows, each once
+    order: IdArray  # (V,) the first place of each ascending row in ``rows``
+    repeats: IdArray | None = None  # (2, U - V) repeated places in ``rows`` and their rows' first places
 
     def copy_repeats(self, x: RowMatrix) -> None:
-        """Put rows of ``x`` (U, F) that are there once in the other places that they have."""
+        """Copy rows of ``x`` (U, F) that were read once to their other places."""
         if self.repeats is not None:
             again, first = self.repeats
             x[again] = x[first]
@@ -63,7 +61,7 @@ def is_of_edges(batch: AnyBatch, number: int) -> bool:
 def rows_of(batch: AnyBatch, number: int) -> IdArray:
     """Return the rows (U,) of a batch in table ``number``. Pure.
 
-    Of edges these are the positions of block after block, as `AnyBatch.edges_of` has them; they may repeat.
+    Edge rows are positions, block after block, as `AnyBatch.edges_of` returns them; they may repeat.
     """
     nodes = batch.node_arrays
     if number < len(nodes):
@@ -112,7 +110,7 @@ def _is_first(ascending: IdArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _ascending(rows: IdArray) -> tuple[IdArray, IdArray]:
-    """Return ``rows`` in ascending order, and the place of each of them; of equal ones the first comes first. Pure."""
+    """Return ``rows`` in ascending order, and the place of each; equal rows keep the order of their places. Pure."""
     count = len(rows)
     if count and int(rows.max()) < 2 ** (63 - _LOW_BITS):
         # One sort of (row, place) pairs in one word is several times faster than an indirect sort.
@@ -131,13 +129,13 @@ class WholeBatch:
     """A sampled batch and the degrees of its nodes."""
 
     sampled: AnyBatch
-    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) of a batch on the device, which has them, or of several types
+    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or of several types
     src_degree: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrderedBatch:
-    """A sampled batch, with its rows in each table in ascending order too."""
+    """A sampled batch and its rows of each table, also in ascending order."""
 
     sampled: AnyBatch
     src_degree: NDArray[np.float32]  # as of `WholeBatch`
@@ -146,25 +144,25 @@ class OrderedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedRows:
-    """The ascending rows of one batch in a table, coded."""
+    """The ascending rows of a batch in one table, compressed."""
 
     code: NDArray[np.uint8]
     count: int  # V
 
     @classmethod
     def of(cls, ascending: IdArray) -> CodedRows:
-        """Return ``ascending`` (V,), each there once, coded."""
+        """Return ``ascending`` (V,), unique rows, compressed."""
         return cls(code=encode_ids(ascending), count=len(ascending))
 
 
-TraceEntry: TypeAlias = tuple[CodedRows, ...]  # of one batch, in each table
+TraceEntry: TypeAlias = tuple[CodedRows, ...]  # of one batch, for each table
 
 
 class BatchSource(Protocol):
-    """Makes the batch at a position, as a part of what is measured as one piece of work. Thread-safe."""
+    """Makes the batch at a position, as a part of one measured piece of work. Thread-safe."""
 
     def working(self, position: int) -> Work:
-        """Return the work on the batch at ``position``: of making it, and of all that is made of it."""
+        """Return the work on the batch at ``position``: sampling, and the later steps on its result."""
         ...
 
     def make(self, position: int, work: Work) -> AnyBatch:
@@ -178,8 +176,8 @@ class SampleBatch:
     Parameters
     ----------
     sampler : draws the neighbours
-    stream : gives seeds and address of each position
-    instruments : measure it
+    stream : the seeds and address of each position
+    instruments : measure the sampling
     """
 
     def __init__(self, sampler: AnySampler, stream: BatchStream, instruments: Instruments) -> None:
@@ -193,20 +191,19 @@ class SampleBatch:
 
     def make(self, position: int, work: Work) -> AnyBatch:
         """Return the batch at ``position`` of the stream."""
-        # Measured too, as rows of a link table are read and looked up for the seeds.
+        # Measured too: a link table's rows are read and looked up to get the seeds.
         return self._sampler.sample(work.batch, self._stream.seeds_at(position))
 
 
 class SampleWhole:
     """Samples the batch that is gathered next. Thread-safe.
 
-    Degrees are looked up by the threads that sample, of which there are several: the one that gathers has its hands
-    full.
+    The sampling threads look the degrees up, since there are several of them; the one thread that gathers is busy.
 
     Parameters
     ----------
-    sample : the batch of a position
-    topology : gives the in-degrees, which batches of several types do without
+    sample : makes the batch of a position
+    topology : the in-degrees, which batches of several types do not need
     """
 
     name: Final = "sample"
@@ -223,12 +220,12 @@ class SampleWhole:
 
 
 class SampleTrace:
-    """Samples a batch for its trace, and keeps it for `SampleOrdered` as far as ``kept`` has room. Thread-safe.
+    """Samples a batch for its trace, and keeps it for `SampleOrdered` if ``kept`` has room. Thread-safe.
 
     Parameters
     ----------
-    sample : the batch of a position
-    kept : takes it
+    sample : makes the batch of a position
+    kept : stores the batch
     types : the number of each table, see `table_rows`
     """
 
@@ -249,16 +246,16 @@ class SampleTrace:
 
 
 class SampleOrdered:
-    """Brings a batch that is executed next: the one that was kept, or the same one sampled again. Thread-safe.
+    """Returns a batch that is executed next: the kept one, or the same one sampled again. Thread-safe.
 
     Sampling is a pure function of the batch's address, and costs less than writing the blocks to a disk and
     reading them back.
 
     Parameters
     ----------
-    sample : the batch of a position
-    kept : those that were sampled for their trace and kept
-    topology : gives the in-degrees, which batches of several types do without
+    sample : makes the batch of a position
+    kept : the batches that were kept after their traces
+    topology : the in-degrees, which batches of several types do not need
     types : the number of each table, see `table_rows`
     """
 
@@ -292,28 +289,28 @@ class KeptBatches:
 
     Parameters
     ----------
-    max_bytes : of all of them together
+    max_bytes : bound of all kept batches together
     """
 
     def __init__(self, max_bytes: int) -> None:
-        # Reentrant: dropping a batch may run the garbage collector, and that may close the run that asks here.
+        # Reentrant: dropping a batch may run the garbage collector, which may close the run that calls this object.
         self._lock = threading.RLock()
         self._batches: dict[int, AnyBatch] = {}
         self._left_bytes = max_bytes
 
     def offer(self, position: int, batch: AnyBatch) -> None:
-        """Keep ``batch`` where there is room, unless it lies on the device, where there is none for so many."""
+        """Keep ``batch`` if there is room. A batch on the device is not kept: the device has no room for so many."""
         if batch.on_device is not None:
             return
         size = _num_bytes(batch)
         with self._lock:
-            # First come, first kept: which batch it is makes no difference, all are executed once.
+            # First come, first kept: the choice makes no difference, since every batch is executed once.
             if size <= self._left_bytes:
                 self._batches[position] = batch
                 self._left_bytes -= size
 
     def take(self, position: int) -> AnyBatch | None:
-        """Return the batch at ``position`` and keep it no longer; None: it was not kept."""
+        """Return the batch at ``position`` and forget it; None if it was not kept."""
         with self._lock:
             batch = self._batches.pop(position, None)
             if batch is not None:
@@ -323,13 +320,13 @@ class KeptBatches:
     def cancel(self) -> None:
         """Drop everything and keep nothing more. Idempotent."""
         with self._lock:
-            # Too little for any batch, and it stays so: nothing is left that could be taken.
+            # Zero room, permanently: no later batch can be kept.
             self._left_bytes = -1
             self._batches.clear()
 
 
 def trace_entry(batch: AnyBatch, types: Sequence[int]) -> TraceEntry:
-    """Return the rows of ``batch`` in each table of these numbers. Pure."""
+    """Return the rows of ``batch`` in each of these tables. Pure."""
     return tuple(CodedRows.of(distinct_rows(batch, number)) for number in types)
 
 
@@ -347,7 +344,7 @@ def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[in
 
 
 def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.float32]:
-    """Return the degrees (U,) of the batch's nodes; none where the device has them, or there are several types."""
+    """Return the degrees (U,) of the batch's nodes; empty if the device has them, or for several types."""
     if isinstance(batch, HeteroBatch) or isinstance(topology, HeteroGraph):
         return _NO_DEGREES
     if batch.in_degrees is not None:
@@ -357,7 +354,7 @@ def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.fl
 
 
 def beside_bytes(batch: AnyBatch) -> int:
-    """Return the bytes of what a batch has beside its nodes and edges: links, trees and degrees of its nodes. Pure."""
+    """Return the bytes of a batch besides its nodes and edges: links, trees and node degrees. Pure."""
     found: list[NDArray[Any] | None]
     found = (
         [batch.trees, batch.in_degrees]
@@ -383,16 +380,16 @@ _NO_END = 2**62  # a position that no stream reaches
 
 
 class Ready(Protocol):
-    """Knows which positions of the stream can be sampled; see `SweptBatches`."""
+    """Counts the positions of the stream that can be sampled; see `SweptBatches`."""
 
     @property
     def changed(self) -> SignalSafeCondition:
-        """Told of every change of `num_ready`."""
+        """Notified of every change of `num_ready`."""
         ...
 
     @property
     def num_ready(self) -> int:
-        """Positions that can be sampled: all before it. To be read with the lock of ``changed`` held."""
+        """Number of positions that can be sampled, from the first on. Hold the lock of ``changed`` to read it."""
         ...
 
 
@@ -404,18 +401,18 @@ class _Failure:
 class SamplerPool(Generic[B]):
     """Threads that sample the stream twice: once for the trace, far ahead, and once for the batch itself.
 
-    Batches to be executed go first. Both come in the order of the stream; an error keeps the place of its batch.
+    Batches to be executed go first. Both sequences keep the order of the stream; an error keeps its batch's place.
     Its threads end after `cancel`.
 
     Parameters
     ----------
-    stream : which batches
-    sample : what is done for a batch to be executed; called from several threads
-    sample_trace : what is done for a trace; None: nobody asks for traces
-    failures : told of an error when it happens, before its turn comes
+    stream : the batches
+    sample : makes a batch to be executed; called from several threads
+    sample_trace : makes a trace; None if no traces are needed
+    failures : receives an error at once, before its turn comes
     num_threads : sampler threads
     ahead : sampled batches that may wait to be executed, and traces that may wait to be inspected
-    ready : the positions that can be sampled by now, where they wait for the edges to be swept; None: all of them can
+    ready : counts the positions whose edges are swept; None means that all positions can be sampled
     """
 
     def __init__(
@@ -433,8 +430,8 @@ class SamplerPool(Generic[B]):
         self._failures = failures
         self._num_threads = num_threads
         self._ready = ready
-        # A thread never waits for a position that it has claimed: those who wait for traces far ahead would keep the
-        # batches from being made that the next sweep needs the room of. So what is swept is part of one condition.
+        # A thread never waits for a position that it has claimed. Otherwise threads that wait for far traces would keep
+        # batches from being made, and the next sweep needs their room. So sweeps share this condition.
         self._changed = SignalSafeCondition() if ready is None else ready.changed
         self._batches: _Lane[B] = _Lane(sample, ahead=ahead)
         self._traces = None if sample_trace is None else _Lane(sample_trace, ahead=ahead)
@@ -446,7 +443,7 @@ class SamplerPool(Generic[B]):
         return [StageThread(name=f"gloader-sample-{i}", run=self._run) for i in range(self._num_threads)]
 
     def has_trace(self) -> bool:
-        """Wait for the next trace; return whether there is one: False where `next_trace` raises."""
+        """Wait for the next trace; return False if `next_trace` would raise."""
         lane = self._require_traces()
         return self._changed.when(
             lambda: self._is_settled(lane),
@@ -461,7 +458,7 @@ class SamplerPool(Generic[B]):
         ChannelClosedError
             The stream ended, or the pool is closed.
         BaseException
-            Whatever sampling raised; again with every call.
+            The error of sampling; every later call raises it again.
         """
         return self._take(self._require_traces())
 
@@ -481,7 +478,7 @@ class SamplerPool(Generic[B]):
         return self._traces
 
     def _is_settled(self, lane: _Lane[T]) -> bool:
-        """Return whether the next item of ``lane`` is there, or will never be."""
+        """Return whether the next item of ``lane`` is there, or will never come."""
         return self._is_closed or lane.taken in lane.done or not self._stream.has(lane.taken)
 
     def _take(self, lane: _Lane[T]) -> T:
@@ -492,7 +489,7 @@ class SamplerPool(Generic[B]):
             raise ChannelClosedError("the stream of batches ended")
         item = lane.done[lane.taken]
         if isinstance(item, _Failure):
-            raise item.error  # and stays: whoever asks again hears the same
+            raise item.error  # the item stays: later calls raise the same error
         del lane.done[lane.taken]
         lane.taken += 1
         self._changed.notify_all()
@@ -507,18 +504,18 @@ class SamplerPool(Generic[B]):
         return self._is_closed or self._may_sample_batch() or self._may_sample_trace()
 
     def _claim(self) -> tuple[_Lane[B] | _Lane[TraceEntry], int] | None:
-        """Return what a thread does next, which no other then does; None: nothing more."""
+        """Return the next work for a thread, claimed for it alone; None if nothing is left."""
         if self._is_closed:
             return None
         lane: _Lane[B] | _Lane[TraceEntry] = self._batches
-        # Batches go first: they are executed now, and a trace is of a superbatch that is executed later.
+        # Batches go first: they are executed now, and a trace belongs to a later superbatch.
         if self._traces is not None and not self._may_sample_batch():
             lane = self._traces
         lane.started += 1
         return lane, lane.started - 1
 
     def _may_sample_batch(self) -> bool:
-        # Not before its trace was taken: by then it is known whether the batch was kept or is sampled again.
+        # Not before its trace was taken: then it is certain whether the batch was kept or must be sampled again.
         is_inspected = self._traces is None or self._batches.started < self._traces.taken
         return is_inspected and self._may_start(self._batches)
 

@@ -1,7 +1,7 @@
 """The seeds of a loader: their order, their labels, and the stream of batches that they form.
 
-The stream runs from epoch to epoch; every batch in it has a position. Seeds of several node types are numbered
-through, so that the order of an epoch knows no types. `stream_facts` names the facts that make two streams equal.
+The stream runs from epoch to epoch; every batch in it has a position. Seeds of several node types share one
+numbering, so that an epoch's order is independent of types. `stream_facts` names the facts that equal streams share.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 class BatchStream:
-    """The batches from ``first`` on, over the borders of epochs; position 0 is ``first``. Thread-safe.
+    """The batches from ``first`` on, across epochs; position 0 is ``first``. Thread-safe.
 
-    The steps of several ranks are interleaved: position t is step t // L of the (t % L)-th of the L ranks.
+    The steps of L ranks are interleaved: position t is step t // L of rank number t % L.
 
     Parameters
     ----------
     order : the batches of each epoch
-    first : where the stream begins
-    end_epoch : the epoch before which it ends; None: it goes on for ever
-    ranks : whose batches; defaults to the rank of ``order`` alone
+    first : the first batch of the stream
+    end_epoch : the stream ends before this epoch; None means that it never ends
+    ranks : the ranks of the batches; defaults to the rank of ``order`` alone
     """
 
     def __init__(
@@ -78,20 +78,20 @@ class BatchStream:
 
     def seeds_at(self, position: int) -> Any:  # AnySeeds
         """Return the seeds (B,) of the batch at ``position``."""
-        # Every rank knows every rank's seeds: the order is of all of them, and each takes its part of a step.
+        # Every rank can compute every rank's seeds: the order covers all ranks, and each takes its part of a step.
         return self._order.seeds_of(self.id_of(position), rank=self._ranks[position % len(self._ranks)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelledSeeds:
-    """The labels of the seeds of an epoch, in the order's own order."""
+    """The labels of an epoch's seeds, in the order's own order."""
 
     labels: IdArray  # (n,) int64
-    has_label: NDArray[np.bool_] | None = None  # (n,) whether a seed is of the labelled type; None: all are
+    has_label: NDArray[np.bool_] | None = None  # (n,) of the labelled type; None: all
 
 
 class BatchLabels(Protocol):
-    """The labels that go with a batch."""
+    """The labels that accompany a batch."""
 
     def of(self, batch: BatchId, /) -> IdArray:
         """Return the labels of the seeds of ``batch``."""
@@ -100,22 +100,22 @@ class BatchLabels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class NoLabels:
-    """Seeds that have no labels of their own: what is predicted of them comes with the batch."""
+    """Seeds without labels of their own: their targets come with the batch."""
 
     def of(self, batch: BatchId) -> IdArray:  # noqa: ARG002 - as of `BatchLabels`
-        """Return none."""
+        """Return an empty array."""
         return np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class SeedLabels:
-    """The labels of the seeds of an epoch, cut into the batches of this rank. Thread-safe."""
+    """The labels of an epoch's seeds, cut into the batches of this rank. Thread-safe."""
 
     order: EpochOrder
     seeds: LabelledSeeds
 
     def of(self, batch: BatchId) -> IdArray:
-        """Return the labels (B,) of the seeds of ``batch`` that are of the labelled type."""
+        """Return the labels (B,) of those seeds of ``batch`` that are of the labelled type."""
         positions = self.order.batch_positions(batch)
         has_label = self.seeds.has_label
         return self.seeds.labels[positions if has_label is None else positions[has_label[positions]]]
@@ -123,12 +123,12 @@ class SeedLabels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedPlan:
-    """The seeds of every epoch, and what goes with them."""
+    """The seeds of every epoch, with their labels and their task."""
 
     order: AnyOrder
     labels: BatchLabels
     is_typed: bool  # whether batches have several types
-    links: LinkTask | None = None  # what is predicted, where the order is of the rows of a link table
+    links: LinkTask | None = None  # the link task, if the order is of a link table's rows
 
 
 def order_seeds(
@@ -141,21 +141,21 @@ def order_seeds(
     rank: int,
     world_size: int,
 ) -> EpochOrder:
-    """Return the order in which a rank takes the seeds of every epoch.
+    """Return the order of the seeds of every epoch for one rank.
 
     Parameters
     ----------
-    dataset : whose nodes they are
+    dataset : the dataset with the seeds
     sampling : batch size, seed and shuffling
-    seeds : (n,) node ids; of several types, numbered through
-    times : (n,) at which each of them asks; None: edges of all times are taken
-    drawn : how an epoch draws them, where they may repeat; None: each once
-    rank, world_size : the part of each step that is this rank's
+    seeds : (n,) node ids; of several types in one numbering
+    times : (n,) query time of each seed; None means that edges of all times are sampled
+    drawn : an epoch's draw of seeds with repeats; None means that each seed comes once
+    rank, world_size : select this rank's part of each step
 
     Raises
     ------
     SeedError, ConfigError
-        Seeds are no node ids, or a setting is not allowed.
+        Seeds are not node ids, or a setting is not allowed.
     """
     return EpochOrder(
         seeds=seeds,
@@ -174,13 +174,13 @@ def order_seeds(
 
 
 def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_size: int) -> RowOrder:
-    """Return the order in which a rank takes the rows of a link table in every epoch.
+    """Return the order of a link table's rows in every epoch for one rank.
 
     Parameters
     ----------
-    num_rows : of the table
+    num_rows : rows of the table
     sampling : batch size, seed and shuffling
-    rank, world_size : the part of each step that is this rank's
+    rank, world_size : select this rank's part of each step
 
     Raises
     ------
@@ -200,7 +200,7 @@ def order_rows(num_rows: int, sampling: SamplingSettings, *, rank: int, world_si
 
 
 def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
-    """Return ``times`` (n,) as int64, one for each seed; raise SeedError where they are not."""
+    """Return ``times`` (n,) as int64, one for each seed; raise SeedError if they do not match the seeds."""
     checked = as_ids(np.array(times), noun="times", error=SeedError)
     if len(checked) != num_seeds:
         raise SeedError(
@@ -210,8 +210,8 @@ def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
 
 
 def labels_beside_order(order: EpochOrder, read_labels: Callable[[], LabelledSeeds]) -> LabelledSeeds:
-    """Return what ``read_labels`` does; the order of the first epoch, asked for next, is worked out meanwhile."""
-    # Both take long where there are many seeds, and neither needs the other.
+    """Return the result of ``read_labels``; meanwhile the order of the first epoch is computed, which comes next."""
+    # Both take long for many seeds, and they are independent.
     found: list[LabelledSeeds] = []
     run_together(
         [lambda: found.append(read_labels()), lambda: order.epoch_positions(0)],
@@ -222,13 +222,13 @@ def labels_beside_order(order: EpochOrder, read_labels: Callable[[], LabelledSee
 
 
 def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) -> dict[str, Any]:
-    """Return what batches follow from, beside the seeds themselves and what a state names.
+    """Return the facts that determine the batches, except the seeds and the facts that a state names.
 
     Parameters
     ----------
-    dataset : what is sampled
+    dataset : the sampled dataset
     order : the batches of a rank
-    sampling : how they are sampled
+    sampling : the sampling settings
     """
     return {
         "dataset": dataset.fingerprint,
@@ -239,7 +239,7 @@ def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) 
         "sampler": sampling.sampler,
         "layout": sampling.layout,
         "num_seeds": order.num_items,
-        # Only where they are not as ever, so that states of before there was a choice stay valid.
+        # Only other values than the defaults are listed, so that older states without these settings stay valid.
         **{
             name: value
             for name in ("time_strategy", "time_bound", "time_window")
@@ -257,7 +257,7 @@ def named_facts(
     Parameters
     ----------
     dataset, order, sampling : see `stream_facts`
-    links : what is predicted, where the seeds are edges
+    links : facts of the link task, if the seeds are edges
     """
     digest = hashlib.sha256()
     for array in _seed_arrays(order):
@@ -273,16 +273,16 @@ def named_facts(
 def stream_fingerprint(
     dataset: Dataset, order: AnyOrder, sampling: SamplingSettings, links: Mapping[str, Any] | None = None
 ) -> str:
-    """Return 32 hexadecimal digits that stand for `stream_facts` and the seeds. Pure.
+    """Return 32 hexadecimal digits that identify `stream_facts` and the seeds. Pure.
 
     Parameters
     ----------
     dataset, order, sampling, links : see `named_facts`
     """
     digest = hashlib.sha256()
-    # In the order of the facts: with another one, saved states would be those of another stream.
+    # The order of the facts is fixed: another order would invalidate saved states.
     for name, value in {**stream_facts(dataset, order, sampling), **(links or {})}.items():
-        # Left out where it is layered, so that states from before there was a choice stay valid.
+        # Omitted for layered blocks, so that older states without this setting stay valid.
         if (name, value) != ("layout", "layered"):
             digest.update(repr(value).encode())
     for array in _seed_arrays(order):
@@ -291,7 +291,7 @@ def stream_fingerprint(
 
 
 def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
-    """Return what seeds are told apart by; the rows of a table are by its name and the dataset."""
+    """Return the arrays that identify the seeds; for a table's rows, its name and the dataset identify them."""
     if isinstance(order, RowOrder):
         return []
     weights = None if order.draws is None else order.draws.weights
@@ -299,7 +299,7 @@ def _seed_arrays(order: AnyOrder) -> list[NDArray[Any]]:
 
 
 def checked_seeds(seeds: ArrayLike, num_nodes: int) -> IdArray:
-    """Return a copy of ``seeds`` (n,), or where a mask (num_nodes,) is True, as int64; `EpochOrder` checks values."""
+    """Return ``seeds`` (n,) as an int64 copy, or the True places of a mask (N,); `EpochOrder` checks values."""
     if isinstance(seeds, str):
         raise SeedError(
             f"seeds={seeds!r} are no ids; of a split give dataset.train, dataset.valid or dataset.test"
@@ -313,25 +313,25 @@ SeedsLike: TypeAlias = (
 
 
 def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-    """Return the seeds (n,) as numbers: where the nodes of their type begin, plus their id.
+    """Return the seeds (n,) in the numbering of all types: the first number of their type, plus their id.
 
     Parameters
     ----------
-    dataset : whose nodes they are
-    seeds : (n,) ids of the labelled type, ids by type, or a type and its ids; a mask of all nodes of a type for ids.
-        None: the training nodes
+    dataset : the dataset with the seeds
+    seeds : (n,) ids of the labelled type, ids by type, or a type and its ids. A mask of all nodes of a type may replace
+        ids. None means the training nodes
 
     Raises
     ------
     SeedError
-        A type is unknown, or ids are no integers or not of nodes of their type.
+        A type is unknown, or ids are not integers or exceed the nodes of their type.
     """
     labelled = dataset.labelled
     if seeds is None:
         seeds = labelled.train
     if (
         isinstance(seeds, tuple) and len(seeds) == 2 and isinstance(seeds[0], str)
-    ):  # as PyG's loaders take them
+    ):  # the form of PyG's loaders
         seeds = {seeds[0]: seeds[1]}
     by_type = seeds if isinstance(seeds, Mapping) else {labelled.name: seeds}
     starts = dataset.type_starts
@@ -352,7 +352,7 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
 
 
 def labels_of_numbered(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-    """Return the labels of ``seeds`` (n,), numbered through; those of other types than the labelled have none."""
+    """Return the labels of ``seeds`` (n,) in the numbering of all types; only those of the labelled type have one."""
     table = dataset.labelled
     first = dataset.type_starts[table.number]
     has_label = (seeds >= first) & (seeds < first + table.num_nodes)
@@ -372,20 +372,20 @@ def plan_training_seeds(
     rank: int = 0,
     world_size: int = 1,
 ) -> SeedPlan:
-    """Return the seeds of a loader that is planned and hands no batch out: they have no labels.
+    """Return the seeds of a loader that is only planned, and hands out no batch: they have no labels.
 
     Parameters
     ----------
-    dataset : whose training nodes they are
+    dataset : the dataset with the training nodes
     sampling : of the loader
     is_typed : whether batches have several types
-    links : whose table the rows are of; None: the seeds are nodes
-    rank, world_size : the part of each step that is this rank's
+    links : the link task, if the seeds are edges; None if they are nodes
+    rank, world_size : select this rank's part of each step
 
     Raises
     ------
     SeedError, ConfigError
-        There are no such seeds.
+        The dataset has no such seeds.
     """
     if links is not None:
         rows = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)

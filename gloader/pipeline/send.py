@@ -35,26 +35,26 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
 
-# On the device, beside the batch that is computed on: one waits, one is being sent. Each more would take as much device
-# memory again, and hide nothing while sending takes less than computing.
+# Batches on the device besides the one being computed: one waits, one is being sent. Each more would take as much
+# device memory again, and hide nothing while sending takes less time than computing.
 BATCHES_AHEAD: Final = 2
 
 
 class Pace:
-    """Lets a batch be sent when the device has begun with the second before it. Thread-safe.
+    """Lets a batch be sent when the device has begun with the second batch before it. Thread-safe.
 
-    The host launches steps faster than the device does them, and memory of the device is given out again only when the
-    device is done with it. Without a bound every batch that a step was launched for would be there at once.
+    The host launches steps faster than the device computes them, and device memory is reused only when the
+    device is done with it. Without a bound, every batch with a launched step would be in memory at once.
     """
 
     def __init__(self) -> None:
         self._changed = SignalSafeCondition()
-        self._begun: deque[Mark] = deque()  # of the batches from the first that the sender did not wait for
+        self._begun: deque[Mark] = deque()  # of batches that the sender has not waited for
         self._num_sent = 0
         self._is_over = False
 
     def begun(self, mark: Mark) -> None:
-        """Take the mark before the computation of the next batch, which the loop gets."""
+        """Take the mark before the computation of the next batch, which the loop receives."""
         with self._changed.lock:
             self._begun.append(mark)
             self._changed.notify_all()
@@ -84,7 +84,7 @@ class Pace:
 
     @property
     def _is_first(self) -> bool:
-        """Whether there is room before anything is computed."""
+        """True if there is room before anything is computed."""
         return self._num_sent < BATCHES_AHEAD
 
     def _take(self) -> Mark | None:
@@ -105,25 +105,25 @@ class SentBatch:
     ready: Delivered
     superbatch: int
     ends_superbatch: bool
-    mark: Mark  # behind everything that brings it
-    blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each that the batch's tensors lie in
-    features: tuple[torch.Tensor, ...]  # the tensors of the batch that hold feature rows
+    mark: Mark  # after all copies to the device
+    blocks_of_memory: tuple[torch.Tensor, ...]  # one tensor for each memory block of the batch
+    features: tuple[torch.Tensor, ...]  # the batch's tensors with feature rows
 
     def receive(self) -> Delivered:
-        """Return the batch; what this thread computes from it waits for it on the device, not here."""
+        """Return the batch; this thread's computations on the device wait for it there, not here."""
         self.mark.precede(self.blocks_of_memory)
         return self.ready
 
 
 class Transfer:
-    """Sends batches to the device, each to be received by whoever computes. Not thread-safe.
+    """Sends batches to the device; the computing thread receives each. Not thread-safe.
 
-    Holds the host's memory of a batch until the device has read it, so that no buffer is used again too early.
+    Holds the host memory of a batch until the device has read it, so that no buffer is reused too early.
 
     Parameters
     ----------
-    tiers : what the device holds and reaches of each table
-    device : where to; None: that of the tiers
+    tiers : the rows that the device holds and reads, of each table
+    device : the target; None means that of the tiers
     types : the number of each table, see `table_rows`
     """
 
@@ -136,9 +136,9 @@ class Transfer:
         self._sending: deque[tuple[Mark, HostBatch]] = deque()
 
     def send(self, batch: HostBatch, labels: IdArray) -> SentBatch:
-        """Start to bring ``batch`` with the labels (B,) of its seeds to the device; on the CPU it is there already."""
-        # Small arrays first: the rows that the device holds are looked up by the nodes that are there by then. The mark
-        # comes last, behind all of it on the device's stream.
+        """Start to copy ``batch`` and the labels (B,) of its seeds to the device; on the CPU nothing is copied."""
+        # Small arrays first: the device looks up its rows by the nodes, which must be there. The mark
+        # comes last on the device's stream.
         device, sampled = self.device, batch.sampled
         rows = [count_rows(sampled, number) for number in self._types]
         if sampled.links is not None:
@@ -148,7 +148,7 @@ class Transfer:
             pairs = None
             try:
                 if there is None:
-                    # The positions of edges are joined for each call: only where the device brings rows by them.
+                    # Each call joins the positions of edges: only needed if the device serves their rows.
                     ids = [
                         tier.ids_of(rows_of(sampled, number)) if tier.brings_rows else None
                         for tier, number in zip(self._tiers, self._types, strict=True)
@@ -158,7 +158,7 @@ class Transfer:
                     pairs = None if sampled.links is None else next(small).long()
                     nodes = [None if of_table is None else next(small) for of_table in ids]
                 else:
-                    # What is sent waits for what was sampled; the host does not.
+                    # The copy waits for the sampled arrays on the device; the host does not wait.
                     there.made.precede(there.tensors())
                     (y,) = device.upload((labels,))
                     nodes = [there.nodes if tier.brings_rows else None for tier in self._tiers]
@@ -186,7 +186,7 @@ class Transfer:
         memory = (*x, y) if there is None else (*x, y, *there.tensors())
         if sampled.links is not None and pairs is not None:
             delivered, memory = _link_batch(ready, sampled.links, pairs), (*memory, pairs)
-        # Of edges the blocks have views, each of which keeps the tensor that it is a view of.
+        # Edge features are views in the blocks; each view keeps its whole tensor.
         of_edges = (block.edge_x for block in blocks if block.edge_x is not None)
         return SentBatch(
             ready=delivered,
@@ -199,7 +199,7 @@ class Transfer:
 
     @property
     def advice(self) -> str:
-        """What to do where the device has too little memory."""
+        """Advice for a device with too little memory."""
         return next(
             (tier.advice() for tier in self._tiers if tier.cache is not None),
             self._tiers[0].advice() if self._tiers else "lower batch_size, the fan-outs or the model's width",
@@ -207,37 +207,37 @@ class Transfer:
 
     @property
     def num_sending(self) -> int:
-        """Batches whose host memory is held."""
+        """Number of batches with held host memory."""
         return len(self._sending)
 
     @property
     def oldest(self) -> BatchId:
-        """The first of these."""
+        """The oldest batch with held host memory."""
         return self._sending[0][1].sampled.id
 
     def release(self) -> None:
-        """Let go of the host's memory that the device has read."""
+        """Release the host memory that the device has read."""
         while self._sending and self._sending[0][0].is_reached():
             self._sending.popleft()
 
     def wait_for_oldest(self) -> None:
-        """Wait until the device has read the first batch whose memory is held, and let go of it."""
+        """Wait until the device has read the oldest held batch, and release its host memory."""
         self._sending[0][0].wait()
         self._sending.popleft()
 
     def wait(self) -> None:
-        """Wait until the device has read everything that was sent, and let go of it."""
+        """Wait until the device has read everything that was sent, and release its host memory."""
         while self._sending:
             self.wait_for_oldest()
 
     def forget(self) -> None:
-        """Let go of everything: the device has failed, and reads nothing any more."""
+        """Release everything: the device has failed, and reads nothing any more."""
         self._sending.clear()
 
     def _ready(
         self, sampled: AnyBatch, x: list[torch.Tensor], y: torch.Tensor, blocks: list[DeviceBlock]
     ) -> AnyReadyBatch:
-        """Return the batch of these tensors, as ``sampled`` says which is which."""
+        """Return the batch of these tensors, in the structure of ``sampled``."""
         if isinstance(sampled, SampledBatch):
             return ReadyBatch(
                 id=sampled.id,
@@ -248,7 +248,7 @@ class Transfer:
                 num_seeds=sampled.num_seeds,
                 trees=sampled.trees,
             )
-        rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # those of edges are in the blocks
+        rows, left = dict(zip(self._types, x, strict=True)), iter(blocks)  # edge features are in the blocks
         return HeteroReadyBatch(
             id=sampled.id,
             x=Named(
@@ -269,14 +269,14 @@ class Transfer:
 
         Parameters
         ----------
-        tier : what the device has of the table
-        gathered : (U, F), or less, by the host
-        nodes : (U,) rows of the table, what `DeviceTier.ids_of` says, on the device
+        tier : the device's rows of the table
+        gathered : the host's rows, at most (U, F)
+        nodes : (U,) rows of the table on the device, see `DeviceTier.ids_of`
         num_rows : U
         """
         is_bfloat16 = tier.staged is not None and tier.staged.is_bfloat16
         host, cache = rows_as_tensor(gathered, is_bfloat16=is_bfloat16), tier.cache
-        # Without a device of its own the buffer itself is handed out, and comes back when the consumer drops it.
+        # Without a separate device the buffer itself is handed out, and returns when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:
                 fill_cached(nodes, cache.table, cache.slot_of, out=host)
@@ -285,7 +285,7 @@ class Transfer:
         if nodes is None:
             tier.device.copy(host, x)
         elif cache is None and tier.features is None:
-            # Over the link by the copy engine, which takes nothing from the model, and widened on the device.
+            # The copy engine moves the rows over the link, without the model's processors; the device widens them.
             stored = tier.device.empty((roomy(num_rows), host.shape[1]), host.dtype)[:num_rows]
             tier.device.copy(host, stored)
             tier.device.gather(nodes, tier.parts(stored), x)
@@ -295,23 +295,23 @@ class Transfer:
 
 
 def roomy(num_rows: int) -> int:
-    """Return for how many rows memory is asked where ``num_rows`` are needed: at most `ROOMIER` times as many. Pure.
+    """Return the number of rows to allocate for ``num_rows``: at most `ROOMIER` times as many. Pure.
 
-    There are eight such numbers between one power of two and the next. The allocator of a GPU keeps memory in the sizes
-    that it was asked for, and a piece that is too small for the largest batch so far is of no use to it.
+    There are eight such numbers between two powers of two. A GPU allocator keeps memory in the requested
+    sizes, and it cannot reuse a piece that is too small for the largest batch so far.
     """
     step = 1 << max(num_rows.bit_length() - 4, 0)
     return -(-num_rows // step) * step
 
 
 def transfer(batch: HostBatch, labels: IdArray, device: torch.device) -> Delivered:
-    """Return a batch on a device that keeps no rows, once it is there; on the CPU without copying the features.
+    """Return a batch on a device without rows of its own, after the copy; on the CPU features are not copied.
 
     Parameters
     ----------
     batch : with its rows (U, F)
     labels : (B,) of its seeds
-    device : where to
+    device : the target
     """
     sender = Transfer([DeviceTier(device=open_device(device))])
     sent = sender.send(batch, labels)
@@ -325,8 +325,8 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
     Parameters
     ----------
     block : in host memory
-    src_degree : (U,) float32, there already
-    device : where to
+    src_degree : (U,) float32, on the device
+    device : the target
     """
     tensors = (torch.from_numpy(array).to(device) for array in _block_arrays(block))
     return _block_from(block, src_degree, tensors, device)
@@ -335,7 +335,7 @@ def to_device_block(block: Block, src_degree: torch.Tensor, device: torch.device
 def _small_arrays(
     batch: HostBatch, labels: IdArray, ids: Sequence[IdArray | LocalArray | None]
 ) -> Iterator[NDArray[Any]]:
-    """Yield everything but the features, in the order that `Transfer.send` takes it apart in."""
+    """Yield all arrays but the features, in the order in which `Transfer.send` uses them."""
     yield labels
     yield batch.src_degree
     if batch.sampled.links is not None:
@@ -353,12 +353,12 @@ def _block_arrays(block: Block) -> Iterator[NDArray[Any]]:
 
 
 def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[torch.Tensor | None]:
-    """Return the features of the edges of each block, in the order of ``all_blocks``: views of those of a relation.
+    """Return the edge features of each block, in the order of ``all_blocks``: views of a relation's features.
 
     Parameters
     ----------
     sampled : the batch
-    x : (U, F) the rows of each table, by its number; see `rows_of`
+    x : (U, F) rows of each table, by its number; see `rows_of`
     """
     num_types, num_blocks = len(sampled.node_arrays), len(sampled.all_blocks)
     by_relation: dict[int, Iterator[torch.Tensor]] = {
@@ -378,7 +378,7 @@ def _edge_features(sampled: AnyBatch, x: Mapping[int, torch.Tensor]) -> list[tor
 
 
 def _link_batch(ready: AnyReadyBatch, links: Links, pairs: torch.Tensor) -> LinkBatch:
-    """Return ``ready`` with ``links``, whose pairs (P, 2) int64 are on the device."""
+    """Return ``ready`` with ``links``; their pairs (P, 2) int64 are on the device."""
     return LinkBatch(
         batch=ready,
         pairs=pairs,
@@ -397,7 +397,7 @@ def _block_from(
     *,
     edge_x: torch.Tensor | None = None,
 ) -> DeviceBlock:
-    """Return the block whose arrays come next in ``tensors``, in the order of `_block_arrays`."""
+    """Return the block of the next arrays in ``tensors``, in the order of `_block_arrays`."""
     return DeviceBlock(
         indptr=next(tensors),
         indices=next(tensors),
@@ -411,7 +411,7 @@ def _block_from(
 
 
 def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
-    """Return ``array`` at ``place``, behind what this thread computes there; on the CPU the same memory."""
+    """Return ``array`` at ``place``, ordered after this thread's computations there; on the CPU the same memory."""
     tensor = torch.from_numpy(array)
     if place.type == "cpu":
         return tensor
@@ -422,7 +422,7 @@ def _brought(array: IdArray, place: torch.device) -> torch.Tensor:
 
 logger = logging.getLogger("gloader")
 
-# Copies under way: while the device reads one batch the next is packed and asked for, so that the link is never idle.
+# Copies under way: while the device reads one batch the next one is packed and requested, so the link is never idle.
 _SENDS: Final = 2
 
 _CUDA_ERROR: Final = "CUDA error"
@@ -433,7 +433,7 @@ _IS_LATE: Final = (
 
 
 class GatheredBatches(Protocol):
-    """Where a thread that sends takes batches from."""
+    """The source of batches for a sending thread."""
 
     def has_next(self) -> bool:
         """Return whether `get` would return a batch at once."""
@@ -445,16 +445,16 @@ class GatheredBatches(Protocol):
 
 
 class Send:
-    """Sends batches, and gives the host's memory back as soon as the device has read it.
+    """Sends batches, and releases host memory as soon as the device has read it.
 
-    On a thread of its own where the device works beside the host, else on the consumer's. There up to two copies are
-    under way, but none while the thread waits for anything else: nobody could give its memory back meanwhile.
+    It runs on its own thread for an asynchronous device, otherwise on the consumer's. Up to two copies are
+    under way there. While the thread waits for anything else there are none, since it could not release their memory.
 
     Parameters
     ----------
-    transfer : the way there
-    labels : go with each batch
-    instruments : measure it
+    transfer : copies the batches
+    labels : added to each batch
+    instruments : measure the transfer
     """
 
     name: Final = "send"
@@ -467,7 +467,7 @@ class Send:
 
     @property
     def device(self) -> Device:
-        """Where batches are sent to."""
+        """The device that receives the batches."""
         return self._transfer.device
 
     def process(self, batch: HostBatch) -> SentBatch:
@@ -487,23 +487,23 @@ class Send:
         if is_asynchronous:
             if not self.pace.has_room():
                 self.let_go()
-            # Outside of what is measured: the model may take its time.
+            # Not measured: the model may take its time.
             self.pace.wait_for_room()
         with self._instruments.working("transfer", batch.sampled.id):
             sent = self._transfer.send(batch, self._labels.of(batch.sampled.id))
-        # Only now for the batch before it: the device goes from one to the next without the host.
+        # The batch before it is waited for only now: the device continues with this one without the host.
         self.let_go(keep=_SENDS - 1 if is_asynchronous else 0)
         return sent
 
     def let_go(self, *, keep: int = 0) -> None:
-        """Wait until the device has read all batches but the last ``keep``, and give their memory back."""
+        """Wait until the device has read all batches but the last ``keep``, and release their memory."""
         while self._transfer.num_sending > keep:
-            # Again measured as the transfer of the batch that is waited for: an error is that one's.
+            # Measured as the transfer of the batch that is waited for: its errors are reported there.
             with self._instruments.working("transfer", self._transfer.oldest):
                 self._transfer.wait_for_oldest()
 
     def close(self) -> None:
-        """Wait for what is under way: only then may its memory be used again, or unpinned. Idempotent."""
+        """Wait for copies under way: only then may their memory be reused or unpinned. Idempotent."""
         try:
             self._transfer.wait()
         except Exception:
@@ -512,12 +512,12 @@ class Send:
 
 
 class SendFeed:
-    """Gives the sender batches, after it has let go of what it holds where it would have to wait for one.
+    """Provides the sender with batches; before it waits for one, the sender releases its held memory.
 
     Parameters
     ----------
-    source : gives the batches
-    send : lets go
+    source : the batches
+    send : releases its memory
     """
 
     def __init__(self, source: GatheredBatches, send: Send) -> None:

@@ -1,7 +1,7 @@
 """Stage: the choice of a read method for the missing rows of a superbatch, and the reads that are done ahead.
 
-`choose_reads` is pure: the choice depends on the missing rows and the rates of the disk. `MissRetrieval` asks it during
-a run, `gloader.lab.analyze` when it plans a recorded run again.
+`choose_reads` is pure: the choice depends on the missing rows and the rates of the disk. `MissRetrieval` calls it
+during a run, and `gloader.lab.analyze` when it plans a recorded run again.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsOnDisk:
-    """How the rows of a table lie in their file, and which holes between them are read through."""
+    """The layout of a table's rows in their file, and the holes that reads may include."""
 
     num_rows: int  # N
     row_bytes: int  # R
-    max_extent_bytes: int  # longest read of a batch's rows
-    sweep_gap_bytes: int  # longest hole that a sweep reads through
-    gap_bytes: int | None = None  # that a batch's reads go over, as was asked for; None: what is faster
+    max_extent_bytes: int  # longest read for a batch's rows
+    sweep_gap_bytes: int  # longest hole that a sweep includes
+    gap_bytes: int | None = None  # longest hole in a batch's reads, if set; None means the fastest value
 
     @classmethod
     def of(cls, store: FeatureStore) -> Self:
-        """Return what is known of the rows of ``store``."""
+        """Return the layout of the rows of ``store``."""
         stored = store.stored_rows
         return cls(
             num_rows=stored.num_rows,
@@ -60,7 +60,7 @@ class RowsOnDisk:
         )
 
     def batch_gap_bytes(self, rates: IoRates, calibration: Calibration) -> int:
-        """Return the longest hole that a batch's reads go over: what was asked for, or what is faster by now."""
+        """Return the longest hole in a batch's reads: the set value, or the fastest one at the present rates."""
         if self.gap_bytes is not None:
             return self.gap_bytes
         times = rates.corrected(calibration).times
@@ -69,11 +69,11 @@ class RowsOnDisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenReads:
-    """The missing rows of a superbatch, counted, and how they are read."""
+    """The counted missing rows of a superbatch, and the chosen read method."""
 
     counts: MissCounts
     choice: Choice
-    gap_bytes: int  # longest hole that a batch's reads go over
+    gap_bytes: int  # longest hole in a batch's reads
 
 
 def choose_reads(
@@ -87,22 +87,22 @@ def choose_reads(
     forced: str,
     is_whole: bool,
 ) -> ChosenReads:
-    """Count the missing rows of a superbatch, and choose how they are read.
+    """Count the missing rows of a superbatch, and choose their read method.
 
     Parameters
     ----------
     misses : the rows of each batch, see `count_misses`
-    rows : those of the table
+    rows : the layout of the table
     rates : of the devices
-    calibration : what the cost model's seconds are corrected by
-    staging_bytes, spill_bytes : memory and disk that they may take
-    forced : the strategy that was asked for, or "auto"
+    calibration : corrections of the cost model's seconds
+    staging_bytes, spill_bytes : available memory and disk
+    forced : the requested strategy, or "auto"
     is_whole : whether the file is on the disk, see `choose_strategy`
 
     Raises
     ------
     BudgetError
-        A strategy that was asked for by name does not fit.
+        A strategy requested by name does not fit.
     """
     gap_bytes = rows.batch_gap_bytes(rates, calibration)
     counts = count_misses(
@@ -127,28 +127,28 @@ def choose_reads(
 
 
 def packable_bytes(*, forced: str, share: float, room_bytes: int, budget_bytes: int) -> int:
-    """Return the bytes of disk that the pack of a table may take. Pure.
+    """Return the disk bytes available for a table's pack. Pure.
 
     Parameters
     ----------
-    forced : the strategy that was asked for, or "auto"
-    share : the table's, of the disk for packs
-    room_bytes, budget_bytes : of that disk, those that are not in use now, and all
+    forced : the requested strategy, or "auto"
+    share : the table's share of the disk for packs
+    room_bytes, budget_bytes : disk bytes for packs that are unused now, and in all
     """
-    if forced == "packed":  # whatever it costs, other tables their share too
+    if forced == "packed":  # at any cost, even the shares of other tables
         return room_bytes
     return min(room_bytes, int(share * budget_bytes))
 
 
 class StageMisses:
-    """Stages superbatches one after another, each while the one before it is executed.
+    """Stages superbatches one after another, each while the previous one is executed.
 
     Parameters
     ----------
-    retrievals : of each table: choose how rows are read, and begin to
-    feedback : knows how wrong the predictions were so far, and is told of the next one
-    instruments : measure it
-    exchange : with other machines; None: there are none, or each reads alone
+    retrievals : of each table: choose the read method, and start the reads
+    feedback : holds the errors of past predictions, and receives the next one
+    instruments : measure the staging
+    exchange : with other machines; None if this machine reads alone
     """
 
     name: Final = "stage"
@@ -180,10 +180,10 @@ class StageMisses:
             chosen = None if self._exchange is None else self._choose(self._exchange, planned, work)
             for number, plan in enumerate(planned.plans):
                 with self._naming(number):
-                    # One after the other: a table has the disk that those before it left.
+                    # One after the other: a table gets the disk that earlier tables left.
                     request, choice = self._own(number, plan) if chosen is None else chosen[number]
                     # The sweep shares the disk with the reads of the superbatch that is executed: `using` measures its
-                    # part alone, which is what the cost model predicted.
+                    # part alone, since the cost model predicts only that part.
                     with self._feedback.device.using() as use:
                         table = self._begin(number, request, choice, planned.number, work)
                 undo.callback(table.misses.close)
@@ -204,14 +204,14 @@ class StageMisses:
         return staged
 
     def _own(self, number: int, plan: CachePlan) -> tuple[Request, Choice]:
-        """Return what is missing of a table, and how this machine reads it alone."""
+        """Return a table's missing rows, and this machine's own read method."""
         request = self._retrievals[number].request(plan, self._feedback.calibration)
         return request, request.own
 
     def _choose(
         self, exchange: RowExchange, planned: PlannedSuperbatch, work: Work
     ) -> list[tuple[Request, Choice]]:
-        """Return what is missing of each table, and how it comes: all machines choose together."""
+        """Return each table's missing rows, and the method chosen by all machines together."""
         requests = []
         for number, plan in enumerate(planned.plans):
             with self._naming(number):
@@ -239,14 +239,14 @@ class StageMisses:
                     request, choice, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
                 )
         except MachineLeftError:
-            # Its loop has ended, and so will this one's: what was prepared beyond that is read alone where it can be.
+            # Its loop has ended, and so will this one: rows prepared beyond that are read locally if possible.
             if self._exchange.is_needed:
                 raise
             return retrieval.begin(request, request.own, superbatch=superbatch, is_cancelled=is_cancelled)
 
     @contextmanager
     def _naming(self, table: int) -> Iterator[None]:
-        """Note whose rows were staged on an error of the block, where there are several tables."""
+        """Add the table's name to errors of the block, if there are several tables."""
         try:
             yield
         except GloaderError as error:
@@ -255,11 +255,11 @@ class StageMisses:
             raise
 
     def cancel(self) -> None:
-        """End the sweep that is under way, and every later one. Idempotent."""
+        """End the sweep under way, and every later one. Idempotent."""
         self._is_cancelled = True
 
     def _served_bytes(self, choice: Choice) -> int:
-        """Return the bytes that the disk read for all machines since this was asked last."""
+        """Return the bytes that the disk read for all machines since the last call."""
         if self._exchange is None or not choice.is_exchanged:
             return 0
         before, self._served = self._served, self._exchange.bytes_read
@@ -280,14 +280,14 @@ class StageMisses:
         )
 
     def _has_to_end(self, work: Work) -> bool:
-        """Return whether a sweep has to end; that it asks shows that it makes progress."""
+        """Return whether a sweep has to end; each call also reports progress."""
         work.beat()
         return self._is_cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What a superbatch misses of a table, counted, and how it would be read here."""
+    """A superbatch's missing rows of a table, counted, and this machine's own read method."""
 
     plan: CachePlan
     misses: MissLists
@@ -298,18 +298,18 @@ class Request:
 
 
 class MissRetrieval:
-    """Counts the missing rows of each superbatch, chooses the fastest way to read them, and does its first part.
+    """Counts the missing rows of each superbatch, chooses the fastest read method, and does its first part.
 
-    Of one table. Owns nothing.
+    For one table. Owns nothing.
 
     Parameters
     ----------
     store : all N rows
     rates : of the device
-    packer, spill : for packs; None: there are none
-    staging_bytes : idle memory that missing rows may take
-    forced : a strategy to take whatever it costs, or "auto"
-    spill_share : the part of ``spill`` that packs of this table may take
+    packer, spill : for packs, or None
+    staging_bytes : idle memory for missing rows
+    forced : a strategy to use at any cost, or "auto"
+    spill_share : the part of ``spill`` for packs of this table
     """
 
     def __init__(
@@ -334,7 +334,7 @@ class MissRetrieval:
 
     @property
     def spill_bytes(self) -> int:
-        """Bytes of disk that packs may take now."""
+        """Disk bytes available for packs now."""
         if self._spill is None or self._packer is None:
             return 0
         return packable_bytes(
@@ -345,17 +345,17 @@ class MissRetrieval:
         )
 
     def request(self, plan: CachePlan, calibration: Calibration) -> Request:
-        """Return what ``plan`` misses, counted, and how this machine reads it alone.
+        """Return the missing rows of ``plan``, counted, and this machine's own read method.
 
         Parameters
         ----------
-        plan : whose missing rows are to be staged
-        calibration : what the cost model's seconds are corrected by
+        plan : the plan with the rows to be staged
+        calibration : corrections of the cost model's seconds
 
         Raises
         ------
         BudgetError
-            A strategy that was asked for by name does not fit.
+            A strategy requested by name does not fit.
         """
         misses = MissLists(plan)
         found = self._choose(misses, calibration)
@@ -369,7 +369,7 @@ class MissRetrieval:
         )
 
     def offer(self, request: Request) -> Offer:
-        """Return what the other machines are told of ``request``."""
+        """Return the offer for the other machines that describes ``request``."""
         return Offer(
             counts=request.counts,
             own=request.own,
@@ -393,7 +393,7 @@ class MissRetrieval:
         return wanted.ids
 
     def download_s(self, rows: Sequence[IdArray]) -> float:
-        """Return the seconds that reading ``rows`` waits for a download in which those of many more batches come."""
+        """Return the seconds that reading ``rows`` waits for a download that could serve many more batches."""
         stored = self._store.stored_rows
         if stored.os_io.is_whole:
             return 0.0
@@ -416,11 +416,11 @@ class MissRetrieval:
 
         Parameters
         ----------
-        request : what is staged
-        choice : how
+        request : the rows to be staged
+        choice : the read method
         superbatch : its number, for messages
-        is_cancelled : asked again and again during a sweep; true ends it
-        arriving : the rows, on their way from other machines; None: they are read here
+        is_cancelled : polled during a sweep; true ends it
+        arriving : the rows as they arrive from other machines; None means that they are read here
 
         Raises
         ------

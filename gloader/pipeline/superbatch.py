@@ -1,4 +1,4 @@
-"""A superbatch on its way: sampled, planned, staged, executed batch by batch, and learned from.
+"""The states of a superbatch: sampled, planned, staged, executed batch by batch, and measured.
 
 A table is the feature rows of a node type or of a relation; a graph of one type without edge features has one table.
 Tuples hold an entry for each table, in the order of the types. `RunFeedback` compares the predictions of executed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledSuperbatch:
-    """S consecutive batches of which the nodes are known."""
+    """S consecutive batches with known nodes."""
 
     number: int  # counts from the start of the pipeline
     first: BatchId  # its first batch
@@ -41,21 +41,21 @@ class SampledSuperbatch:
 
     @property
     def num_batches(self) -> int:
-        """S; fewer, or none, where the stream ended."""
+        """S; smaller, or 0, if the stream ended."""
         return len(self.traces[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectJob:
-    """A superbatch to be planned, and what is known of the time after it."""
+    """A superbatch to be planned, and the traces that follow it."""
 
     superbatch: SampledSuperbatch
-    lookaheads: tuple[Trace, ...]  # of the next superbatch; empty: nothing is known
+    lookaheads: tuple[Trace, ...]  # of the next superbatch; empty if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedSuperbatch:
-    """A superbatch whose every hit, miss and admission is decided."""
+    """A superbatch with decided hits, misses and admissions."""
 
     number: int
     first: BatchId
@@ -69,16 +69,16 @@ class PlannedSuperbatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedTable:
-    """What a superbatch misses of a table, which can be fetched batch by batch. Owns ``misses`` until `close`."""
+    """A superbatch's missing rows of a table, fetched batch by batch. Owns ``misses`` until `close`."""
 
     plan: CachePlan  # without its trace
     misses: MissSource
-    choice: Choice  # its seconds are predicted; `misses.cost` says what staging moved
+    choice: Choice  # its seconds are predicted; `misses.cost` counts the staging itself
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedSuperbatch:
-    """A superbatch whose missing rows can be fetched batch by batch. Owns what was staged until `close`."""
+    """A superbatch whose missing rows can be fetched batch by batch. Owns the staged rows until `close`."""
 
     number: int
     first: BatchId
@@ -90,8 +90,8 @@ class StagedSuperbatch:
         return len(self.tables[0].plan.misses)
 
     def close(self) -> None:
-        """Release what was staged. Idempotent."""
-        with ExitStack() as stack:  # the others are closed, too, if one of them cannot be
+        """Release the staged rows. Idempotent."""
+        with ExitStack() as stack:  # one failure does not keep the others open
             for table in self.tables:
                 stack.callback(table.misses.close)
 
@@ -106,22 +106,22 @@ class BatchJob:
 
     @property
     def is_last(self) -> bool:
-        """Whether its superbatch ends with it."""
+        """True if it is the last batch of its superbatch."""
         return self.index + 1 == self.superbatch.num_batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilledBatch:
-    """A batch whose missing rows are in its buffer; the hits are still in their slots."""
+    """A batch with its missing rows in its buffer; the hits are still in their slots."""
 
     job: BatchJob
     steps: tuple[CacheStep, ...]
-    # (U, F) of each table, in a buffer of the ring; (0, F) where the device brings all rows
+    # (U, F) of each table, in a buffer of the ring; (0, F) if the device serves all rows
     x: tuple[RowMatrix, ...]
 
 
 class MissLists(Sequence["IdArray"]):
-    """The ascending rows (M,) that each batch of a plan misses, made when they are asked for."""
+    """The ascending missing rows (M,) of each batch of a plan, computed on access."""
 
     def __init__(self, plan: CachePlan) -> None:
         self._plan = plan
@@ -137,8 +137,8 @@ class MissLists(Sequence["IdArray"]):
     def __getitem__(self, batch: slice) -> Sequence[IdArray]: ...
 
     def __getitem__(self, batch: int | slice) -> IdArray | Sequence[IdArray]:
-        """Return the rows that ``batch`` misses."""
-        # Made anew each time: all batches together would take 8 bytes a miss, where the plan takes 4 an access.
+        """Return the missing rows of ``batch``."""
+        # Computed each time: stored for all batches they would take 8 bytes a miss; the plan takes 4 an access.
         if isinstance(batch, slice):
             return [self._plan.miss_rows(b) for b in range(*batch.indices(len(self)))]
         if not -len(self) <= batch < len(self):
@@ -146,18 +146,18 @@ class MissLists(Sequence["IdArray"]):
         return self._plan.miss_rows(batch % len(self))
 
 
-# Reports, for `explain`: a run of more superbatches forgets the oldest.
+# Reports kept for `explain`: a longer run drops the oldest.
 _REMEMBERED = 4096
 
 
 @dataclass(slots=True, kw_only=True)
 class _Sums:
-    """One superbatch while it is executed."""
+    """The sums of one superbatch during its execution."""
 
     staged: StagedSuperbatch
     predicted_step_s: float | None
-    step_factor: float  # that the prediction was made with
-    stage_s: tuple[float, ...]  # of each table, before its first batch
+    step_factor: float  # the factor of the prediction
+    stage_s: tuple[float, ...]  # of each table, before the first batch
     retrieval_s: list[float]  # of each table, in all
     read_bytes: list[int]  # of each table, from the disk
     step_s: float = 0.0
@@ -167,7 +167,7 @@ class _Sums:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What a batch took in the last superbatch, in seconds."""
+    """The times of a batch in the last superbatch, in seconds."""
 
     cpu_s: float  # of the whole process
     compute_s: float
@@ -178,9 +178,9 @@ class RunFeedback:
 
     Parameters
     ----------
-    num_ranks : ranks that a superbatch's batches are shared by; each step takes one batch of each
-    table_names : of the tables; they are told where there are several
-    learner : told how long the disk took; None: there is nothing to learn of it
+    num_ranks : ranks that share a superbatch's batches; each step takes one batch of each
+    table_names : of the tables; used if there are several
+    learner : receives the disk's times; None if there is nothing to learn
     """
 
     def __init__(
@@ -216,31 +216,31 @@ class RunFeedback:
 
     @property
     def device(self) -> DeviceClock:
-        """Who uses the disk, and for how long: a sweep and the reads beside it share it."""
+        """Tracks the users of the disk and their times: a sweep and concurrent reads share it."""
         return self._device
 
     @property
     def calibration(self) -> Calibration:
-        """What the predictions of the disk are corrected by, and how much of its work the loop hides."""
+        """The corrections of the disk's predictions, and the part of its work that the loop hides."""
         known = self._known
         if known is None:
             return self._calibration
-        # Tables share the disk, as the batches of all ranks do.
+        # Tables share the disk, as do the batches of all ranks.
         hidden_s = known.compute_s / (self._num_ranks * max(1, len(self._table_names)))
         return replace(self._calibration, hidden_s=hidden_s)
 
     def name_of(self, table: int) -> str:
-        """Return the name that rows of ``table`` are counted by; nothing where there is one table."""
+        """Return the name under which rows of ``table`` are counted; "" if there is one table."""
         return self._table_names[table] if len(self._table_names) > 1 else ""
 
     def restart(self) -> None:
-        """Drop what is under way: its pipeline was closed."""
+        """Drop the superbatches under way: their pipeline was closed."""
         with self._lock:
             self._sums.clear()
             self._current = None
 
     def begin(self, staged: StagedSuperbatch, *, stage_s: Sequence[float]) -> None:
-        """Predict the steps of a superbatch; staging each of its tables took ``stage_s`` of the disk."""
+        """Predict the steps of a superbatch; ``stage_s`` is the disk time of each table's staging."""
         with self._lock:
             self._sums[staged.number] = _Sums(
                 staged=staged,
@@ -256,10 +256,10 @@ class RunFeedback:
 
         Parameters
         ----------
-        report : what was predicted, and moved
-        num_batches : that it brought the last hop of
-        measured_s : that it used the disk
-        cpu_s : of its thread's processor time
+        report : its prediction, and its bytes
+        num_batches : batches that received their last hop
+        measured_s : disk time
+        cpu_s : processor time of its thread
         """
         with self._lock:
             self._passes.append(
@@ -274,9 +274,9 @@ class RunFeedback:
         Parameters
         ----------
         number : of its superbatch
-        seconds : that the disk was used
-        table : number of the table that was read
-        num_bytes : that the disk read
+        seconds : disk time
+        table : number of the table
+        num_bytes : bytes read from the disk
         """
         with self._lock:
             self._sums[number].retrieval_s[table] += seconds
@@ -288,16 +288,16 @@ class RunFeedback:
         Parameters
         ----------
         superbatch : its number
-        ends_superbatch : whether the batch is its last
+        ends_superbatch : whether it is the superbatch's last batch
         wait_s : seconds
         """
         with self._lock:
             sums = self._sums.get(superbatch)
-            # Features in memory have no superbatches, and a run that was closed has taken its own along.
+            # Features in memory have no superbatches, and a closed run has dropped its own.
             if sums is None:
                 return
             if self._current != superbatch:
-                # Here rather than with its last batch, which another rank may have got.
+                # Here rather than with its last batch, which may belong to another rank.
                 self._finish_before(superbatch)
                 self._current = superbatch
                 sums.cpu_since = time.process_time()
@@ -305,7 +305,7 @@ class RunFeedback:
             self._is_last_of_current = ends_superbatch
 
     def computed(self, seconds: float) -> None:
-        """Count what the consumer did with the batch delivered last; with its last batch a superbatch is done."""
+        """Count the consumer's time for the last delivered batch; a superbatch ends with its last batch."""
         with self._lock:
             sums = None if self._current is None else self._sums.get(self._current)
             if sums is None or self._current is None:
@@ -342,7 +342,7 @@ class RunFeedback:
             )
         self._teach(sums)
         step_s = sums.step_s / batches
-        # Learnt from the prediction with the factor of that time: two superbatches are under way, so the factor may
+        # Learned with the factor of the prediction: two superbatches are under way, so the factor may
         # have changed since.
         if sums.predicted_step_s is not None:
             self._step_factor = learn_factor(
@@ -368,7 +368,7 @@ class RunFeedback:
             )
 
     def _teach(self, sums: _Sums) -> None:
-        """Tell what the disk took for a superbatch to whoever learns its rates."""
+        """Report a superbatch's disk times to the learner of its rates."""
         if self._learner is None:
             return
         for table, stage_s, retrieval_s in zip(
@@ -381,12 +381,12 @@ class RunFeedback:
                 )
 
     def _predicted_step(self, staged: StagedSuperbatch) -> float | None:
-        """Return the seconds of a step: the cores as busy as before, and the disk as its model says."""
+        """Return the seconds of a step: with the cores as busy as before, and the disk as modelled."""
         if self._known is None:
             return None
         return self._step_factor * predict_step(
             cpu_s=self._known.cpu_s,
-            # The disk also brings edges, of the batches of all ranks.
+            # The disk also reads edges, for the batches of all ranks.
             retrieval_s=sum(table.choice.predicted_s for table in staged.tables) / self._steps(staged)
             + self._edges_s * self._num_ranks,
             compute_s=self._known.compute_s,

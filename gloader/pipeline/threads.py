@@ -29,15 +29,15 @@ Out_co = TypeVar("Out_co", covariant=True)
 
 logger = logging.getLogger("gloader")
 
-# A failure far ahead of the consumer waits for its turn, but no longer than this: the caller is promised to hear of
-# any failure within 5 s.
+# A failure far ahead of the consumer waits for its turn, but no longer than this: the promise is that the caller
+# sees any failure within 5 s.
 _PATIENCE_S = 4.0
-# A thread that is stuck in a system call does not end; those that do are waiting, and need no longer than this.
+# A thread that is stuck in a system call does not end; all others are waiting, and end sooner than this.
 _STUCK_JOIN_S = 0.5
 
 
 class Stage(Protocol[In_contra, Out_co]):
-    """One verb of the pipeline, done by one thread; never sees queues."""
+    """One verb of the pipeline, run by one thread; it is independent of queues."""
 
     @property
     def name(self) -> str:
@@ -45,12 +45,12 @@ class Stage(Protocol[In_contra, Out_co]):
         ...
 
     def process(self, item: In_contra, /) -> Out_co:
-        """Do it."""
+        """Process an item."""
         ...
 
 
 class Feed(Protocol[Out_co]):
-    """Gives a thread what it works on next: a channel, or what waits for several things."""
+    """The source of a thread's items: a channel, or a wait for several conditions."""
 
     def get(self) -> Out_co:
         """Return the next item, waiting for it; raises ChannelClosedError at the end of the stream."""
@@ -58,19 +58,19 @@ class Feed(Protocol[Out_co]):
 
 
 class Sink(Protocol[In_contra]):
-    """Takes what a thread made: a channel, or what several things wait for."""
+    """The target of a thread's results: a channel, or several of them."""
 
     def put(self, item: In_contra, /) -> None:
         """Take the next item."""
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take note of the end of the stream, with ``error`` where there is one."""
+        """End the stream, with ``error`` if there is one."""
         ...
 
 
 class Cancellable(Protocol):
-    """Something that threads wait for."""
+    """An object that threads wait for."""
 
     def cancel(self) -> None:
         """End every wait, now and later. Idempotent."""
@@ -79,7 +79,7 @@ class Cancellable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageThread:
-    """One thread of a pipeline: its name, and what it runs until the stream ends or is cancelled."""
+    """A thread of a pipeline: its name, and the function that it runs until the stream ends or is cancelled."""
 
     name: str
     run: Callable[[], None]
@@ -93,22 +93,22 @@ def stage_thread(
     *,
     before_put: Callable[[Out], None] | None = None,
 ) -> StageThread:
-    """Return the thread that does ``stage`` for one item after another, until the stream ends or is cancelled.
+    """Return the thread that runs ``stage`` on one item after another, until the stream ends or is cancelled.
 
-    The only loop of its kind: what ends a stage goes on to the next one behind the items before it, so that an
-    error keeps its place.
+    It is the only loop of its kind. The end of a stage passes to the next stage behind the items before it, so that
+    an error keeps its place.
 
     Parameters
     ----------
-    stage : what is done
-    source : what it is done to
-    out : takes the results; ends as ``source`` does, or with what ``stage`` raises
-    failures : told of an error when it happens, before its turn comes
-    before_put : called with each result before ``out`` takes it, which may have to wait
+    stage : processes the items
+    source : the items
+    out : receives the results; ends like ``source``, or with the error of ``stage``
+    failures : receives an error at once, before its turn comes
+    before_put : called with each result before ``out.put``, which may wait
     """
 
     def step() -> None:
-        # A function of its own, so that no name holds an item, and with it a buffer, while the next one is waited for.
+        # A separate function, so that no name holds an item, and its buffer, during the wait for the next one.
         result = stage.process(source.get())
         if before_put is not None:
             before_put(result)
@@ -120,14 +120,14 @@ def stage_thread(
                 step()
         except BaseException as error:  # noqa: BLE001 - every failure must reach the consumer, whatever its type
             failures.add(error)
-            # The end of the stream is not handed on itself: it would hold the frames that it passed.
+            # The exception is not handed on itself: it would hold its frames.
             out.close(None if isinstance(error, ChannelClosedError) else error)
 
     return StageThread(name=f"gloader-{stage.name}", run=run)
 
 
 class Failures:
-    """What went wrong in any stage: the first failure is raised, the others become notes. Thread-safe."""
+    """The errors of all stages: the first one is raised, the others become notes. Thread-safe."""
 
     def __init__(self, on_overdue: Callable[[BaseException], None]) -> None:
         self._lock = threading.Lock()
@@ -135,32 +135,32 @@ class Failures:
         self._on_overdue = on_overdue
         self._timer: threading.Timer | None = None
         self._is_closed = False
-        self.is_stuck = False  # a stage does not come back
+        self.is_stuck = False  # a stage makes no progress
 
     @property
     def first(self) -> BaseException | None:
-        """The first failure; None: there was none."""
+        """The first failure, or None."""
         with self._lock:
             return self._errors[0] if self._errors else None
 
     def stall(self, error: BaseException) -> None:
-        """End the stream with ``error`` at once: a stage does not come back, so nobody waits for it."""
+        """End the stream with ``error`` at once: a stage makes no progress, so a wait for it is useless."""
         # Before `add`, which would start the timer that gives an error time to take its turn.
         self.is_stuck = True
         self.add(error)
         self._on_overdue(error)
 
     def add(self, error: BaseException) -> None:
-        """Take note of ``error``; end the stream with the first one when its turn has not come in time."""
+        """Note ``error``; end the stream with the first error if its turn does not come in time."""
         if isinstance(error, ChannelClosedError):
             return
         is_overdue = False
-        # The same error comes here from every stage that it passes: only its first time counts.
+        # Every stage that the error passes reports it: only the first report counts.
         with uninterrupted(), self._lock:
             if self._is_closed or any(error is known for known in self._errors):
                 return
             self._errors.append(error)
-            # Where another machine has left its loop, this one is about to: what lies beyond may never be asked for.
+            # Another machine has left its loop, so this one will too: later errors may never matter.
             if self._timer is not None or self.is_stuck or isinstance(error, MachineLeftError):
                 return
             timer = threading.Timer(_PATIENCE_S, self._on_overdue, (error,))
@@ -169,13 +169,13 @@ class Failures:
             try:
                 timer.start()
                 self._timer = timer
-            except RuntimeError:  # the system allows no more threads: nothing would end the wait for its turn
+            except RuntimeError:  # no more threads: the wait for the error's turn would never end
                 is_overdue = True
         if is_overdue:
             self._on_overdue(error)
 
     def annotate(self, raised: BaseException) -> None:
-        """Note every other failure on ``raised``."""
+        """Add every other failure as a note to ``raised``."""
         with self._lock:
             others = [error for error in self._errors if error is not raised]
         for error in others:
@@ -199,10 +199,10 @@ class Pipeline:
 
     Parameters
     ----------
-    threads : each passes the end of the stream, or the error that ended it, on to the next
-    cancels : everything that a thread or the consumer waits for, in the order in which it is cancelled
-    failures : where stages report what went wrong
-    on_joined : releases what the stages hold, once all of them have ended
+    threads : each passes the end of the stream, or its error, on to the next
+    cancels : everything that a thread or the consumer waits for, in the order of cancellation
+    failures : collects the errors of the stages
+    on_joined : releases the stages' resources after all threads have ended
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Pipeline:
         self._begun: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start the threads; raises ThreadStartError where the system allows no more."""
+        """Start the threads; raises ThreadStartError if the system allows no more."""
         with thread_errors(), uninterrupted():
             for thread in self._threads:
                 thread.start()
@@ -235,14 +235,14 @@ class Pipeline:
             return self._close()
 
     def _close(self) -> bool:
-        # Wakes every wait first, and joins then: a thread that waits for another would hold the join up.
+        # Ends every wait before the join: a thread that waits for another would delay it.
         for waited_for in self._cancels:
             waited_for.cancel()
         self._failures.close()
         deadline = time.monotonic() + _STUCK_JOIN_S if self._failures.is_stuck else None
         for thread in self._begun:
             thread.join(None if deadline is None else max(deadline - time.monotonic(), 0.01))
-        # What has ended is dropped here: Python swallows a Ctrl-C that arrives while it forgets a thread.
+        # Ended threads are dropped here: Python swallows a Ctrl-C that arrives while it forgets a thread.
         self._threads = []
         self._begun = [thread for thread in self._begun if thread.is_alive()]
         if self._begun:
@@ -254,7 +254,7 @@ class Pipeline:
 
 
 def weak_method(handler: Callable[[BaseException], None]) -> Callable[[BaseException], None]:
-    """Return ``handler``, a bound method, without holding its object: what is dropped is then freed at once."""
+    """Return ``handler``, a bound method, with a weak reference to its object, so that a dropped object is freed."""
     method = weakref.WeakMethod(handler)
 
     def call(error: BaseException) -> None:
@@ -268,9 +268,9 @@ def weak_method(handler: Callable[[BaseException], None]) -> Callable[[BaseExcep
 class Channel(Generic[T]):
     """A bounded first-in first-out hand-over between threads. Thread-safe.
 
-    ``close`` ends the stream: items already inside are still delivered, then `get` raises ChannelClosedError,
-    or the error that ended it, so that an error keeps its place behind the items before it. ``fail`` drops what
-    is inside and ends both sides at once with an error; ``cancel`` does so with ChannelClosedError.
+    ``close`` ends the stream: items inside are still delivered, then `get` raises ChannelClosedError or the stream's
+    error, so that an error keeps its place behind the items before it. ``fail`` drops the items
+    and ends both sides at once with an error; ``cancel`` does so with ChannelClosedError.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -296,7 +296,7 @@ class Channel(Generic[T]):
             return bool(self._items)
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the stream, with ``error`` where there is one. Idempotent: the first end stays."""
+        """End the stream, with ``error`` if there is one. Idempotent: the first end stays."""
         with self._changed.lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -315,7 +315,7 @@ class Channel(Generic[T]):
         if self._is_closed:
             raise ChannelClosedError("put on a closed channel")
         self._items.append(item)
-        # All of them: one bell would be lost on a waiter that a signal has taken away from its wait.
+        # All waiters: a single notification would be lost on a waiter that a signal has interrupted.
         self._changed.notify_all()
 
     def _popleft(self) -> T:
@@ -323,10 +323,10 @@ class Channel(Generic[T]):
             item = self._items.popleft()
             self._changed.notify_all()
             return item
-        # Behind the items: the batches before a failure are good, and are still handed out.
+        # After the items: the batches before a failure are good, and are still delivered.
         if self._error is not None:
             raise self._error
-        # A new one each time: an error that is kept holds the frames that it passed, and what they hold.
+        # A new exception each time: a stored one holds its frames, and their objects.
         raise ChannelClosedError("the channel is closed and empty")
 
     def _drop(self, error: BaseException | None) -> None:

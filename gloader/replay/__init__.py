@@ -1,1 +1,1 @@
-"""A recorded run in, predicted seconds out: demands, machines, and the replay of one by the other. Pure."""
+"""The replay of a recorded run: demands and a machine in, predicted seconds out. Pure."""

@@ -1,9 +1,9 @@
 """Calibration of a replay: each kind of work takes as long as it was recorded. Pure.
 
-A record has the processor time of a piece of work and the bytes that it moved. It has neither the number of cores
-that a computation could have used, nor the disk's own time for the bytes, nor the time that a thread waited for a
-lock. One factor for each stage is fitted, so that its work takes as long in the replay as in the run. The length of
-the epoch is not fitted. It follows from the waits, and shows whether the replay is to be trusted.
+A record has the processor time of a piece of work and the bytes that it moved. It lacks the number of cores that a
+computation could have used, the disk's own time for the bytes, and the waits of a thread for locks. So one factor for
+each stage is fitted: its work then takes as long in the replay as in the run. The length of the epoch is not fitted.
+It follows from the waits, and shows whether the replay is to be trusted.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
 
 
-MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay that is further off predicts nothing
-# Of an epoch: where more of it is lags, which are fitted and stay as they are whatever changes, nothing is predicted.
+MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay with a larger error predicts nothing
+# Share of an epoch: lags are fitted and stay fixed under all changes, so with more lags nothing is predicted.
 MOST_LAGS: Final = 0.5
 # Replays until the numbers hardly change.
 _ROUNDS: Final = 8
 _CLOSE: Final = 0.003  # of a stage's seconds
-# The disk is not taken to be further off than this from what was measured when the run began.
+# Bounds of the disk's factor over the rates that were measured when the run began.
 _MOST_FACTOR: Final = 16.0
-_PART: Final = 0.1  # of the seconds of a stage: below it, the disk is not what they are spent on
-# Seconds that a thread may be held up for each processor second of others, at most; what is missing beyond is a lag
-# whoever works. In runs of `experiments/bench/replay.py` it was 0.1 to 0.5, and much the same whatever was changed.
+_PART: Final = 0.1  # of a stage's seconds: below this share, the disk does not dominate them
+# Largest delay of a thread per processor second of other threads; missing time beyond it is a fixed lag.
+# In runs of `experiments/bench/replay.py` it was 0.1 to 0.5, and nearly the same under all changes.
 _MOST_HELD_UP: Final = {"compute": 0.5, "trace": 0.15, "sample": 0.15}
 _STAGES: Final = ("trace", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "sweep")
 
@@ -43,21 +43,21 @@ class Mean(NamedTuple):
     """A piece of work of a stage, on average."""
 
     seconds: float = 0.0
-    meanwhile_s: float = 0.0  # processor seconds that others used while it was at work
-    in_line: float = 0.0  # how often others were at its disk as it came
-    longest_line_s: float = 0.0  # that it may have stood in line then: as long as what they did there took
+    meanwhile_s: float = 0.0  # processor seconds of other threads during the work
+    in_line: float = 0.0  # how often others were at its disk when it came
+    longest_line_s: float = 0.0  # its longest possible wait in line: the duration of the others' disk work
 
 
 class Lag(NamedTuple):
-    """What follows a piece of work before its thread goes on."""
+    """The time between a piece of work and the next step of its thread."""
 
-    each_s: float = 0.0  # whoever works
-    held_up: float = 0.0  # seconds for each processor second that others use meanwhile
-    in_line_s: float = 0.0  # where others are at the disk as it comes
+    each_s: float = 0.0  # independent of others
+    held_up: float = 0.0  # seconds per processor second of others
+    in_line_s: float = 0.0  # if others are at the disk when it comes
 
     @classmethod
     def of(cls, stage: str, seconds: float, mean: Mean) -> Lag:
-        """Return that of so many seconds in a piece of work such as ``mean``."""
+        """Return the lag of so many seconds in a piece of work such as ``mean``."""
         held_up_s = min(seconds, _MOST_HELD_UP.get(stage, 0.0) * mean.meanwhile_s)
         in_line_s = min(seconds - held_up_s, mean.in_line * mean.longest_line_s)
         return cls(
@@ -67,7 +67,7 @@ class Lag(NamedTuple):
         )
 
     def seconds(self, mean: Mean) -> float:
-        """Return the seconds of it in a piece of work such as ``mean``."""
+        """Return its seconds in a piece of work such as ``mean``."""
         return self.each_s + self.held_up * mean.meanwhile_s + self.in_line_s * mean.in_line
 
 
@@ -75,16 +75,16 @@ _NO_LAG: Final = Lag()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
-    """What was fitted: how demands become those of a replay."""
+class ReplayFit:
+    """The fitted factors from recorded to replayed demands."""
 
-    cores: float  # that the computation keeps busy where nobody else wants them
-    # Seconds of the disk over those of its rates, by stage.
+    cores: float  # that the computation keeps busy if no other work needs them
+    # Seconds of the disk over those from its rates, by stage.
     disk: Mapping[str, float] = field(default_factory=dict)
     lag: Mapping[str, Lag] = field(default_factory=dict)  # by stage
 
     def of(self, stage: str, demands: Demands) -> Demands:
-        """Return the demands of a piece of work of ``stage`` as they are replayed."""
+        """Return the replayed demands of a piece of work of ``stage``."""
         if not demands.alone_s:
             return demands
         factor, lag = self.disk.get(stage, 1.0), self.lag.get(stage, _NO_LAG)
@@ -98,7 +98,7 @@ class Fit:
         )
 
     def apply(self, work: Work) -> Work:
-        """Return ``work`` as it is replayed."""
+        """Return ``work`` with replayed demands."""
 
         def of_batch(batch: BatchWork) -> BatchWork:
             return replace(
@@ -124,24 +124,24 @@ class Fit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibrated:
-    """A recorded run, fitted."""
+    """A recorded run with its fit."""
 
-    fit: Fit
-    work: Work  # as it is replayed
+    fit: ReplayFit
+    work: Work  # with replayed demands
     replayed: Replayed
-    # Measured over replayed, less 1, of each stage; "epoch" of the epochs that count.
+    # Measured over replayed, less 1, of each stage; "epoch" for the counted epochs.
     unexplained: dict[str, float]
-    # The share of the epochs that count in which nothing that was recorded is used. Of a device, its computation does.
+    # The share of the counted epochs without use of any recorded resource. A device's computation is such a resource.
     lags: float
 
     @property
     def doubt(self) -> str:
-        """Say why nothing is to be predicted; empty where the replay is trusted."""
+        """Return the reason why nothing is to be predicted; "" if the replay is trusted."""
         return doubt_of(self.unexplained, self.lags)
 
 
 def doubt_of(unexplained: Mapping[str, float], lags: float) -> str:
-    """Say why nothing is to be predicted from what is unexplained of a replay; empty where it is trusted. Pure.
+    """Return the reason against predictions, from a replay's unexplained shares; "" if it is trusted. Pure.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def _than(share: float) -> str:
 
 
 def seconds_of(replayed: Replayed, measured: Measured) -> float:
-    """Return the seconds of an epoch of a replay, on average over those that count. Pure."""
+    """Return the seconds of a replayed epoch, the mean over the counted ones. Pure."""
     return sum(replayed.epoch_s[epoch] for epoch in measured.counted) / len(measured.counted)
 
 
@@ -185,17 +185,17 @@ def calibrate(
     threads: int,
     device: str = "cpu",
 ) -> Calibrated:
-    """Return what makes the work of each stage take as long in the replay as it did. Pure.
+    """Return the fit with which each stage's work takes as long in the replay as in the recording. Pure.
 
     Parameters
     ----------
-    work : of `work_of`
+    work : the result of `work_of`
     measured : of the same recording
-    machine, shape : on which it was recorded
-    threads : that an operation of torch may use, which a computation has at most
-    device : that computes; what it takes is in no record, and what its computations are fitted by
+    machine, shape : those of the recording
+    threads : upper bound of torch's threads in an operation, and so of a computation's cores
+    device : the compute device; no record has its time, so it is fitted from the computations
     """
-    fit = Fit(cores=min(1.0, machine.cores))
+    fit = ReplayFit(cores=min(1.0, machine.cores))
     has_disk = _bound_by_disk(work, measured)
     own = () if device == "cpu" else ("compute", "transfer")
     replayed = replay(fit.apply(work), machine, shape)
@@ -223,13 +223,13 @@ def calibrate(
 
 
 def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str, Mean]:
-    """Return how long a piece of work of each stage took on average, where it had anything to do. Pure.
+    """Return the mean duration of each stage's pieces of work, except empty ones. Pure.
 
     Parameters
     ----------
     replayed : the replay
-    work : that was replayed
-    counted : epochs whose work counts, where a stage worked for any of them
+    work : the replayed work
+    counted : epochs whose work counts, if a stage worked for any of them
     """
     of_counted: dict[str, list[Mean]] = defaultdict(list)
     of_all: dict[str, list[Mean]] = defaultdict(list)
@@ -246,27 +246,27 @@ def _means(replayed: Replayed, work: Work, counted: Collection[int]) -> dict[str
     if "read" in means:
         sweep_s = max((means[name].seconds for name in ("stage", "sweep") if name in means), default=0.0)
         means["read"] = means["read"]._replace(longest_line_s=sweep_s)
-    # Ranks add up their gradients within the step: it is not over before all have come that far.
+    # Ranks sum their gradients within the step: it ends only when all have reached this point.
     step_s = fmean(replayed.step_s[epoch] for epoch in counted)
     return means | {"compute": means.get("compute", Mean())._replace(seconds=step_s)}
 
 
 def _better(
-    fit: Fit,
+    fit: ReplayFit,
     known: Mapping[str, Mean],
     measured: Measured,
     has_disk: Collection[str],
     own: Collection[str],
     *,
     threads: int,
-) -> Fit:
-    """Return the fit after one more look at how long work took; the time of ``own`` stages is a device's."""
+) -> ReplayFit:
+    """Return the fit improved by another comparison of durations; the time of ``own`` stages is a device's."""
     disk, lags, cores = dict(fit.disk), dict(fit.lag), fit.cores
     for name in _STAGES:
         mean, wanted, lag = known.get(name, Mean()), measured.stage_s.get(name, 0.0), lags.get(name, _NO_LAG)
         if not (took := mean.seconds) or not wanted:
             continue
-        # A computation that takes longer than a core would need waits for something, such as the interpreter's lock.
+        # A computation that takes longer than on one core waits for something else, such as the interpreter's lock.
         if name == "compute" and (took > wanted or cores > 1.0) and lag == _NO_LAG:
             cores = min(max(cores * took / wanted, 1.0), float(threads))
         elif name in has_disk:
@@ -275,7 +275,7 @@ def _better(
         else:
             lag_s = max(lag.seconds(mean) + wanted - took, 0.0)
             lags[name] = Lag(lag_s) if name in own else Lag.of(name, lag_s, mean)
-    return Fit(cores=cores, disk=disk, lag=lags)
+    return ReplayFit(cores=cores, disk=disk, lag=lags)
 
 
 def _is_close(known: Mapping[str, Mean], measured: Measured) -> bool:
@@ -287,7 +287,7 @@ def _is_close(known: Mapping[str, Mean], measured: Measured) -> bool:
 
 
 def _bound_by_disk(work: Work, measured: Measured) -> set[str]:
-    """Return the stages whose time the disk has a part in: what its rates say of it is what is fitted."""
+    """Return the stages with disk time: there the disk's factor is fitted."""
     counted = measured.counted
     batches = [batch for batch in work.batches if batch.epoch in counted]
     known = {

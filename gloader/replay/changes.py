@@ -1,4 +1,4 @@
-"""Changes of a run that a what-if asks for: ``disk=2x``, ``cache=20%``, ``cores=8``, alone or combined. Pure.
+"""Changes of a run for a what-if: ``disk=2x``, ``cache=20%``, ``cores=8``, alone or combined. Pure.
 
 Changes of rates, cores, threads and computation need no new plan and are applied here.
 """
@@ -47,7 +47,7 @@ Knob: TypeAlias = Literal[
     "batch-size",
 ]
 
-# What each of them is, for messages.
+# Their meanings, for messages.
 _FORMS: Final[Mapping[str, str]] = {
     "disk": "a factor such as 2x, of all reads and writes",
     "disk.random": "a factor such as 2x, of reads at random",
@@ -71,8 +71,8 @@ _FORMS: Final[Mapping[str, str]] = {
 }
 KNOBS: Final = tuple(_FORMS)
 _ALL: Final = ", ".join(f"{knob}=" for knob in KNOBS)
-# A knob of these asks what is accessed, or how: the batches are sampled and planned again. The others change rates or
-# threads alone.
+# Knobs that change the accesses or the plan: the batches are sampled and planned again. The others change only rates
+# or threads.
 REPLANNED: Final = frozenset(
     {
         "memory",
@@ -90,11 +90,11 @@ REPLANNED: Final = frozenset(
 _RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
 _COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
 AUTO: Final = "auto"
-# The memory plan chooses these where they are AUTO, which is None, as of `gloader.Loader`.
+# The memory plan chooses these if they are AUTO, which is None, as in `gloader.Loader`.
 _PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})
 _CHOICES: Final = frozenset({"policy", "strategy", "dtype", "order"})
-_LIMIT: Final = 1000.0  # of a factor: more is a slip of the finger
-_MOST: Final = 10_000  # of what a machine has few of: likewise
+_LIMIT: Final = 1000.0  # of a factor: more is a typing error
+_MOST: Final = 10_000  # of small counts: more is a typing error
 _ALIASES: Final[Mapping[str, str]] = {"S": "superbatch", "batch_size": "batch-size", "fanouts": "fanout"}
 _BITS: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])b(?:/s|ps)?")
 _SCALES: Final[Mapping[str, float]] = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -102,7 +102,7 @@ _SCALES: Final[Mapping[str, float]] = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
-    """So many times what there is."""
+    """A factor on the present value."""
 
     factor: float
 
@@ -112,23 +112,23 @@ Value: TypeAlias = "Ratio | int | float | str | tuple[int, ...] | None"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What differs from the run that was recorded, and the words in which it was asked."""
+    """The differences from the recorded run, and the words of the request."""
 
     values: Mapping[str, Value]
     text: str
 
     @property
     def needs_plan(self) -> bool:
-        """Whether batches have to be planned again."""
+        """True if batches have to be planned again."""
         return any(name in REPLANNED for name in self.values)
 
     def ratio(self, name: str) -> float:
-        """Return the factor of ``name``; 1 where it is not changed."""
+        """Return the factor of ``name``, or 1 if it is unchanged."""
         value = self.values.get(name)
         return value.factor if isinstance(value, Ratio) else 1.0
 
     def merged(self, other: Changes) -> Changes:
-        """Return both; ``other`` counts where both have a say."""
+        """Return the union; ``other`` wins if both change a knob."""
         kept = (part for part in self.text.split(",") if _named(part)[0] not in other.values)
         text = ",".join(filter(None, (*kept, other.text)))
         return Changes(values={**self.values, **other.values}, text=text)
@@ -138,12 +138,12 @@ NO_CHANGES: Final = Changes(values={}, text="")
 
 
 def parse_changes(text: str) -> Changes:
-    """Return the changes in words such as ``cache=2x,superbatch=128``.
+    """Return the changes from text such as ``cache=2x,superbatch=128``.
 
     Raises
     ------
     ConfigError
-        There is no such knob, or it does not take such a value; says what is allowed.
+        There is no such knob, or the value is not allowed; the error names the allowed ones.
     """
     values: dict[str, Value] = {}
     parts = ["".join(part.split()) for part in text.split(",")]
@@ -160,7 +160,7 @@ def parse_changes(text: str) -> Changes:
 
 
 def _named(part: str) -> tuple[str, str]:
-    """Return the knob that ``part``, such as "S=128", is of, and what it says; of no knob where it has no "="."""
+    """Return the knob and the value of ``part``, such as "S=128"; the knob is "" without a "="."""
     name, equals, value = part.partition("=")
     return (_ALIASES.get(name, name), value) if equals else ("", part)
 
@@ -168,7 +168,7 @@ def _named(part: str) -> tuple[str, str]:
 def _value(name: str, text: str) -> Value:
     try:
         return _read(name, text)
-    except ValueError:  # or a ConfigError, which is one
+    except ValueError:  # includes ConfigError, a subclass
         raise ConfigError(f"{name}={shown(text)} is not understood; it takes {_FORMS[name]}") from None
 
 
@@ -215,7 +215,7 @@ def _ratio(text: str) -> Ratio:
 
 
 def _bits_per_s(text: str) -> float:
-    """Return the bytes a second of text such as 25Gb/s."""
+    """Return the bytes per second of text such as 25Gb/s."""
     match = _BITS.fullmatch(text)
     rate = 0.0 if match is None else float(match[1]) * _SCALES[match[2]] / 8
     if not 0 < rate < math.inf:
@@ -231,14 +231,14 @@ def parse_all(texts: Iterable[str]) -> tuple[Changes, ...]:
 def changed_rates(rates: IoRates, changes: Changes) -> IoRates:
     """Return the rates of a disk with ``changes``.
 
-    A first read takes less by as much as reads at random do; dealing rows out is the processor's, and stays.
+    A first read gets faster by the same factor as random reads; dealing rows out is processor work, and stays the same.
     """
     both = changes.ratio("disk")
     random, write = both * changes.ratio("disk.random"), both * changes.ratio("disk.write")
     in_order = rates.read_bytes_per_s * both
 
     def reads(per_s: float, size: int) -> float:
-        # No read at random is faster than in file order; those that were measured so stay as they were.
+        # No random read is faster than one in file order; rates that were measured so stay unchanged.
         return min(per_s * random, max(in_order / size, per_s * both))
 
     return replace(
@@ -254,13 +254,13 @@ def changed_rates(rates: IoRates, changes: Changes) -> IoRates:
 
 
 def changed_machine(machine: Machine, changes: Changes) -> Machine:
-    """Return a machine with ``changes``; those of the disk are in its rates."""
+    """Return a machine with ``changes``; disk changes are in its rates."""
     speed = {**machine.speed, "network": machine.speed_of("network") * changes.ratio("network")}
     return replace(machine, cores=float(count_of(changes, "cores", int(machine.cores))), speed=speed)
 
 
 def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
-    """Return a pipeline with ``changes``; ConfigError where there cannot be one."""
+    """Return a pipeline shape with ``changes``; ConfigError if it is impossible."""
     ranks = count_of(changes, "ranks", shape.num_ranks)
     threads = count_of(changes, "threads", shape.sampler_threads)
     buffers = count_of(changes, "buffers", shape.num_buffers)
@@ -277,7 +277,7 @@ def changed_shape(shape: PipelineShape, changes: Changes) -> PipelineShape:
 
 
 def changed_compute(work: Work, changes: Changes) -> Work:
-    """Return ``work`` with computations that take longer, or less long."""
+    """Return ``work`` with longer or shorter computations."""
     factor = changes.ratio("compute") / changes.ratio("gpu")
     if factor == 1.0:
         return work
@@ -291,6 +291,6 @@ def changed_compute(work: Work, changes: Changes) -> Work:
 
 
 def count_of(changes: Changes, name: str, before: int) -> int:
-    """Return the number that ``name`` is changed to; ``before`` where it is not."""
+    """Return the number that ``name`` is changed to, or ``before`` if it is unchanged."""
     value = changes.values.get(name, before)
     return value if isinstance(value, int) else before

@@ -1,4 +1,4 @@
-"""The demands of a recorded run: what each piece of work used, whatever it had to wait for. Pure."""
+"""The demands of a recorded run: the resources that each piece of work used, without its waits. Pure."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
     from gloader.replay.recording import RecordedEvent, Recording
     from gloader.ssd_store.cost.io_rates import IoRates
 
-# What the loop does; everything else is done by other threads meanwhile.
+# The loop's own stages; other threads do everything else at the same time.
 _OF_THE_LOOP: Final = ("compute", "wait")
-_SWEEP_READ_BYTES: Final = 256 * 1024  # of a pass over the edges, where nobody counted its reads
+_SWEEP_READ_BYTES: Final = 256 * 1024  # of a pass over the edges, if its reads were not counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a recording says of the run as a whole."""
+    """The measurements of a recording for the whole run."""
 
-    # Of each epoch, from where the loop asks for its first batch to its last step's end.
+    # Of each epoch, from the loop's request for its first batch to the end of its last step.
     epoch_s: dict[int, float]
-    # Of a piece of work of each stage, on average; "trace" of one that is sampled ahead.
+    # Of a piece of work of each stage, on average; "trace" for sampling ahead.
     stage_s: dict[str, float]
-    position_of: dict[tuple[int, int], int]  # of a batch of this rank in the stream, by epoch and index
+    position_of: dict[tuple[int, int], int]  # of this rank's batches in the stream, by epoch and index
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """The epochs that a prediction is for: those behind the first, where there are any."""
+        """The epochs that predictions are for: those after the first, if there are any."""
         return counted_of(self.epoch_s)
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch, on average over those that count."""
+        """Seconds of an epoch, the mean over the counted ones."""
         return sum(self.epoch_s[epoch] for epoch in self.counted) / len(self.counted)
 
 
 def counted_of(epochs: Collection[int]) -> tuple[int, ...]:
-    """Return the epochs that a prediction is for: the first one begins with nothing prepared. Pure."""
+    """Return the epochs that predictions are for: the first one begins with nothing prepared. Pure."""
     found = sorted(epochs)
     return tuple(found[1:] or found)
 
 
 def stage_of(event: RecordedEvent) -> str:
-    """Return the stage of an event; "trace" of a batch that is sampled ahead. Pure."""
+    """Return the stage of an event; "trace" for a batch that is sampled ahead. Pure."""
     return "trace" if event.stage == "sample" and event.notes.get("ahead") else event.stage
 
 
 def measure(recording: Recording) -> Measured:
-    """Return the seconds that a recording tells. Pure.
+    """Return the measurements of a recording. Pure.
 
     Raises
     ------
@@ -93,13 +93,13 @@ def measure(recording: Recording) -> Measured:
 
 
 def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None = None) -> Work:
-    """Return what a recorded run had to do. Pure.
+    """Return the work of a recorded run. Pure.
 
     Parameters
     ----------
-    recording : of the run
-    measured : of the same
-    rates : of the disk that it has to be read from; None: of the one that it was
+    recording : the run's recording
+    measured : of the same recording
+    rates : of another disk; None means the recorded disk
 
     Raises
     ------
@@ -132,7 +132,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
                     read=demands_of(found.get("read"), rates, strategies),
                     gather=demands_of(found.get("gather"), rates),
                     transfer=demands_of(found.get("transfer"), rates),
-                    # What other ranks compute is in no recording: theirs is taken to be as this one's.
+                    # No recording has the computation of other ranks: theirs is assumed to equal this one's.
                     compute=Demands(cpu_s=compute_cpu[epoch, index]),
                     pause_s=pauses.get((epoch, index), 0.0),
                 )
@@ -150,13 +150,13 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
 def demands_of(
     event: RecordedEvent | None, rates: IoRates, strategies: Mapping[int, str] | None = None
 ) -> Demands:
-    """Return what an event needed: its processor time, and of the disk what the rates say of its reads. Pure.
+    """Return the demands of an event: its processor time, and the disk time of its reads from the rates. Pure.
 
     Parameters
     ----------
-    event : a piece of work; None: there was none
+    event : a piece of work, or None
     rates : of the disk
-    strategies : how each superbatch is read, of events that read a batch of one
+    strategies : read strategy of each superbatch, for events that read one of its batches
     """
     if event is None:
         return NOTHING
@@ -185,9 +185,9 @@ def disk_demands(
     Parameters
     ----------
     rates : of the disk
-    cpu_s : of its processor time
-    requests : reads; 0 where nobody counted them
-    bytes_read, bytes_written : that it moves
+    cpu_s : its processor time
+    requests : number of reads; 0 if unknown
+    bytes_read, bytes_written : bytes that it moves
     is_pack : whether a region of a pack is read back
     """
     spilled = bytes_written / rates.write_bytes_per_s
@@ -202,7 +202,7 @@ def disk_demands(
 
 
 def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) -> dict[str, float]:
-    """Return the seconds of a piece of work of each stage, of the ``counted`` epochs where it worked for any."""
+    """Return the mean seconds of each stage's pieces of work, over the ``counted`` epochs that it worked for."""
     of_counted: dict[str, list[float]] = defaultdict(list)
     of_all: dict[str, list[float]] = defaultdict(list)
     for event in events:
@@ -215,7 +215,7 @@ def _stage_seconds(events: Sequence[RecordedEvent], counted: Collection[int]) ->
 def _superbatches(
     recording: Recording, measured: Measured, num_batches: int, rates: IoRates
 ) -> tuple[SuperbatchWork, ...]:
-    """Return the superbatches of the first ``num_batches``; one that was planned before the recording took nothing."""
+    """Return the superbatches of the first ``num_batches``; those planned before the recording have no demands."""
     staged = {event.notes["superbatch"]: event for event in recording.events if event.stage == "stage"}
     inspected = [
         event
@@ -241,7 +241,7 @@ def _superbatches(
 
 
 def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[PassWork, ...]:
-    """Return the passes over the edges that the batches needed."""
+    """Return the passes over the edges for the batches."""
     header = recording.header
     most = 2 * (header.sweep_batches + header.superbatch)
     found = [
@@ -259,13 +259,13 @@ def _passes(recording: Recording, num_batches: int, rates: IoRates) -> tuple[Pas
 
 
 def _num_known(recording: Recording) -> int:
-    """Return the positions that no pass was needed for: their batches had been made to size the loader."""
+    """Return the number of positions that needed no pass: their batches had been made to size the loader."""
     known = {(event.epoch, event.batch) for event in recording.events if event.notes.get("known")}
     return len(known) * recording.header.shape.num_ranks
 
 
 def strategies_of(recording: Recording) -> dict[int, str]:
-    """Return how each superbatch was read, by its number. Pure."""
+    """Return the read strategy of each superbatch, by its number. Pure."""
     return {
         event.notes["superbatch"]: event.notes["strategy"].split(",")[0]
         for event in recording.events
@@ -274,9 +274,9 @@ def strategies_of(recording: Recording) -> dict[int, str]:
 
 
 def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
-    """Return what the loop did between two epochs, by the batch that it then asks for. Pure."""
+    """Return the loop's pauses between two epochs, by the next requested batch. Pure."""
     found, before = {}, None
-    # By their ends: a wait that took no time began when the computation behind it did.
+    # By their ends: a wait without duration began together with the computation after it.
     for event in sorted((e for e in events if e.stage in _OF_THE_LOOP), key=lambda event: event.ended_s):
         if event.stage == "wait" and event.batch == 0 and before is not None:
             found[event.epoch, event.batch] = max(event.started_s - before.ended_s, 0.0)
@@ -286,9 +286,9 @@ def _pauses(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
 
 
 def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float]:
-    """Return the processor seconds of each computation: the process's, without what other threads used meanwhile. Pure.
+    """Return the processor seconds of each computation: the process's, less those of other threads. Pure.
 
-    Other threads are taken to use the processor evenly while they are at work.
+    Other threads are assumed to use the processor evenly while they work.
     """
     others = [
         event for event in events if event.stage not in _OF_THE_LOOP and event.ended_s > event.started_s
@@ -303,7 +303,7 @@ def _compute_cpu(events: Sequence[RecordedEvent]) -> dict[tuple[int, int], float
 
 
 def _use_over_time(events: Sequence[RecordedEvent]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return moments (K,), and the processor seconds (K,) that ``events`` used until then. Pure."""
+    """Return moments (K,), and the processor seconds (K,) that ``events`` used before each. Pure."""
     if not events:
         return np.zeros(1), np.zeros(1)
     rates = np.array([event.cpu_s / event.seconds for event in events])

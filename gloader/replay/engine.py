@@ -2,7 +2,7 @@
 
 A thread is a generator. It yields a `Job` and continues when the job is done, or yields a `Gate` and continues when
 the gate is opened. A `Resource` divides its rate among the jobs that use it: a disk, a link or a network evenly, cores
-among the threads that want to run, as the scheduler of the system does.
+among the runnable threads, as the system's scheduler does.
 """
 
 from __future__ import annotations
@@ -24,50 +24,50 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# Of a second, or of the time on the clock where that is more: what is left of a demand by rounding is nothing.
+# Of a second, or of the clock's time if that is larger: a smaller rest of a demand is a rounding error.
 ROUNDING: Final = 1e-12
 
 
 class Resource(Generic[T]):
-    """A resource that is shared out evenly: each unit that is wanted gets as much as any other, and no more than one.
+    """A resource with equal shares: every requested unit gets the same service, at most one unit's.
 
-    So one number, what a unit had that was there all the time, tells what everybody had since they came.
+    So one number, the service of a permanently used unit, determines the service of every user.
 
     Parameters
     ----------
-    capacity : units of it, such as cores; infinite where everybody has their own
+    capacity : its units, such as cores; infinite if users do not compete
     """
 
     __slots__ = ("_at_s", "_capacity", "_ends", "_had_s", "_rate", "_units", "_used_s", "due_s")
 
     def __init__(self, capacity: float) -> None:
         self._capacity = capacity
-        self._units = 0.0  # that are wanted
-        self._rate = 1.0  # seconds of service in a second, for each of these
-        self._had_s = 0.0  # seconds of service of one that was there all the time
-        self._used_s = 0.0  # seconds of service of all of them
-        self._at_s = 0.0  # the time at which that was so
-        # A heap of those who use it: what will have been had when each has enough, and how many units it wants.
+        self._units = 0.0  # requested at present
+        self._rate = 1.0  # seconds of service per second, for each of them
+        self._had_s = 0.0  # seconds of service of a permanently used unit
+        self._used_s = 0.0  # seconds of service of all units together
+        self._at_s = 0.0  # the time of these values
+        # A heap of the users: the service at which each has enough, and its number of units.
         self._ends: list[tuple[float, int, float, T]] = []
-        self.due_s = math.inf  # the time at which the next of them has
+        self.due_s = math.inf  # the time at which the next user has enough
 
     def begin(self, user: T, number: int, seconds: float, units: float, now_s: float) -> None:
-        """Let ``user`` have ``units`` of it until they had ``seconds`` in all.
+        """Give ``user`` up to ``units`` units until it has ``seconds`` of service in all.
 
         Parameters
         ----------
-        user : whoever it is
-        number : of no other user
-        seconds : of service, of all of its units together
-        units : that it could use at a time
-        now_s : the time
+        user : the user
+        number : unique number of the user
+        seconds : of service, over all of its units
+        units : most units at a time
+        now_s : present time
         """
         self._advance(now_s)
         heappush(self._ends, (self._had_s + seconds / units, number, units, user))
         self._share(self._units + units)
 
     def release(self, now_s: float) -> list[T]:
-        """Let those go who have had enough by ``now_s``, the next time at which any has, and return them."""
+        """Remove and return the users with enough service at ``now_s``, the next such time."""
         self._advance(now_s)
         enough_s = self._had_s + ROUNDING * max(1.0, now_s)
         units, ends, released = self._units, self._ends, []
@@ -80,11 +80,11 @@ class Resource(Generic[T]):
 
     @property
     def is_in_use(self) -> bool:
-        """Whether anybody uses it."""
+        """True if it has a user."""
         return bool(self._ends)
 
     def used_s(self, now_s: float) -> float:
-        """Return the seconds of service that all had by ``now_s``, the time."""
+        """Return the seconds of service of all users until ``now_s``, the present time."""
         return self._used_s + self._units * self._rate * (now_s - self._at_s)
 
     def _advance(self, now_s: float) -> None:
@@ -105,14 +105,14 @@ class Resource(Generic[T]):
 _CPU: Final = 0
 _DISKS: Final = (RESOURCES.index("disk"), RESOURCES.index("spill"))
 _NUM_SHARED: Final = len(RESOURCES)
-_LAG: Final = _NUM_SHARED  # what follows the resources: it is nobody's
+_LAG: Final = _NUM_SHARED  # comes after the shared resources: each thread has its own
 _NUMBER: Final = attrgetter("number")
 
 Thread: TypeAlias = "Generator[Job | Gate, None, None]"
 
 
 class Event(NamedTuple):
-    """A piece of work that was done."""
+    """A finished piece of work."""
 
     stage: str
     thread: int  # number of its thread
@@ -120,24 +120,24 @@ class Event(NamedTuple):
     started_s: float
     ended_s: float
     demands: Demands
-    limit: int  # number of the resource that it had last, see `RESOURCES`; their count: it had none
-    cause: int  # number of the event whose end let it begin; -1: none
+    limit: int  # number of its last resource, see `RESOURCES`; their count without any
+    cause: int  # number of the event whose end started it; -1 without one
     meanwhile_s: float = 0.0  # processor seconds of others while it used resources
-    in_line: bool = False  # others were at its disk when it came
+    in_line: bool = False  # whether others were at its disk when it came
 
     @property
     def in_line_s(self) -> float:
-        """Seconds for which it stood in line at the disk."""
+        """Seconds in line at the disk."""
         return self.demands.in_line_s * self.in_line
 
     @property
     def lag_s(self) -> float:
-        """Seconds of its lag without these."""
+        """Seconds of its lag outside of the line."""
         return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
 class Job:
-    """A piece of work: what a thread yields to have it done."""
+    """A piece of work; a thread yields it to have it done."""
 
     __slots__ = (
         "batch",
@@ -159,20 +159,20 @@ class Job:
         self.stage = stage
         self.batch = batch
         self.demands = demands
-        self.left = 0  # resources that it has not had all of yet
-        self.is_lagging = False  # it has had all that it needs of resources
+        self.left = 0  # resources with a remaining demand
+        self.is_lagging = False  # all demands are met, and its lag passes
         self.limit = _LAG
-        self.number = 0  # of those that were begun
+        self.number = 0  # in the order of beginnings
         self.runner: _Runner
         self.started_s = 0.0
-        self.used_s = 0.0  # processor seconds that everybody had used by then
+        self.used_s = 0.0  # processor seconds of all jobs at its beginning
         self.meanwhile_s = 0.0
         self.in_line = False
         self.cause = -1
 
 
 class Gate:
-    """Something that threads wait for. They look again when it was opened, as with a condition variable."""
+    """A condition that threads wait for; they check it again when the gate is opened, as a condition variable."""
 
     __slots__ = ("_clock", "_waiters")
 
@@ -181,7 +181,7 @@ class Gate:
         self._waiters: list[_Runner] = []
 
     def open(self) -> None:
-        """Let everybody who waits look again: what the thread under way did last is why they may go on."""
+        """Let all waiting threads check again; the last event of the present thread is their cause."""
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             self._clock.wake(waiters)
@@ -192,7 +192,7 @@ class Gate:
 
 
 class _Runner:
-    """A thread, with the event that let it be where it is."""
+    """A thread, with the event that let it reach its present step."""
 
     __slots__ = ("cause", "number", "thread")
 
@@ -207,14 +207,14 @@ class Clock:
 
     Parameters
     ----------
-    machine : its cores, and how fast its resources are
+    machine : its cores, and the speeds of its resources
     """
 
     def __init__(self, machine: Machine) -> None:
         self.now_s = 0.0
         self.events: list[Event] = []
         self._speeds = [machine.speed_of(name) for name in RESOURCES]
-        # The cores, everything else that there is one of, and time, of which everybody has their own.
+        # The cores, the other shared resources, and time, which is unlimited.
         capacities = [machine.cores, *(1.0 for _ in RESOURCES[1:]), math.inf]
         self._resources: list[Resource[Job]] = [Resource(capacity) for capacity in capacities]
         self._ready: deque[_Runner] = deque()
@@ -226,7 +226,7 @@ class Clock:
 
     @property
     def cause(self) -> int:
-        """Number of the event that let the thread under way be where it is; -1: none."""
+        """Number of the event that let the present thread reach its step; -1 without one."""
         return -1 if self._current is None else self._current.cause
 
     def start(self, thread: Thread) -> None:
@@ -235,19 +235,19 @@ class Clock:
         self._num_threads += 1
 
     def wake(self, runners: list[_Runner]) -> None:
-        """Let ``runners`` go on, because of what the thread under way did."""
+        """Let ``runners`` continue, with the present thread's last event as their cause."""
         cause = self.cause
         for runner in runners:
             runner.cause = cause
         self._ready.extend(runners)
 
     def run(self, *, awaited: int) -> None:
-        """Run until the first ``awaited`` threads that were started have ended; the others may be anywhere.
+        """Run until the first ``awaited`` started threads have ended; the others may be at any step.
 
         Raises
         ------
         ReplayError
-            Threads wait for each other: the shape is none that a pipeline can have.
+            Threads wait for each other: no pipeline can have this shape.
         """
         self._awaited = set(range(awaited))
         while self._awaited:
@@ -260,7 +260,7 @@ class Clock:
             self._advance()
 
     def _step(self, runner: _Runner) -> None:
-        """Let a thread go on until it works or waits."""
+        """Let a thread continue until it works or waits."""
         self._current = runner
         try:
             wanted = next(runner.thread)
@@ -289,19 +289,19 @@ class Clock:
             self._lag(job, demands.lag_s)
 
     def _lag_of(self, job: Job) -> float:
-        """Return the lag of ``job``, which has all that it needs of resources: others may have held it up."""
+        """Return the lag of ``job`` after its demands: other jobs may have held it up."""
         demands, cores = job.demands, self._resources[_CPU]
         own_s = demands.cpu_s / self._speeds[_CPU]
         job.meanwhile_s = max(cores.used_s(self.now_s) - job.used_s - own_s, 0.0)
         return demands.lag_s + demands.held_up * job.meanwhile_s + demands.in_line_s * job.in_line
 
     def _lag(self, job: Job, lag_s: float) -> None:
-        """Let the time pass that follows what ``job`` needs of resources."""
+        """Let the lag of ``job`` pass, after its demands."""
         job.left, job.is_lagging = 1, True
         self._resources[_LAG].begin(job, job.number, lag_s, 1.0, self.now_s)
 
     def _advance(self) -> None:
-        """Go on to the moment in which a job has had all that it needs of some resource."""
+        """Advance to the moment at which a job has met a demand."""
         due_s = [resource.due_s for resource in self._resources]
         now_s = self.now_s = min(due_s)
         late_s = now_s + ROUNDING * max(1.0, now_s)
@@ -315,7 +315,7 @@ class Clock:
                     job.limit = number
                 if not job.left:
                     done.append(job)
-        # In the order in which they began, whatever they waited for.
+        # In the order of their beginnings, for any reason of the wait.
         for job in sorted(done, key=_NUMBER) if len(done) > 1 else done:
             if not job.is_lagging and (lag_s := self._lag_of(job)) > ROUNDING:
                 self._lag(job, lag_s)

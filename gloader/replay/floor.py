@@ -30,15 +30,15 @@ _SAMPLERS: Final = "sample threads"
 def needs_of(
     work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()
 ) -> dict[str, float]:
-    """Return the seconds of an epoch in which each resource, and each thread, has to work at least. Pure.
+    """Return the least seconds of work of each resource, and each thread, in an epoch. Pure.
 
-    What may have been done before an epoch is left out: behind the epochs before it, and while the loop paused. So no
+    Work that may be done before an epoch is left out: during earlier epochs, and while the loop paused. So no
     replay of ``work`` takes less than any of these, on average over ``epochs``.
 
     Parameters
     ----------
     work, machine, shape : as of `gloader.replay.replay.replay`
-    epochs : those that count, the last of the run; all when not given
+    epochs : the counted ones, at the end of the run; defaults to all
 
     Raises
     ------
@@ -61,9 +61,9 @@ def needs_of(
 
 
 def without_reads(work: Work) -> Work:
-    """Return what is left of ``work`` where nothing is read or planned, and each batch is sampled once. Pure.
+    """Return ``work`` without reads and planning, with one sampling of each batch. Pure.
 
-    No cache, no superbatch and no way of reading makes less of it.
+    No cache, no superbatch and no way of reading makes less work.
     """
     return replace(
         work,
@@ -85,18 +85,18 @@ def without_reads(work: Work) -> Work:
 
 @dataclass(slots=True)
 class _Placed:
-    """What work of the same reach needs of a resource or a thread, by the first position that waits for it."""
+    """The needs of work with the same reach, for a resource or a thread, by the first waiting position."""
 
     seconds: NDArray[np.float64]  # (n,)
-    reach: int  # positions, from that of the loop on, that such work can be under way for
+    reach: int  # positions, from the loop's on, for which such work can be under way
 
     def near(self, position: int) -> float:
-        """Return the seconds of all that can be under way while the loop is at ``position``."""
+        """Return the seconds of all work that can be under way while the loop is at ``position``."""
         return float(self.seconds[position : position + self.reach].sum())
 
 
 def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, list[_Placed]]:
-    """Return what each resource, and each thread, has to do, in seconds, by how far ahead of the loop."""
+    """Return the work of each resource, and each thread, in seconds, by its distance ahead of the loop."""
     found: dict[str, dict[int, _Placed]] = {LOOP: {}}
 
     def add(name: str, job: _Job, seconds: float) -> None:
@@ -117,7 +117,7 @@ def _placed(work: Work, machine: Machine, shape: PipelineShape) -> dict[str, lis
 
 
 def _on(machine: Machine, demands: Demands) -> tuple[float, ...]:
-    """Return the seconds that a machine needs of each of `RESOURCES`; of the cores, of one."""
+    """Return a machine's seconds for each of `RESOURCES`; for the cores, the seconds of one core."""
     needs = (demands.cpu_s, *demands[2:7])
     return tuple(
         seconds / machine.speed_of(name) if seconds else 0.0
@@ -142,7 +142,7 @@ def _jobs(work: Work, shape: PipelineShape) -> Iterator[_Job]:
         rank = position % shape.num_ranks
         of_rank = f" of rank {rank}" if rank else ""
         loop = f"{LOOP}{of_rank}"
-        reach = ahead.loops if rank else 0  # whose epochs are measured has done nothing before
+        reach = ahead.loops if rank else 0  # the measured rank has done nothing before
         sends = (f"send thread{of_rank}", ahead.sent) if shape.is_sending else (loop, reach)
         yield _Job(_SAMPLERS, position, ahead.sampled, batch.sample)
         if has_disk:
@@ -157,7 +157,7 @@ def _jobs(work: Work, shape: PipelineShape) -> Iterator[_Job]:
 
 
 def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_Job]:
-    """Yield the work that is done for several batches at a time."""
+    """Yield the work for several batches at a time."""
     first = 0
     for superbatch in work.superbatches if has_disk else ():
         yield _Job("inspect thread", first, ahead.staged, superbatch.inspect)
@@ -166,7 +166,7 @@ def _jobs_of_several(work: Work, ahead: _Ahead, *, has_disk: bool) -> Iterator[_
     for one in work.passes:
         last = min(one.completed, len(work.batches)) - 1
         yield _Job("sweep thread", last, ahead.swept, one.sweep)
-        if one.completed >= len(work.batches):  # nobody waits for those that follow
+        if one.completed >= len(work.batches):  # no batch waits for later passes
             return
 
 
@@ -183,7 +183,7 @@ class _Ahead(NamedTuple):
 
     @classmethod
     def of(cls, work: Work, shape: PipelineShape) -> _Ahead:
-        """Return those of a pipeline, none of them too short; see `gloader.replay.replay`."""
+        """Return the reaches in a pipeline, none of them too short; see `gloader.replay.replay`."""
         superbatch = max((one.num_batches for one in work.superbatches), default=0)
         sent = shape.sent_ahead + 2 if shape.is_sending else 0
         gathered = shape.num_ranks * (shape.num_buffers + 1 + sent)
@@ -193,16 +193,16 @@ class _Ahead(NamedTuple):
             sent=shape.num_ranks * sent,
             gathered=gathered,
             sampled=sampled,
-            # A superbatch counts where it begins: the one that is gathered has been staged.
+            # A superbatch counts at its first batch: the one that is gathered has been staged.
             staged=gathered + (shape.planned_at_once - 1) * superbatch,
-            # The inspector waits to plan another one when it has its traces, and those of the one behind it.
+            # The inspector plans another superbatch after its traces, and those of the next one, are there.
             traced=gathered + (shape.planned_at_once + 2) * superbatch + shape.ahead,
             swept=sampled + max((one.most_waiting for one in work.passes), default=0),
         )
 
 
 def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]:
-    """Return position and seconds of each pause of the first rank between epochs, which none of them counts."""
+    """Return position and seconds of the first rank's pauses between epochs, which count for no epoch."""
     found, epoch = [], None
     for position in range(0, len(work.batches), shape.num_ranks):
         batch = work.batches[position]
@@ -214,23 +214,23 @@ def _pauses_between(work: Work, shape: PipelineShape) -> list[tuple[int, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
-    """What an epoch takes at least, and why."""
+    """A lower bound of an epoch's time, and its cause."""
 
     seconds: float
-    resource: str  # that is never idle then: one of `RESOURCES`, or a thread
+    resource: str  # the resource that is never idle then: one of `RESOURCES`, or a thread
 
 
 def find_floor(work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int] = ()) -> Floor:
-    """Return what an epoch of ``work`` takes at least, in whatever order it is done. Pure; see `needs_of`."""
+    """Return a lower bound for an epoch of ``work`` in any order. Pure; see `needs_of`."""
     return floor_of(needs_of(work, machine, shape, epochs=epochs))
 
 
 def floor_of(needs: Mapping[str, float]) -> Floor:
-    """Return the floor of one way to run: what keeps some resource, or some thread, busy. Pure.
+    """Return the floor of one way to run: the largest need of a resource or a thread. Pure.
 
     Parameters
     ----------
-    needs : of `needs_of`
+    needs : the result of `needs_of`
     """
     resource = max(needs, key=lambda name: needs[name])
     return Floor(seconds=needs[resource], resource=resource)
@@ -239,19 +239,19 @@ def floor_of(needs: Mapping[str, float]) -> Floor:
 def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
     """Return the floor of all mixtures of ways to run, such as one for each superbatch. Pure.
 
-    It is the least T for which there are shares x of the ways, which add up to 1, so that no resource has to do more
-    than T: the sum over ways c of x_c times what c needs of it.
+    It is the least T with shares x of the ways, which add up to 1, so that no resource exceeds T:
+    the sum over ways c of x_c times the need of c.
 
     Parameters
     ----------
-    ways : `needs_of` each
+    ways : the result of `needs_of` for each
 
     Raises
     ------
     ReplayError
         There is no way.
     MissingDependencyError
-        There are several, and scipy is not installed.
+        There are several ways, and scipy is not installed.
     """
     if not ways:
         raise ReplayError("there is no way to run whose floor could be told")
@@ -272,13 +272,13 @@ def floor_of_mixture(ways: Sequence[Mapping[str, float]]) -> Floor:
     )
     if found.x is None:
         raise ReplayError(f"the floor of {len(ways)} settings was not found: {found.message}")
-    # Its shadow price is the largest: it is what a little less of would help most.
+    # The resource with the largest shadow price: a small reduction of its needs lowers T most.
     tight = int(np.argmin(found.ineqlin.marginals))
     return Floor(seconds=float(found.x[-1]), resource=names[tight])
 
 
 def require_solver() -> None:
-    """Raise MissingDependencyError where there is no scipy, whose HiGHS solves the linear programme."""
+    """Raise MissingDependencyError without scipy, whose HiGHS solves the linear programme."""
     try:
         import scipy.optimize  # noqa: F401
     except ImportError as error:

@@ -1,7 +1,7 @@
 """The work of a planned run, from the counts of its plan and the costs that a recording shows. Pure.
 
 `learn_costs` learns seconds and bytes for each row, `planned_work` applies them to the superbatches of a plan, and
-`steady_work` makes the work of a run of which the plan knows means only.
+`steady_work` makes the work of a run whose plan has only means.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class _Usual(NamedTuple):
     row: float
     byte: float = 0.0
     slot: float = 0.0  # of the host cache
-    node: float = 0.0  # row of the table, whether anybody wants it or not
+    node: float = 0.0  # row of the table, used or not
 
 
-# Where a recording has none of a kind of work; else what it says of rows, bytes and slots in proportion. From runs of
+# For kinds of work that a recording lacks; otherwise only the proportions of rows, bytes and slots. From runs of
 # `experiments/bench/replay.py` on two cores, with rows of 512 B.
 _USUAL: Final[Mapping[str, _Usual]] = {
     "inspect": _Usual(each=1e-3, row=40e-9, slot=20e-9, node=5e-9),
@@ -52,44 +52,44 @@ _USUAL: Final[Mapping[str, _Usual]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Costs:
-    """Processor seconds of what is done to rows."""
+    """Processor seconds of work on rows."""
 
     scale: Mapping[str, float]  # of the usual seconds, by kind of work
-    other: float  # of kinds that the recording has none of
+    other: float  # for kinds that the recording lacks
     row_bytes: int  # of a row, about: of all tables, as stored
     slots: int  # of the host cache
     nodes: int  # rows of all tables
 
     def with_slots(self, slots: int) -> Costs:
-        """Return the same with a host cache of another size."""
+        """Return the same costs with another number of slots in the host cache."""
         return replace(self, slots=slots)
 
     def inspect(self, counts: SuperbatchCounts) -> float:
-        """Return the processor seconds of planning a superbatch."""
+        """Return the processor seconds to plan a superbatch."""
         return self.seconds("inspect", counts.accesses, 0)
 
     def stage(self, counts: SuperbatchCounts) -> float:
-        """Return the processor seconds of counting what a superbatch misses, and of its sweep."""
+        """Return the processor seconds to count a superbatch's misses, and of its sweep."""
         return self.seconds(
             f"stage {counts.strategy}", counts.misses, counts.stage_bytes + counts.written_bytes
         )
 
     def read(self, batch: BatchCounts, strategy: str) -> float:
-        """Return the processor seconds of bringing what a batch misses into its buffer."""
+        """Return the processor seconds to move a batch's misses into its buffer."""
         num_bytes = batch.read_bytes or batch.misses * self.row_bytes
         return self.seconds(f"read {strategy}", batch.misses, num_bytes)
 
     def gather(self, batch: BatchCounts) -> float:
-        """Return the processor seconds of copying hits out of the cache, and admissions into it."""
+        """Return the processor seconds to copy hits out of the cache, and admissions into it."""
         copied = batch.hits + batch.admitted
         return self.seconds("gather", copied, copied * self.row_bytes)
 
     def gather_in_memory(self, rows: int) -> float:
-        """Return the processor seconds of copying the rows of a batch out of features in memory."""
+        """Return the processor seconds to copy a batch's rows from features in memory."""
         return self.seconds("gather", rows, rows * self.row_bytes)
 
     def superbatch(self, counts: SuperbatchCounts, rates: IoRates) -> SuperbatchWork:
-        """Return what planning and staging a superbatch takes on a disk of these rates."""
+        """Return the demands to plan and stage a superbatch on a disk with these rates."""
         return SuperbatchWork(
             num_batches=counts.num_batches,
             inspect=disk_demands(rates, cpu_s=self.inspect(counts)),
@@ -103,7 +103,7 @@ class Costs:
         )
 
     def read_demands(self, batch: BatchCounts, strategy: str, rates: IoRates) -> Demands:
-        """Return what bringing the missing rows of a batch takes on a disk of these rates."""
+        """Return the demands to read a batch's missing rows on a disk with these rates."""
         return disk_demands(
             rates,
             cpu_s=self.read(batch, strategy),
@@ -113,7 +113,7 @@ class Costs:
         )
 
     def seconds(self, kind: str, rows: float, num_bytes: float) -> float:
-        """Return the processor seconds of ``kind`` of work on so many rows and bytes."""
+        """Return the processor seconds of a ``kind`` of work on so many rows and bytes."""
         usual = _USUAL[kind]
         return self.scale.get(kind, self.other) * (
             usual.each
@@ -125,7 +125,7 @@ class Costs:
 
 
 def learn_costs(recording: Recording) -> Costs:
-    """Return what work cost in a recording, by kind. Pure."""
+    """Return the costs of work in a recording, by kind. Pure."""
     tables = recording.header.tables
     usual = Costs(
         scale={},
@@ -149,7 +149,7 @@ def learn_costs(recording: Recording) -> Costs:
 def _rows_of(
     event: RecordedEvent, strategies: Mapping[int, str], row_bytes: int
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield the kind of work that an event is on rows, how many rows, and their bytes; nothing where it is none."""
+    """Yield an event's kind of work on rows, the number of rows, and their bytes; nothing if it has none."""
     notes = event.notes
     if event.stage == "inspect":
         yield "inspect", notes["hits"] + notes["misses"], 0
@@ -171,14 +171,14 @@ _SECONDS: Final = tuple(name for name in Demands._fields if name.endswith("_s"))
 class SampleCosts:
     """Processor seconds of a batch in the sampler threads, on average."""
 
-    trace_s: float  # ahead, for its trace; 0: it was never sampled ahead
-    kept_s: float  # of a batch that was kept since
-    again_s: float  # of one that is sampled again
-    kept_share: float = 1.0  # of the batches that are kept
+    trace_s: float  # ahead, for its trace; 0 if none was sampled ahead
+    kept_s: float  # of a kept batch
+    again_s: float  # of a batch that is sampled again
+    kept_share: float = 1.0  # of the kept batches
 
     @classmethod
     def of(cls, recording: Recording) -> SampleCosts:
-        """Return what sampling cost in a recording."""
+        """Return the costs of sampling in a recording."""
         traces: list[float] = []
         kept: list[float] = []
         again: list[float] = []
@@ -188,7 +188,7 @@ class SampleCosts:
                 where.append(event.cpu_s)
         trace = _mean(traces)
         sampled = _mean(again) or trace
-        # A batch that is kept is put in order all the same, which is the smaller part of sampling it.
+        # A kept batch is still sorted, which is the smaller part of sampling.
         return cls(
             trace_s=trace or sampled,
             kept_s=_mean(kept) or max(sampled - trace, 0.0),
@@ -197,7 +197,7 @@ class SampleCosts:
         )
 
     def of_plan(self, *, kept_share: float, factor: float = 1.0) -> SampleCosts:
-        """Return the same where another share is kept, and sampling a batch takes ``factor`` times as long."""
+        """Return the costs with another share of kept batches, and ``factor`` times the time to sample one."""
         return SampleCosts(
             trace_s=factor * self.trace_s,
             kept_s=factor * self.kept_s,
@@ -206,7 +206,7 @@ class SampleCosts:
         )
 
     def sample_s(self, position: int) -> float:
-        """Return what the batch at ``position`` takes: those that are kept are spread evenly."""
+        """Return the seconds of the batch at ``position``; kept batches are spread evenly."""
         is_kept = int((position + 1) * self.kept_share) > int(position * self.kept_share)
         return self.kept_s if is_kept else self.again_s
 
@@ -220,14 +220,14 @@ def planned_work(
     sampling: SampleCosts,
     rates: IoRates,
 ) -> Work:
-    """Return the work of a run whose rows are cached and read as ``counts`` says. Pure.
+    """Return the work of a run whose rows are cached and read according to ``counts``. Pure.
 
     Parameters
     ----------
-    recorded : the same batches, as they were recorded
-    counts : of each superbatch; empty: features are in memory
-    rows : (batches,) that are gathered on the host
-    costs : of what is done to rows
+    recorded : the work of the same batches, as recorded
+    counts : of each superbatch; empty for features in memory
+    rows : (batches,) rows gathered on the host
+    costs : of work on rows
     sampling : of a batch
     rates : of the disk
     """
@@ -267,16 +267,16 @@ def planned_work(
 def resized_work(
     recorded: Work, batches: Sequence[BatchId], sizes: NDArray[np.float64], *, sampling: float
 ) -> Work:
-    """Return the work of other batches than those that were recorded, as far as no rows are read for them. Pure.
+    """Return the work of other batches than the recorded ones, without reads of rows. Pure.
 
-    A batch takes what those that were recorded took on average, in proportion to its rows and edges.
+    A batch takes the mean of the recorded batches, in proportion to its rows and edges.
 
     Parameters
     ----------
-    recorded : those that were
+    recorded : the recorded work
     batches : the others, in the order of the stream
-    sizes : (batches,) rows and edges of each, over those of a batch that was recorded, on average
-    sampling : processor seconds of sampling a batch, over those of one that was recorded
+    sizes : (batches,) rows and edges of each, over the mean of the recorded batches
+    sampling : processor seconds to sample a batch, over those of a recorded one
     """
     known = recorded.batches
     trace, sample, transfer, compute = (
@@ -302,13 +302,13 @@ def resized_work(
 
 
 def _mean_demands(demands: Sequence[Demands]) -> Demands:
-    """Return what pieces of work of one kind need on average."""
+    """Return the mean demands of pieces of work of one kind."""
     means: dict[str, Any] = {name: fmean(getattr(one, name) for one in demands) for name in _SECONDS}
     return demands[0]._replace(**means)
 
 
 def _scaled(demands: Demands, factor: float) -> Demands:
-    """Return so many times the demands, in the same cores."""
+    """Return the demands multiplied by ``factor``, with the same cores."""
     return demands._replace(**{name: factor * getattr(demands, name) for name in _SECONDS})
 
 
@@ -316,26 +316,26 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values) if values else 0.0
 
 
-# Two superbatches are under way at a time: what there is before the third is how a run begins.
+# Two superbatches are under way at a time: a run is in its beginning before the third.
 _SUPERBATCHES = 4
 _FEWEST, _MOST = 48, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepNeeds:
-    """What a memory plan makes of a step, on average; without a strategy the features are in memory."""
+    """The means of a step under a memory plan; without a strategy the features are in memory."""
 
     superbatch: int  # S
-    rows: float  # of a batch, that are gathered on the host
-    misses: float  # of those
+    rows: float  # of a batch, gathered on the host
+    misses: float  # among them
     strategy: str = ""
-    ahead_s: float = 0.0  # that the disk works before the batch's turn
+    ahead_s: float = 0.0  # of the disk before the batch's turn
     own_s: float = 0.0  # and in it
-    swept_bytes: float = 0.0  # that are read and written before the batch's turn
-    kept_share: float = 0.0  # of the batches, those that are kept from their trace on
+    swept_bytes: float = 0.0  # read and written before the batch's turn
+    kept_share: float = 0.0  # share of the batches that are kept from their trace on
 
     def corrected(self, *, misses: float, ahead: float, own: float) -> StepNeeds:
-        """Return the same with so many times the misses, the sweeps, and the reads in a batch's turn."""
+        """Return the same with the misses, the sweeps, and the reads in a batch's turn multiplied by these factors."""
         return replace(
             self,
             misses=min(self.misses * misses, self.rows),
@@ -346,20 +346,20 @@ class StepNeeds:
 
 
 def num_steps(superbatch: int) -> int:
-    """Return the batches whose steps say how long one takes with superbatches of that size. Pure."""
+    """Return the number of batches that show the time of a step with superbatches of that size. Pure."""
     return min(max(_SUPERBATCHES * superbatch, _FEWEST), _MOST)
 
 
 def steady_work(
     known: Sequence[BatchWork], needs: StepNeeds, costs: Costs, sampling: SampleCosts, *, steps: int
 ) -> Work:
-    """Return work of two stretches of batches, epoch 0 to begin with and epoch 1, whose batches count. Pure.
+    """Return work of two stretches of batches, epoch 0 to warm up and epoch 1, whose batches count. Pure.
 
     Parameters
     ----------
-    known : batches as they were recorded, taken in turn
+    known : recorded batches, used in turn
     needs : of the plan
-    costs : of what is done to rows
+    costs : of work on rows
     sampling : of a batch
     steps : batches of a stretch
     """

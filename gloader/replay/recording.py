@@ -1,4 +1,4 @@
-"""A run as it was recorded: what its threads did and what that took, and a header with what they did it with."""
+"""A recorded run: its threads' work with the resources used, and a header with the machine and the settings."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ HEADER_KEY: Final = "gloader"  # of the header, in the ``otherData`` of a trace
 
 
 class RecordedEvent(NamedTuple):
-    """A piece of work, as a thread did it."""
+    """A piece of work of a thread."""
 
     stage: str  # of `gloader.observe.epoch_stats.WORK_NAMES`
     thread: int  # number of the thread's track
     epoch: int
-    batch: int  # index in its epoch; of several, that of the first
+    batch: int  # index in its epoch; of several batches, that of the first
     batches: int
     started_s: float  # from the first event of the recording
     ended_s: float
-    # Of the thread that worked, those that worked for it included; of "compute" of the whole process, meanwhile.
+    # Of the working thread and its helpers; for "compute" of the whole process during the time.
     cpu_s: float
-    requests: int  # reads that the disk saw
+    requests: int  # reads of the disk
     bytes_read: int
     bytes_written: int
     notes: Mapping[str, Any]
@@ -50,29 +50,29 @@ class RecordedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedTable:
-    """The feature rows of a node type, or of the edges of a relation."""
+    """The feature rows of a node type, or of a relation's edges."""
 
     name: str
     num_rows: int  # N
     row_bytes: int  # R, as stored
     cache_rows: int  # C, of the host cache
     device_rows: int = 0  # that the device holds
-    # Longest holes that reads go over: those of a batch, at first, and sweeps. None: none were read.
+    # Longest holes in reads: those of a batch, at first, and of sweeps. None if no rows were read.
     gap_bytes: int | None = None
     sweep_gap_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:
-    """What a run was recorded on: enough to replay it, and to sample its batches again."""
+    """The circumstances of a recorded run: enough to replay it, and to sample its batches again."""
 
-    cores: int  # that the process may use
-    torch_threads: int  # that an operation of torch may use
+    cores: int  # available to the process
+    torch_threads: int  # of an operation of torch
     device: str
     shape: PipelineShape
-    superbatch: int  # S at most; 1 where features are in memory
-    superbatch_unit: int  # batches that their sizes are multiples of
-    sweep_batches: int  # S_t; 0 where no passes over the edges are made
+    superbatch: int  # S at most; 1 for features in memory
+    superbatch_unit: int  # superbatch sizes are multiples of it
+    sweep_batches: int  # S_t; 0 without passes over the edges
     num_hops: int  # L
     policy: str
     budget_bytes: int  # of memory
@@ -80,12 +80,12 @@ class RunHeader:
     staging_bytes: int  # idle memory for missing rows
     tables: tuple[RecordedTable, ...]
     rates: IoRates  # of the disk
-    state: dict[str, Any]  # of `LoaderState`: the first batch that was recorded, and the stream
+    state: dict[str, Any]  # of `LoaderState`: the first recorded batch, and the stream
     num_batches: int  # of an epoch, of one rank
     dataset: str  # its path or URL
     fingerprint: str  # of the dataset
     settings: dict[str, Any] = field(default_factory=dict)  # of the loader, as in config.yaml
-    # Processor seconds of sampling a batch, by which memory was shared out; 0: not known.
+    # Processor seconds to sample a batch, as used in the memory plan; 0 if unknown.
     sample_s: float = 0.0
     version: int = HEADER_VERSION
 
@@ -95,7 +95,7 @@ class RunHeader:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> RunHeader:
-        """Parse a result of `to_json`; ReplayError where it is of another version or malformed."""
+        """Parse a result of `to_json`; ReplayError for another version or a malformed value."""
         version = body.get("version") if isinstance(body, dict) else None
         if version != HEADER_VERSION:
             raise ReplayError(
@@ -108,7 +108,7 @@ class RunHeader:
             values["tables"] = tuple(_checked(RecordedTable(**table)) for table in values["tables"])
             values["rates"] = _rates(values["rates"])
             state = values["state"]  # see `LoaderState`
-            _, _ = map(index, state["next"])  # where the stream began
+            _, _ = map(index, state["next"])  # start of the stream
             if not isinstance(state["stream"], dict) or index(state["global_batch_size"]) < 1:
                 raise ValueError(f"the loader had the state {shown(state)}")
             return _checked(cls(**values))
@@ -120,19 +120,19 @@ class RunHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """The events of a run, by the time at which they began, and its header."""
+    """The events of a run, by start time, and its header."""
 
     header: RunHeader
     events: tuple[RecordedEvent, ...]
 
 
 def read_recording(path: Path) -> Recording:
-    """Read what `TimelineRecorder.write` wrote.
+    """Read a file of `TimelineRecorder.write`.
 
     Raises
     ------
     ReplayError
-        The file is not there or no recording, it has no header, or events are missing.
+        The file is missing or not a recording, it has no header, or events are missing.
     """
     try:
         body = json.loads(path.read_bytes())
@@ -153,7 +153,7 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
         header, num_dropped = other.get(HEADER_KEY), index(other.get("dropped_events", 0))
     except MALFORMED as error:
         raise ReplayError(f"this is no recording of gloader: {shown(error)}") from error
-    # Before the events, which lack something in a recording of an earlier version too.
+    # Before the events, which are also incomplete in a recording of an earlier version.
     if header is None:
         raise ReplayError(
             "the recording has no header: an earlier version wrote it, or a rank whose batches another one loads and "
@@ -176,7 +176,7 @@ def parse_recording(body: Mapping[str, Any]) -> Recording:
 _COLUMNS: Final = ("epoch", "batch", "batches", "cpu_us", "requests", "bytes_read", "bytes_written")
 
 
-# Notes without which the work of a stage cannot be told; all are counts.
+# Required notes of each stage; all are counts.
 _NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "inspect": ("superbatch", "hits", "misses"),
     "stage": ("superbatch",),
@@ -187,7 +187,7 @@ _COUNTS: Final = ("superbatch", "hits", "misses", "admitted", "rows", "completed
 
 
 def _event(event: Mapping[str, Any]) -> RecordedEvent:
-    """Parse a slice; one of `MALFORMED` where it is none."""
+    """Parse a slice; raise one of `MALFORMED` for anything else."""
     args = event["args"]
     started, took, cpu = event["ts"] / 1e6, event["dur"] / 1e6, args["cpu_us"] / 1e6
     if not (math.isfinite(started) and 0 <= took < math.inf and 0 <= cpu < math.inf):
@@ -222,7 +222,7 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
 
 
 def _rates(body: Mapping[str, Any]) -> IoRates:
-    """Parse the rates of a disk; one of `MALFORMED` where there is no such disk."""
+    """Parse the rates of a disk; raise one of `MALFORMED` for anything else."""
     rates = _checked(IoRates(**body))
     for name, rate in asdict(rates).items():
         if not 0 <= rate < math.inf or (rate == 0 and name in _POSITIVE):
@@ -246,7 +246,7 @@ def _text(value: object) -> str:
     return value
 
 
-# What a field of a header may be, by its annotation; the others are parsed before they are checked.
+# Allowed types of a header's field, by its annotation; the others are parsed before the check.
 _KINDS: Final[Mapping[str, Any]] = {
     "int": int,
     "float": (int, float),
@@ -258,12 +258,12 @@ _KINDS: Final[Mapping[str, Any]] = {
 
 
 def _checked(value: H, *, least: int = 0) -> H:
-    """Return ``value``, a dataclass that was made of JSON.
+    """Return ``value``, a dataclass from JSON, after a check.
 
     Raises
     ------
     TypeError, ValueError
-        A field is of another type, or a number below ``least``.
+        A field has another type, or a number is below ``least``.
     """
     for one in fields(value):
         kind, found = _KINDS.get(str(one.type)), getattr(value, one.name)

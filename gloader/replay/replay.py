@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Channel(Generic[T]):
+class ReplayChannel(Generic[T]):
     """As `gloader.pipeline.threads.Channel`."""
 
     def __init__(self, clock: Clock, capacity: float) -> None:
@@ -62,7 +62,7 @@ class Lane:
 
 
 class Pool:
-    """The sampler threads: batches go first, then traces, each lane at most ``ahead`` of who takes from it."""
+    """The sampler threads: batches go first, then traces; each lane is at most ``ahead`` of its consumer."""
 
     def __init__(self, clock: Clock, work: Work, shape: PipelineShape) -> None:
         self._ahead = shape.ahead
@@ -73,7 +73,7 @@ class Pool:
         )
         self.gate = Gate(clock)
         self.num_ready = work.num_known if work.passes else self._num_batches
-        # Of those that passes bring, behind those that need none: as `SweptBatches` counts what it gave back.
+        # Only batches from passes, without those that need none: as `SweptBatches` counts released positions.
         self._num_known = self.num_made = work.num_known
 
     def sampler(self) -> Thread:
@@ -99,8 +99,8 @@ class Pool:
         self.gate.open()
 
     def _claim(self) -> Lane | None:
-        """Return what a thread makes next; None: there is nothing now."""
-        # Not before its trace was taken: by then it is known whether the batch was kept.
+        """Return the next work of a thread, or None if there is none now."""
+        # Not before its trace was taken: then it is known whether the batch was kept.
         is_inspected = self.traces is None or self.batches.started < self.traces.taken
         if is_inspected and self._may_start(self.batches):
             return self.batches
@@ -113,9 +113,9 @@ class Pool:
 class Ring:
     """Buffers of features of one rank, and whether its loop holds one.
 
-    A loop's variable names its batch, and with it the buffer, until the next batch takes its place, or until the
-    function that loops over an epoch returns. Where there is one buffer alone, asking for a batch empties the last one:
-    but not a batch that another process gathered, as with several ranks.
+    A loop's variable holds its batch, and so the buffer, until the next batch replaces it, or until the
+    function with the loop returns. With only one buffer, the request for a batch empties the last one,
+    except a batch that another process gathered, as with several ranks.
     """
 
     def __init__(self, clock: Clock, shape: PipelineShape) -> None:
@@ -131,29 +131,29 @@ class Ring:
         self._left -= 1
 
     def release(self) -> None:
-        """Give a buffer back."""
+        """Return a buffer."""
         self._left += 1
         self._gate.open()
 
     def lend(self) -> None:
-        """Let the loop have a buffer in place of the one that it held."""
+        """Let the loop have a buffer in place of its last one."""
         self.take_back()
         self._is_lent = True
 
     def ask(self) -> None:
-        """Note that the loop asks for a batch."""
+        """Note that the loop requests a batch."""
         if self._is_emptied:
             self.take_back()
 
     def take_back(self) -> None:
-        """Give back what the loop holds, if it holds anything."""
+        """Return the loop's buffer, if it holds one."""
         if self._is_lent:
             self._is_lent = False
             self.release()
 
 
-class Steps:
-    """Where ranks wait for each other: they add up their gradients at the end of each step."""
+class StepBarrier:
+    """The barrier of the ranks: they sum their gradients at the end of each step."""
 
     def __init__(self, clock: Clock, num_ranks: int) -> None:
         self._num_ranks = num_ranks
@@ -162,7 +162,7 @@ class Steps:
         self._gate = Gate(clock)
 
     def meet(self) -> Waits:
-        """Wait until every rank is here."""
+        """Wait until every rank has arrived."""
         step = self._ended
         self._arrived += 1
         if self._arrived == self._num_ranks:
@@ -175,12 +175,12 @@ class Steps:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """What became of a run."""
+    """The result of a replay."""
 
-    events: tuple[Event, ...]  # in the order in which they ended
-    # Of each epoch: of a computation and the wait for other ranks behind it, on average.
+    events: tuple[Event, ...]  # in the order of their ends
+    # Of each epoch: the mean seconds of a computation and the wait for other ranks after it.
     step_s: dict[int, float]
-    epoch_s: dict[int, float]  # of each epoch: from where the loop asks for its first batch to its last step
+    epoch_s: dict[int, float]  # of each epoch: from the loop's request for its first batch to its last step
     last_event: dict[int, int]  # number of the event that ended each epoch
 
     @property
@@ -190,12 +190,12 @@ class Replayed:
 
 
 def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
-    """Return what a machine makes of ``work`` in a pipeline of this shape. Pure.
+    """Return the replay of ``work`` by a machine, in a pipeline of this shape. Pure.
 
     Parameters
     ----------
-    work : what there is to do
-    machine : what it is done with
+    work : the work of a run
+    machine : its cores and the speeds of its resources
     shape : threads, and the bounds between them
 
     Raises
@@ -212,10 +212,10 @@ def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:
         raise ReplayError(
             f"{len(work.batches):,} batches are not the same number for each of {shape.num_ranks} ranks"
         )
-    return _Run(work, machine, shape).run()
+    return _ReplayRun(work, machine, shape).run()
 
 
-class _Run:
+class _ReplayRun:
     """A run under way."""
 
     def __init__(self, work: Work, machine: Machine, shape: PipelineShape) -> None:
@@ -223,26 +223,26 @@ class _Run:
         self._work = work
         self._shape = shape
         self._pool = Pool(clock, work, shape)
-        self._permits: Channel[None] = Channel(clock, float("inf"))
-        self._planned: Channel[int] = Channel(clock, shape.waiting)
-        self._staged: Channel[int] = Channel(clock, shape.waiting)
-        self._first_read: Channel[None] = Channel(clock, shape.waiting)
-        self._filled: Channel[int] = Channel(clock, shape.waiting)
-        self._gathered: Channel[int] = Channel(clock, shape.waiting)
+        self._permits: ReplayChannel[None] = ReplayChannel(clock, float("inf"))
+        self._planned: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
+        self._staged: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
+        self._first_read: ReplayChannel[None] = ReplayChannel(clock, shape.waiting)
+        self._filled: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
+        self._gathered: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
         ranks = range(shape.num_ranks)
-        self._own: list[Channel[int]] = [Channel(clock, float("inf")) for _ in ranks]
-        self._sent: list[Channel[int]] = [Channel(clock, shape.sent_ahead) for _ in ranks]
+        self._own: list[ReplayChannel[int]] = [ReplayChannel(clock, float("inf")) for _ in ranks]
+        self._sent: list[ReplayChannel[int]] = [ReplayChannel(clock, shape.sent_ahead) for _ in ranks]
         self._rings = [Ring(clock, shape) for _ in ranks]
-        self._begun = [0 for _ in ranks]  # batches whose computation began
+        self._begun = [0 for _ in ranks]  # batches with a started computation
         self._pace = [Gate(clock) for _ in ranks]
-        self._steps = Steps(clock, shape.num_ranks if shape.is_synchronous else 1)
+        self._steps = StepBarrier(clock, shape.num_ranks if shape.is_synchronous else 1)
         self._step_s: dict[int, list[float]] = defaultdict(list)
         self._epoch_s: dict[int, float] = {}
         self._last_event: dict[int, int] = {}
 
     def run(self) -> Replayed:
         clock, shape = self._clock, self._shape
-        # The loops first: what there is to be taken ends with them.
+        # The loops first: the other threads serve them.
         for rank in range(shape.num_ranks):
             clock.start(self._loop(rank))
         for _ in range(shape.sampler_threads):
@@ -285,7 +285,7 @@ class _Run:
             if collected == number:
                 yield from self._collect(superbatch.num_batches)
                 collected += 1
-            # The first one does not wait for those after it.
+            # The first one does not wait for later ones.
             if number and number + 1 < len(superbatches):
                 yield from self._collect(superbatches[number + 1].num_batches)
                 collected += 1
@@ -364,7 +364,7 @@ class _Run:
         for position in self._positions(rank):
             batch = self._work.batches[position]
             if batch.epoch != epoch:
-                self._rings[rank].take_back()  # before whatever comes between two epochs
+                self._rings[rank].take_back()  # before a pause between two epochs
             if batch.pause_s:
                 yield Job("pause", position, Demands(lag_s=batch.pause_s))
             if batch.epoch != epoch:
@@ -381,7 +381,7 @@ class _Run:
                 self._last_event[epoch] = clock.cause
 
     def _receive(self, rank: int, position: int) -> Waits:
-        """Wait for a batch; where no thread sends batches to the device, the loop's does."""
+        """Wait for a batch; without a sender thread, the loop's own thread sends it to the device."""
         if self._shape.is_sending:
             yield from self._sent[rank].get()
             return
@@ -392,7 +392,7 @@ class _Run:
             yield Job("transfer", position, transfer)
         self._rings[rank].lend()
 
-    def _source(self, rank: int) -> Channel[int]:
+    def _source(self, rank: int) -> ReplayChannel[int]:
         return self._gathered if self._shape.num_ranks == 1 else self._own[rank]
 
     def _ring_of(self, position: int) -> Ring:

@@ -1,7 +1,7 @@
 """Stalls and the critical path of a replayed epoch: the work that the end of the epoch waited for. Pure.
 
 J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021, measures stalls by runs with
-synthetic batches, with everything cached, and as it is; A. Sharma et al., "Stash", ICDCS 2023, adds ranks and
+synthetic batches, with everything cached, and unchanged; A. Sharma et al., "Stash", ICDCS 2023, adds ranks and
 machines. Here each of these runs is a replay.
 """
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from gloader.replay.work import BatchWork, Machine, PipelineShape, SuperbatchWork, Work
 
 
-# What people read, by stage. A stage's own time is what it takes alone; what it takes longer, as others want the cores
-# too, or hold it up, is apart.
+# Words for the user, by stage. A stage's own time is its time alone; the additional time, from competition for the
+# cores or from delays by others, is separate.
 _NAMES: Final[Mapping[str, str]] = {"stage": "sweep", "trace": "sample"}
 CORES: Final = "waiting for cores"
 START: Final = "start"
@@ -32,9 +32,9 @@ _CPU: Final = RESOURCES.index("cpu")
 
 
 def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
-    """Return the seconds of an epoch by what they were spent on, the most first; they add up to the epoch. Pure.
+    """Return the seconds of an epoch by cause, the largest first; they add up to the epoch. Pure.
 
-    Follows the critical path back from the end of the epoch: each piece of work began because another one ended
+    Follows the critical path back from the end of the epoch: the end of one piece of work started the next
     (J. Kelley and M. Walker, "Critical-path planning and scheduling", 1959).
 
     Parameters
@@ -50,7 +50,7 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
             waited = min(max(event.ended_s - event.started_s - own_s, 0.0), took)
         found[_NAMES.get(event.stage, event.stage)] += took - waited
         found[CORES] += waited
-    # Work may have ended before what it let begin: a thread that waited for a pause, for example.
+    # Work may have ended before its successor began: for example, if a thread also waited for a pause.
     found[START] = replayed.epoch_s[epoch] - sum(found.values())
     return {
         name: seconds
@@ -60,7 +60,7 @@ def parts_of_epoch(replayed: Replayed, epoch: int) -> dict[str, float]:
 
 
 def mean_parts(replayed: Replayed, epochs: tuple[int, ...]) -> dict[str, float]:
-    """Return `parts_of_epoch` on average over ``epochs``, the most first. Pure."""
+    """Return `parts_of_epoch` on average over ``epochs``, the largest first. Pure."""
     total: dict[str, float] = defaultdict(float)
     for epoch in epochs:
         for name, seconds in parts_of_epoch(replayed, epoch).items():
@@ -69,7 +69,7 @@ def mean_parts(replayed: Replayed, epochs: tuple[int, ...]) -> dict[str, float]:
 
 
 def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[str] = ()) -> float:
-    """Return the share of ``epochs`` that their critical paths spend on lags, in which nothing known is used. Pure.
+    """Return the share of ``epochs`` that their critical paths spend on lags, without use of a known resource. Pure.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def lag_share(replayed: Replayed, epochs: tuple[int, ...], *, but: Collection[st
 
 
 def _path(replayed: Replayed, epoch: int) -> Iterator[tuple[Event, float]]:
-    """Yield the work that the end of an epoch waited for, the last first, and the seconds of it that each took."""
+    """Yield the work that the end of an epoch waited for, the last first, and its seconds on the path."""
     events, number = replayed.events, replayed.last_event[epoch]
     at = events[number].ended_s
     begin = at - replayed.epoch_s[epoch]
@@ -105,16 +105,16 @@ STALLS: Final = ("preparation", "fetch", "transfer", "interconnect", "network")
 def find_stalls(
     work: Work, machine: Machine, shape: PipelineShape, *, seconds_of: Callable[[Replayed], float]
 ) -> dict[str, float]:
-    """Return what each kind of stall adds to an epoch, in seconds. Pure.
+    """Return the seconds that each kind of stall adds to an epoch. Pure.
 
-    Preparation is sampling and gathering where everything is in memory; fetch is what the disk adds to that. Transfer,
-    interconnect and network are what an epoch would take less without copies to the device, without other ranks, and
+    Preparation is sampling and gathering with everything in memory; fetch is the disk's addition to that. Transfer,
+    interconnect and network are the savings of an epoch without copies to the device, without other ranks, and
     without other machines.
 
     Parameters
     ----------
     work, machine, shape : the run
-    seconds_of : returns the seconds of an epoch of a replay
+    seconds_of : returns the seconds of a replayed epoch
     """
 
     def seconds(changed: Work, of: Machine = machine, within: PipelineShape = shape) -> float:

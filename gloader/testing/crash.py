@@ -1,9 +1,9 @@
-"""Power loss, simulated: a file system that remembers which writes were not yet forced to the device.
+"""Power loss, simulated: a file system that records which writes are not yet forced to the device.
 
 The idea is SQLite's ``test6.c``. `CrashRecorder` performs every call for real and logs it. `crash` then
-builds a folder as it could be found after a power loss at any point of the log: what was fsynced is there;
-of the rest, each 512-byte sector and each change of a folder may be there or not. Only a rename is atomic, as
-on every journaling file system; order is promised by fsync alone.
+builds a folder as it could be found after a power loss at any point of the log. Synced data is there. Of the
+rest, each 512-byte sector and each change of a folder may be there or not. Only a rename is atomic, as
+on every journaling file system; only fsync guarantees an order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _Op: TypeAlias = _Write | _Sync | _Entries
 
 
 class CrashRecorder(OsIO):
-    """Performs and logs the calls below the folder ``root``, whose present content counts as durable."""
+    """Performs and logs the calls below the folder ``root``, whose initial content counts as durable."""
 
     is_real: ClassVar[bool] = False
 
@@ -62,7 +62,7 @@ class CrashRecorder(OsIO):
         self._folders = {_ROOT}
         self._open_files: dict[int, list[int]] = {}  # fd -> [node, position]
         self._next_node = 1
-        # What was there before counts as durable: the log begins with it, synced.
+        # The initial content counts as durable: the log begins with it, synced.
         self._import(self._root, _ROOT)
 
     @property
@@ -77,8 +77,8 @@ class CrashRecorder(OsIO):
         ----------
         at : the operation before which the power fails, 0..num_ops - 1
         into : the folder to create
-        survival : what is found of what was not fsynced: none, all, only the last operation, or each sector and each
-            change of a folder by chance
+        survival : the part of unsynced data that survives: none, all, only the last operation, or a random choice of
+            sectors and folder changes
         random : decides for "torn"
         """
         log = self._log[:at]
@@ -181,7 +181,7 @@ class CrashRecorder(OsIO):
         self._open_files[fd][1] = offset
 
     def truncate(self, fd: int, num_bytes: int) -> None:
-        """As `OsIO.truncate`, of a file that grows."""
+        """As `OsIO.truncate`, for a growing file."""
         super().truncate(fd, num_bytes)
         self._log.append(_Write(node=self._open_files[fd][0], offset=num_bytes, data=b""))
 
@@ -196,7 +196,7 @@ class CrashRecorder(OsIO):
         self._log.append(_Sync(node=self._open_files[fd][0]))
 
     def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
-        """As `OsIO.punch_hole`: zeros that may be there after a crash or not."""
+        """As `OsIO.punch_hole`: the zeros may or may not survive a crash."""
         super().punch_hole(fd, offset, num_bytes)
         self._log.append(_Write(node=self._open_files[fd][0], offset=offset, data=bytes(num_bytes)))
 
@@ -239,7 +239,7 @@ class CrashRecorder(OsIO):
         self._change((*self._locate(path), None))
 
     def rmtree(self, path: StrPath) -> None:
-        """As `OsIO.rmtree`: one removal after the other, any of which may be there after a crash or not."""
+        """As `OsIO.rmtree`: one removal after another, each of which may or may not survive a crash."""
         super().rmtree(path)
         self._remove_below(self._node(path))
         self._change((*self._locate(path), None))
@@ -251,7 +251,7 @@ class CrashRecorder(OsIO):
 
 
 def _surviving_entries(log: list[_Op], survival: Survival, random: Random) -> list[_Entries]:
-    """Return the changes of folders that are found after the crash, in order."""
+    """Return the changes of folders that survive the crash, in order."""
     durable = _durable_entries(log)
     return [
         op
@@ -265,7 +265,7 @@ def _durable_entries(log: list[_Op]) -> set[int]:
     """Return the changes that an fsync of one of their folders, or a later durable change, made durable."""
     durable: set[int] = set()
     synced: set[int] = set()
-    # Backwards: an fsync makes durable what came before it, and a durable rename takes its other folder along.
+    # Backwards: an fsync makes earlier changes durable, and a durable rename includes its other folder.
     for index in range(len(log) - 1, -1, -1):
         op = log[index]
         if isinstance(op, _Sync):

@@ -1,4 +1,4 @@
-"""The conformance suite of compute devices: a test class inherits it and says how one is made."""
+"""The conformance suite of compute devices, for a test class that inherits it and makes the device."""
 
 # ruff: noqa: S101 - tests that are shipped, for devices elsewhere to inherit
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def make_arrays() -> list[NDArray[Any]]:
-    """Return small arrays of every dtype that batches are made of, one of them empty, one a matrix. Pure."""
+    """Return small arrays of every dtype in a batch, one of them empty, one a matrix. Pure."""
     return [
         np.arange(5, dtype=np.int64),
         np.arange(7, dtype=np.int32),
@@ -32,7 +32,7 @@ def make_arrays() -> list[NDArray[Any]]:
 
 
 class DeviceSuite:
-    """Checks of every `Device`. A test class inherits them and gives `make_device`."""
+    """Checks of every `Device`. A test class inherits them and provides `make_device`."""
 
     def make_device(self) -> Device:
         """Return a device."""
@@ -40,7 +40,7 @@ class DeviceSuite:
 
     @pytest.fixture
     def device(self) -> Device:
-        """Give the device; override it where making one needs other fixtures."""
+        """The device; override this if it needs other fixtures."""
         return self.make_device()
 
     def test_tensors_can_be_made_where_batches_are_delivered(self, device: Device) -> None:
@@ -79,7 +79,7 @@ class DeviceSuite:
         with device.sending():
             (tensor,) = device.upload([array])
             mark = device.mark()
-        # Where the device is the host, the tensor is the array, and must follow it.
+        # If the device is the host, the tensor is the array, and must follow it.
         if device.is_asynchronous:
             array[:] = -1
         mark.wait()
@@ -105,7 +105,7 @@ class DeviceSuite:
         assert out.tolist() == [[2.0, -4.0], [1.5, 2.0], [-32.0, 31.75]]
 
     def test_a_mark_is_reached_after_waiting_for_it(self, device: Device) -> None:
-        """`wait` ends, twice if asked, and what this thread computes after `precede` sees what was sent."""
+        """`wait` ends, even twice, and this thread's computation after `precede` sees the sent data."""
         with device.sending():
             tensors = device.upload([np.arange(1000, dtype=np.int64)])
             mark = device.mark()
@@ -141,7 +141,7 @@ class DeviceSuite:
         assert made.tolist() == [7, 7, 7]
 
     def test_a_measured_step_is_run_once(self, device: Device) -> None:
-        """`most_bytes_of` runs the step, hands its error on, and never answers less than nothing."""
+        """`most_bytes_of` runs the step, raises its error, and never returns a negative number."""
         steps: list[int] = []
         assert device.most_bytes_of(lambda: steps.append(1)) >= 0
         assert steps == [1]
@@ -149,7 +149,7 @@ class DeviceSuite:
             device.most_bytes_of(self._fail)
 
     def test_pinned_memory_is_the_array_itself(self, device: Device) -> None:
-        """Either the device reads ``array`` in place, until `close`, or it says None."""
+        """Either the device reads ``array`` in place, until `close`, or `pin` returns None."""
         array = np.arange(12, dtype=np.float32).reshape(4, 3)
         pinned = device.pin(array)
         if pinned is not None:

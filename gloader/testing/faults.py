@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.mirror.object_store import ObjectFacts, ObjectStore
 
 
-# Which bytes are here is no call of the system, and a kill point is none either.
+# Methods that are not counted: a query of present bytes is no system call, and neither is a kill point.
 NO_CALLS: Collection[str] = frozenset(
     {"limit_memory", "portions", "source", "download_s", "refetch", "kill_point"}
 )
@@ -34,11 +34,11 @@ EVERY_CALL: Collection[str] = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Corruption:
-    """A byte that comes back changed from every read."""
+    """A byte that is changed in every read."""
 
     offset: int  # in the file
     mask: int  # bits to flip
-    file: str = ""  # only where the path ends so; empty: every file
+    file: str = ""  # only in files whose path ends so; empty for every file
 
 
 class FaultyOS(OsIO):
@@ -95,13 +95,13 @@ class FaultyOS(OsIO):
 
     @property
     def was_hit(self) -> bool:
-        """Whether the call that was to fail was reached."""
+        """True if the failing call was reached."""
         return 0 < self._fail_from <= self.num_calls
 
     def _enter(self, name: str) -> None:
         if name not in self._calls:
             return
-        # Read threads call at once; the number decides which of them fails.
+        # Read threads call concurrently; the number decides which of them fails.
         with self._lock:
             self.num_calls += 1
             number = self.num_calls
@@ -131,15 +131,15 @@ class FaultyOS(OsIO):
         return other
 
     def close(self, fd: int) -> None:
-        """As `OsIO.close`; the descriptor is closed even where the call fails, as on Linux."""
-        # A failing close must not leak the descriptor: Linux has closed it, whatever it returned.
+        """As `OsIO.close`; the descriptor is closed even if the call fails, as on Linux."""
+        # A failing close must not leak the descriptor: Linux has closed it, for any return value.
         try:
             self._enter("close")
         finally:
             super().close(fd)
 
     def pread_into(self, fd: int, buffer: memoryview, offset: int) -> int:
-        """As `OsIO.pread_into`, short or with a changed byte if asked for."""
+        """As `OsIO.pread_into`, short or with a changed byte if configured."""
         self._enter("pread_into")
         limited = self._limit(buffer)
         count = super().pread_into(fd, limited, offset)
@@ -151,12 +151,12 @@ class FaultyOS(OsIO):
         return count
 
     def write(self, fd: int, data: memoryview) -> int:
-        """As `OsIO.write`, short if asked for."""
+        """As `OsIO.write`, short if configured."""
         self._enter("write")
         return super().write(fd, self._limit(data))
 
     def pwrite(self, fd: int, data: memoryview, offset: int) -> int:
-        """As `OsIO.pwrite`, short if asked for."""
+        """As `OsIO.pwrite`, short if configured."""
         self._enter("pwrite")
         return super().pwrite(fd, self._limit(data), offset)
 
@@ -191,7 +191,7 @@ class FaultyOS(OsIO):
         super().set_blocking(fd)
 
     def set_direct(self, fd: int, *, is_direct: bool) -> None:
-        """As `OsIO.set_direct`; refused where the flag is."""
+        """As `OsIO.set_direct`; refused together with its flag."""
         self._enter("set_direct")
         if is_direct and self._refuse_flags & os.O_DIRECT:
             raise OSError(self._refuse_error, "O_DIRECT refused (injected)")
@@ -283,8 +283,8 @@ class FaultyOS(OsIO):
         super().fsync_dir(path)
 
 
-# What happens to one request: refused with an errno (EBUSY is 503), half of the bytes, more than were asked for, a
-# flipped bit, or an answer that does not come while the store is held up. None: nothing.
+# The fault of one request: refused with an errno (EBUSY is 503), half of the bytes, more than requested, a
+# flipped bit, or an answer that does not come while the store is held up. None for no fault.
 Fault: TypeAlias = "int | Literal['cut', 'long', 'flip', 'hang', 'alien'] | None"
 
 
@@ -299,14 +299,14 @@ class Asked:
 
 
 class FaultyObjects:
-    """The objects of ``objects``, each request for a part of one logged, and with the fault that ``fault`` says.
+    """The objects of ``objects``, with a log of each request for a part of one, and faults from ``fault``.
 
     Parameters
     ----------
     objects : the real store
-    fault : asked for each request, with its number from 0; called by several threads
-    delay_s : that each request takes longer
-    is_away : every request fails as without a network
+    fault : returns the fault of each request, from its number (0, ...); called by several threads
+    delay_s : additional time of each request
+    is_away : whether every request fails as without a network
     """
 
     def __init__(
@@ -326,7 +326,7 @@ class FaultyObjects:
         self.num_others = 0  # requests that were not for a part of an object
         self.num_running = 0
         self.most_running = 0
-        self.go_on = threading.Event()  # ends what hangs
+        self.go_on = threading.Event()  # ends hanging requests
 
     @property
     def url(self) -> str:
@@ -344,7 +344,7 @@ class FaultyObjects:
         return self._objects.read(name, max_bytes=max_bytes)
 
     def get(self, name: str, start: int, length: int, etag: str, /) -> Buffer:
-        """As `ObjectStore.get`, with a fault if it is time for one."""
+        """As `ObjectStore.get`, perhaps with a fault."""
         asked = Asked(name=name, start=start, length=length, etag=etag)
         with self._lock:
             number = len(self.asked)

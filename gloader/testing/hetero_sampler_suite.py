@@ -1,4 +1,4 @@
-"""The conformance suite of samplers of graphs of several types: a test class inherits it and says how one is made."""
+"""The conformance suite of samplers over several types, for a test class that inherits it and makes the sampler."""
 
 # ruff: noqa: S101 - tests that are shipped, for samplers elsewhere to inherit
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.types import AnySeeds, HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}
-_RELATIONS: dict[Relation, int] = {  # and the largest in-degree
+_RELATIONS: dict[Relation, int] = {  # with the largest in-degree
     ("paper", "cites", "paper"): 60,
     ("author", "writes", "paper"): 12,
     ("paper", "written_by", "author"): 40,
@@ -82,12 +82,12 @@ def hetero_batch_bytes(batch: HeteroBatch) -> dict[str, bytes]:
 def draw_hetero_hops(
     rule: HeteroRule, graph: HeteroGraph, batch_id: BatchId, seeds: AnySeeds
 ) -> list[tuple[NDArray[Any], ...]]:
-    """Return what each relation draws in each hop of a batch, as passes over the edges would bring it. Pure.
+    """Return the draws of each relation in each hop of a batch, as passes over the edges would deliver them. Pure.
 
     Parameters
     ----------
     rule : of the sampler
-    graph : whose edges it picks
+    graph : the sampled graph
     batch_id, seeds : of the batch
     """
     frontier = rule.begin(batch_id, seeds)
@@ -105,21 +105,21 @@ def draw_hetero_hops(
 
 
 class HeteroSamplerSuite:
-    """Checks of every `HeteroSampler`. A test class inherits them and gives `make_sampler`."""
+    """Checks of every `HeteroSampler`. A test class inherits them and provides `make_sampler`."""
 
-    takes_batch_seeds = False  # True for one that takes `BatchSeeds` as well, as loaders of links give them
+    takes_batch_seeds = False  # True for one that also takes `BatchSeeds`, which link loaders pass
 
     def make_sampler(self, graph: HeteroGraph, *, seed: int) -> HeteroSampler:
-        """Return a sampler of ``graph``, of any number of hops."""
+        """Return a sampler of ``graph``, with any number of hops."""
         raise NotImplementedError
 
     @pytest.fixture
     def graph(self) -> HeteroGraph:
-        """Give the graph that the checks sample."""
+        """The graph that the checks sample."""
         return make_hetero_graph()
 
     def test_every_type_and_relation_is_there_and_blocks_chain(self, graph: HeteroGraph) -> None:
-        """Every batch is well-formed, whatever has no seeds, nodes or edges."""
+        """Every batch is well-formed, even without seeds, nodes or edges of a type."""
         sampler = self.make_sampler(graph, seed=3)
         for seeds in (_seeds(graph), np.empty(0, np.int64), graph.type_starts[1:2] + np.arange(9)):
             batch = sampler.sample(BatchId(epoch=2, index=5), seeds)
@@ -136,7 +136,7 @@ class HeteroSamplerSuite:
                 assert batch.blocks[0][relation].num_src == len(batch.nodes[source])
                 assert batch.blocks[-1][relation].num_dst == batch.num_seeds[destination]
                 for outer, inner in pairwise(batch.blocks):
-                    # What a type's rows are in one layer's output and in the next one's input.
+                    # The rows of a type in one layer's output and in the next one's input.
                     found = {of[0]: block.num_src for of, block in inner.items()}
                     assert outer[relation].num_dst == found.get(destination, outer[relation].num_dst)
 
@@ -156,7 +156,7 @@ class HeteroSamplerSuite:
                 assert ((block.indices >= 0) & (block.indices < block.num_src)).all()
 
     def test_relations_on_the_ssd_give_the_same_batches(self, graph: HeteroGraph) -> None:
-        """A loader hands over any `Topology`, whose edges may not lie in memory."""
+        """A loader passes any `Topology`, whose edges may not lie in memory."""
         paged = HeteroGraph(
             num_nodes=graph.num_nodes,
             relations={
@@ -171,11 +171,11 @@ class HeteroSamplerSuite:
         require_same(hetero_batch_bytes(found), hetero_batch_bytes(expected), batch_id, reason)
 
     def test_a_batch_is_made_of_what_passes_over_the_edges_brought(self, graph: HeteroGraph) -> None:
-        """A sampler that can be swept, see `SweptSampler`, remakes its batches from what its hops drew."""
+        """A sweepable sampler, see `SweptSampler`, remakes its batches from the draws of its hops."""
         sampler: Any = self.make_sampler(graph, seed=3)
         try:
             rule = sampler.rule
-        except (AttributeError, ConfigError):  # it says that it cannot
+        except (AttributeError, ConfigError):  # sweeps are not supported
             return
         for index, seeds in enumerate(
             (_seeds(graph), _seeds(graph)[:0], graph.type_starts[1:2] + np.arange(9))
@@ -209,7 +209,7 @@ class HeteroSamplerSuite:
         given = BatchSeeds(nodes=seeds, excluded=tuple(excluded.values()), links=LINKS)
         try:
             found = sampler.sample(batch_id, given)
-        except ConfigError:  # it says that it cannot
+        except ConfigError:  # exclusion is not supported
             return
         for number, (name, of) in enumerate(graphs.items()):
             require_left_out((blocks[name] for blocks in found.blocks), excluded[name])
@@ -243,7 +243,7 @@ class HeteroSamplerSuite:
             require_same(ours, alone, batch_id, "draws depend on calls before or beside")
 
     def test_a_batch_is_not_the_samplers_scratch(self, graph: HeteroGraph) -> None:
-        """What a call returned stays as it is when the next one samples."""
+        """A returned batch stays unchanged when the next one is sampled."""
         sampler = self.make_sampler(graph, seed=0)
         first = sampler.sample(BatchId(epoch=0, index=0), _seeds(graph))
         before = hetero_batch_bytes(first)

@@ -33,13 +33,13 @@ def make_traces(num_superbatches: int, *, seed: int = 0) -> list[list[IdArray]]:
 
 
 class SuperbatchPlannerSuite:
-    """Checks of every `SuperbatchPlanner`. A test class inherits them and gives `make_planner`."""
+    """Checks of every `SuperbatchPlanner`. A test class inherits them and provides `make_planner`."""
 
     def make_planner(self, *, num_nodes: int, capacity: int) -> SuperbatchPlanner:
         """Return a planner for ``num_nodes`` rows and ``capacity`` slots.
 
-        Rows that it counts on from the start, those of a static cache, are its `resident`; all slots are filled
-        with them before its first plan is executed.
+        Its `resident` are the rows that it assumes in the cache from the start, those of a static cache; all slots are
+        filled with them before its first plan is executed.
         """
         raise NotImplementedError
 
@@ -53,7 +53,7 @@ class SuperbatchPlannerSuite:
             assert len(held) <= capacity
             assert ((held == left_behind) | (held < 0)).all(), "the planner counts on rows that no slot holds"
             plan = planner.plan(Trace(window), Trace(beyond))
-            # Fewer may be counted on than are there (Belady with reset counts on none), never others.
+            # A planner may assume fewer rows than are there (Belady with reset assumes none), never others.
             left_behind = plan.resident_after.copy()
             assert plan.capacity <= capacity
             plan.validate(held, window)
@@ -83,14 +83,14 @@ class SuperbatchPlannerSuite:
     @pytest.mark.parametrize("capacity", [1, 7, NUM_NODES])
     @pytest.mark.parametrize("executed", [0, 1, 3])
     def test_rows_are_right_after_plans_that_were_given_up(self, capacity: int, executed: int) -> None:
-        """An epoch may end anywhere: `restart` takes the slots as they are, and later plans hold again."""
+        """An epoch may end anywhere: `restart` takes the slots' present rows, and later plans hold again."""
         planner, features = self.make_planner(num_nodes=NUM_NODES, capacity=capacity), _features()
         traces = make_traces(6, seed=3)
         with SlotCache(capacity, dim=_DIM) as slots:
             _fill(slots, planner)
             for window, beyond in ((traces[0], traces[1]), (traces[2], traces[3])):
                 _execute(slots, planner.plan(Trace(window), Trace(beyond)), window[:executed], features)
-                # The planner is ahead of the slots by more than a superbatch, as it is when an epoch is broken off.
+                # The planner is ahead of the slots by more than a superbatch, as after a broken-off epoch.
                 planner.plan(Trace(beyond))  # planned ahead, and never begun
                 planner.restart(slots.resident)
             for window in traces[4:]:

@@ -1,6 +1,6 @@
 """A web server on loopback that serves a folder as an object store does: ranges, ETags, uploads, and faults on demand.
 
-`RangeServer` runs in threads of this process, `range_server_process` in a process of its own, for measurements::
+`RangeServer` runs in threads of this process, `range_server_process` in a separate process, for measurements::
 
     python -m gloader.testing.range_server FOLDER --port 8000 --latency 0.05 --bytes-per-s 1GB
 """
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 COUNTS_PATH: Final = "/-/counts"  # answers with the figures so far, as JSON
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
-_PIECE_BYTES = 1 << 20  # of an upload, or of what is served changed
+_PIECE_BYTES = 1 << 20  # of an upload, or of changed data
 
 
 class RangeHandler(BaseHTTPRequestHandler):
@@ -53,13 +53,13 @@ class RangeHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     wbufsize = 1 << 14  # headers leave in one piece
-    server: Listener
+    server: ConnectionListener
 
     def log_message(self, *_: object) -> None:
         """Write nothing to stderr."""
 
     def do_GET(self) -> None:
-        """Answer with a file, or the range of it that is asked for."""
+        """Answer with a file, or the requested range of it."""
         if self.path == COUNTS_PATH:
             self._answer(HTTPStatus.OK, json.dumps(asdict(self.server.served.counts)).encode())
             return
@@ -177,7 +177,7 @@ class RangeHandler(BaseHTTPRequestHandler):
             self._hang_up("cut")
 
     def _send_bytes(self, fd: int, name: str, start: int, length: int) -> int:
-        """Return how many of the bytes were sent: all, or an OSError is on its way."""
+        """Return the number of sent bytes: all, or an OSError is raised."""
         folder = self.server.served
         flips = {flip.offset: flip.mask for flip in folder.flips if flip.name == name}
         sent = 0
@@ -226,8 +226,8 @@ class RangeHandler(BaseHTTPRequestHandler):
             self.connection.shutdown(socket.SHUT_RDWR)
 
 
-class Listener(ThreadingHTTPServer):
-    """Takes connections; each has a thread, which is waited for at the end."""
+class ConnectionListener(ThreadingHTTPServer):
+    """Accepts connections; each has a thread, which is joined at the end."""
 
     request_queue_size = 512
     daemon_threads = False  # joined by server_close
@@ -239,7 +239,7 @@ class Listener(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), RangeHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Note a new connection, and begin its thread."""
+        """Note a new connection, and start its thread."""
         with self._connections_lock:
             self._connections.add(request)
         super().process_request(request, client_address)
@@ -258,17 +258,17 @@ class Listener(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Stay silent about clients that left; anything else is a mistake of this server."""
+        """Ignore errors of clients that left; report all others, which are bugs of this server."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
 
 def _bounds(asked: re.Match[str] | None, size: int) -> tuple[int, int]:
-    """Return first byte and the byte past the last of what ``asked`` means in a file of ``size`` bytes. Pure."""
+    """Return the first byte and the end of the range ``asked`` in a file of ``size`` bytes. Pure."""
     if asked is None:
         return 0, size
     first, last = asked[1], asked[2]
-    if not first:  # the last so many bytes
+    if not first:  # the last bytes
         return max(0, size - int(last or 0)), size
     return int(first), min(size, int(last) + 1) if last else size
 
@@ -299,12 +299,12 @@ def _etag_of(status: os.stat_result) -> str:
 class RangeServer:
     """Serves a folder at `url`. Thread-safe. Owns its threads until `close`; a context manager.
 
-    An ETag is made of a file's inode, size and time, so that a file that another takes the place of has another.
+    An ETag is made of a file's inode, size and time, so that a replaced file has another one.
 
     Parameters
     ----------
     folder, latency_s, bytes_per_s, faults, flips : as of `ServedFolder`
-    port : 0: any that is free
+    port : 0 means any free port
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class RangeServer:
         self.served = ServedFolder(
             folder, latency_s=latency_s, bytes_per_s=bytes_per_s, faults=faults, flips=flips
         )
-        self._listener = Listener(self.served, port)
+        self._listener = ConnectionListener(self.served, port)
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": 0.05}, name="range-server"
         )
@@ -328,12 +328,12 @@ class RangeServer:
 
     @property
     def url(self) -> str:
-        """Where the folder is, without a slash at the end."""
+        """The folder's URL, without a slash at the end."""
         return f"http://127.0.0.1:{self._listener.server_address[1]}"
 
     @property
     def counts(self) -> ServedCounts:
-        """What was asked for so far."""
+        """The requests so far."""
         return self.served.counts
 
     def close(self) -> None:
@@ -353,13 +353,13 @@ class RangeServer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerProcess:
-    """A range server in a process of its own."""
+    """A range server in a separate process."""
 
     url: str
 
     @property
     def counts(self) -> ServedCounts:
-        """What was asked for so far."""
+        """The requests so far."""
         with urllib.request.urlopen(self.url + COUNTS_PATH, timeout=10) as answer:  # noqa: S310 - ours
             return ServedCounts(**json.load(answer))
 
@@ -368,7 +368,7 @@ class ServerProcess:
 def range_server_process(
     folder: Path, *, latency_s: float = 0.0, bytes_per_s: int | None = None, faults: Faults = NO_FAULTS
 ) -> Iterator[ServerProcess]:
-    """Serve ``folder`` from another process inside the block: its threads take no time of this one's interpreter."""
+    """Serve ``folder`` from another process inside the block: its threads take no time of this interpreter."""
     words = [sys.executable, "-m", __spec__.name, str(folder), "--latency", str(latency_s)]
     words += ["--fault-rate", str(faults.rate), "--seed", str(faults.seed), "--stall", str(faults.stall_s)]
     words += ["--kinds", ",".join(faults.kinds)]

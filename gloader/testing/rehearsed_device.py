@@ -1,10 +1,10 @@
-"""A device of software whose streams run as late as CUDA allows, so that a missing wait gives wrong values.
+"""A software device whose streams run as late as CUDA allows, so that a missing wait gives wrong values.
 
-Nothing sleeps and nothing is left to chance. A copy, an upload or a gather runs when a host thread waits for a mark
-behind it, and not before; so a host buffer that is written again too early has been written again by then, and a
-stream that computes without waiting finds no rows yet. Released memory is overwritten as early as CUDA would be
+It never sleeps, and has no randomness. A copy, an upload or a gather runs when a host thread waits for a later mark,
+and not before. So a host buffer that is written again too early has its new content by then, and a stream that
+computes without waiting finds no rows yet. Released memory is overwritten as early as CUDA would be
 allowed to: device memory in the order of the stream that it was made on, unless another stream was recorded; host
-memory at once. `OverwritingRing` overwrites host buffers that were given back.
+memory at once. `OverwritingRing` overwrites returned host buffers.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from gloader.device.row_table import RowParts
 
 
-# Of every dtype that a batch has something that cannot be right: NaN in all floats but float64, huge as an id.
+# An impossible value of every dtype in a batch: NaN in all floats but float64, huge as an id.
 _POISON: Final = np.uint16(0x7FC0)
 
 
 def poison(memory: NDArray[Any]) -> None:
-    """Overwrite ``memory``, contiguous, with what no batch holds."""
+    """Overwrite ``memory``, contiguous, with values that no batch has."""
     flat = memory.reshape(-1).view(np.uint8)
     even = len(flat) // 2 * 2
     flat[:even].view(np.uint16)[:] = _POISON
@@ -54,22 +54,22 @@ class Reachable(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Work:
-    """Something that a stream will do."""
+class StreamWork:
+    """A pending operation of a stream."""
 
     run: Callable[[], None]
     touches: frozenset[int] = frozenset()  # addresses of the blocks that it reads or writes
     seconds: float = 0.0
-    since_s: float = 0.0  # when the host gave it to the stream
+    since_s: float = 0.0  # the time at which the host gave it to the stream
     is_wait: bool = False
-    is_early: bool = False  # takes no time, and comes as soon as what is before it is done
+    is_early: bool = False  # takes no time, and runs as soon as earlier work is done
 
 
 class Stream:
-    """Work in order, done when it must be."""
+    """Work in order, run only when it is needed."""
 
     def __init__(self) -> None:
-        self.work: deque[Work] = deque()
+        self.work: deque[StreamWork] = deque()
         self.now_s = 0.0
 
     def run_until(self, mark: Reachable) -> None:
@@ -78,17 +78,17 @@ class Stream:
             self._run_next()
 
     def run_all(self) -> None:
-        """Do all work."""
+        """Run all work."""
         while self.work:
             self._run_next()
 
-    def overwrite(self, block: Block) -> None:
-        """Let the next user of the memory write to it, behind the last work here that touches it."""
+    def overwrite(self, block: MemoryBlock) -> None:
+        """Let the next user of the memory write to it, after the last work here that touches it."""
         last = 0
         for place, work in enumerate(self.work, start=1):
             if work.is_wait or block.address in work.touches:
                 last = place
-        self.work.insert(last, Work(partial(poison, block.memory), is_early=True))
+        self.work.insert(last, StreamWork(partial(poison, block.memory), is_early=True))
         self.run_early()
 
     def _run_next(self) -> None:
@@ -98,25 +98,25 @@ class Stream:
         self.run_early()
 
     def run_early(self) -> None:
-        """Do what takes no time and has nothing before it."""
+        """Run work that takes no time and has no earlier work."""
         while self.work and self.work[0].is_early:
             self.work.popleft().run()
 
 
 @dataclass(slots=True, eq=False)
-class Block:
+class MemoryBlock:
     """Memory of the device, or host memory that it reads. Work refers to the memory; users hold a lease of it."""
 
     memory: NDArray[np.uint8]
     num_bytes: int
-    stream: Stream | None = None  # that it was made on; None: the host's own work
+    stream: Stream | None = None  # where it was made; None for the host's own work
     is_host: bool = False
-    is_open: bool = True  # whether the device may read it; false once it was unpinned
+    is_open: bool = True  # false after it was unpinned, when the device may not read it
     streams: set[Stream] = field(default_factory=set)  # others that use it
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """Its first byte."""
         return int(self.memory.ctypes.data)
 
     def holds(self, address: int) -> bool:
@@ -128,7 +128,7 @@ T = TypeVar("T")
 
 
 class RehearsedMark:
-    """A place in a stream's work; it is reached when somebody waited for it, or for something behind it."""
+    """A place in a stream's work; it is reached after a wait for it, or for a later mark."""
 
     def __init__(self, device: RehearsedDevice, stream: Stream | None) -> None:
         self._device = device
@@ -137,11 +137,11 @@ class RehearsedMark:
         self.at_s = 0.0
 
     def is_reached(self) -> bool:
-        """Return whether somebody made the device get there."""
+        """Return whether a wait made the device reach it."""
         return self.reached
 
     def wait(self) -> None:
-        """Make the device get there."""
+        """Make the device reach it."""
         self._device.reach(self)
 
     def precede(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -155,18 +155,18 @@ class RehearsedMark:
         return self.at_s - other.at_s
 
     def come(self, stream: Stream) -> None:
-        """Be reached."""
+        """Mark it as reached."""
         self.reached = True
         self.at_s = stream.now_s
 
     @property
     def stream(self) -> Stream | None:
-        """Where the mark is; None: in the host's own work."""
+        """The stream of the mark; None for the host's own work."""
         return self._stream
 
 
 class RehearsedPin:
-    """Host memory that the device reads in place; what it reads later than `close` is overwritten."""
+    """Host memory that the device reads in place; later reads than `close` find it overwritten."""
 
     def __init__(self, device: RehearsedDevice, array: NDArray[Any]) -> None:
         self._device = device
@@ -183,16 +183,16 @@ class RehearsedPin:
 
 
 class RehearsedDevice:
-    """A device that is late wherever CUDA may be. Thread-safe.
+    """A device that is late whenever CUDA may be. Thread-safe.
 
-    A loop that computes with torch waits by itself, as one that prints its loss at every step does. One that only
-    launches does so within `computing`, with `launch`.
+    A loop that computes with torch waits by itself, like one that prints its loss at every step. A loop that only
+    launches work uses `computing`, with `launch`.
 
     Parameters
     ----------
-    reads_in_place : pin features in memory, and gather from there
+    reads_in_place : whether to pin features in memory, and gather from there
     num_bytes : of device memory
-    send_s : seconds that every copy, upload and gather takes, by the device's clock
+    send_s : seconds of every copy, upload and gather, by the device's clock
     """
 
     def __init__(
@@ -205,15 +205,15 @@ class RehearsedDevice:
         self._sending = Stream()
         self._computing = Stream()
         self._here = threading.local()
-        self._blocks: dict[int, Block] = {}
-        # What was given back, noted by a callback in C, which may run in any thread at any point.
-        self._gone: queue.SimpleQueue[Block] = queue.SimpleQueue()
+        self._blocks: dict[int, MemoryBlock] = {}
+        # Returned memory, noted by a callback in C, which may run in any thread at any point.
+        self._gone: queue.SimpleQueue[MemoryBlock] = queue.SimpleQueue()
         self._leases: dict[int, weakref.ref[NDArray[np.uint8]]] = {}
-        self._held: list[Block] = []
+        self._held: list[MemoryBlock] = []
         self._error: BaseException | None = None
         self.most_blocks = 0  # held at once
         self.most_bytes = 0
-        self.faults: list[str] = []  # what CUDA calls an illegal access
+        self.faults: list[str] = []  # illegal accesses, in CUDA's terms
 
     @property
     def place(self) -> torch.device:
@@ -244,13 +244,13 @@ class RehearsedDevice:
         return self._allocate(num_bytes, None, is_host=True)[:num_bytes]
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Return memory of the stream that this thread gives work to."""
+        """Return memory of this thread's present stream."""
         num_bytes = math.prod(shape) * dtype.itemsize
         lease = self._allocate(num_bytes, self._current())
         return torch.from_numpy(lease)[:num_bytes].view(dtype).view(shape)
 
     def free_bytes(self) -> int:
-        """Return what nobody holds."""
+        """Return the bytes of free memory."""
         self.finish()
         return self._num_bytes - self._bytes_held()
 
@@ -264,19 +264,19 @@ class RehearsedDevice:
 
     @contextmanager
     def sending(self) -> Iterator[None]:
-        """Give this thread's work to the stream that sends."""
+        """Give this thread's work to the sending stream."""
         with self._giving_to(self._sending):
             yield
 
     @contextmanager
     def sampling(self) -> Iterator[None]:
-        """Give this thread's kernels to nobody: they run at once, by the interpreter, which is not late."""
+        """Run this thread's kernels at once, in the interpreter, which is not late."""
         with self._giving_to(None):
             yield
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """Give what this thread launches to a stream that is late too."""
+        """Give this thread's launched work to a stream that is also late."""
         with self._giving_to(self._computing):
             yield
 
@@ -299,17 +299,17 @@ class RehearsedDevice:
         """Gather later."""
         host = parts.host
         if host is not None and self._block_of(host.rows) is None:
-            # Pageable: what the kernel's twin does, a copy that is over when it returns.
+            # Pageable: like the kernel's twin, a copy that is complete on return.
             rows = self.empty(tuple(host.rows.shape), host.rows.dtype)
             parts = replace(parts, host=replace(host, rows=rows.copy_(host.rows)))
         self._give(lambda nodes, there, x: gather_rows(nodes, there, out=x), (ids, parts, out), self._send_s)
 
     def mark(self) -> RehearsedMark:
-        """Return a mark behind what was sent so far."""
+        """Return a mark after everything sent so far."""
         return self._mark_on(self._sending)
 
     def mark_computing(self) -> RehearsedMark:
-        """Return a mark behind what this thread launched so far; it is reached where the host computes."""
+        """Return a mark after this thread's launched work so far; it is reached if the host computes."""
         return self._mark_on(self._current())
 
     def pin(self, array: NDArray[Any]) -> RehearsedPin | None:
@@ -317,10 +317,10 @@ class RehearsedDevice:
         return self.pin_memory(array) if self._reads_in_place else None
 
     def pin_memory(self, array: NDArray[Any]) -> RehearsedPin:
-        """Pin ``array``: what reads it does so later."""
+        """Pin ``array``: its reads happen later."""
         memory = array.reshape(-1).view(np.uint8)
         with self._settled():
-            self._blocks[array.ctypes.data] = Block(memory, array.nbytes, is_host=True)
+            self._blocks[array.ctypes.data] = MemoryBlock(memory, array.nbytes, is_host=True)
         return RehearsedPin(self, array)
 
     def unpin(self, array: NDArray[Any]) -> None:
@@ -330,24 +330,24 @@ class RehearsedDevice:
                 block.is_open = False
 
     def launch(self, work: Callable[..., object], *arguments: object, seconds: float = 0.0) -> None:
-        """Do ``work`` on the stream of this thread: later within `computing`, else at once.
+        """Run ``work`` on the stream of this thread: later within `computing`, otherwise at once.
 
         Parameters
         ----------
         work : gets the arguments as they are when it runs; should hold no tensor of the device itself
-        arguments : tensors, and dataclasses and tuples of them, are read where they lie: nothing keeps their memory
-        seconds : that it takes by the device's clock
+        arguments : tensors, and dataclasses and tuples of them, are read in place: no reference keeps their memory
+        seconds : its duration by the device's clock
         """
         self._give(work, arguments, seconds)
 
     def finish(self) -> None:
-        """Do everything that was given to the device, as `torch.cuda.synchronize` does."""
+        """Run everything that was given to the device, like `torch.cuda.synchronize`."""
         with self._running():
             self._sending.run_all()
             self._computing.run_all()
 
     def reach(self, mark: RehearsedMark) -> None:
-        """Do what is before ``mark``."""
+        """Run everything before ``mark``."""
         with self._running():
             if mark.stream is not None:
                 mark.stream.run_until(mark)
@@ -357,9 +357,7 @@ class RehearsedDevice:
         """Make this thread's stream wait for ``mark``, and protect ``tensors``; see `RehearsedMark`."""
         stream = self._current()
         if stream is None:
-            self.reach(
-                mark
-            )  # the host computes: it waits, and is done with all it began when it drops a tensor
+            self.reach(mark)  # the host computes: it waits, and is done with its work when it drops a tensor
             return
 
         def wait() -> None:
@@ -368,7 +366,7 @@ class RehearsedDevice:
             stream.now_s = max(stream.now_s, mark.at_s)
 
         with self._settled():
-            stream.work.append(Work(wait, is_wait=True, since_s=self._now_s()))
+            stream.work.append(StreamWork(wait, is_wait=True, since_s=self._now_s()))
             for tensor in tensors:
                 if (block := self._block_of(tensor)) is not None:
                     block.streams.add(stream)
@@ -379,7 +377,7 @@ class RehearsedDevice:
             if stream is None:
                 mark.reached, mark.at_s = True, self._now_s()
             else:
-                stream.work.append(Work(partial(mark.come, stream), since_s=self._now_s()))
+                stream.work.append(StreamWork(partial(mark.come, stream), since_s=self._now_s()))
         return mark
 
     def _give(self, work: Callable[..., object], arguments: tuple[object, ...], seconds: float) -> None:
@@ -392,7 +390,7 @@ class RehearsedDevice:
                 self._here.now_s = self._now_s() + seconds
                 return
             stream.work.append(
-                Work(
+                StreamWork(
                     lambda: _drop(work(*(read() for read in found))),
                     touches=frozenset(touches),
                     seconds=seconds,
@@ -401,7 +399,7 @@ class RehearsedDevice:
             )
 
     def _where(self, value: Any, touches: set[int]) -> Callable[[], Any]:
-        """Return what gives ``value`` over the same memory when it is called, and holds no tensor meanwhile."""
+        """Return a function that returns ``value`` over the same memory, without a reference to a tensor meanwhile."""
         if isinstance(value, torch.Tensor):
             return self._where_tensor(value, touches)
         if isinstance(value, tuple):
@@ -416,7 +414,7 @@ class RehearsedDevice:
     def _where_field(self, value: Any, name: str, touches: set[int]) -> Callable[[], Any]:
         found = getattr(value, name)
         if isinstance(vars(type(value)).get(name), OnDemand):
-            # Brought by the thread that asks, in memory of its own stream: work that it launched has it to its end.
+            # Copied by the requesting thread, in memory of its own stream: its launched work has it to its end.
             return lambda: found
         return self._where(found, touches)
 
@@ -426,7 +424,7 @@ class RehearsedDevice:
             return lambda: torch.empty(shape, dtype=dtype)
         block = self._block_of(tensor)
         if block is None:
-            # A table: its memory is torch's, and must not be gone. What else a test brings along is the host's.
+            # A table: its memory is torch's, and must still exist. Other memory of a test belongs to the host.
             held = weakref.ref(tensor) if self._current() is self._sending else lambda: tensor
             return lambda: cast("torch.Tensor", held()) if held() is not None else self._fault(shape, dtype)
         touches.add(block.address)
@@ -441,7 +439,7 @@ class RehearsedDevice:
         poison(memory)
         return torch.from_numpy(memory).view(dtype).view(shape)
 
-    def _block_of(self, tensor: torch.Tensor) -> Block | None:
+    def _block_of(self, tensor: torch.Tensor) -> MemoryBlock | None:
         address = tensor.data_ptr()
         with self._lock:
             return next((block for block in self._blocks.values() if block.holds(address)), None)
@@ -449,7 +447,7 @@ class RehearsedDevice:
     def _allocate(self, num_bytes: int, stream: Stream | None, *, is_host: bool = False) -> NDArray[np.uint8]:
         memory = np.empty(-(-max(num_bytes, 1) // 16) * 16, dtype=np.uint8)
         poison(memory)
-        block = Block(memory, num_bytes, stream, is_host)
+        block = MemoryBlock(memory, num_bytes, stream, is_host)
         # Through a memoryview: every view then holds the lease, and not the memory behind it. See `BufferRing`.
         lease = np.frombuffer(memory.data, dtype=np.uint8, count=max(num_bytes, 1))
         with self._settled():
@@ -477,7 +475,7 @@ class RehearsedDevice:
             except BaseException as error:
                 self._error = error
                 raise
-            self._take_back()  # what was given back meanwhile
+            self._take_back()  # memory returned meanwhile
 
     @contextmanager
     def _settled(self) -> Iterator[None]:
@@ -498,16 +496,16 @@ class RehearsedDevice:
             others = block.streams - {block.stream}
             if not others:
                 self._reuse(block)
-            for stream in others:  # the event that the allocator records as the memory is given back
-                stream.work.append(Work(partial(self._pass, block, stream), is_early=True))
+            for stream in others:  # the event that the allocator records when the memory is returned
+                stream.work.append(StreamWork(partial(self._pass, block, stream), is_early=True))
                 stream.run_early()
 
-    def _pass(self, block: Block, stream: Stream) -> None:
+    def _pass(self, block: MemoryBlock, stream: Stream) -> None:
         block.streams.discard(stream)
         if not block.streams - {block.stream}:
             self._reuse(block)
 
-    def _reuse(self, block: Block) -> None:
+    def _reuse(self, block: MemoryBlock) -> None:
         self._held.remove(block)
         if block.stream is None:
             poison(block.memory)
@@ -531,20 +529,20 @@ class RehearsedDevice:
 
 
 def _drop(_result: object) -> None:
-    """Return nothing, so that a stream keeps nothing of what its work returned."""
+    """Return None, so that a stream keeps no result of its work."""
 
 
 class OverwritingRing(BufferRing):
-    """A ring that overwrites a buffer at once when it comes back, as the next batch would a moment later."""
+    """A ring that overwrites a returned buffer at once, as the next batch would a moment later."""
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
         """Return a buffer; as `BufferRing.acquire`."""
         found = super().acquire(rows)
-        if not found:  # of no tables: there is no buffer
+        if not found:  # without tables: there is no buffer
             return found
         lease = cast("NDArray[np.uint8]", found[0].base)
         memory = cast("memoryview", lease.base)
-        # Called before the reference that gives the buffer back: the newer of two comes first.
+        # Called before the reference that returns the buffer: the newer of two is called first.
         address = int(lease.ctypes.data)
         self._watched[address] = weakref.ref(lease, partial(_overwrite, memory))
         return found

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 _HOST_POLL_S: Final = 0.01
-_THERE: Final = f"{HERE} 1 1"  # has come to its first collective
+_THERE: Final = f"{HERE} 1 1"  # has reached its first collective
 
 
 class ThreadHosts:
-    """W hosts, each a `Transport` for a thread of its own. Owns nothing but memory.
+    """W hosts, each a `Transport` for its own thread. Owns nothing but memory.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class ThreadHosts:
         self.timeout_s = timeout_s
         self.changed = threading.Condition()
         self.notes: list[str | None] = [_THERE] * num_hosts
-        self.parted: set[int] = set()  # hosts whose connections have ended
+        self.parted: set[int] = set()  # hosts with ended connections
         self.mail: dict[tuple[int, int, int], NDArray[np.uint8]] = {}  # by collective, sender and receiver
         self.hosts = tuple(ThreadHost(self, host) for host in range(num_hosts))
 
@@ -49,7 +49,7 @@ class ThreadHost:
     Parameters
     ----------
     world : all hosts
-    index : which of them this is
+    index : number of this host
     """
 
     def __init__(self, world: ThreadHosts, index: int) -> None:
@@ -67,7 +67,7 @@ class ThreadHost:
                 world.notes[self.index] = text
             if not text.startswith(END):
                 for host, note in enumerate(world.notes):
-                    # Those that are gone hear no alarm.
+                    # Lost hosts receive no alarm.
                     if host not in world.parted:
                         world.notes[host] = LOST if is_here(note) else note
                         world.parted.add(host)
@@ -104,7 +104,7 @@ class ThreadHost:
         out[:] = np.concatenate(parts)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Tell the others that this host ends, and part from them, as `Transport.close`. Idempotent."""
+        """Announce this host's end to the others, and leave them, as `Transport.close`. Idempotent."""
         with self._world.changed:
             if self._is_closed:
                 return
@@ -113,7 +113,7 @@ class ThreadHost:
         self.vanish()
 
     def vanish(self) -> None:
-        """End the connections without a word, as a process does that is killed."""
+        """End the connections silently, like a killed process."""
         with self._world.changed:
             self._world.parted.add(self.index)
             self._world.changed.notify_all()
@@ -148,9 +148,9 @@ _POLL_S: Final = 0.05
 
 
 class ThrottledTransport:
-    """Another `Transport`, no faster than a network of these rates. Owns it as whoever made it does.
+    """Another `Transport`, slowed to a network of these rates. Owns it as its maker does.
 
-    A collective takes ``latency_s``, and the bytes that this host sends to others, or receives from them, whichever are
+    A collective takes ``latency_s``, and the time of the bytes that this host sends or receives, whichever are
     more: a network card does both at once.
 
     Parameters
@@ -167,12 +167,12 @@ class ThrottledTransport:
 
     @property
     def index(self) -> int:
-        """Which of the hosts this is."""
+        """Number of this host."""
         return self._inner.index
 
     @property
     def names(self) -> Sequence[str]:
-        """What errors call each host."""
+        """Names of the hosts in errors."""
         return self._inner.names
 
     def all_to_all(
@@ -185,7 +185,7 @@ class ThrottledTransport:
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        """As `Transport.all_to_all`, and then wait for as long as the network would have taken."""
+        """As `Transport.all_to_all`, then wait for the network's time."""
         began = time.monotonic()
         self._inner.all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
         moved = max(sum(part) - part[self.index] for part in (out_sizes, sizes))
@@ -202,12 +202,12 @@ class ThrottledTransport:
 
 
 class EndingTransport:
-    """Another `Transport`, whose process gets a signal in a given collective: SIGKILL and SIGSTOP end it and halt it.
+    """Another `Transport`, whose process gets a signal in a given collective: SIGKILL ends it, and SIGSTOP halts it.
 
     Parameters
     ----------
     inner : moves the bytes
-    collective : in which the signal comes, from 0, before anything is sent
+    collective : number of the collective, from 0; the signal comes before anything is sent
     signal_number : the signal
     """
 
@@ -218,12 +218,12 @@ class EndingTransport:
 
     @property
     def index(self) -> int:
-        """Which of the hosts this is."""
+        """Number of this host."""
         return self._inner.index
 
     @property
     def names(self) -> Sequence[str]:
-        """What errors call each host."""
+        """Names of the hosts in errors."""
         return self._inner.names
 
     def all_to_all(
@@ -236,7 +236,7 @@ class EndingTransport:
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        """As `Transport.all_to_all`, unless this is the one."""
+        """As `Transport.all_to_all`, unless this is the chosen collective."""
         if self._left == 0:
             os.kill(os.getpid(), self._signal)
         self._left -= 1

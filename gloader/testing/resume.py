@@ -1,4 +1,4 @@
-"""A harness for resuming: the state is saved before every step, and every one of them is restored."""
+"""A harness for resuming: the state is saved before every step, and every saved state is restored."""
 
 # ruff: noqa: S101 - a check that is shipped, for tests elsewhere to call
 
@@ -24,10 +24,10 @@ _RETURN_BATCHES = 5  # enough to leave a superbatch, or an epoch, behind
 
 
 class Resumable(Protocol[T_co]):
-    """What can be resumed: a `gloader.Loader`, an adapter's, or a stand-in. An iteration is an epoch."""
+    """A resumable object: a `gloader.Loader`, an adapter's, or a stand-in. An iteration is an epoch."""
 
     def __iter__(self) -> Iterator[T_co]:
-        """Start the next epoch, or go on in the one that `load_state_dict` points into."""
+        """Start the next epoch, or continue the one at the position of `load_state_dict`."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class Resumable(Protocol[T_co]):
 
 
 def batch_digest(batch: Delivered) -> str:
-    """Return a digest of every bit of a batch on the CPU, of one node type or of several, or of links. Pure."""
+    """Return a digest of every bit of a batch on the CPU, of one or several node types, or of links. Pure."""
     if isinstance(batch, LinkBatch):
         of_links = (batch.pairs.tolist(), batch.labels.tolist(), batch.edge_ids.tolist(), batch.num_positives)
         return hashlib.sha256(f"{batch_digest(batch.batch)} {of_links}".encode()).hexdigest()
@@ -89,23 +89,23 @@ def check_resume(
 ) -> list[str]:
     """Save the state before every step, restore each in a fresh loader, and compare the rest bit for bit.
 
-    The states go through JSON, as they do in a checkpoint.
+    The states go through JSON, as in a checkpoint.
 
     Parameters
     ----------
-    open_loader : opens a loader at its beginning, always the same one; it is asked for ``2 * epochs`` epochs
-    epochs : whose steps the states are saved before, and as many are read after each; two show the border between them
+    open_loader : opens a loader at its beginning, always the same one, with ``2 * epochs`` epochs
+    epochs : states are saved before the steps of these epochs, and as many are read after each; two cover a border
     digest : different for different batches; `batch_digest` for those of a loader of gloader
-    returns_to : steps that one loader is sent to, forth and back, whose caches hold what other steps left there
+    returns_to : steps to which one loader is sent back and forth, with caches filled by other steps
 
     Returns
     -------
-    The digests of all ``2 * epochs`` epochs, for the caller to compare with what it expects.
+    The digests of all ``2 * epochs`` epochs, for a comparison by the caller.
 
     Raises
     ------
     AssertionError
-        A resumed loader gives other batches, or too few.
+        A resumed loader yields other batches, or too few.
     TypeError
         A state is not JSON.
     """
@@ -118,7 +118,7 @@ def check_resume(
         num_steps = len(stream)
         # A resumed loader reads past the last state: it begins an epoch in the middle, and ends another in full.
         stream += [digest(batch) for _ in range(epochs) for batch in loader]
-        # After the stream was read to its end, so that every cache is as full as it gets.
+        # After the stream was read to its end, so that every cache is as full as possible.
         for step in returns_to:
             loader.load_state_dict(states[step])
             batches = iter(loader)
@@ -138,7 +138,7 @@ def check_resume(
 
 
 def _copy(state: dict[str, Any]) -> dict[str, Any]:
-    """Return ``state`` as it comes back from a file; later changes of the loader's own do not reach it."""
+    """Return ``state`` after a way through a file, independent of the loader's later changes."""
     copied: dict[str, Any] = json.loads(json.dumps(state))
     return copied
 

@@ -1,6 +1,6 @@
-"""Conformance suite of samplers, and the rules for edges that a sampler leaves out.
+"""The conformance suite of samplers, and the checks of excluded edges.
 
-A test class inherits the suite and makes the sampler that is tested.
+A test class inherits the suite and makes the tested sampler.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def edges_to_exclude(graph: CscGraph, nodes: IdArray, number: int = 0) -> IdArra
 
     Parameters
     ----------
-    graph : whose edges they are
-    nodes : of a batch; in-edges of others are excluded as well, as a later hop may find them
-    number : others, other edges
+    graph : the graph
+    nodes : of a batch; in-edges of other nodes are excluded as well, as a later hop may find them
+    number : another number gives other edges
     """
     random = np.random.default_rng(number)
     chance = np.full(graph.num_nodes, 0.02)
@@ -70,9 +70,9 @@ def require_left_out(blocks: Iterable[Block], excluded: IdArray) -> None:
 
 
 def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, excluded: IdArray) -> None:
-    """Check what the hop next to the seeds took, beside what it takes where nothing is excluded. Pure.
+    """Check the hop next to the seeds against the same hop without exclusion. Pure.
 
-    A node without excluded edges takes the same; others as many, as far as there are edges left.
+    A node without excluded edges takes the same; others take as many, if enough edges are left.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def require_full(graph: CscGraph, nodes: IdArray, found: Block, plain: Block, ex
 NUM_NODES = 600
 _NUM_BATCHES = 12
 _BATCH_SIZE = 50
-_SWITCH_S = 1e-5  # threads change places often enough to meet inside a call
+_SWITCH_S = 1e-5  # threads switch often enough to meet inside a call
 
 
 def make_graph(*, num_nodes: int = NUM_NODES, max_degree: int = 80, seed: int = 0) -> CscGraph:
@@ -145,9 +145,9 @@ def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: 
     ----------
     found, expected : the fields as bytes, by name
     batch_id : of both
-    reason : for the message: what is wrong with a sampler for which they differ
+    reason : for the message: the defect of a sampler for which they differ
     """
-    # The names alone: pytest would print the bytes of both.
+    # Only the names: pytest would print the bytes of both.
     differing = [name for name in expected | found if found.get(name) != expected.get(name)]
     assert not differing, f"{reason}: {batch_id} differs in {', '.join(differing)}"
 
@@ -155,14 +155,14 @@ def require_same(found: dict[str, bytes], expected: dict[str, bytes], batch_id: 
 def draw_hops(
     rule: HopRule, graph: CscGraph, batch_id: BatchId, seeds: AnySeeds, *, width: int = 64
 ) -> list[NDArray[Any]]:
-    """Return the drawn array of each hop of a batch, as passes over the edges would bring them. Pure.
+    """Return the drawn array of each hop of a batch, as passes over the edges would deliver them. Pure.
 
     Parameters
     ----------
     rule : of the sampler
-    graph : whose edges it picks
+    graph : the sampled graph
     batch_id, seeds : of the batch
-    width : columns that positions are listed in
+    width : columns of listed positions
     """
     frontier = rule.begin(batch_id, seeds)
     drawn: list[NDArray[Any]] = []
@@ -195,7 +195,7 @@ def list_positions(rule: PickRule, frontier: Frontier, *, width: int = 64) -> Id
 
 
 def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]:
-    """Return what ``frontier`` takes of all edges, which go by in small pieces."""
+    """Return the choice of ``frontier`` from all edges, which it sees in small pieces."""
     words: list[NDArray[Any]] = []
     draws = ListDraws(rule, [frontier], capacity=64)
     weights = np.zeros(0) if graph.edge_weight is None else graph.edge_weight
@@ -207,7 +207,7 @@ def _choose(rule: ListRule, graph: CscGraph, frontier: Frontier) -> NDArray[Any]
 
 
 class _CopiedValues:
-    """`EdgeValues` of a graph on the SSD: whoever asks gets copies of what was asked for, in a place of their own."""
+    """`EdgeValues` of a graph on the SSD: each request gets its own copy of the values."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -240,7 +240,7 @@ class _CopiedValues:
 
 
 class GraphOnDisk:
-    """A `Topology` that has no arrays of edges, as one that is read page by page."""
+    """A `Topology` without edge arrays, as one that is read page by page."""
 
     def __init__(self, graph: CscGraph) -> None:
         self.num_nodes, self.num_edges, self.num_sources = graph.num_nodes, graph.num_edges, graph.num_sources
@@ -253,18 +253,18 @@ class GraphOnDisk:
 
 
 class SamplerSuite:
-    """Checks of every `Sampler`. A test class inherits them and gives `make_sampler`."""
+    """Checks of every `Sampler`. A test class inherits them and provides `make_sampler`."""
 
     is_random = True  # False for a sampler that takes all neighbours
-    takes_batch_seeds = False  # True for one that takes `BatchSeeds` as well, as loaders of links give them
+    takes_batch_seeds = False  # True for one that also takes `BatchSeeds`, which link loaders pass
 
     def make_sampler(self, graph: Topology, *, seed: int) -> Sampler:
-        """Return a sampler of ``graph``, of any number of hops; it must leave out some of 80 neighbours."""
+        """Return a sampler of ``graph``, with any number of hops; it must leave out some of 80 neighbours."""
         raise NotImplementedError
 
     @pytest.fixture
     def graph(self) -> CscGraph:
-        """Give the graph that most checks sample."""
+        """The graph that most checks sample."""
         return make_graph()
 
     @pytest.mark.parametrize("num_seeds", [0, 1, 7, NUM_NODES])
@@ -332,7 +332,7 @@ class SamplerSuite:
             assert not alike, f"the same draws for different (seed, epoch, index): {alike}"
 
     def test_a_graph_on_the_ssd_gives_the_same_batches(self, graph: CscGraph) -> None:
-        """A loader hands over any `Topology`, whose edges may not lie in memory."""
+        """A loader passes any `Topology`, whose edges may not lie in memory."""
         seeds = np.arange(60)
         held, on_disk = self.make_sampler(graph, seed=0), self.make_sampler(GraphOnDisk(graph), seed=0)
         for index in range(3):
@@ -343,11 +343,11 @@ class SamplerSuite:
             )
 
     def test_a_batch_is_made_of_what_passes_over_the_edges_brought(self, graph: CscGraph) -> None:
-        """A sampler that can be swept, see `SweptSampler`, remakes its batches from what its hops drew."""
+        """A sweepable sampler, see `SweptSampler`, remakes its batches from the draws of its hops."""
         sampler: Any = self.make_sampler(graph, seed=3)
         try:
             rule = sampler.rule
-        except (AttributeError, ConfigError):  # it says that it cannot
+        except (AttributeError, ConfigError):  # sweeps are not supported
             return
         random = np.random.default_rng(0)
         for index, size in enumerate((0, 1, 60)):
@@ -371,7 +371,7 @@ class SamplerSuite:
         require_same(batch_bytes(sampler.sample(last, seeds)), fresh, last, "draws depend on calls before")
 
     def test_a_batch_is_not_the_samplers_scratch(self, graph: CscGraph) -> None:
-        """What a call returned stays as it is when the next one samples."""
+        """A returned batch stays unchanged when the next one is sampled."""
         sampler = self.make_sampler(graph, seed=0)
         first = sampler.sample(BatchId(epoch=0, index=0), np.arange(40))
         before = batch_bytes(first)
@@ -390,7 +390,7 @@ class SamplerSuite:
     def test_threads_and_order_do_not_matter(self, graph: CscGraph) -> None:
         """One sampler serves many threads, in any order, and gives each the batch it would give alone."""
         expected = self._sample(self.make_sampler(graph, seed=0), threads=1, order=range(_NUM_BATCHES))
-        # A thread usually keeps the interpreter for 5 ms, longer than a batch takes: nothing would ever meet.
+        # A thread usually keeps the interpreter for 5 ms, longer than a batch takes: no two calls would overlap.
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_SWITCH_S)
         try:
@@ -419,7 +419,7 @@ class SamplerSuite:
                 self.make_sampler(graph, seed=0).sample(BatchId(epoch=0, index=0), seeds)  # type: ignore[arg-type]
 
     def test_batch_seeds_without_exclusion_give_the_batch_of_their_nodes(self, graph: CscGraph) -> None:
-        """What is predicted of the seeds is passed on, and changes nothing."""
+        """The links of the seeds are passed on, and change nothing."""
         if not self.takes_batch_seeds:
             return
         sampler, nodes, batch_id = self.make_sampler(graph, seed=0), np.arange(60), BatchId(epoch=0, index=4)
@@ -444,7 +444,7 @@ class SamplerSuite:
 
         try:
             found = [one(index) for index in range(len(all_seeds))]
-        except ConfigError:  # it says that it cannot
+        except ConfigError:  # exclusion is not supported
             return
         for index, batch in enumerate(found):
             plain = sampler.sample(batch.id, all_seeds[index])
@@ -475,7 +475,7 @@ class SamplerSuite:
     def _sample(
         self, sampler: Sampler, *, threads: int, order: Iterable[int]
     ) -> dict[BatchId, dict[str, bytes]]:
-        """Return the content of every batch, whatever the ``order`` they are sampled in."""
+        """Return the content of every batch, sampled in the ``order``."""
         seeds: IdArray = np.random.default_rng(7).permutation(NUM_NODES)
 
         def one(index: int) -> tuple[BatchId, dict[str, bytes]]:

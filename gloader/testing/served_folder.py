@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 FaultKind = Literal["500", "503", "cut", "stall"]
 FAULT_KINDS: Final[tuple[FaultKind, ...]] = ("500", "503", "cut", "stall")
-_BURST_S = 0.01  # of the cap: what a thread that woke late makes up for
+_BURST_S = 0.01  # of the cap: the backlog that a late thread may catch up on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """Answers that go wrong; which ones depends on the seed and on what is asked, not on when."""
+    """Faulty answers, chosen by the seed and the request, independent of time."""
 
     rate: float = 0.0  # share of the requests that fail
-    kinds: tuple[FaultKind, ...] = FAULT_KINDS  # a failing one is of either with equal probability
+    kinds: tuple[FaultKind, ...] = FAULT_KINDS  # a failing request has each of them with equal probability
     methods: tuple[str, ...] = ("GET",)
     seed: int = 0
-    stall_s: float = 60.0  # no answer for as long, then the connection ends
+    stall_s: float = 60.0  # no answer for this time, then the connection ends
 
     def of(self, method: str, name: str, start: int, attempt: int) -> FaultKind | None:
-        """Return what happens to a request, None: nothing. Pure.
+        """Return the fault of a request, or None. Pure.
 
         Parameters
         ----------
-        method, name, start : what is asked for, from which byte on
-        attempt : how often it was asked for before
+        method, name, start : the request, from this byte on
+        attempt : number of equal requests before
         """
         if self.rate <= 0 or method not in self.methods:
             return None
@@ -49,19 +49,19 @@ NO_FAULTS: Final = Faults()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flip:
-    """A byte of an object that is served changed."""
+    """A byte of an object that is changed when it is served."""
 
     name: str
     offset: int  # of the object
     mask: int = 1  # bits that are changed
 
 
-class Pace:
+class RateCap:
     """A cap on bytes per second over all connections together. Thread-safe.
 
     Parameters
     ----------
-    bytes_per_s : None: no cap
+    bytes_per_s : None means no cap
     """
 
     def __init__(self, bytes_per_s: float | None) -> None:
@@ -71,7 +71,7 @@ class Pace:
 
     @property
     def piece_bytes(self) -> int:
-        """Bytes to send at once: all of them without a cap, else what the cap passes in 2 ms."""
+        """Bytes to send at once: all without a cap, else the cap's bytes in 2 ms."""
         return 1 << 30 if self._rate is None else int(min(max(0.002 * self._rate, 1 << 14), 1 << 20))
 
     def wait(self, num_bytes: int) -> None:
@@ -87,7 +87,7 @@ class Pace:
 
 
 def flipped(data: bytearray, start: int, flips: Mapping[int, int]) -> bytearray:
-    """Return ``data``, whose first byte is byte ``start`` of an object, with the bits of ``flips`` changed."""
+    """Return ``data``, which begins at byte ``start`` of an object, with the bits of ``flips`` changed."""
     for offset, mask in flips.items():
         if start <= offset < start + len(data):
             data[offset - start] ^= mask
@@ -100,15 +100,15 @@ class Served:
 
     method: str
     name: str  # path below the folder
-    start: int = 0  # first byte that was asked for
-    length: int = 0  # bytes of the answer's body that were sent, or of the request's that were received
-    status: int = 0  # 0: the connection ended without one
+    start: int = 0  # first requested byte
+    length: int = 0  # sent bytes of the answer's body, or received bytes of the request's
+    status: int = 0  # 0 if the connection ended without one
     fault: FaultKind | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedCounts:
-    """What a server was asked for so far."""
+    """The requests to a server so far."""
 
     requests: int
     gets: int
@@ -132,15 +132,15 @@ class ServedCounts:
 
 
 class ServedFolder:
-    """What is served, and how. Thread-safe; `latency_s`, `faults` and `flips` may be set while it is served.
+    """A served folder with its speed and faults. Thread-safe; `latency_s`, `faults` and `flips` may change meanwhile.
 
     Parameters
     ----------
-    folder : what is served; uploads are written there, whole or not at all
+    folder : the folder; uploads are written there, whole or not at all
     latency_s : before each answer
-    bytes_per_s : cap over all connections; None: none
-    faults : answers that go wrong
-    flips : bytes that are served changed
+    bytes_per_s : cap over all connections; None means no cap
+    faults : faulty answers
+    flips : bytes that are changed when they are served
     """
 
     def __init__(
@@ -156,7 +156,7 @@ class ServedFolder:
         self.latency_s = latency_s
         self.faults = faults
         self.flips = flips
-        self.pace = Pace(bytes_per_s)
+        self.pace = RateCap(bytes_per_s)
         self.is_closing = threading.Event()
         self._log: list[Served] = []
         self._replacements: dict[str, tuple[int, Path]] = {}
@@ -165,7 +165,7 @@ class ServedFolder:
 
     @property
     def counts(self) -> ServedCounts:
-        """What was asked for so far."""
+        """The requests so far."""
         return ServedCounts.of(self.log)
 
     @property
@@ -175,12 +175,12 @@ class ServedFolder:
             return [*self._log]
 
     def forget(self) -> None:
-        """Count from here on."""
+        """Reset the counts."""
         with self._lock:
             self._log.clear()
 
     def replace_after(self, name: str, *, gets: int, by: Path) -> None:
-        """Put the file ``by`` in the place of ``name`` when it has been asked for ``gets`` times from now on."""
+        """Replace ``name`` by the file ``by`` after ``gets`` further requests for it."""
         with self._lock:
             self._replacements[name] = (gets, by)
 
@@ -190,7 +190,7 @@ class ServedFolder:
             self._log.append(served)
 
     def begin(self, method: str, name: str, start: int) -> FaultKind | None:
-        """Return the fault that a request is to have; what is to be replaced before it is, is."""
+        """Return the fault of a request; due replacements happen before."""
         with self._lock:
             attempt = self._attempts[method, name, start]
             self._attempts[method, name, start] += 1
@@ -203,6 +203,6 @@ class ServedFolder:
         return self.faults.of(method, name, start, attempt)
 
     def path_of(self, target: str) -> Path | None:
-        """Return the file that a request's path names, None: it is outside of the folder."""
+        """Return the file of a request's path, or None outside of the folder."""
         path = (self.folder / unquote(urlsplit(target).path).lstrip("/")).resolve()
         return path if path.is_relative_to(self.folder) else None

@@ -1,6 +1,6 @@
 """Conformance suites of feature sources and miss sources, and feature arrays of any bit pattern for their tests.
 
-A test class inherits a suite and makes the source that is tested.
+A test class inherits a suite and makes the tested source.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDAr
     ----------
     num_rows : N
     dim : F
-    dtype : a numpy dtype's name, or "bfloat16", whose elements are stored as uint16
+    dtype : a numpy dtype's name, or "bfloat16", which is stored as uint16
     seed : equal arguments give equal features
 
     Returns
@@ -51,7 +51,7 @@ def widen(array: NDArray[Any], dtype: str, scale: NDArray[np.float32] | None = N
     ----------
     array : (N, F), as stored
     dtype : of the elements, "bfloat16" for those stored as uint16
-    scale : (N,) what an int8 row is multiplied by; None: nothing
+    scale : (N,) factor of each int8 row, or None
     """
     if dtype == "bfloat16":
         return (array.astype(np.uint32) << 16).view(np.float32)
@@ -73,7 +73,7 @@ DIMS = (1, 3, 100, 127, 128, 1023)
 
 
 class FeatureSourceSuite:
-    """Checks of every `FeatureSource`. A test class inherits them and gives `make_source`."""
+    """Checks of every `FeatureSource`. A test class inherits them and provides `make_source`."""
 
     num_rows = 500
 
@@ -87,24 +87,24 @@ class FeatureSourceSuite:
         array : (N, F), the rows as they are stored
         tmp_path : an empty folder, for sources that need files
         dtype : one of `DTYPES`; bfloat16 is stored as uint16
-        scale : (N,) what each int8 row is multiplied by where it becomes float32; None with other dtypes
+        scale : (N,) factor of each int8 row for its conversion to float32; None with other dtypes
         """
         raise NotImplementedError
 
     def close_source(self, source: FeatureSource) -> None:
-        """Release what `make_source` made."""
+        """Release the source of `make_source`."""
         close = getattr(source, "close", None)
         if close is not None:
             close()
 
     @pytest.fixture
     def features(self) -> NDArray[np.float32]:
-        """Some features whose rows straddle pages."""
+        """Some features with rows that straddle pages."""
         return make_features(self.num_rows, 100, "float32")
 
     @pytest.fixture
     def source(self, features: NDArray[np.float32], tmp_path: Path) -> Any:
-        """Give a source of ``features``."""
+        """A source of ``features``."""
         source = self.make_source(features, tmp_path, dtype="float32", scale=None)
         yield source
         self.close_source(source)
@@ -227,14 +227,14 @@ def make_misses(*, seed: int = 0) -> list[IdArray]:
 
 
 class MissSourceSuite:
-    """Checks of every `MissSource`. A test class inherits them and gives `open_source`."""
+    """Checks of every `MissSource`. A test class inherits them and provides `open_source`."""
 
-    is_prepared = True  # False for a source that reads whatever rows a batch asks for
+    is_prepared = True  # False for a source that reads any rows of a batch
 
     def open_source(
         self, store: FeatureStore, misses: Sequence[IdArray], tmp_path: Path
     ) -> AbstractContextManager[MissSource]:
-        """Open a source; leaving the context releases whatever it was made of.
+        """Open a source; leaving the context releases its resources.
 
         Parameters
         ----------
@@ -246,24 +246,24 @@ class MissSourceSuite:
 
     @pytest.fixture
     def misses(self) -> list[IdArray]:
-        """Give the missing rows of each batch."""
+        """The missing rows of each batch."""
         return make_misses()
 
     @pytest.fixture(params=["float32", "float16"])
     def features(self, request: pytest.FixtureRequest) -> NDArray[Any]:
-        """Give the stored rows."""
+        """The stored rows."""
         return make_features(NUM_ROWS, DIM, request.param)
 
     @pytest.fixture
     def store(self, features: NDArray[Any], tmp_path: Path) -> Iterator[FeatureStore]:
-        """Give a store of ``features``."""
+        """A store of ``features``."""
         FeatureStore.create(tmp_path / "store", features).close()
         with FeatureStore.open(tmp_path / "store") as store:
             yield store
 
     @pytest.fixture
     def source(self, store: FeatureStore, misses: list[IdArray], tmp_path: Path) -> Iterator[MissSource]:
-        """Give a source of ``misses``."""
+        """A source of ``misses``."""
         folder = tmp_path / "source"
         folder.mkdir()
         with self.open_source(store, misses, folder) as source:
@@ -275,7 +275,7 @@ class MissSourceSuite:
         """Row i goes to ``out[at[i]]``, as stored or as float32; nothing else of ``out`` changes."""
         random = np.random.default_rng(1)
         for expected in (features, features.astype(np.float32)):
-            # In any order, and each twice: reading must not consume a batch, only `release` does.
+            # In any order, and each twice: a read must not consume a batch, only `release` does.
             for batch in random.permutation(len(misses)).tolist():
                 rows = misses[batch]
                 at = random.permutation(_OUT_ROWS)[: len(rows)]

@@ -1,1 +1,1 @@
-"""Training, evaluation and what a run leaves behind."""
+"""Training runs, their evaluation, and their output files."""

@@ -1,7 +1,7 @@
-"""The processes that compile kernels before a run: as many at once as the memory budget has room for.
+"""The processes that compile kernels before a run: as many at once as the memory budget allows.
 
-numba keeps what a kernel took until its process ends. So where their memory comes near the budget one of the processes
-ends, and another one goes on in its place, with the kernels that were saved.
+numba keeps the memory of compilation until its process ends. When the processes come near the budget, one of them
+ends, and a new one continues its work with the saved kernels.
 """
 
 import fcntl
@@ -22,19 +22,19 @@ _LOG = logging.getLogger("gloader")
 _SAYS_EVERY_S = 4.0
 _LOOKS_EVERY_S = 0.05
 
-# Of anonymous memory, that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
-# torch 216 MB; of links, or of several types, somewhat more.
+# Anonymous memory that a process takes to load all kernels of a job and compile a few. Measured: 95 MB, and with
+# torch 216 MB; for links, or for several types, somewhat more.
 _LEAST_BYTES, _LEAST_BYTES_WITH_TORCH = 120_000_000, 232_000_000
-_KERNEL_BYTES = 12_000_000  # of the largest, which a process compiles before it looks whether it is to end
-_LEAST_SAVED = 2  # before a process ends that is to make room: another one takes two seconds to begin
+_KERNEL_BYTES = 12_000_000  # of the largest, which a process compiles before it checks whether it should end
+_LEAST_SAVED = 2  # kernels saved before a process may be ended: another one takes two seconds to begin
 _MADE_ROOM = 75  # its exit status
-# An interpreter with torch, where none is here to be looked at: what a memory budget is counted above.
+# An interpreter with torch, if none can be measured here: the base above which a memory budget is counted.
 _BARE_BYTES = 145_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompileJob:
-    """Kernels that a process compiles."""
+    """Kernels that one process compiles."""
 
     name: str
     module: str  # run by its name, with ``words``
@@ -43,11 +43,11 @@ class CompileJob:
 
     @property
     def least_bytes(self) -> int:
-        """Anonymous memory that it takes in any case."""
+        """Anonymous memory that the process takes in any case."""
         return _LEAST_BYTES_WITH_TORCH if self.needs_torch else _LEAST_BYTES
 
     def start(self, folder: Path) -> "subprocess.Popen[bytes]":
-        """Start a process, which writes a byte for each kernel to ``folder``."""
+        """Start a process, which appends a byte to ``folder`` for each kernel."""
         stop_file(folder, self.name).unlink(missing_ok=True)
         command = [sys.executable, "-m", self.module, self.words]
         with (folder / f"{self.name}.compiled").open("ab") as compiled:
@@ -55,24 +55,24 @@ class CompileJob:
 
 
 def room_beside(memory_budget: int | None, *, num_ranks: int) -> int:
-    """Return the anonymous memory that processes may have in all, so that the ranks and they stay within a budget.
+    """Return the anonymous memory for all processes that keeps the ranks and the processes within a budget.
 
     Parameters
     ----------
-    memory_budget : in bytes; None: half of what is free
-    num_ranks : on this machine, each of which holds as much as this one
+    memory_budget : in bytes; None means half of the free memory
+    num_ranks : on this machine; each of them holds as much as this one
     """
     from gloader.observe.peak_memory import anonymous_bytes, bare_bytes
     from gloader.plan.available import default_budget_bytes
 
     budget = default_budget_bytes() if memory_budget is None else memory_budget
-    # Imported here, torch would take the memory that the processes have.
+    # Imported here, torch would take memory from the processes.
     bare = bare_bytes() if "torch" in sys.modules else _BARE_BYTES
     return budget + num_ranks * (bare - anonymous_bytes())
 
 
 def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
-    """Return what a small memory budget makes of compiling, for people; nothing where there is room. Pure."""
+    """Return a sentence on the effect of a small memory budget on compilation; "" if there is room. Pure."""
     least = [job.least_bytes for job in jobs]
     if max(least) > room_bytes:
         return f"; that takes {format_bytes(max(least) - room_bytes)} more than the memory budget"
@@ -80,20 +80,20 @@ def lack_of(room_bytes: int, jobs: Sequence[CompileJob]) -> str:
 
 
 def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: int) -> bool:
-    """Do all jobs, one on each core, or one at a time in little room, and say every few seconds how far they are.
+    """Run all jobs, one per core, or one at a time in little room, and report progress every few seconds.
 
-    Returns whether all of them came to their end.
+    Returns whether all jobs were completed.
 
     Parameters
     ----------
-    jobs : to be done
-    folder : receives what their processes write
-    says : hears of it, in words
-    room_bytes : of anonymous memory, that they may have together
+    jobs : the jobs
+    folder : receives the files of the processes
+    says : receives progress messages
+    room_bytes : anonymous memory for all processes together
     """
     is_ample = sum(job.least_bytes for job in jobs) <= room_bytes
     at_once = len(os.sched_getaffinity(0)) if is_ample else 1
-    # Alone those without torch come first: they have most room for the kernels that the others only load.
+    # One at a time, jobs without torch come first: they have the most room for kernels that the others only load.
     waiting = list(jobs) if is_ample else sorted(jobs, key=lambda job: job.least_bytes)
     running: list[tuple[CompileJob, subprocess.Popen[bytes]]] = []
     killed: list[subprocess.Popen[bytes]] = []
@@ -116,7 +116,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
             if time.monotonic() - said >= _SAYS_EVERY_S:
                 said = time.monotonic()
                 done = sum(path.stat().st_size for path in folder.glob("*.compiled"))
-                # Each of the processes loads numba first, for some seconds.
+                # Each process first loads numba, which takes some seconds.
                 says(f"compiling: {said - began:.0f} s so far" + (f", kernels: {done}" if done else ""))
             if running:
                 time.sleep(_LOOKS_EVERY_S)
@@ -130,7 +130,7 @@ def run_all(jobs: Sequence[CompileJob], folder: Path, says: Any, *, room_bytes: 
 def _has_room(
     job: CompileJob, running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", room_bytes: int
 ) -> bool:
-    """Whether a process may begin beside those that run, which take at least what they need to load kernels."""
+    """Return whether a process may start: those that run count at least the memory to load their kernels."""
     held = [max(each.least_bytes, size) for (each, _), size in zip(running, _held_by(running), strict=True)]
     return not running or sum(held) + job.least_bytes + (len(held) + 1) * _KERNEL_BYTES <= room_bytes
 
@@ -145,10 +145,10 @@ def _held_by(running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]") ->
 def _make_room(
     running: "Sequence[tuple[CompileJob, subprocess.Popen[bytes]]]", folder: Path, room_bytes: int
 ) -> "list[subprocess.Popen[bytes]]":
-    """Have one process end where all together come near ``room_bytes``: the one that begins anew in least time.
+    """End one process if all together come near ``room_bytes``: the one that restarts in the least time.
 
-    Of several that come nearer it is killed, which loses the kernel that it compiles, and returned: on a busy machine
-    that kernel takes so long that the others would pass the bound meanwhile.
+    If several come even nearer, that process is killed, which loses the kernel under compilation, and returned. On a
+    busy machine this kernel takes so long that the others would pass the bound meanwhile.
     """
     held = _held_by(running)
     if sum(held) + len(held) * _KERNEL_BYTES <= room_bytes:
@@ -165,20 +165,20 @@ def _make_room(
 
 
 def stop_file(folder: Path, job: str) -> Path:
-    """Return the file that tells the process of a job to end when it has saved its kernel."""
+    """Return the file that orders a job's process to end after it has saved its kernel."""
     return folder / f"{job}.stop"
 
 
 def save_in_turns(folder: Path, job: str) -> None:
-    """Let one process at a time save a kernel, and end this one where it is to make room.
+    """Let one process at a time save a kernel, and end this process if it has to make room.
 
-    numba numbers the files of a kernel by an index, which it reads and writes without a lock: two processes that save
-    the kernel for other types at once would take the same number, and one file stands for the other.
+    numba numbers a kernel's files by an index, which it reads and writes without a lock. Two processes that save
+    the kernel for different types at once would take the same number, and one file would replace the other.
 
     Parameters
     ----------
-    folder : of all processes, with a file that they lock
-    job : of this process
+    folder : shared by all processes, with a file that they lock
+    job : the job of this process
     """
     from numba.core.caching import IndexDataCacheFile
 
@@ -191,7 +191,7 @@ def save_in_turns(folder: Path, job: str) -> None:
         sys.stdout.write(".")
         sys.stdout.flush()
         if next(saved) >= _LEAST_SAVED and stop_file(folder, job).exists():
-            # At once: other threads of the rehearsal go on to the next kernels.
+            # At once: other threads of the rehearsal continue with the next kernels.
             os._exit(_MADE_ROOM)
 
     IndexDataCacheFile.save = save_in_turn

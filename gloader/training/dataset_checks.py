@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
-    """Check that ``dataset`` has what a run of ``settings`` learns from; reads none of its arrays.
+    """Check that ``dataset`` has the data that a run of ``settings`` learns from; reads none of its arrays.
 
     Raises
     ------
     ConfigError
-        No node is trained on, there is no link table, or the model does not take the dataset.
+        There are no training nodes, there is no link table, or the model does not fit the dataset.
     """
     if settings.task == "link":
         require_link_tables(dataset)
@@ -28,14 +28,14 @@ def require_dataset(settings: TrainSettings, dataset: Dataset) -> None:
 
 
 def require_training_nodes(dataset: Dataset) -> None:
-    """Raise ConfigError where no node of ``dataset`` is trained on."""
+    """Raise ConfigError if ``dataset`` has no training nodes."""
     if not dataset.labelled.split_sizes["train"]:
         instead = "; predict its edges with --task link" if dataset.link_tables else ""
         raise ConfigError(f"{dataset.location} has no training nodes, whose labels would be learned{instead}")
 
 
 def require_link_tables(dataset: Dataset) -> None:
-    """Raise ConfigError where ``dataset`` has no link table."""
+    """Raise ConfigError if ``dataset`` has no link table."""
     if not dataset.link_tables:
         raise ConfigError(
             f"{dataset.location} has no link tables, and --task link predicts the edges of one; make some with "
@@ -44,7 +44,7 @@ def require_link_tables(dataset: Dataset) -> None:
 
 
 def require_model(settings: TrainSettings, dataset: Dataset) -> None:
-    """Raise ConfigError where the model of ``settings`` does not take ``dataset``.
+    """Raise ConfigError if the model of ``settings`` does not fit ``dataset``.
 
     A model of one node type does not take several. "gine" needs edge features that the loader reads.
     """

@@ -1,4 +1,4 @@
-"""Accuracy and predictions from all neighbours."""
+"""Accuracy and predictions over all neighbours."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ class Inference(Protocol):
     def logits(
         self, model: Any, nodes: IdArray, on_progress: Callable[[float], None] = ..., /
     ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the logits of ``nodes`` (n,), of the type that has labels: a range of positions, and its (., classes).
+        """Yield the logits of ``nodes`` (n,), of the labelled type: a range of positions, and its (., classes).
 
         Parameters
         ----------
         model : a network for such graphs
         nodes : (n,) int64
-        on_progress : called with the share that is done, 0 to 1
+        on_progress : called with the finished share, 0 to 1
         """
         ...
 
     @property
     def memory_budget_bytes(self) -> int:
-        """Of host memory, for all that an evaluation holds beside the topology and the network."""
+        """Host memory for an evaluation, besides the topology and the network."""
         ...
 
     def embedded(self, model: Any, /, *, on_progress: Callable[[float], None] = ...) -> Any:
@@ -50,9 +50,9 @@ class Inference(Protocol):
         ...
 
     def require_memory(self, model: Any, /, *, num_outputs: int | None) -> None:
-        """Raise BudgetError where the logits of so many nodes, or with None the output for all nodes, would not fit.
+        """Raise BudgetError if the logits of so many nodes, or with None the output for all nodes, would not fit.
 
-        Nothing is read.
+        Reads no data.
         """
         ...
 
@@ -65,15 +65,15 @@ def accuracy(
     *,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> float | None:
-    """Return the share of nodes whose class is predicted right from all neighbours; None if none has a label.
+    """Return the share of correctly predicted nodes, over all neighbours; None if no node has a label.
 
     Parameters
     ----------
-    model : the network; left in the mode it was in
+    model : the network; its mode is restored
     inference : graph, features and memory
     nodes : (n,) int64
-    labels : (n,) int64 classes of ``nodes``, negative for unlabelled ones, which are left out
-    on_progress : called with the share that is done, 0 to 1
+    labels : (n,) int64 classes of ``nodes``, negative for unlabelled nodes, which are left out
+    on_progress : called with the finished share, 0 to 1
     """
     is_known = labels >= 0
     if not is_known.any():
@@ -90,18 +90,18 @@ def evaluate(
     *,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> dict[str, float | None]:
-    """Return the accuracy on each split from all neighbours, in one pass; None for a split without labels.
+    """Return the accuracy on each split over all neighbours, in one pass; None for a split without labels.
 
     Parameters
     ----------
-    model : the network; left in the mode it was in
+    model : the network; its mode is restored
     inference : graph, features and memory
     labels : (N,) int64 classes, negative for unlabelled nodes, which are left out
     splits : names and arrays of node ids; a node may be in several
-    on_progress : called with the share that is done, 0 to 1
+    on_progress : called with the finished share, 0 to 1
     """
     known = {name: nodes[labels[nodes] >= 0] for name, nodes in splits.items()}
-    # Splits may share nodes; each is computed once.
+    # Splits may share nodes; each node is computed once.
     nodes = np.unique(np.concatenate([np.empty(0, np.int64), *known.values()]))
     if len(nodes) == 0:
         return dict.fromkeys(splits)
@@ -116,7 +116,7 @@ def evaluate(
 def predict_classes(
     model: AnyNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
-    """Return the most likely class of each of ``nodes``, (n,) int64, from all neighbours.
+    """Return the most likely class of each of ``nodes``, (n,) int64, over all neighbours.
 
     Parameters
     ----------
@@ -126,15 +126,15 @@ def predict_classes(
     Raises
     ------
     DivergedError
-        Logits are NaN, of which no class is the most likely; says of how many nodes.
+        Logits are NaN, so no class is the most likely; the error counts the nodes.
     """
     predicted, num_bad, first_bad = np.empty(len(nodes), dtype=np.int64), 0, -1
-    # Tables and slabs are large and of many sizes: kept in the heap, they would leave holes that the budget
+    # Tables and slabs are large and of many sizes: in the heap they would leave holes that the budget
     # does not count.
     with eager_release():
         for positions, logits in inference.logits(model, nodes, on_progress):
             found, predicted[positions] = (each.numpy() for each in torch.max(logits, dim=1))
-            # The largest of some numbers is NaN where one of them is.
+            # The maximum of an array with a NaN is NaN.
             if (is_bad := np.isnan(found)).any():
                 first_bad = int(nodes[positions][is_bad.argmax()]) if first_bad < 0 else first_bad
                 num_bad += int(np.count_nonzero(is_bad))

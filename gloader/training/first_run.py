@@ -1,8 +1,8 @@
-"""The first run on a machine: kernels are compiled by processes of their own, which give back what that took.
+"""The first run on a machine: separate processes compile the kernels, and their memory is freed when they end.
 
-Compiling takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
-processes do in small what the command will do, each a part of it, and leave the kernels in numba's cache. They stay
-within the memory budget, too.
+Compilation takes some 250 MB, which numba keeps until its process ends. So before a command takes memory, other
+processes rehearse it on a small graph, each a part of it, and leave the kernels in numba's cache. These processes
+stay within the memory budget too.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("gloader")
 _MODULE = "gloader.training.first_run"
 
-# Modules of which a run needs some kernel: none of them compiled means that no run was made here.
+# Modules with a kernel that every run needs: if none is compiled, no run was made here.
 _READING = ("gloader.ssd_store.read.row_kernels",)
-_ONLINE = "gloader.cache.baselines"  # of every policy that looks at the past alone
+_ONLINE = "gloader.cache.baselines"  # of every policy that uses the past only
 _POLICIES = {
     "belady": "gloader.cache.belady_kernels",
     "static": "gloader.cache.slot_kernels",
@@ -40,7 +40,7 @@ _POLICIES = {
 _LINKS = "gloader.samplers.link_kernels"
 _EXCHANGE = "gloader.distributed.exchange.owner"
 _TABLE, _WRONG = "train", "wrong"
-# Rooms with kernels: an edit in one may leave some of them to be compiled.
+# Folders with kernels: an edit in one may leave kernels to be compiled.
 _KERNEL_ROOMS = ("samplers", "cache", "ssd_store", "core", "dataset")
 
 _NODES, _EDGES_PER_NODE, _MAX_DIM = 1024, 8, 1024
@@ -48,33 +48,33 @@ _BATCH_SIZE, _SUPERBATCH = 64, 2
 _SPILL_BYTES = 64 << 20
 _EXCHANGE_BYTES = 8 << 20
 
-# Batches from their seeds to their rows, and those of edges in sweeps; rows alone, in order and in sweeps; rows that go
-# to and fro between machines.
+# Batches from their seeds to their rows, and batches with swept edges; rows only, in order and in sweeps; rows that
+# machines exchange.
 Part = Literal["batches", "swept", "rows", "exchange"]
 
-# Times the bytes of the edges: a budget of less than the first does not hold them; a run that has more than the second
-# beside its code does. Between them it depends on the loader's part.
+# Multiples of the edges' bytes: a budget below the first does not hold the edges; a run with more than the second
+# besides its code does. In between it depends on the loader's share.
 _SWEPT_BELOW, _HELD_ABOVE = 2, 10
 _EITHER = "either"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rehearsal:
-    """What the kernels that a command needs depend on."""
+    """The settings that determine the kernels of a command."""
 
     folder: str
     index_dtype: str
     feature_dtype: str
     feature_dim: int
     has_weights: bool
-    is_typed: bool  # of several types, whose loaders sample by kernels of their own
-    loader: dict[str, Any] | None  # keywords of a loader; None: nothing is sampled
-    links: dict[str, Any] | None = None  # keywords that a loader of links has beside them
+    is_typed: bool  # several types have sampling kernels of their own
+    loader: dict[str, Any] | None  # keywords of a loader; None if no batch is sampled
+    links: dict[str, Any] | None = None  # further keywords of a link loader
     is_exchanged: bool = False  # whether rows may come from other machines
     part: Part = "rows"
 
     def jobs(self) -> list[CompileJob]:
-        """Return the parts of it, which have hardly a kernel in common: processes may hold them side by side."""
+        """Return the parts, which have hardly a kernel in common, so that processes may run them side by side."""
         parts: list[Part] = ["rows"]
         if self.loader is not None:
             parts[:0] = ["batches", "swept"] if self.loader["topology"] == _EITHER else ["batches"]
@@ -91,9 +91,9 @@ class Rehearsal:
         ]
 
     def mark(self) -> Path | None:
-        """Return the file beside numba's cache that says that this was held with the kernels as they are now.
+        """Return the file in numba's cache that marks a completed rehearsal with the present kernels.
 
-        None where numba has no folder for its cache.
+        None if numba has no cache folder.
         """
         caches = [getattr(kernel, "_cache", None) for kernel in _kernels_of(_READING[0])]
         folder = getattr(caches[0], "cache_path", None) if caches else None
@@ -109,11 +109,11 @@ class Rehearsal:
         return Path(folder) / f"gloader-{digest}.held"
 
     def hold(self) -> None:
-        """Sample, cache and read a graph of a thousand nodes in every way that the command may."""
+        """Sample, cache and read a graph of a thousand nodes in every way that the command may use."""
         from gloader.dataset import Dataset
 
         dataset = Dataset.open(self._write_graph())
-        # Both first parts read rows one by one: the first begins with it, the second finds those kernels then.
+        # Both first parts read single rows: the first begins with it, and the second then finds those kernels.
         if self.part == "batches":
             self._read_rows(dataset)
             self._load(dataset)
@@ -130,7 +130,7 @@ class Rehearsal:
             self._exchange(dataset)
 
     def _keywords(self, **changes: str) -> dict[str, Any]:
-        """Return the keywords of the loader. Rows are read one way; the other ways are of the part "rows"."""
+        """Return the loader's keywords. Rows are read in one way; the part "rows" covers the other ways."""
         from gloader.config import loader_defaults
 
         given = (self.loader or {}) | changes
@@ -148,10 +148,10 @@ class Rehearsal:
                 pass
 
     def _look_ahead(self, dataset: "Dataset", **changes: str) -> None:
-        """Do what a run does with edges in memory, though most of them stay on the SSD.
+        """Run the steps of a run with edges in memory, although most of them stay on the SSD.
 
-        A training step is measured with batches of a part of the edges that fits. Small relations are held beside
-        those that are swept. An evaluation reads lists of edges, one after another.
+        A training step is measured with batches from the part of the edges that fits. Small relations are held in
+        memory while others are swept. An evaluation reads lists of edges, one after another.
         """
         import numpy as np
 
@@ -168,7 +168,7 @@ class Rehearsal:
             topology.sources.scan().lists(starts, np.full(_NODES, _EDGES_PER_NODE))
 
     def _link_task(self, dataset: "Dataset") -> "LinkTask | None":
-        """Return what the loader predicts; None: it is one of nodes."""
+        """Return the loader's link task; None if it loads nodes."""
         if self.links is None:
             return None
         from gloader.core.negatives import parse_negatives
@@ -201,7 +201,7 @@ class Rehearsal:
         return rows
 
     def _read_in_order(self, dataset: "Dataset") -> None:
-        """Do what an evaluation does: activations are written and read, features read, in the order of the nodes."""
+        """Run the steps of an evaluation: write and read activations, and read features, in node order."""
         import numpy as np
 
         from gloader.ssd_store import FeatureStore
@@ -239,7 +239,7 @@ class Rehearsal:
                 misses.close()
 
     def _exchange(self, dataset: "Dataset") -> None:
-        """Do what machines do that exchange rows, alone: send ids and rows, and stage and pack what arrives."""
+        """Run the steps of a row exchange with this machine alone: send ids and rows, stage and pack arriving rows."""
         import numpy as np
 
         from gloader.distributed.exchange.exchange import Exchange
@@ -258,7 +258,7 @@ class Rehearsal:
         ):
             owned = OwnedRows(store=store, bounds=np.array([0, _NODES]))
             exchange = Exchange(group, [owned], memory_bytes=_EXCHANGE_BYTES)
-            # As a superbatch asks for them, and an evaluation.
+            # The orders of a superbatch and of an evaluation.
             for dtype in (np.int32, np.int64):
                 with exchange.fetch(0, ids.astype(dtype), is_cancelled=_never) as arriving:
                     staged = load_misses(store, [ids], is_cancelled=_never, arriving=arriving)
@@ -297,7 +297,7 @@ class Rehearsal:
         return path
 
     def _write_links(self, writer: "DatasetWriter") -> None:
-        """Write edges of the graph as those that are predicted, and are given as negatives, with a label."""
+        """Write edges of the graph as predicted edges and as given negatives, with a label."""
         import numpy as np
 
         places = np.arange(_NODES // 2, dtype=np.int64)
@@ -320,21 +320,21 @@ def compile_first(
     memory_budget: int | None = None,
     num_ranks: int = 1,
 ) -> None:
-    """Compile what a run needs in another process, where this machine has never compiled it; else do nothing.
+    """Compile a run's kernels in other processes, if this machine has never compiled them; otherwise do nothing.
 
-    What cannot be compiled there, for whatever reason, is compiled by the run itself.
+    Kernels that fail to compile there, for any reason, are compiled by the run itself.
 
     Parameters
     ----------
-    dataset : what the run reads
-    loader : settings of the run's loader; None: it samples nothing
-    says : hears of it, in words
-    links : what a loader of links predicts; None: it is one of nodes
-    has_machines : whether others load as well, with whom rows may be exchanged
-    memory_budget : of a command without a loader, in bytes; None: half of what is free
-    num_ranks : on this machine, which wait meanwhile
+    dataset : the run's dataset
+    loader : settings of the run's loader; None if it samples nothing
+    says : receives progress messages
+    links : the task of a link loader; None for a node loader
+    has_machines : whether other machines load as well, and may exchange rows
+    memory_budget : of a command without a loader, in bytes; None means half of the free memory
+    num_ranks : on this machine; they wait meanwhile
     """
-    from gloader.training.run_budget import code_bytes  # imports numba, which --help does without
+    from gloader.training.run_budget import code_bytes  # imports numba, which --help does not need
 
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
     lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
@@ -342,7 +342,7 @@ def compile_first(
     beside = code_bytes(
         num_ranks=num_ranks, is_joined=has_machines, is_typed=is_typed, is_of_links=links is not None
     )
-    # Of several types those with most to read.
+    # Of several types, those with the most rows to read.
     nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
     rehearsal = Rehearsal(
@@ -356,7 +356,7 @@ def compile_first(
         links=None if links is None else _of_links(links),
         is_exchanged=is_exchanged,
     )
-    # A run of another kind needs the same kernels for other types of arguments, which no look at a kernel tells.
+    # A run of another kind needs the same kernels with other argument types, which a kernel does not show.
     mark = rehearsal.mark()
     if not lacks and (mark is None or mark.exists()):
         return
@@ -367,7 +367,7 @@ def compile_first(
     what = "kernels, once (15 to 60 s" if lacks else "the kernels that it lacks, once (up to 30 s"
     says(f"first run{kind} here: compiling {what} on two idle cores){lack_of(room, rehearsal.jobs())}")
     try:
-        # Its folder is removed by the next run if this process is killed.
+        # If this process is killed, the next run removes its folder.
         with SpillFolder(budget_bytes=_SPILL_BYTES) as folder:
             jobs = replace(rehearsal, folder=str(folder.path)).jobs()
             if run_all(jobs, folder.path, says, room_bytes=room) and mark:
@@ -377,13 +377,13 @@ def compile_first(
 
 
 def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int) -> dict[str, Any]:
-    """Return the keywords of a loader with the kernels of ``loader`` and next to no memory. Pure.
+    """Return keywords of a loader with the kernels of ``loader`` and almost no memory. Pure.
 
     Parameters
     ----------
-    loader : the one of the run
-    dataset : what it reads
-    beside_bytes : of the memory budget, that the run's code takes
+    loader : the run's settings
+    dataset : the run's dataset
+    beside_bytes : the part of the memory budget that the run's code takes
     """
     memory = loader.memory
     topology: str = memory.topology
@@ -391,7 +391,7 @@ def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int
         num_bytes = max(dataset.topology_bytes, 1)
         if memory.memory_budget < _SWEPT_BELOW * num_bytes:
             topology = "sweep"
-        elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:  # else it is refused
+        elif 0 < memory.memory_budget - beside_bytes < _HELD_ABOVE * num_bytes:  # a smaller budget is refused
             topology = _EITHER
     same = ("fanouts", "sampler", "layout", "policy", "io_strategy", "io", "verify")
     keywords: dict[str, Any] = dict(loader.keywords())
@@ -405,13 +405,13 @@ def _in_small(loader: "LoaderSettings", dataset: "Dataset", *, beside_bytes: int
         "threads": 1,
         "topology": topology,
         "spill_budget": _SPILL_BYTES,
-        "rank": 0,  # of a process that torchrun's ranks start, and that is none of them
+        "rank": 0,  # a child of torchrun's ranks, itself no rank
         "world_size": 1,
     }
 
 
 def _of_links(links: "LinkConfig") -> dict[str, Any]:
-    """Return keywords of a loader of links with the kernels of ``links``, over the table that is rehearsed with."""
+    """Return keywords of a link loader with the kernels of ``links``, over the rehearsal's table."""
     return {
         "edges": _TABLE,
         "negatives": f"table:{_WRONG}" if links.negatives.startswith("table:") else links.negatives,
@@ -421,7 +421,7 @@ def _of_links(links: "LinkConfig") -> dict[str, Any]:
 
 
 def _of_one_relation(fanouts: "Fanouts") -> tuple[int, ...] | str:
-    """Return fan-outs for the rehearsal's one relation, as JSON holds them, of the same kernels. Pure."""
+    """Return fan-outs for the rehearsal's one relation, as JSON values, with the same kernels. Pure."""
     from gloader.types import RelationFanouts
 
     if isinstance(fanouts, RelationFanouts):
@@ -451,19 +451,19 @@ def _lacks_kernels(
 
 
 def lacks_kernels(*modules: str) -> bool:
-    """Return whether some of ``modules`` has no kernel in numba's cache, and would have to compile."""
+    """Return whether a module has no kernel in numba's cache, and would have to compile."""
     from numba import config
 
     return not config.DISABLE_JIT and not all(map(_is_compiled, modules))
 
 
 def _is_compiled(name: str) -> bool:
-    """Return whether numba's cache holds some kernel of a module as it is now."""
+    """Return whether numba's cache holds a kernel of a module in its present version."""
     kernels = _kernels_of(name)
     try:
         return any(kernel._cache.is_filled() for kernel in kernels)  # noqa: SLF001 - numba has no public way
     except (AttributeError, OSError):
-        # Another numba, or no folder for its cache, where a rehearsal would be for nothing each time.
+        # Another numba, or no cache folder, for which every rehearsal would be useless.
         return True
 
 

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from gloader.training.rank_watch import RankSigns
 
 
-# The store has no wait for one of several keys; a rendezvous happens once a start, so that polling costs nothing.
+# The store cannot wait for one of several keys; a rendezvous happens once per start, so polling costs nothing.
 _POLL_S = 0.02
 # The group waits longer than a stage may stall, so that the stage is named before the group gives up.
 _AFTER_STALL_S = 60.0
 
 
 def group_timeout(stall_timeout_s: float) -> timedelta:
-    """Return how long collectives of a run wait for a rank. Pure.
+    """Return the timeout of a run's collectives. Pure.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ def group_timeout(stall_timeout_s: float) -> timedelta:
 def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
     """Return a part of ``store`` that no earlier group of ranks has written to; the same part for every rank.
 
-    torchrun keeps its store over restarts, where new ranks would find the addresses of the dead ones (pytorch issue
-    135712), and the number of restarts is not the same on all machines. So every rank asks the first one under a
-    name that nobody used before, and the first answers each with the name of the new part.
+    torchrun keeps its store over restarts, so new ranks would find the addresses of dead ones (pytorch issue
+    135712), and the restart count differs between machines. So every rank sends the first one a request under an
+    unused name, and the first rank answers each with the name of the new part.
 
     Parameters
     ----------
-    store : that of torchrun, which all ranks reach
+    store : torchrun's store, which all ranks reach
     rank : of this process
     world_size : W
     timeout : until every rank has come
@@ -58,7 +58,7 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
     Raises
     ------
     RankError
-        A rank does not come within ``timeout``.
+        A rank does not arrive within ``timeout``.
     """
     from torch.distributed.distributed_c10d import PrefixStore
 
@@ -70,11 +70,11 @@ def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta)
 def _invite(store: Store, world_size: int, deadline: float) -> str:
     name = secrets.token_hex(8)
     missing = set(range(1, world_size))
-    # A rank is done when it says that it came, not when it was answered: the answer may have gone to a dead one.
+    # A rank is done when it confirms its arrival, not when it was answered: the answer may have gone to a dead rank.
     while missing:
         for rank in sorted(missing):
             if store.check([_asked(rank)]):
-                # What an earlier rank asked is answered as well; it does not come.
+                # Requests of earlier ranks are answered as well; those ranks never confirm.
                 store.set(_answer(store.get(_asked(rank)).decode()), name)
             if store.check([_came(name, rank)]):
                 missing.remove(rank)
@@ -86,7 +86,7 @@ def _invite(store: Store, world_size: int, deadline: float) -> str:
 
 
 def _ask(store: Store, rank: int, deadline: float) -> str:
-    # Drawn anew at each start: an answer of the last rendezvous cannot be taken for one of this.
+    # A new random name at each start, so that no answer of an earlier rendezvous fits.
     question = secrets.token_hex(8)
     store.set(_asked(rank), question)
     while not store.check([_answer(question)]):
@@ -113,12 +113,12 @@ def _came(name: str, rank: int) -> str:
 logger = logging.getLogger("gloader")
 
 T = TypeVar("T")
-Meanwhile: TypeAlias = (
-    "Callable[[Callable[[], bool]], None]"  # is given what returns true when it is to end early
+SideWork: TypeAlias = (
+    "Callable[[Callable[[], bool]], None]"  # receives a function that returns true when it should end early
 )
 
 _BEAT_S = 1.0  # between two signs of life of the first rank while the others wait for it
-# A process that is killed closes its sockets, which the others notice, a moment before it is seen to have ended.
+# A killed process closes its sockets, which the others notice, shortly before it is seen to have ended.
 _NAMED_S = 2.0
 _LOOK_S = 0.02
 _HELPER_ENDS_S: Final = 10.0  # for a message that is on its way
@@ -130,16 +130,16 @@ class RankGroup:
     """The ranks of the default process group; without one, this process alone. Owns nothing.
 
     `gather`, `sum`, `run_on_first`, `agree` and `require_equal` are collective: every rank calls them, in the same
-    order. What is sent is JSON. A rank that is gone ends them with RankError, a rank that hangs after the timeout of
-    the process group.
+    order. Values are sent as JSON. A lost rank ends them with RankError; a hanging rank ends them after the process
+    group's timeout.
 
     Parameters
     ----------
     rank : of this process
-    machines : which machine each rank runs on
-    processes : `own_process` of each rank, by which a lost one is named; empty: nobody knows
-    hosts : where the machine of each rank is: one host for several that are rehearsed on it; empty: each has its own
-    names : what messages call each rank's machine; empty: as ``machines``
+    machines : the machine number of each rank
+    processes : `own_process` of each rank, to name a lost one; empty if unknown
+    hosts : the host of each rank's machine: one host if several machines are rehearsed on it; empty if each has its own
+    names : names of the ranks' machines in messages; empty means ``machines``
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class RankGroup:
         self.rank = rank
         self._processes = processes
         self._names = names or machines
-        self._watch: RankWatch | None = None  # of `watching`, as are the signs
-        self._signs: RankSigns | None = None  # where ranks are on several machines
+        self._watch: RankWatch | None = None  # set by `watching`, as are the signs
+        self._signs: RankSigns | None = None  # for ranks on several machines
         self.world_size = len(machines)
         self.most_local = max(machines.count(machine) for machine in machines)  # ranks on one machine
         self.local_rank = machines[:rank].count(machines[rank])
@@ -164,7 +164,7 @@ class RankGroup:
         ]  # its ranks
         self.machines = tuple(machines)
         places = {(machines[other], host) for other, host in enumerate(hosts) if host == hosts[rank]}
-        self.machines_here = max(1, len(places))  # that share the memory of this host
+        self.machines_here = max(1, len(places))  # machines that share this host's memory
 
     @classmethod
     def alone(cls) -> Self:
@@ -173,13 +173,13 @@ class RankGroup:
 
     @classmethod
     def current(cls) -> Self:
-        """Return the ranks of the process group, collective; `alone` where none was started."""
+        """Return the ranks of the process group, collective; `alone` if no group was started."""
         from torch import distributed
 
         if not (distributed.is_available() and distributed.is_initialized()):
             return cls.alone()
         rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        # A group that does not know its machines yet can already gather what they are.
+        # A group without known machines can already gather their names.
         unknown = cls(rank=rank, machines=[""] * world_size)
         found = unknown.gather_able(_own_place)
         return cls(
@@ -192,19 +192,19 @@ class RankGroup:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank prints and writes."""
+        """True if this rank prints and writes."""
         return self.rank == 0
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no other ranks."""
+        """True if there is no other rank."""
         return self.world_size == 1
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the ``value`` of every rank, in the order of ranks."""
+        """Return the ``value`` of every rank, in rank order."""
         if self.is_alone:
             return [value]
-        # torch is imported where ranks are, so that a process alone starts without it.
+        # torch is imported only with several ranks, so that a single process starts without it.
         from gloader.distributed.agree import gather_bytes
 
         own = json.dumps(value).encode()
@@ -212,7 +212,7 @@ class RankGroup:
             return [json.loads(text) for text in gather_bytes(own)]
 
     def gather_able(self, value: Callable[[], Any]) -> list[Any]:
-        """Return what ``value`` returns on every rank; where one raises, its error there, and RankError elsewhere."""
+        """Return every rank's result of ``value``. If one raises, raise its error there, and RankError elsewhere."""
         own, error = None, None
         try:
             own = value()
@@ -223,8 +223,8 @@ class RankGroup:
         return [one["value"] for one in found]
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Return the sums over the ranks, added up in their order: the same bits on every rank and in every run."""
-        # Not all_reduce: the order of its additions is the library's, and may differ from run to run.
+        """Return the sums over the ranks, added in rank order: the same bits on every rank and in every run."""
+        # Not all_reduce: the library chooses the order of its additions, which may differ from run to run.
         parts = self.gather(dict(values))
         return {name: sum(part[name] for part in parts) for name in values}
 
@@ -233,24 +233,23 @@ class RankGroup:
         """The first rank of each machine, ascending."""
         return tuple(sorted({self.machines.index(machine) for machine in self.machines}))
 
-    def run_on_first(self, work: Callable[[], T], *, meanwhile: Meanwhile | None = None) -> T:
-        """Do ``work`` on the first rank and return its result, a JSON value, on all.
+    def run_on_first(self, work: Callable[[], T], *, meanwhile: SideWork | None = None) -> T:
+        """Call ``work`` on the first rank and return its result, a JSON value, on all.
 
-        The others wait for as long as it takes, not for the timeout of the group: the first rank shows them that it
-        is alive.
+        The others wait without the group's timeout: the first rank sends them signs of life.
 
         Parameters
         ----------
-        work : on the first rank
-        meanwhile : what this rank, another than the first, does for it in a thread; it ends by itself when the work
-            does, and early when what it is given returns true. None: it waits
+        work : runs on the first rank
+        meanwhile : runs in a thread on this rank, if it is not the first. It ends by itself with the work, and early
+            when its argument returns true. None means that the rank only waits
 
         Raises
         ------
         RankError
-            On the other ranks: the first one failed or is gone.
+            On the other ranks: the first one failed or is lost.
         Exception
-            On a rank whose ``meanwhile`` failed: what that raised.
+            The error of ``meanwhile``, on its rank.
         """
         if self.is_alone:
             return work()
@@ -261,36 +260,36 @@ class RankGroup:
             return self._follow()
         with ExitStack() as stack:
             with uninterrupted():  # between the start of its thread and the stack that ends it
-                stack.enter_context(_Helper(meanwhile))
+                stack.enter_context(_SideThread(meanwhile))
             return self._follow()
 
     def run_on_machines(self, work: Callable[[], T]) -> T:
-        """Do ``work`` on the first rank of each machine at once; return what that of this rank's machine returned.
+        """Call ``work`` on the first rank of each machine at once; return the result of this rank's machine.
 
         Results are JSON values. The others wait as in `run_on_first`.
 
         Raises
         ------
         RankError
-            Another rank failed or is gone.
+            Another rank failed or is lost.
         """
         if len(set(self.machines)) == 1:
             return self.run_on_first(work)
-        meeting = _Meeting(self)
+        exchange = _StatusExchange(self)
         if self.local_rank:
-            meeting.attend()
+            exchange.attend()
         else:
-            meeting.work(work)
-        _require_able([one.get("error") for one in meeting.said], meeting.error)
-        result: T = meeting.said[self.machines.index(self.machines[self.rank])]["result"]
+            exchange.work(work)
+        _require_able([one.get("error") for one in exchange.statuses], exchange.error)
+        result: T = exchange.statuses[self.machines.index(self.machines[self.rank])]["result"]
         return result
 
     def agree(self, error: BaseException | None) -> None:
-        """Raise ``error``, and on the ranks that have none, the RankError of the first that has one."""
+        """Raise ``error``; on ranks without one, raise RankError for the first rank with an error."""
         _require_able(self.gather(None if error is None else _text(error)), error)
 
     def require_equal(self, facts: Mapping[str, Any]) -> None:
-        """Raise RankSettingsError on every rank naming the first of ``facts``, JSON values, in which ranks differ."""
+        """Raise RankSettingsError on every rank if ``facts``, JSON values, differ; names the first different one."""
         from gloader.distributed.agree import require_equal
 
         cards = self.gather(json.loads(json.dumps(dict(facts), default=str)))
@@ -298,13 +297,13 @@ class RankGroup:
 
     @contextmanager
     def watching(self, *, timeout_s: float = 0.0) -> Iterator[None]:
-        """End collectives that wait for a lost rank, inside the block, and say who it was; collective.
+        """End collectives that wait for a lost rank, inside the block, and name the rank; collective.
 
-        Lost is a rank of this machine whose process has ended, and one of any machine that is silent for too long.
+        A rank is lost if its process on this machine has ended, or if it is silent for too long on any machine.
 
         Parameters
         ----------
-        timeout_s : longest silence; 0: for ever
+        timeout_s : longest silence; 0 means for ever
         """
         if self.is_alone:
             yield
@@ -317,16 +316,16 @@ class RankGroup:
                 stack.callback(self._watch.close)
             with self._telling_others(), self.lost_rank_errors():
                 yield
-                # Told to look no more before the ranks meet: one may end its process as soon as they have.
+                # The watch ends before the ranks meet: after that a rank may end its process.
                 self._watch.end()
                 self.gather(None)
 
     @contextmanager
     def lost_rank_errors(self) -> Iterator[None]:
-        """Turn the errors of a process group that lost a rank into RankError."""
+        """Turn a process group's errors about a lost rank into RankError."""
         try:
             yield
-        # gloo and NCCL raise RuntimeError for everything; only texts of theirs that name a lost rank are turned.
+        # gloo and NCCL raise RuntimeError for everything; only those of their texts that name a lost rank are turned.
         except RuntimeError as error:
             has_ended = self._watch is not None and self._watch.has_ended_group
             if self.is_alone or not (has_ended or _is_loss(error)):
@@ -336,14 +335,14 @@ class RankGroup:
 
     @contextmanager
     def log_failures(self) -> Iterator[None]:
-        """Log an error of this rank at once: before anything is released, which is when the other ranks notice."""
+        """Log an error of this rank at once: before it releases anything, since the other ranks notice that."""
         try:
             with self.lost_rank_errors():
                 yield
         except RankError:
             raise
         except Exception as error:
-            # The log is for people; the note is for the ranks of other machines.
+            # The log is for the user; the note is for the ranks of other machines.
             if self._signs is not None:
                 self._signs.fail(error)
             if not self.is_alone:
@@ -376,7 +375,7 @@ class RankGroup:
             raise
 
     def _explained(self, cause: str) -> RankError:
-        """Return the error that names the lost rank, waiting a moment until it is known."""
+        """Return the error that names the lost rank; waits a moment until it is known."""
         if self._signs is not None:
             return self._signs.explain(cause)
         lost = (self._watch and self._watch.lost) or self._find_lost()
@@ -386,7 +385,7 @@ class RankGroup:
         )
 
     def _find_lost(self) -> list[int]:
-        """Return the ranks of this machine whose processes have ended, waiting a moment for the first."""
+        """Return this machine's ranks with ended processes; waits a moment for the first."""
         if not self._processes:
             return []
         from gloader.distributed.agree import is_gone
@@ -399,23 +398,23 @@ class RankGroup:
             time.sleep(_LOOK_S)
 
     def _lead(self, work: Callable[[], T]) -> T:
-        pulse = _Pulse(self)
+        heartbeat = _Heartbeat(self)
         try:
             # Before the work: a follower waits for its first sign from now on.
-            pulse.start()
+            heartbeat.start()
             result = work()
         except BaseException as error:
             # The followers raise as well, instead of waiting for a result that never comes.
-            pulse.end({"error": _text(error)})
+            heartbeat.end({"error": _text(error)})
             raise
-        pulse.end({"result": result})
-        # Asked after the result is out: a rank that was lost meanwhile must not take the result from the others.
-        pulse.require_others()
+        heartbeat.end({"result": result})
+        # Checked after the result is out: a rank that was lost meanwhile must not take the result from the others.
+        heartbeat.require_others()
         return result
 
     def _follow(self) -> Any:
         with self.lost_rank_errors():
-            # A size of 0 is a sign of life, any other that of the outcome which follows.
+            # A size of 0 is a sign of life; any other is the size of the outcome that follows.
             while (size := _broadcast_size(0)) == 0:
                 pass
             outcome = json.loads(_broadcast_bytes(b"", size))
@@ -424,10 +423,10 @@ class RankGroup:
         return outcome["result"]
 
 
-class _Helper:
-    """Does something beside a rank that waits for the first one, until the end of the ``with`` block. Owns a thread."""
+class _SideThread:
+    """Runs a function on a rank that waits for the first one, until the end of the ``with`` block. Owns a thread."""
 
-    def __init__(self, work: Meanwhile) -> None:
+    def __init__(self, work: SideWork) -> None:
         self._work = work
         self._error: BaseException | None = None
         self._is_over = threading.Event()
@@ -439,12 +438,12 @@ class _Helper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The first rank ended its work by telling this thread: it is about to end, too.
+        # The first rank ended its work by a message to this thread: it is about to end, too.
         if error is None:
             self._thread.join(_HELPER_ENDS_S)
         self._is_over.set()
         self._thread.join()
-        # What failed here is why the first rank failed; that another one did is known from it.
+        # An error here makes the first rank fail; an error of another rank is known from the first rank.
         heard = (ChannelClosedError,) if error is None else (ChannelClosedError, RankError)
         if self._error is not None and not isinstance(self._error, heard):
             raise self._error from error
@@ -456,8 +455,8 @@ class _Helper:
             self._error = error
 
 
-class _Pulse:
-    """Tells the waiting ranks once a second that the first one is at work. Owns its thread until `end`."""
+class _Heartbeat:
+    """Sends the waiting ranks a sign of life of the first rank once a second. Owns its thread until `end`."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
@@ -466,13 +465,13 @@ class _Pulse:
         self._thread = threading.Thread(target=self._beat, name="gloader-pulse", daemon=True)
 
     def start(self) -> None:
-        """Begin to tell them."""
+        """Begin to send signs."""
         with uninterrupted():
             self._thread.start()
 
     def end(self, outcome: Mapping[str, Any]) -> None:
-        """Tell the others what came of the work."""
-        # The thread has to be gone before this one broadcasts: two collectives at once would meet in any order.
+        """Send the outcome of the work to the others."""
+        # The thread has to end before this one broadcasts: two collectives at once would mix in any order.
         self._is_over.set()
         if self._thread.ident is not None:  # Ctrl-C may come before its start
             self._thread.join()
@@ -481,12 +480,12 @@ class _Pulse:
             self._send(lambda: (_broadcast_size(len(text)), _broadcast_bytes(text, len(text))))
 
     def require_others(self) -> None:
-        """Raise RankError where another rank is gone."""
+        """Raise RankError if another rank is lost."""
         if self._lost is not None:
             raise self._lost
 
     def _beat(self) -> None:
-        # Ends at a loss without a word: this thread has no caller; `require_others` raises in the one that has.
+        # Ends silently at a loss: this thread has no caller; `require_others` raises in the thread that has one.
         while self._lost is None and not self._is_over.wait(_BEAT_S):
             self._send(lambda: _broadcast_size(0))
 
@@ -498,8 +497,8 @@ class _Pulse:
             self._lost = error
 
 
-class _Meeting:
-    """Tells all ranks once a second which of them are at work, until none is or one has failed."""
+class _StatusExchange:
+    """Exchanges once a second which ranks are at work, until none is or one has failed."""
 
     def __init__(self, group: RankGroup) -> None:
         self._group = group
@@ -508,19 +507,19 @@ class _Meeting:
             threading.Event()
         )  # there is news of this rank: no need to wait for the next second
         self._lost: RankError | None = None
-        self.said: list[dict[str, Any]] = []  # by every rank, in the end
-        self.error: BaseException | None = None  # of this rank's work
+        self.statuses: list[dict[str, Any]] = []  # final messages of all ranks
+        self.error: BaseException | None = None  # raised by this rank's work
 
     def attend(self) -> None:
         """Wait for the ranks that are at work."""
         while True:
             self._has_changed.wait(_BEAT_S)
-            self.said = self._group.gather(self._own)
-            if not any(one["busy"] for one in self.said) or any("error" in one for one in self.said):
+            self.statuses = self._group.gather(self._own)
+            if not any(one["busy"] for one in self.statuses) or any("error" in one for one in self.statuses):
                 return
 
     def work(self, work: Callable[[], Any]) -> None:
-        """Do ``work`` while a thread attends."""
+        """Call ``work`` while a thread attends."""
         self._own = {"busy": True}
         thread = threading.Thread(target=self._attend_quietly, name="gloader-pulse", daemon=True)
         try:
@@ -544,15 +543,15 @@ class _Meeting:
 
 
 def _own_place() -> dict[str, Any]:
-    """Return where this process runs, as JSON."""
-    # torch is imported where ranks are, so that a process alone starts without it.
+    """Return the place of this process, as JSON."""
+    # torch is imported only with several ranks, so that a single process starts without it.
     from gloader.distributed.agree import own_process
 
     return {"machine": machine_id(), "name": shown_machine(), "host": host_id(), "process": own_process()}
 
 
 def _require_able(texts: Sequence[str | None], error: BaseException | None) -> None:
-    """Raise ``error``, or where this rank has none, the RankError of the first of ``texts``, one for each rank."""
+    """Raise ``error``; without one, raise RankError for the first non-empty entry of ``texts``, one for each rank."""
     for rank, text in enumerate(texts):
         if text is not None and error is None:
             raise RankError(f"rank {rank} failed: {text}")

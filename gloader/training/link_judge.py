@@ -1,4 +1,4 @@
-"""The judgement of a table of links: scores of pairs, the negatives of an edge, and hits@K, MRR or AUC.
+"""The evaluation of a link table: scores of pairs, the negatives of an edge, and hits@K, MRR or AUC.
 
 Scores are computed in chunks from embeddings that may lie on the SSD.
 """
@@ -34,10 +34,10 @@ _LOWEST: Final = np.float32(-np.inf)
 
 @dataclass(frozen=True, slots=True)
 class LinkMetric:
-    """A figure of a set of links. ``str()`` is its name, in `result.json` and on the command line."""
+    """A metric of a set of links. ``str()`` is its name in `result.json` and on the command line."""
 
     kind: Literal["hits", "mrr", "auc", "acc", "rmse"]
-    k: int = 0  # of hits
+    k: int = 0  # of hits@k
 
     def __str__(self) -> str:
         """Return the form of the command line, such as "hits@50"."""
@@ -45,7 +45,7 @@ class LinkMetric:
 
     @property
     def is_error(self) -> bool:
-        """Whether less of it is better."""
+        """True if a smaller value is better."""
         return self.kind == "rmse"
 
 
@@ -55,7 +55,7 @@ def parse_metric(text: str) -> LinkMetric | None:
     Raises
     ------
     ConfigError
-        It names none.
+        The text names no metric.
     """
     if text == "auto":
         return None
@@ -74,7 +74,7 @@ def parse_metric(text: str) -> LinkMetric | None:
 def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64]:
     """Return 1 / rank of each positive among its own negatives, (n,). Pure.
 
-    The rank is the mean of that before and that behind all negatives of the same score, as of OGB.
+    The rank is the mean of the first and the last rank among negatives with the same score, as in OGB.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def reciprocal_ranks(positives: Scores, negatives: Scores) -> NDArray[np.float64
 
 
 def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
-    """Return how many positives are strictly above the k-th best of their own negatives, or have fewer. Pure.
+    """Return how many positives score strictly above the k-th best of their own negatives, or have fewer. Pure.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def hits_of_rows(positives: Scores, negatives: Scores, k: int) -> int:
 
 
 def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
-    """Return the k best of all scores, the least first; fewer where there are no more. Holds 2k and a chunk."""
+    """Return the k best scores, ascending; fewer if there are fewer in all. Holds 2k scores and a chunk."""
     best = np.empty(0, np.float32)
     for chunk in chunks:
         both = np.concatenate([best, chunk.ravel()])
@@ -110,7 +110,7 @@ def best_scores(chunks: Iterable[Scores], k: int) -> Scores:
 
 
 def hits(positives: Iterable[Scores], negatives: Iterable[Scores], k: int) -> float:
-    """Return the share of positives strictly above the k-th best of all negatives; 1 where those are fewer."""
+    """Return the share of positives strictly above the k-th best negative; 1 if there are fewer negatives."""
     best = best_scores(negatives, k)
     threshold = best[0] if len(best) == k else _LOWEST
     num_hits = num_rows = 0
@@ -121,7 +121,7 @@ def hits(positives: Iterable[Scores], negatives: Iterable[Scores], k: int) -> fl
 
 
 class AucCount:
-    """The area under the ROC curve: the share of pairs of a positive and a negative in the right order, exactly.
+    """The area under the ROC curve, exact: the share of (positive, negative) pairs in the right order.
 
     A pair of equal scores counts half. Holds the positives, sorted; negatives come in chunks.
 
@@ -132,7 +132,7 @@ class AucCount:
 
     def __init__(self, positives: Scores) -> None:
         self._positives = np.sort(positives)
-        self.twice_right = 0  # Python ints: a pair counts 2, 1 or 0, and there may be more than 2**63
+        self.twice_right = 0  # Python ints: a pair counts 2, 1 or 0, and the sum may exceed 2**63
         self.num_pairs = 0
 
     def add(self, negatives: Scores) -> None:
@@ -149,8 +149,8 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
 
     Parameters
     ----------
-    positives : chunks, each of which is held, sorted, while all negatives come by
-    negatives : called for an iterator over chunks of all negatives, once for each chunk of positives
+    positives : chunks; each is held, sorted, during one pass over the negatives
+    negatives : returns an iterator over chunks of all negatives; called once for each chunk of positives
     """
     twice_right = num_pairs = 0
     for chunk in positives:
@@ -163,10 +163,8 @@ def auc(positives: Iterable[Scores], negatives: Any) -> float:
 
 
 _FLOAT_BYTES: Final = 4
-_PAIR_BYTES: Final = (
-    48  # both ids, the order of the destinations, their numbers, the score, and what is on its way
-)
-_SHARES: Final = 4  # rows of sources; rows of destinations; what is known of pairs; what the decoder makes
+_PAIR_BYTES: Final = 48  # both ids, the destinations' order, their numbers, the score, and temporaries
+_SHARES: Final = 4  # rows of sources; rows of destinations; data of pairs; temporaries of the decoder
 _DECODER_ROWS: Final = (
     6  # rows of a pair that the decoder holds at once: both ends, their product, hidden layers
 )
@@ -177,7 +175,7 @@ class NodeRows(Protocol):
 
     @property
     def width(self) -> int:
-        """Of a row."""
+        """Width of a row."""
         ...
 
     def take(self, rows: IdArray, out: NDArray[np.float32], /) -> None:
@@ -186,17 +184,17 @@ class NodeRows(Protocol):
 
 
 class PairScorer:
-    """Scores pairs by the embeddings of both nodes.
+    """Scores pairs from the embeddings of both nodes.
 
-    Each call reads every row that it needs once for its sources and once for its destinations, in ascending order:
-    on an SSD a pass over a part of the file. Destinations come block by block, as they may be too many to hold.
+    Each call reads every needed row once for its sources and once for its destinations, in ascending order: on an
+    SSD, one pass over a part of the file. Destinations come block by block, as they may be too many to hold.
 
     Parameters
     ----------
     decoder : from the rows of both ends, (P, width) each, to (P,) scores, or (P, C)
-    sources, destinations : the embeddings; of one type the same ones
-    budget_bytes : for the rows that are held, and for what is known of pairs
-    place : where the decoder is
+    sources, destinations : the embeddings; the same ones if both ends have one type
+    budget_bytes : for the held rows, and for the data of pairs
+    place : the decoder's device
     """
 
     def __init__(
@@ -217,12 +215,12 @@ class PairScorer:
         self._pairs_decoded = max(1, self._share_bytes // (_DECODER_ROWS * row_bytes))
 
     def rows_per_call(self, num_destinations: int = 1) -> int:
-        """Return how many sources, each with so many destinations, one call may be given."""
+        """Return the most sources, each with so many destinations, for one call."""
         return max(1, min(self._rows_held, self._share_bytes // (_PAIR_BYTES * num_destinations)))
 
     @torch.no_grad()
     def score(self, sources: IdArray, destinations: IdArray) -> Scores:
-        """Return the scores of pairs, of the shape of ``destinations``, and (C,) behind it where the decoder makes C.
+        """Return the scores, in the shape of ``destinations``, with (C,) appended for a decoder with C outputs.
 
         Parameters
         ----------
@@ -232,7 +230,7 @@ class PairScorer:
         Raises
         ------
         DivergedError
-            Scores are NaN, which no metric ranks; says how many.
+            Scores are NaN, which no metric ranks; the error counts them.
         """
         ids, source_at = np.unique(sources, return_inverse=True)
         held = self._take(self._sources, ids)
@@ -241,7 +239,7 @@ class PairScorer:
         order = np.argsort(wanted, kind="stable")
         in_order = wanted[order]
         is_new = np.r_[True, in_order[1:] != in_order[:-1]][: len(in_order)]
-        number = np.cumsum(is_new) - 1  # of each pair's destination among the different ones
+        number = np.cumsum(is_new) - 1  # number of each pair's destination among the distinct ones
         distinct = in_order[is_new]
         found: Scores | None = None
         for start in range(0, len(distinct), self._rows_held):
@@ -281,17 +279,17 @@ class PairScorer:
         return scores
 
 
-SHARED_SUFFIX: Final = "_neg"  # of the table of negatives that all edges of a table are compared with
-_TABLE_SHARE: Final = 8  # of the budget, one part in so many is for each table that is read
-_SORTED_SHARE: Final = 8  # and for scores of edges that all negatives are compared with
+SHARED_SUFFIX: Final = "_neg"  # of a table of negatives that are shared by all edges
+_TABLE_SHARE: Final = 8  # each table that is read gets one part in so many of the budget
+_SORTED_SHARE: Final = 8  # and so do the edge scores that all negatives are compared with
 _DRAWN_KEY: Final = np.uint64(mix_int(int.from_bytes(b"judged", "big")))
 
 
 class Scorer(Protocol):
-    """What scores pairs; see `PairScorer`."""
+    """Scores pairs; see `PairScorer`."""
 
     def rows_per_call(self, num_destinations: int = 1) -> int:
-        """Return how many sources, each with so many destinations, one call may be given."""
+        """Return the most sources, each with so many destinations, for one call."""
         ...
 
     def score(self, sources: IdArray, destinations: IdArray, /) -> Scores:
@@ -301,15 +299,15 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkJudge:
-    """Judges the edges of a table against negatives: those given for each, those given for all, or drawn ones.
+    """Evaluates a table's edges against negatives: given for each edge, given for all edges, or drawn.
 
-    Drawn ones are the edges' sources with one random destination each, a hash of the row: the same in every run.
+    Drawn negatives pair an edge's source with one random destination, a hash of the row: the same in every run.
 
     Parameters
     ----------
     table : the edges
-    metric : what comes of it
-    shared : the table of the negatives that are given for all; None: there is none
+    metric : the metric
+    shared : the table of negatives for all edges, or None
     num_destinations : nodes of the destination type
     """
 
@@ -320,7 +318,7 @@ class LinkJudge:
 
     @classmethod
     def of(cls, dataset: Dataset, table: LinkTable, metric: LinkMetric) -> LinkJudge:
-        """Return the judge of a table of ``dataset``.
+        """Return the judge of a table in ``dataset``.
 
         Raises
         ------
@@ -340,12 +338,12 @@ class LinkJudge:
         )
 
     def judge(self, scorer: Scorer, *, budget_bytes: int) -> float | None:
-        """Return the figure; None for a table without edges.
+        """Return the metric's value; None for a table without edges.
 
         Parameters
         ----------
-        scorer : of the network
-        budget_bytes : for the table, and for scores, beside what the scorer takes
+        scorer : scores pairs by the network
+        budget_bytes : for the table and the scores, without the scorer's own memory
         """
         if self.table.num_rows == 0:
             return None
@@ -416,7 +414,7 @@ class LinkJudge:
             first += len(rows.sources)
 
     def _drawn(self, first: int, count: int) -> IdArray:
-        """Return the random destinations of rows ``first`` and so on, (count,)."""
+        """Return the random destinations of ``count`` rows from ``first`` on, (count,)."""
         rows = np.arange(first, first + count, dtype=np.uint64)
         share = (mixed_words(rows * GOLDEN + _DRAWN_KEY) >> np.uint64(11)).astype(np.float64) * 2.0**-53
         found: IdArray = (share * self.num_destinations).astype(np.int64)
@@ -429,7 +427,7 @@ class LinkJudge:
 
 
 def auto_metric(dataset: Dataset, table: LinkTable) -> LinkMetric:
-    """Return the metric that suits the negatives which are given for a table. Pure."""
+    """Return the metric that fits a table's given negatives. Pure."""
     if table.negatives_per_row:
         return LinkMetric("mrr")
     return LinkMetric("hits", 50) if table.name + SHARED_SUFFIX in dataset.link_tables else LinkMetric("auc")

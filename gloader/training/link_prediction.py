@@ -1,4 +1,4 @@
-"""The task of predicting links: which pairs are edges, or which label an edge has."""
+"""The link prediction task: whether a pair is an edge, or the label of an edge."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ logger = logging.getLogger("gloader")
 
 _DEFAULT_EVAL: Final = ("valid", "test")
 SCORING_SHARE: Final = 3 / 8  # of an evaluation's budget; a third of it may hold embeddings
-_ROWS_READ: Final = 1 << 16  # of a table whose labels are looked through
+_ROWS_READ: Final = 1 << 16  # read at a time to find the range of labels
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkPrediction:
-    """Edges of a link table are told from negatives that are drawn beside them, or their labels are learned.
+    """Learns to separate a link table's edges from drawn negatives, or learns their labels.
 
     Parameters
     ----------
-    dataset : has the table
+    dataset : the dataset with the table
     spec : the network
-    config : what is predicted, checked
-    negatives : of ``config``
-    measure : what validation and the test come to
-    judges : of the tables of each split that there are
+    config : the settings of the task, checked
+    negatives : those of ``config``
+    measure : the metric of validation and test
+    judges : evaluators of the existing splits
     """
 
     dataset: Dataset
@@ -66,12 +66,12 @@ class LinkPrediction:
 
     @classmethod
     def of(cls, settings: TrainSettings, dataset: Dataset) -> LinkPrediction:
-        """Return the task of such a run.
+        """Return the task of a run with these settings.
 
         Raises
         ------
         ConfigError
-            The dataset has no such tables, they do not fit one another or the settings, or the model does not take the
+            The dataset has no such tables, they do not fit one another or the settings, or the model does not fit the
             dataset.
         """
         config = settings.links
@@ -98,22 +98,22 @@ class LinkPrediction:
 
     @property
     def name(self) -> str:
-        """Of the task."""
+        """Name of the task."""
         return "link"
 
     @property
     def objective(self) -> Objective:
-        """That of what is learned."""
+        """The training loss."""
         return LINK_OBJECTIVES[self.spec.learns]
 
     @property
     def metric(self) -> str:
-        """Such as "hits@50"."""
+        """Name of the metric, such as "hits@50"."""
         return str(self.measure)
 
     @property
     def is_error(self) -> bool:
-        """Whether it is that of values."""
+        """True if the metric is an error of values."""
         return self.measure.is_error
 
     def open_loader(
@@ -144,7 +144,7 @@ class LinkPrediction:
         return plan_training_seeds(self.dataset, sampling, is_typed=is_typed, links=links)
 
     def warn(self) -> None:
-        """Log which edges are in the graph that figures are of: by messages the network is told what it is asked."""
+        """Log which evaluated edges are in the graph: messages along them reveal the answer to the network."""
         options = self.dataset.metadata.get("options")
         is_split_by_time = isinstance(options, Mapping) and options.get("edge_split_by") == "time"
         leaks = {
@@ -160,13 +160,13 @@ class LinkPrediction:
             )
 
     def require_memory(self, model: Any, inference: Inference) -> None:
-        """Raise BudgetError where the embeddings of all nodes would not fit."""
+        """Raise BudgetError if the embeddings of all nodes would not fit."""
         inference.require_memory(encoder_of(model), num_outputs=None)
 
     def score(
         self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
     ) -> float | None:
-        """Return what the table of the split is judged to be."""
+        """Return the metric on the split's table."""
         judge = self.judges.get(split)
         if judge is None:
             return None
@@ -186,15 +186,15 @@ def pair_scorer(
     budget_bytes: int,
     on_progress: Callable[[float], None] = lambda _: None,
 ) -> Iterator[PairScorer]:
-    """Compute the embeddings of all nodes, and open what scores pairs of them.
+    """Compute the embeddings of all nodes, and open a scorer of pairs.
 
     Parameters
     ----------
     model : a `LinkNetwork`; in evaluation mode until the scorer is closed
     inference : graph, features and memory
-    spec : of the model
-    budget_bytes : for the scorer, beside the embeddings
-    on_progress : called with the share that is done, 0 to 1
+    spec : the model's specification
+    budget_bytes : for the scorer, without the embeddings
+    on_progress : called with the finished share, 0 to 1
     """
     was_training = model.training
     model.eval()
@@ -214,7 +214,7 @@ def pair_scorer(
 
 
 def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[str, LinkTable]:
-    """Return the table of each split; those that nobody named may be missing."""
+    """Return the table of each split; tables that the settings do not name may be missing."""
     names = config.eval_edges
     if names is not None and len(names) != len(_DEFAULT_EVAL):
         raise ConfigError(
@@ -235,7 +235,7 @@ def _evaluated(dataset: Dataset, config: LinkConfig, table: LinkTable) -> dict[s
 
 
 def _learned(table: LinkTable, negatives: Negatives | None, evaluated: Any) -> tuple[LinkTarget, int]:
-    """Return what of the edges is learned, and how many numbers tell it."""
+    """Return the learned target of the edges, and its number of outputs."""
     if negatives is not None:
         return "pairs", 1
     tables = [table, *evaluated]

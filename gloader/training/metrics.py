@@ -1,4 +1,4 @@
-"""Measurements of training: the line of an epoch, running sums, and the statistics of all ranks together."""
+"""Training metrics: the record of an epoch, running sums, and the statistics of all ranks together."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class EpochRecord:
     """One line of ``metrics.jsonl``."""
 
     epoch: int
-    loss: float  # mean over the seeds, or the edges that are predicted
+    loss: float  # mean over the seeds, or the predicted edges
     train_acc: float
-    valid_acc: float | None  # or what ``metric`` says; None: this epoch was not evaluated
+    valid_acc: float | None  # or the value of ``metric``; None if this epoch was not evaluated
     lr: float
     seconds: float  # of training
     evaluate_seconds: float
     rows_per_second: float
-    bottleneck: str  # what the epoch waited for, a sentence
+    bottleneck: str  # the slowest part of the epoch, a sentence
     stats: EpochStats
-    metric: str = "acc"  # what validation measures: the line says ``valid_<metric>``
+    metric: str = "acc"  # the validation metric: the line has the key ``valid_<metric>``
     # The most anonymous memory in equal parts of the epoch and its evaluation, as the budget counts it.
     memory_bytes: tuple[int, ...] = ()
 
@@ -60,12 +60,12 @@ class EpochRecord:
             name: value for name, value in asdict(self.stats).items() if name not in ("epoch", "seconds")
         }
         if not self.stats.tables:
-            del stats["tables"]  # of one table: they are all of it
+            del stats["tables"]  # of one table: its figures are the totals
         return record | stats | {"hit_rate": self.stats.hit_rate}
 
 
 class RunningMetrics:
-    """Loss and accuracy over the batches of one epoch so far, kept on the device until they are asked for."""
+    """Loss and accuracy over the batches of an epoch so far, kept on the device until they are read."""
 
     def __init__(
         self,
@@ -81,9 +81,9 @@ class RunningMetrics:
         self._seeds = int(saved["seeds"])
         self._rows = int(saved["rows"])
         self._epoch = 0
-        self._is_far = device.type != "cpu"  # a look at a number would wait for all that was asked before
-        self._bad_at = torch.full((), _NO_BATCH, device=device)  # the first batch whose loss is no number
-        # A resumed epoch goes on counting where it was interrupted.
+        self._is_far = device.type != "cpu"  # reading a number would wait for all earlier work
+        self._bad_at = torch.full((), _NO_BATCH, device=device)  # first batch with a NaN or infinite loss
+        # A resumed epoch continues the sums of the interrupted one.
         self._started = time.perf_counter() - saved["seconds"]
 
     def add(self, batch: Delivered, logits: torch.Tensor, loss: torch.Tensor) -> None:
@@ -91,14 +91,14 @@ class RunningMetrics:
 
         Parameters
         ----------
-        batch : gives the labels, and the numbers of seeds and rows
-        logits : (B, classes) of its seeds, or whatever the objective takes
-        loss : mean over the seeds, or whatever the objective counts
+        batch : the labels, and the numbers of seeds and rows
+        logits : (B, classes) of its seeds, or the objective's outputs
+        loss : mean over the seeds, or over the objective's items
 
         Raises
         ------
         DivergedError
-            The loss is NaN or infinite; a device that would have to be waited for says so when the sum is read.
+            The loss is NaN or infinite; on an asynchronous device this is raised when the sum is read.
         """
         self._epoch = batch.id.epoch
         if not self._is_far:
@@ -117,12 +117,12 @@ class RunningMetrics:
 
     @property
     def loss(self) -> float:
-        """Mean loss of a seed; raises DivergedError where that of a batch is no number."""
+        """Mean loss of a seed; raises DivergedError if a batch's loss is NaN or infinite."""
         return self._read_loss() / max(self._seeds, 1)
 
     @property
     def accuracy(self) -> float:
-        """Share of seeds that were predicted right, in training mode."""
+        """Share of correctly predicted seeds, in training mode."""
         return self._correct.item() / max(self._seeds, 1)
 
     @property
@@ -146,7 +146,7 @@ class RunningMetrics:
         )
 
     def state(self) -> dict[str, float]:
-        """Return what ``saved`` takes; raises DivergedError as `loss`."""
+        """Return the value for ``saved``; raises DivergedError as `loss`."""
         return {
             "loss_sum": self._read_loss(),
             "correct": self._correct.item(),
@@ -158,7 +158,7 @@ class RunningMetrics:
     def _read_loss(self) -> float:
         found = self._loss_sum.item()
         if not math.isfinite(found):
-            # The batch has left the device by now.
+            # The batch has left the device already.
             raise DivergedError(
                 _said(
                     self._epoch,
@@ -174,7 +174,7 @@ def _said(epoch: int, index: int, cause: str) -> str:
 
 
 def _cause(batch: Delivered) -> str:
-    """Return why the loss of a batch on the CPU may be no number. Pure."""
+    """Return the likely cause of a NaN loss of a batch on the CPU. Pure."""
     ready = batch.batch if isinstance(batch, LinkBatch) else batch
     given = (
         {name: (rows, ready.nodes[name]) for name, rows in ready.x.items()}
@@ -194,7 +194,7 @@ def _cause(batch: Delivered) -> str:
 
 
 def _num_rows(batch: Delivered) -> int:
-    """Return how many feature rows the batch brought."""
+    """Return the number of feature rows of the batch."""
     if isinstance(batch, LinkBatch):
         return _num_rows(batch.batch)
     if isinstance(batch, HeteroReadyBatch):
@@ -203,7 +203,7 @@ def _num_rows(batch: Delivered) -> int:
 
 
 def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
-    """Return ``stats`` with what came from the URL of the dataset since the last epoch; None: it is at no URL."""
+    """Return ``stats`` with the traffic from the dataset's URL since the last epoch; None if it has no URL."""
     if mirrored is None:
         return stats
     moved = mirrored.unreported()
@@ -217,12 +217,12 @@ def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:
 
 
 def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
-    """Return what all ranks moved together, and the times of whichever was slowest. Pure.
+    """Return the sums of all ranks' traffic, and the times of the slowest rank. Pure.
 
-    The rank that loads for its machine counts the rows of all of them; with private loaders each counts its own. A
+    A rank that loads for its machine counts the rows of all its ranks; with private loaders each rank counts its own. A
     step counts as one batch.
     """
-    # The very object: with one rank nothing may be rounded or renamed.
+    # The same object: with one rank nothing may be rounded or renamed.
     if len(parts) == 1:
         return parts[0]
     names = [field.name for field in fields(EpochStats) if field.name not in ("stage_seconds", "tables")]
@@ -231,6 +231,6 @@ def merge_stats(parts: Sequence[EpochStats]) -> EpochStats:
         name: max(column) if name in _OF_EACH + _OF_THE_SLOWEST else sum(column)
         for name, column in values.items()
     }
-    # A stage is as slow as on its slowest rank: the others wait for that one in the next step.
+    # A stage is as slow as on its slowest rank: the others wait for it in the next step.
     stages: dict[str, float] = {stage: max(part.stage_seconds[stage] for part in parts) for stage in STAGES}
     return EpochStats(stage_seconds=stages, tables=add_tables(part.tables for part in parts), **merged)

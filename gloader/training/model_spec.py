@@ -1,4 +1,4 @@
-"""What fixes the shape and meaning of a model's weights: its settings, and what it knows of the dataset."""
+"""Model specifications: the settings and dataset facts that fix the shape and meaning of a model's weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LinkTarget = Literal["pairs", "classes", "values"]
 
-_FORMER_NAMES: Final = {"num_classes": "out_dim"}  # of the entries of a checkpoint
+_FORMER_NAMES: Final = {"num_classes": "out_dim"}  # of the entries of an older checkpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,16 +40,16 @@ class ModelSpec:
     out_dim: int  # of the logits, or of embeddings
     num_layers: int
     add_self_loops: bool
-    edge_dim: int = 0  # of the features of edges that it looks at
+    edge_dim: int = 0  # width of the edge features that it reads
 
     @property
     def uses_edge_features(self) -> bool:
-        """Whether it looks at features of edges, which a loader need not read otherwise."""
+        """True if the model reads edge features; otherwise a loader need not read them."""
         return self.edge_dim > 0
 
     @property
     def encoder(self) -> ModelSpec:
-        """The network that makes rows of nodes: this one."""
+        """The network that computes node rows: this one."""
         return self
 
     def build(self) -> GraphNetwork:
@@ -72,7 +72,7 @@ class HeteroModelSpec:
     schema: Schema
     out_dim: int  # of the logits, or of embeddings
     num_layers: int
-    has_head: bool = True  # that of rsage and rgat; embeddings have none
+    has_head: bool = True  # rsage and rgat have one; embeddings have none
 
     @property
     def uses_edge_features(self) -> bool:
@@ -81,7 +81,7 @@ class HeteroModelSpec:
 
     @property
     def encoder(self) -> HeteroModelSpec:
-        """The network that makes rows of nodes: this one."""
+        """The network that computes node rows: this one."""
         return self
 
     def build(self) -> HeteroNetwork:
@@ -106,7 +106,7 @@ class LinkSpec:
     ends: tuple[str, str]  # types of the sources and of the destinations
     decoder: str
     decoder_layers: int
-    learns: LinkTarget  # whether a pair is an edge; or which class it has, or which value
+    learns: LinkTarget  # whether a pair is an edge, or its class, or its value
     num_outputs: int = 1  # classes
 
     def build(self) -> LinkNetwork:
@@ -130,20 +130,20 @@ AnyNetwork: TypeAlias = GraphNetwork | HeteroNetwork | LinkNetwork
 def spec_of(
     settings: TrainSettings, dataset: Dataset, *, targets: tuple[str, ...] | None = None
 ) -> EncoderSpec:
-    """Return what fixes the model of a run.
+    """Return the specification of a run's model.
 
     Parameters
     ----------
-    settings : of the run
-    dataset : what it learns from
-    targets : types whose nodes are embedded, as wide as a hidden layer: those of both ends of links; None: nodes of the
-        labelled type are classified
+    settings : the run's settings
+    dataset : the training data
+    targets : types with embedded nodes, as wide as a hidden layer: both end types of links. None means that nodes of
+        the labelled type are classified
 
     Raises
     ------
     ConfigError
-        The model is for graphs of one type, and the dataset has several; or it adds up what edges say, and nothing is
-        there or read.
+        The model is for graphs of one type, and the dataset has several; or it sums edge features, and there are none
+        or none are read.
     """
     require_model(settings, dataset)
     config, num_layers = settings.model, len(settings.loader.sampling.fanouts)
@@ -167,25 +167,25 @@ def spec_of(
 
 
 def edge_feature_rows(dataset: Dataset) -> FeatureRows | None:
-    """Return the features of the edges of ``dataset``, which is of one node type; None: there are none."""
+    """Return the edge features of ``dataset``, which has one node type; None without edge features."""
     (table,) = dataset.edge_tables.values()
     return table.feature_rows
 
 
 def _edge_dim(settings: TrainSettings, dataset: Dataset) -> int:
-    """Return the width of the features of edges that batches bring; 0: they bring none."""
+    """Return the width of the batches' edge features; 0 without edge features."""
     rows = edge_feature_rows(dataset)
     is_read = settings.loader.sampling.edge_features != "none"
     return rows.feature_dim if rows is not None and is_read else 0
 
 
 def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schema:
-    """Return what a model over several types knows of ``dataset``, which may be of one.
+    """Return the dataset facts of a model over several types; ``dataset`` may have one type.
 
     Parameters
     ----------
     dataset : its types and relations
-    targets : types whose rows are wanted; None: the labelled one
+    targets : types of the output rows; None means the labelled type
     """
     tables = dataset.node_tables
     return Schema(
@@ -197,7 +197,7 @@ def schema_of(dataset: Dataset, targets: tuple[str, ...] | None = None) -> Schem
 
 
 def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
-    """Return ``spec`` as JSON values, which `parse_spec` reads. Pure."""
+    """Return ``spec`` as JSON values for `parse_spec`. Pure."""
     content = asdict(spec)
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
@@ -214,17 +214,17 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
 
 
 def parse_spec(content: Mapping[str, Any], file: Path) -> AnyModelSpec:
-    """Return the spec that `spec_content` made ``content`` of. Pure.
+    """Return the spec of the `spec_content` result ``content``. Pure.
 
     Parameters
     ----------
-    content : of any kind
-    file : where it is from, for messages
+    content : any value
+    file : the file with the content, for messages
 
     Raises
     ------
     TypeError, ValueError, ConfigError
-        It is malformed.
+        The content is malformed.
     """
     if "encoder" in content:
         return _parse_link_spec(content, file)
@@ -261,7 +261,7 @@ def _parse_encoder_spec(content: Mapping[str, Any], file: Path) -> EncoderSpec:
 
 
 def _parse_schema(content: Mapping[str, Any]) -> Schema:
-    if "labelled" in content:  # what earlier versions wrote
+    if "labelled" in content:  # an entry of earlier versions
         content = {name: value for name, value in content.items() if name != "labelled"} | {
             "targets": [content["labelled"]]
         }

@@ -1,4 +1,4 @@
-"""A checkpoint's network, opened with what it computes from, for predictions of a whole dataset."""
+"""A checkpoint's network with its graph and features, opened for predictions over a whole dataset."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
 
-# Of the weights of a network for several types, whose learned rows may be large: in the checkpoint and in the network.
+# Copies of the weights, for several types with large learned rows: in the checkpoint and in the network.
 _WEIGHT_COPIES: Final = 2
 _RING_BYTES: Final = 1 << 20  # of each type: rows are read in order, a few large reads ahead are enough
 
@@ -56,7 +56,7 @@ class OpenedModel:
     def require_memory(
         self, *, node_type: str, layer: int | None = None, num_outputs: int | None = None
     ) -> None:
-        """Raise BudgetError where it would not fit the budget; nothing is read.
+        """Raise BudgetError if the computation would not fit the budget; nothing is read.
 
         Parameters
         ----------
@@ -88,17 +88,17 @@ def open_model(
 ) -> Iterator[OpenedModel]:
     """Open a checkpoint's network, and graph and features of ``dataset``, within a budget.
 
-    Edges are held where they fit in half of the budget, and what is computed fits beside them.
+    Edges are held in memory if they fit in half of the budget, and leave room for the computation.
 
     Parameters
     ----------
-    dataset : what it computes from
+    dataset : the input of the network
     checkpoint : the network, with its best weights
-    budget_bytes : for everything held, the topology included; None: half of what is free
-    device : computes
-    scratch : folder for activations that do not fit; None: the system's temporary folder
-    rows : of all machines, being read, where each has a part of them; None: all are here
-    require : raises BudgetError where what will be computed does not fit
+    budget_bytes : for everything in memory, the topology included; None means half of the free memory
+    device : the compute device
+    scratch : folder for activations that do not fit; None means the system's temporary folder
+    rows : readers of all machines' rows, if each has a part of them; None if all are here
+    require : raises BudgetError if the computation does not fit
 
     Raises
     ------
@@ -107,7 +107,7 @@ def open_model(
     CheckpointError
         The checkpoint belongs to a dataset with other types, relations, features or classes.
     BudgetError
-        The budget is too small for the offsets of the edges, or for ``require``; names one that is enough.
+        The budget is too small for the offsets of the edges, or for ``require``; the error names a sufficient one.
     """
     _require_fit(dataset, checkpoint.spec)
     given = default_budget_bytes() if budget_bytes is None else budget_bytes
@@ -147,7 +147,7 @@ def open_model(
 def _opened(
     rows: FeatureRows, *, machines: MachineRows | None, stack: ExitStack, **settings: Any
 ) -> tuple[FeatureSource, int]:
-    """Return all rows of a table, and the memory that they take open."""
+    """Return all rows of a table, and the memory of their open reader."""
     if machines is not None:
         return machines.source(rows.name), 0
     store = stack.enter_context(rows.open_features(**settings))
@@ -167,7 +167,7 @@ def _open_one_type(
     is_held = dataset.topology_bytes <= edge_bytes
     if not is_held:
         require_offsets(dataset, budget_bytes=budget)
-    # Of edges that do not fit no page is kept: each layer reads all of them, in order.
+    # No page of edges that do not fit is kept: each layer reads all edges, in order.
     topology = stack.enter_context(open_topology(dataset, max_bytes=edge_bytes if is_held else 0))
     (features, _), *_ = [open_rows(each) for each in dataset.feature_rows(edges=False)]
     told, told_bytes = None, 0
@@ -221,9 +221,9 @@ def _open_types(
 
 
 def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
-    """Raise CheckpointError where the network is of another dataset."""
+    """Raise CheckpointError if the network belongs to another dataset."""
     encoder = spec.encoder
-    # Embeddings are of no classes.
+    # Embeddings have no classes.
     classes = encoder.out_dim if isinstance(spec, LinkSpec) else dataset.num_classes
     if not isinstance(encoder, HeteroModelSpec):
         if dataset.kind == "hetero":
@@ -245,7 +245,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
             )
         return
     theirs = encoder.schema
-    # Of links any two types may be the ends.
+    # The ends of links may be of any two types.
     ours = schema_of(dataset, dataset.node_types[:1] if isinstance(spec, LinkSpec) else None)
     targets = ours.targets if isinstance(spec, LinkSpec) else theirs.targets
     learned = [name for name, dim in theirs.feature_dims.items() if not dim]
@@ -255,7 +255,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
         ("features of each type", dict(theirs.feature_dims), dict(ours.feature_dims)),
         ("labelled type", ", ".join(targets), ", ".join(ours.targets)),
         ("classes", encoder.out_dim, classes),
-        # Rows that were learned are of these very nodes.
+        # Learned rows belong to exactly these nodes.
         (
             "nodes of types without features",
             *({name: known.num_nodes.get(name) for name in learned} for known in (theirs, ours)),

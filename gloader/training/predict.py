@@ -43,20 +43,20 @@ def predict(
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> IdArray:
-    """Return the most likely class of every node of the labelled type, (N,) int64, from all neighbours.
+    """Return the most likely class of every node of the labelled type, (N,) int64, over all neighbours.
 
-    Nodes count as in ``dataset``, which is where its labels and splits count them too;
+    Nodes are in the order of ``dataset``, as its labels and splits are;
     `Dataset.in_original_order` puts the result in the order of the source.
 
     Parameters
     ----------
-    dataset : whose nodes are classified
+    dataset : the dataset with the nodes
     checkpoint : the network, with its best weights
-    memory_budget_bytes : for everything held, the topology included; defaults to half of what is free
-    device : computes
+    memory_budget_bytes : for everything in memory, the topology included; defaults to half of the free memory
+    device : the compute device
     scratch : folder for activations that do not fit; defaults to the system's temporary folder
-    on_progress : called with the share that is done, 0 to 1
-    rows : of all machines, being read, where each has a part of them; None: all are here
+    on_progress : called with the finished share, 0 to 1
+    rows : readers of all machines' rows, if each has a part of them; None if all are here
 
     Raises
     ------
@@ -87,7 +87,7 @@ def predict(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Embeddings:
-    """What a layer makes of all nodes of a type."""
+    """A layer's output for all nodes of a type."""
 
     num_nodes: int
     width: int
@@ -107,22 +107,22 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> Iterator[Embeddings]:
-    """Open what a layer makes of every node of a type, from all neighbours; computed when the first chunk is asked for.
+    """Open a layer's output for every node of a type, over all neighbours; the first chunk starts the computation.
 
-    They are plain outputs of the layer: what lies between it and the next one, batch norm and the activation, is not
+    The output is the layer's own: the batch norm and the activation before the next layer are not
     applied.
 
     Parameters
     ----------
     dataset, checkpoint, memory_budget_bytes, device, scratch, on_progress, rows : as of `predict`
-    layer : 1, next to the features, to L; None: L, which of links makes the embeddings
-    node_type : None: the labelled type, or that of both ends of the links
+    layer : 1, next to the features, to L; None means L, whose output for links are the embeddings
+    node_type : None means the labelled type, or the type of both ends of the links
 
     Raises
     ------
     ConfigError
-        There is no such type, or the layer makes nothing of it that leads to the classes; or links have ends of two
-        types, and none was named.
+        There is no such type, or the layer has no output for it that leads to the classes; or links have ends of two
+        types, and ``node_type`` is None.
     CheckpointError, BudgetError
         As `predict`.
     """
@@ -164,7 +164,7 @@ def embed(  # noqa: PLR0913 - what is computed, from what, and within which boun
 
 
 def embedded_type(dataset: Dataset, checkpoint: Checkpoint) -> str:
-    """Return the type that `embed` takes where none is named; ConfigError where that may be one of two."""
+    """Return the default type of `embed`; ConfigError if it may be one of two."""
     if not isinstance(checkpoint.spec, LinkSpec):
         return dataset.labelled.name
     source, destination = checkpoint.spec.ends
@@ -200,7 +200,7 @@ def score_pairs(
     on_progress: Progress = lambda _: None,
     rows: MachineRows | None = None,
 ) -> NDArray[np.float32]:
-    """Return the score of each of ``pairs``, (n,) float32, from all neighbours of both nodes; (n, C) of C classes.
+    """Return the score of each of ``pairs``, (n,) float32, over all neighbours of both nodes; (n, C) for C classes.
 
     Parameters
     ----------
@@ -210,9 +210,9 @@ def score_pairs(
     Raises
     ------
     ConfigError
-        The checkpoint is of nodes' classes.
+        The checkpoint predicts classes of nodes.
     ShapeError
-        Pairs are no such array, or name nodes that are not there.
+        ``pairs`` has another shape or dtype, or contains ids of missing nodes.
     CheckpointError, BudgetError
         As `predict`.
     """
@@ -245,7 +245,7 @@ def score_pairs(
 
 
 def checked_pairs(pairs: Any) -> IdArray:
-    """Return ``pairs`` as (n, 2) int64; ShapeError where they are none."""
+    """Return ``pairs`` as (n, 2) int64; ShapeError if they are not such an array."""
     found = np.asarray(pairs)
     if found.ndim != 2 or found.shape[1] != 2 or found.dtype.kind not in "iu":
         cure = ", as .T makes it" if found.shape[:1] == (2,) else ""
@@ -256,7 +256,7 @@ def checked_pairs(pairs: Any) -> IdArray:
 
 
 def _own_ids(table: NodeTable, ids: IdArray) -> IdArray:
-    """Return the numbers in the dataset of nodes that are named as in its source."""
+    """Return the dataset's numbers of nodes that are given by their ids in its source."""
     wrong = outside(ids, table.num_nodes)
     if len(wrong):
         raise ShapeError(

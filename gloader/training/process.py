@@ -1,4 +1,4 @@
-"""The process of a rank: its GPU, torch's random state and threads, and memory that the C library gives back."""
+"""The process of a rank: its GPU, torch's random state and threads, and freed memory of the C library."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
-    """Return the device that "auto" or a torch device's name stands for, for the rank ``local_rank`` of a machine.
+    """Return the device for "auto" or a torch device's name, for the rank ``local_rank`` of a machine.
 
-    "auto" and "cuda" stand for the rank's own GPU: that of its number where the process sees as many, and the only one
-    where it sees one, as under SLURM, Kubernetes or Ray, which show each rank its own.
+    "auto" and "cuda" stand for the rank's own GPU: the GPU of its number if the process sees so many, or the only
+    visible one. SLURM, Kubernetes and Ray show each rank its own GPU.
 
     Raises
     ------
     ConfigError
-        The name is unknown, or the device is not there.
+        The name is unknown, or there is no such device.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,12 +51,12 @@ def resolve_device(device: str, *, local_rank: int = 0) -> torch.device:
 
 
 def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> None:
-    """Raise on every rank where two have one GPU, unless each was ``asked`` to use that one; collective.
+    """Raise on every rank if two share one GPU, unless each was ``asked`` to use it; collective.
 
     Raises
     ------
     RankSettingsError
-        Two ranks have one GPU; names them, and says what to do.
+        Two ranks share one GPU; the error names them, and the remedy.
     """
     if group.is_alone:
         return
@@ -70,7 +70,7 @@ def require_own_gpu(group: RankGroup, target: torch.device, *, asked: str) -> No
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# What glibc's own adjustment ends at after a program freed one large block, and no more than a heap's free end.
+# The limit of glibc's own adjustment after a program freed one large block, and the largest free end of a heap.
 _LAZY = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20}
 _EAGER = {_M_MMAP_THRESHOLD: 256 << 10, _M_TRIM_THRESHOLD: 128 << 10}
 
@@ -98,10 +98,10 @@ def seed_torch(*address: int, device: torch.device) -> None:
 def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
     """Compute with this rank's part of the cores.
 
-    torchrun allows each of several ranks one thread unless OMP_NUM_THREADS says otherwise. Another number than one is
-    the user's and stays.
+    torchrun gives each of several ranks one thread unless OMP_NUM_THREADS is set. Any other number is
+    the user's choice and is kept.
     """
-    # A GPU computes without torch's threads; the cores are left to the loader's.
+    # A GPU computes without torch's threads; the cores are left to the loader's threads.
     is_ours = not group.is_alone and device.type == "cpu" and torch.get_num_threads() == 1
     with _threads(max(1, _num_cores() // group.most_local) if is_ours else None):
         yield
@@ -109,7 +109,7 @@ def own_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def all_cores(group: RankGroup, device: torch.device) -> Iterator[None]:
-    """Compute with the cores of all ranks of this machine: while the others wait."""
+    """Compute with the cores of all ranks on this machine while the other ranks wait."""
     is_shared = group.most_local > 1 and device.type == "cpu"
     with _threads(min(_num_cores(), torch.get_num_threads() * group.most_local) if is_shared else None):
         yield
@@ -132,18 +132,18 @@ def _threads(number: int | None) -> Iterator[None]:
 
 @contextmanager
 def eager_release() -> Iterator[None]:
-    """Give every larger block back to the system as soon as it is freed, inside the block.
+    """Return every larger block to the system as soon as it is freed, inside the block.
 
     For code that makes large blocks of many sizes, each used for long: the heap would keep holes between them. A
-    training step, which makes the same blocks again and again, is up to half slower this way. The setting is the
-    process's: what other threads free goes back at once too.
+    training step, which makes the same blocks again and again, is up to half slower this way. The setting covers the
+    whole process: memory that other threads free is returned at once too.
     """
     _set(_EAGER)
     try:
         yield
     finally:
         _set(_LAZY)
-        # The new threshold holds for blocks to come; those freed meanwhile are trimmed now.
+        # The new threshold holds for later blocks; blocks that were freed meanwhile are trimmed now.
         release_freed_memory()
 
 

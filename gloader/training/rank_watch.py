@@ -1,6 +1,6 @@
-"""The watch over the ranks of a run: a lost rank ends the collectives of the others.
+"""The watch over a run's ranks: a lost rank ends the collectives of the others.
 
-Ranks on one machine are watched by their processes, ranks on several by signs of life.
+Ranks on one machine are watched by their processes; ranks on several machines by signs of life.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
-# Every rank is there from the start; none of them is seen at a later point, so that only silence counts.
+# Every rank exists from the start, so only silence counts as a loss.
 _THERE: Final = 1
 
 
 class RankSigns:
-    """Says in the store of the process group that this rank is there, and tells which others do not. Thread-safe.
+    """Shows this rank's presence in the process group's store, and finds silent ranks. Thread-safe.
 
     Owns a thread until `close`.
 
@@ -33,8 +33,8 @@ class RankSigns:
     ----------
     rank : of this process
     machines : (W,) the name of each rank's machine
-    key : of these signs: the same on all ranks, and one that none had before
-    timeout_s : longest silence of a rank; 0: for ever
+    key : of these signs: the same on all ranks, and never used before
+    timeout_s : longest silence of a rank; 0 means for ever
     """
 
     def __init__(self, *, rank: int, machines: Sequence[str], key: str, timeout_s: float) -> None:
@@ -57,12 +57,12 @@ class RankSigns:
         )
 
     def are_missed(self) -> bool:
-        """Return whether a rank was silent for too long, or has said that it is over; to be asked again and again."""
+        """Return whether a rank was silent for too long, or has announced its end; to be polled."""
         is_silent = self._patience.end(self._notes.read(), time.monotonic()) is not None
         return is_silent or self._is_over.is_set()
 
     def explain(self, cause: str) -> RankError:
-        """Return the error that names who ended a collective, of which this rank saw ``cause``; waits a few seconds."""
+        """Return the error that names the rank that ended a collective with ``cause``; waits a few seconds."""
         return explain(
             self._notes,
             index=self._rank,
@@ -73,15 +73,15 @@ class RankSigns:
         )
 
     def fail(self, error: BaseException) -> None:
-        """Tell the others that this rank ends, and why, unless it only heard of another's end."""
+        """Announce to the others that this rank ends, and why, unless it only reacts to another's end."""
         if isinstance(error, RankError):
             self._notes.write(LOST)
         else:
-            # Ctrl-C, or SIGTERM: torchrun sends that to all ranks of a machine that lost one, who is to be named.
+            # Ctrl-C, or SIGTERM: torchrun sends it to all ranks of a machine after a loss; the lost rank is the cause.
             self._notes.write(note_of(error) if isinstance(error, Exception) else STOPPED)
 
     def close(self) -> None:
-        """Say nothing any more. Idempotent."""
+        """Stop the signs. Idempotent."""
         self._notes.close()
 
 
@@ -92,33 +92,33 @@ _END_S: Final = 1.0  # for the thread, which may hang in the transport when that
 
 
 class RankWatch:
-    """Looks after the processes of ranks, from a thread. Owns it until `close`.
+    """Watches the processes of ranks from a thread. Owns the thread until `close`.
 
-    When one has ended, the process group is aborted. A collective of GPUs is waited for on the device, where no error
-    of the transport is heard: its kernel waits for the lost rank until it is told to end. When one is missed by its
-    signs, the connections of gloo are ended as well: it would wait for a silent rank for longer.
+    When a process has ended, the process group is aborted. A GPU collective is waited for on the device, which gets
+    no error of the transport: its kernel waits for the lost rank until the abort. When a rank's
+    signs are missing, the connections of gloo are closed as well: it would wait longer for a silent rank.
 
     Parameters
     ----------
     processes : `gloader.distributed.agree.own_process` of each rank
-    signs : of life of all ranks; None: all are on this machine
+    signs : of life of all ranks; None if all are on this machine
     """
 
     def __init__(self, processes: Sequence[Mapping[str, Any]], signs: RankSigns | None) -> None:
         self._processes = processes
         self._signs = signs
-        self.lost: list[int] = []  # ranks that had ended when the first of them was missed
+        self.lost: list[int] = []  # ranks that had ended when the first loss was noticed
         self.has_ended_group = False
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="gloader-lost", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
-        """Look no more: ranks may end from now on. Idempotent."""
+        """Stop watching: ranks may end from now on. Idempotent."""
         self._is_over.set()
 
     def close(self) -> None:
-        """End, and wait a moment for the thread. Idempotent."""
+        """Stop watching, and wait a moment for the thread. Idempotent."""
         self.end()
         self._thread.join(_END_S)
 
@@ -135,7 +135,7 @@ class RankWatch:
 
 
 def _abort(*, is_missed: bool) -> None:
-    """End what the process group waits for. gloo hears of a process that has ended by its connections."""
+    """End the process group's waits. gloo notices an ended process by its connections."""
     import torch
     from torch import distributed
 
@@ -146,6 +146,6 @@ def _abort(*, is_missed: bool) -> None:
             group.abort()  # with NCCL
             if is_missed:
                 cut_connections(group._get_backend(torch.device("cpu")))  # noqa: SLF001 - no public name
-    # Whatever the transport says to that: the lost rank is what ends the run.
+    # The transport's own errors do not matter: the lost rank ends the run.
     except Exception as error:  # noqa: BLE001
         logger.warning("the process group cannot be aborted after a rank was lost: %s", error)

@@ -1,6 +1,6 @@
-"""A rank's copy of the network: its precision, its compilation, and the averaging of gradients over ranks.
+"""A rank's copy of the network: its precision, its compilation, and the average of gradients over ranks.
 
-Gradients of learned rows are averaged for the rows of the step alone.
+Gradients of learned rows are averaged only for the rows of the step.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 def average_rows(tables: Sequence[torch.Tensor]) -> None:
     """Replace the sparse gradient of each table by the mean over the ranks, the same on all; collective.
 
-    Each rank gets the rows of all others. Sums are in the order of the ranks.
+    Each rank receives the rows of all others. Sums are in rank order.
 
     Parameters
     ----------
-    tables : (N_t, F) each, with a sparse gradient, which may be of no row
+    tables : (N_t, F) each, with a sparse gradient, which may be empty
     """
     for table in tables:
         grad = table.grad
@@ -50,11 +50,11 @@ def average_rows(tables: Sequence[torch.Tensor]) -> None:
 
 
 def _gathered(ids: torch.Tensor, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ids (M,) and rows (M, F) of all ranks, one behind another."""
+    """Return the ids (M,) and rows (M, F) of all ranks, in rank order."""
     from gloader.distributed.agree import collective_device
 
     place = collective_device()
-    # Collectives send equally many rows: as many as the rank with the most has.
+    # Collectives send equally many rows from each rank: the maximum over the ranks.
     count = torch.tensor([len(ids)], device=place)
     counts = [int(found) for found in _all(count)]
     most = max(counts)
@@ -75,11 +75,11 @@ def _all(own: torch.Tensor) -> list[torch.Tensor]:
 
 # Rank 2, as in the paper (Vogels et al., NeurIPS'19).
 _POWERSGD_RANK = 2
-_POWERSGD_START = 0.1  # share of the steps that send whole gradients, as torch recommends
+_POWERSGD_START = 0.1  # share of the steps with full gradients, as torch recommends
 
 
 class Replica:
-    """A rank's copy of ``model``. Shares its parameters; collective where there are several ranks.
+    """A rank's copy of ``model``. Shares its parameters; collective with several ranks.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Replica:
         self._network: Callable[..., torch.Tensor] = (
             torch.compile(network, dynamic=True) if config.compile else network
         )
-        # torch compiles at the first batch, after minutes of preparation perhaps; a missing compiler is said now.
+        # torch compiles at the first batch, perhaps after minutes of preparation; a missing compiler is reported now.
         if config.compile and next(model.parameters()).device.type == "cpu":
             _require_compiler()
 
@@ -117,10 +117,10 @@ class Replica:
         return logits_and_loss(self._network, batch, self._autocast, self._objective)
 
     def backward(self, loss: torch.Tensor, *, num_seeds: int, is_last: bool) -> None:
-        """Compute the gradients of the mean loss over the seeds, or whatever is predicted, of all ranks.
+        """Compute the gradients of the mean loss over the seeds, or other targets, of all ranks.
 
-        Ranks are averaged. Only in the last step of an epoch may they have different numbers of seeds: there a rank
-        counts by its seeds.
+        Gradients are averaged over the ranks. Only in the last step of an epoch the ranks may have different numbers of
+        seeds: then each rank is weighted by its seeds.
 
         Parameters
         ----------
@@ -128,8 +128,8 @@ class Replica:
         num_seeds : of this rank
         is_last : whether the epoch ends with this step; the same on every rank
         """
-        # DDP takes the mean over ranks, which is the mean over seeds while all have equally many. Where
-        # they may not, a loss is weighted by its share of the seeds.
+        # DDP takes the mean over ranks, which is the mean over seeds if all ranks have equally many. Otherwise
+        # a loss is weighted by its share of the seeds.
         if is_last and not self._group.is_alone:
             total = self._group.sum({"seeds": num_seeds})["seeds"]
             loss = loss * (num_seeds * self._group.world_size / total)
@@ -148,7 +148,7 @@ def logits_and_loss(
 
     Parameters
     ----------
-    network : from features and blocks to logits, or from a batch of several types or of links
+    network : maps features and blocks, or a batch of several types or of links, to logits
     batch : on the network's device
     autocast : precision of the layers; the loss is computed in float32
     objective : the loss
@@ -156,24 +156,24 @@ def logits_and_loss(
     labels = batch.labels if isinstance(batch, LinkBatch) else batch.y
     with torch.autocast(labels.device.type, dtype=torch.bfloat16, enabled=autocast == "bf16"):
         logits = network(batch.x, batch.blocks) if isinstance(batch, ReadyBatch) else network(batch)
-    # The softmax and the sums of the loss lose too much in bfloat16.
+    # The softmax and the sums of the loss lose too much precision in bfloat16.
     logits = logits.float()
     return logits, objective.loss(logits, batch)
 
 
 def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> DistributedDataParallel:
-    # Imported by ranks alone: it brings torch's compiler, 70 MB and a second.
+    # Imported only with several ranks: it imports torch's compiler, 70 MB and a second.
     from torch.nn.parallel import DistributedDataParallel
 
     if names := list(_learned_rows(model)):
-        # DDP would send whole tables, of which a step looks at few rows: see `average_rows`.
+        # DDP would send whole tables, of which a step uses few rows: see `average_rows`.
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, names)  # type: ignore[no-untyped-call]  # noqa: SLF001 - no public name
     network = DistributedDataParallel(model)
     match config.grad_compress:
         case "bf16":
             from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 
-            # torch refuses this hook by its name where there is no NCCL, though gloo adds bf16 up as well.
+            # torch refuses this hook by its name without NCCL, although gloo sums bf16 as well.
             is_cuda = next(model.parameters()).device.type == "cuda"
             by_any_name = lambda state, bucket: bf16_compress_hook(state, bucket)  # noqa: E731, PLW0108
             network.register_comm_hook(None, bf16_compress_hook if is_cuda else by_any_name)
@@ -201,7 +201,7 @@ def _learned_rows(model: AnyNetwork) -> dict[str, torch.Tensor]:
 
 
 def _require_compiler() -> None:
-    """Raise ConfigError where torch.compile would find no C++ compiler for the CPU."""
+    """Raise ConfigError if torch.compile would find no C++ compiler for the CPU."""
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import InvalidCxxCompiler
 
@@ -214,7 +214,7 @@ def _require_compiler() -> None:
 
 
 def check_step(config: StepConfig, *, world_size: int) -> None:
-    """Raise ConfigError naming the first setting of ``config`` that is not allowed. Pure."""
+    """Raise ConfigError naming the first invalid setting of ``config``. Pure."""
     choices: tuple[tuple[str, Any], ...] = (("autocast", Autocast), ("grad_compress", GradCompress))
     for name, allowed in choices:
         if (value := getattr(config, name)) not in get_args(allowed):

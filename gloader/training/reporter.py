@@ -1,4 +1,4 @@
-"""Reporters: listeners that are told how a run goes, one of which writes curves for TensorBoard."""
+"""Reporters: listeners for the events of a run; one of them writes curves for TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStart:
-    """What is about to run."""
+    """The facts of a run before it begins."""
 
     run: int  # from 0
     num_runs: int
-    first_epoch: int  # larger than 0 where a run is resumed
+    first_epoch: int  # larger than 0 in a resumed run
     num_epochs: int
     num_batches: int  # per epoch
     num_parameters: int
     device: str
-    summary: str  # who gets the memory and where the features are, a line or two
+    summary: str  # the memory plan and the place of the features, a line or two
     num_ranks: int = 1
-    explanation: str  # which tiers hold the features, and why
+    explanation: str  # the tiers with the features, and the reasons
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +37,7 @@ class BatchReport:
     """The epoch so far."""
 
     epoch: int
-    index: int  # of the batch that was just computed
+    index: int  # of the last computed batch
     num_batches: int
     loss: float  # means over the epoch so far
     accuracy: float
@@ -45,31 +45,31 @@ class BatchReport:
 
 
 class Reporter(Protocol):
-    """Renders a run. Called from the thread that trains; an exception ends the run."""
+    """Shows a run. Called from the training thread; an exception ends the run."""
 
     def on_start(self, start: RunStart, /) -> None:
         """Begin run ``start.run``."""
         ...
 
     def on_batch(self, report: BatchReport, /) -> None:
-        """Take the progress within an epoch, a few times a second and after the last batch."""
+        """Receive the progress within an epoch, a few times a second and after the last batch."""
         ...
 
     def on_evaluate(self, fraction: float, /) -> None:
-        """Take the progress of an evaluation, 0 to 1."""
+        """Receive the progress of an evaluation, 0 to 1."""
         ...
 
     def on_epoch(self, record: EpochRecord, /) -> None:
-        """Take the figures of a finished epoch."""
+        """Receive the figures of a finished epoch."""
         ...
 
     def on_finish(self, result: RunResult, /) -> None:
-        """Take the result of the run."""
+        """Receive the result of the run."""
         ...
 
 
 class SilentReporter:
-    """Renders nothing."""
+    """Shows nothing."""
 
     def on_start(self, start: RunStart, /) -> None:
         """Do nothing."""
@@ -125,7 +125,7 @@ class TensorBoardReporter:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: SummaryWriter | None = None
-        _import_writer()  # fail now, not after the first epoch
+        _import_writer()  # raises now, not after the first epoch
 
     def on_start(self, start: RunStart, /) -> None:
         """Open the run's event file."""

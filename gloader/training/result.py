@@ -26,38 +26,34 @@ _PACKAGES = ("torch", "numpy", "numba")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """One run: every epoch, and the accuracy of the weights that were best on the validation nodes."""
+    """One run: every epoch, and the accuracy of its best weights by validation."""
 
     seed: int
     best_epoch: int
-    valid_acc: float | None  # or what ``metric`` says; None: the dataset has nothing to validate with
+    valid_acc: float | None  # or the value of ``metric``; None if the dataset has no validation split
     test_acc: float | None
     epochs: tuple[EpochRecord, ...]
     task: str = "node"
-    metric: str = (
-        "acc"  # what the figures above are: the result says ``valid_<metric>`` and ``test_<metric>``
-    )
-    is_error: bool = False  # less of it is better
+    metric: str = "acc"  # in the result: ``valid_<metric>`` and ``test_<metric>``
+    is_error: bool = False  # a smaller value is better
     seconds: float  # everything, evaluation and set-up included
     num_parameters: int
     features: str  # "ram" or "ssd"
     policy: str
     io_strategy: str
     sampler_threads: int
-    explanation: str  # what the loader predicted and measured
-    rank_peak_rss_bytes: tuple[int, ...] = ()  # of each rank where there are several
+    explanation: str  # the loader's predictions and measurements
+    rank_peak_rss_bytes: tuple[int, ...] = ()  # of each of several ranks
     objects: Mapping[str, Any] | None = (
-        None  # what came from the dataset's URL since it was opened; None: it has none
+        None  # the traffic from the dataset's URL since it was opened; None without a URL
     )
     memory_budget_bytes: int = 0  # of a machine
-    peak_anonymous_bytes: int = (
-        0  # most that the first machine's ranks took, each above a bare `import torch`
-    )
+    peak_anonymous_bytes: int = 0  # peak of the first machine's ranks, each above a bare `import torch`
     device: str = "cpu"  # or the name of the GPU
 
 
 def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
-    """Return the content of ``result.json`` for one or more runs: means, and sums of what was moved. Pure.
+    """Return the content of ``result.json`` for one or more runs: means, and sums of traffic. Pure.
 
     ``*_std`` is the unbiased standard deviation over the runs, None for one run.
     """
@@ -110,7 +106,7 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
         "versions": versions(),
         "machine": {"device": results[0].device, **machine()},
     }
-    if results[-1].objects is not None:  # of all runs of this process
+    if results[-1].objects is not None:  # over all runs of this process
         found["objects"] = dict(results[-1].objects)
     tables = add_tables(s.tables for s in stats)
     if not tables:
@@ -120,14 +116,14 @@ def summarize(results: Sequence[RunResult]) -> dict[str, Any]:
 
 
 def _worth(result: RunResult) -> float:
-    """Return what a run is chosen by among several."""
+    """Return the value by which the best of several runs is chosen."""
     if result.valid_acc is None:
         return -math.inf
     return -result.valid_acc if result.is_error else result.valid_acc
 
 
 def name_strategy(asked: str, chosen: Sequence[str]) -> str:
-    """Return the I/O strategy of a run: ``asked``, and for "auto" how many superbatches used which. Pure.
+    """Return the I/O strategy of a run: ``asked``, and for "auto" the superbatches of each strategy. Pure.
 
     "auto: packed 12, direct 3" names the most frequent first.
     """
@@ -138,13 +134,13 @@ def name_strategy(asked: str, chosen: Sequence[str]) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that the numbers of a run depend on."""
+    """Return the versions that influence the numbers of a run."""
     found = {name: metadata.version(name) for name in _PACKAGES}
     return {"gloader": __version__, "python": platform.python_version(), **found}
 
 
 def machine() -> dict[str, str | int]:
-    """Return what the seconds of a run depend on; nothing that names the machine."""
+    """Return the hardware facts that influence a run's seconds; nothing that names the machine."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
@@ -162,10 +158,10 @@ def _processor() -> str:
 
 
 def _overlap(stage_seconds: dict[str, float], seconds: float, sampler_threads: int) -> float:
-    """Return the slowest stage alone over the wall time: 1 where everything else is hidden behind it."""
-    # "wait" is the consumer's idle time, which is what the others should have hidden.
+    """Return the time of the slowest stage over the wall time: 1 if everything else is hidden behind it."""
+    # "wait" is the consumer's idle time: the time that the stages should hide.
     alone = {stage: spent for stage, spent in stage_seconds.items() if stage != "wait"}
-    # Its seconds are added up over the threads that sample side by side.
+    # Its seconds are summed over the parallel sampling threads.
     alone["sample"] /= max(sampler_threads, 1)
     return min(1.0, max(alone.values()) / seconds) if seconds > 0 else 0.0
 

@@ -1,4 +1,4 @@
-"""Shares of a run's memory budget: those of the loader, the model and its evaluation."""
+"""The division of a run's memory budget between the loader, the model and its evaluation."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.demand import FIXED_BYTES
 
-# Beside the tensors a step holds temporary buffers of its operations, the gradients of the step before, and what lies
-# between its blocks in the heap, 70 of 314 MB in a typed network; a later batch may be larger than those looked at.
+# Besides the tensors a step holds temporary buffers of its operations, the gradients of the step before, and gaps
+# between its blocks in the heap, 70 of 314 MB in a typed network; a later batch may be larger than the measured ones.
 _STEP_FACTOR = 1.5
-# Of several types: each relation has temporaries of its own sizes, and more lies between them. With 1.5, attention
+# Of several types: each relation has temporaries of its own sizes, and the gaps are larger. With 1.5, attention
 # over 10 relations took 283 to 289 of 282 MB.
 _TYPED_STEP_FACTOR = 1.75
 # An evaluation keeps a table of columns in memory, and reads its inputs once for each slab of them: a quarter of the
 # budget is fast, a sixteenth still works.
 _EVALUATION_SHARES = (4, 8, 16)
 
-# Of the weights: themselves, the best so far and the optimiser's two moments.
+# Copies of the weights: themselves, the best so far and the optimiser's two moments.
 _HELD_COPIES = 4
 
-# Measured in a process that trains, whatever the graph: modules beside torch's own (50 MB), compiled kernels and what
-# runs them (38 MB), first calls of the arithmetic; less what a loader's own plan has for that. With 68, four of 41
-# kinds of runs took up to 1.5 MB more than the least budget that is accepted; peaks differ by 4 MB from run to run.
+# Measured in a training process, for any graph: modules beyond torch's own (50 MB), compiled kernels and their
+# runtime (38 MB), first calls of the arithmetic; less the part that a loader's own plan counts. With 68, four of 41
+# kinds of runs took up to 1.5 MB more than the least accepted budget; peaks differ by 4 MB from run to run.
 _PROCESS_BYTES = 74_000_000
-# Of that, what a process holds before its first run: modules (52 MB) and, where it has prepared a dataset with kernels
-# that were there, part of numba's own tables (20 MB more, of which a run would load all but 8).
+# The part of it that a process holds before its first run: modules (52 MB) and, if it has prepared a dataset with
+# compiled kernels, part of numba's own tables (20 MB more; a run would load all but 8 of them).
 _IMPORTED_BYTES = 64_000_000
-# Of one rank of several beside that: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers. Over
+# More for one rank of several: DistributedDataParallel imports torch's compiler (78 MB), gloo has buffers. For
 # several types more: by the sum of their peaks two ranks took 668 of 633 MB with 90, and 702 of 689 with 114.
 _RANK_BYTES, _TYPED_RANK_BYTES = 90_000_000, 146_000_000
-# Of links over several types: two budgets that were accepted, 134 and 205 MB, became 151 and 214.
+# For links over several types: two accepted budgets, 134 and 205 MB, became 151 and 214.
 _TYPED_LINK_BYTES = 20_000_000
-# Of predictions: readers of edges, features and activations. Without it 140 MB became 141, 125 became 126, and 107, for
-# which a layer is made in 256 parts, became 114.
+# For predictions: readers of edges, features and activations. Without it 140 MB became 141, 125 became 126, and 107,
+# with a layer made in 256 parts, became 114.
 _PREDICTION_BYTES = 12_000_000
-# What a heap holds between its blocks until it is given back, see `PeakMemory.keep_below`.
+# Gaps between a heap's blocks until they are returned, see `PeakMemory.keep_below`.
 _SLACK_SHARE = 16
 _MIN_SLACK_BYTES, _MAX_SLACK_BYTES = 20 << 20, 64 << 20
 
-# Of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
+# Copies of the weights: a checkpoint in memory, which may be moved as it grows, before it is written.
 _SAVE_COPIES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunBudget:
-    """Who gets how many bytes of the budget.
+    """The parts of a memory budget, in bytes.
 
     A training step and an evaluation never run at the same time: they share one part.
     """
 
     total_bytes: int
-    model_bytes: int  # what is held from the first batch to the last
-    step_bytes: int  # what a training step, or saving a checkpoint, takes at its peak
-    phase_bytes: int  # for whichever of a step and an evaluation is running
+    model_bytes: int  # held from the first batch to the last
+    step_bytes: int  # peak of a training step, or of saving a checkpoint
+    phase_bytes: int  # for a step or an evaluation, whichever is running
     process_bytes: int  # modules and compiled kernels, of all ranks
-    slack_bytes: int  # what freed blocks may hold until it is given back
+    slack_bytes: int  # freed blocks until they are returned
 
     @property
     def loader_bytes(self) -> int:
-        """What is left for the loader."""
+        """The rest of the budget, which the loader gets."""
         return self.total_bytes - self._beside_bytes
 
     @property
@@ -68,11 +68,11 @@ class RunBudget:
         return self.model_bytes + self.phase_bytes + self.process_bytes + self.slack_bytes
 
     def rank_bytes(self, num_ranks: int, *, of_loader: int) -> int:
-        """Return what one of ``num_ranks`` may have, beside what it borrows, with so many bytes of the loader."""
+        """Return the bytes of one of ``num_ranks``, without borrowed memory; ``of_loader`` are those of the loader."""
         return self._beside_bytes // num_ranks + of_loader
 
     def explain(self) -> str:
-        """Say in one line who gets what, and what is beside it."""
+        """Return a line with the parts of the budget, and the memory outside of it."""
         return (
             f"memory budget {format_bytes(self.total_bytes)} (Python and torch come on top: about 330 MB a process): "
             f"loader {format_bytes(self.loader_bytes)}, "
@@ -93,28 +93,28 @@ def share_budget(
     is_typed: bool = False,
     is_of_links: bool = False,
 ) -> tuple[RunBudget, ...]:
-    """Share ``total_bytes`` out before anything is allocated. Pure.
+    """Divide ``total_bytes`` before anything is allocated. Pure.
 
     Parameters
     ----------
     total_bytes : for everything on the host
-    parameter_bytes : of the weights, of each rank; 0 where they live on a GPU
-    step_bytes : of the tensors that a training step holds at its peak, of each rank; 0 where they live on a GPU
+    parameter_bytes : weights of each rank; 0 if they are on a GPU
+    step_bytes : peak of the tensors of a training step, of each rank; 0 if they are on a GPU
     num_ranks : on this host
-    first_bytes : that a rank held when the first run of its process began: its modules, and what the program did before
-    is_joined : by ranks on other machines
+    first_bytes : of a rank before the first run of its process: its modules, and earlier work of the program
+    is_joined : whether ranks on other machines take part
     is_typed : whether the model is one over several types
-    is_of_links : whether it learns edges
+    is_of_links : whether the model learns edges
 
     Returns
     -------
-    The ways to share it, the best first: an evaluation is fast with a quarter of the budget, and possible with
-    less where the loader needs more.
+    The possible divisions, the best first: an evaluation is fast with a quarter of the budget, and works with
+    less if the loader needs more.
 
     Raises
     ------
     BudgetError
-        The model, its step and the code of the run alone take the budget, so that nothing is left for a loader.
+        The model, its step and the code of the run take the whole budget, so that nothing is left for a loader.
     """
     model = num_ranks * _HELD_COPIES * parameter_bytes
     factor = _TYPED_STEP_FACTOR if is_typed else _STEP_FACTOR
@@ -140,7 +140,7 @@ def share_budget(
             "nothing to load batches with. Use a smaller batch size, fan-out or hidden width, or raise the budget",
             short_bytes=1 - least.loader_bytes,
         )
-    # With less than any loader takes, a share would be tried in vain, and edges be swept for it that later fit.
+    # With less than any loader takes, a try is useless, and would sweep edges that fit in memory later.
     fitting = [budget for budget in budgets if budget.loader_bytes > FIXED_BYTES]
     return tuple(dict.fromkeys(fitting or [least]))
 
@@ -158,7 +158,7 @@ def code_bytes(*, num_ranks: int, is_joined: bool, is_typed: bool, is_of_links: 
 
 
 def prediction_code_bytes(*, first_bytes: int = 0) -> int:
-    """Return what a process that predicts has beside what it computes: its code, and the reserve. Pure.
+    """Return the bytes of a predicting process besides its computation: its code, and the reserve. Pure.
 
     Parameters
     ----------

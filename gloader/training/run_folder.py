@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from gloader.training.group import RankGroup
 
 
-_FREE_OF_OPTIM = frozenset({"checkpoint_every"})  # when a run is saved does not change what it comes to
+_FREE_OF_OPTIM = frozenset({"checkpoint_every"})  # the time of saving a run does not change its result
 _OF_THE_MODEL = frozenset(
     {"dataset", "model", "hidden", "dropout", "batch_norm", "heads", "task", "decoder", "decoder_layers"}
 )
-# What runs of earlier versions, which had no such settings, did.
+# The behaviour of earlier versions, which had no such settings.
 _FORMER: dict[str, Any] = {
     "task": "node",
     "edge_features": "auto",
@@ -71,15 +71,15 @@ def new_run_id() -> str:
 
 
 def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, Any]:
-    """Return every setting that changes what a run comes to, by name, as JSON values. Pure.
+    """Return every setting that changes a run's result, by name, as JSON values. Pure.
 
-    Budgets, threads, folders and everything else that says how batches are loaded may change while a run is
-    interrupted: that never changes a batch.
+    Budgets, threads, folders and all other settings of how batches are loaded may change while a run is
+    interrupted: they never change a batch.
 
     Parameters
     ----------
     settings : of the run, with its own seed
-    world_size : number of ranks; they may become more or fewer where the global batch keeps its size
+    world_size : number of ranks; it may change if the global batch keeps its size
     """
     model, sampling = asdict(settings.model), asdict(settings.loader.sampling)
     optim = {name: value for name, value in asdict(settings.optim).items() if name not in _FREE_OF_OPTIM}
@@ -97,18 +97,18 @@ def decisive_settings(settings: TrainSettings, *, world_size: int) -> dict[str, 
 
 def _of_links(settings: TrainSettings) -> dict[str, Any]:
     values = asdict(settings.links)
-    # As JSON has it: a checkpoint of several ranks is read so.
+    # In JSON form: a checkpoint of several ranks is read so.
     names = values["eval_edges"]
     return values | {"eval_edges": None if names is None else list(names)}
 
 
 def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done: int) -> list[str]:
-    """Return the names of the settings that keep a run from going on as the saved one. Pure.
+    """Return the names of the settings that keep a run from continuing the saved one. Pure.
 
     Parameters
     ----------
-    saved, ours : `decisive_settings` of the saved run and of this one, and what else both name
-    epochs_done : epochs that the saved run has behind it
+    saved, ours : `decisive_settings` of the saved run and of this one, and further facts of both
+    epochs_done : finished epochs of the saved run
     """
     saved, ours = {**_FORMER, **saved}, {**_FORMER, **ours}
     names = [name for name in dict.fromkeys((*saved, *ours)) if saved.get(name) != ours.get(name)]
@@ -116,15 +116,15 @@ def differing(saved: Mapping[str, Any], ours: Mapping[str, Any], *, epochs_done:
 
 
 def is_of_the_model(names: list[str]) -> bool:
-    """Return whether one of the settings ``names`` makes the weights those of another model or dataset. Pure."""
+    """Return whether a setting in ``names`` makes the weights those of another model or dataset. Pure."""
     return not _OF_THE_MODEL.isdisjoint(names)
 
 
 def _epochs_matter(saved: Mapping[str, Any], ours: Mapping[str, Any], epochs_done: int) -> bool:
-    """Return whether another number of epochs changes those that are done. Pure."""
-    # Schedules, and what is sent of gradients, follow the share of the epochs that is done.
+    """Return whether another number of epochs changes the finished ones. Pure."""
+    # Schedules, and the compression of gradients, depend on the finished share of the epochs.
     follows_share = saved.get("lr_schedule") != "constant" or saved.get("grad_compress") == "powersgd"
-    # The last epoch is evaluated, due or not; a longer run would not have looked at it there.
+    # The last epoch is always evaluated; a longer run would not have evaluated it there.
     was_last = epochs_done == saved.get("epochs") and epochs_done % max(saved.get("eval_every") or 1, 1) != 0
     return follows_share or was_last or int(ours.get("epochs") or 0) < epochs_done
 
@@ -138,13 +138,13 @@ _RUN = re.compile(r"run-\d+")
 class RunFolder:
     """``config.yaml``, ``metrics.jsonl``, ``result.json`` and the checkpoint of a run. Creates the folder.
 
-    It replaces and removes what `gloader train` wrote, and nothing else. Owns the lock that `enter` takes until
+    It replaces and removes only files of `gloader train`. Owns the lock of `enter` until
     `release`.
 
     Parameters
     ----------
     root : the folder
-    is_shared : all ranks see it; otherwise the first one writes whole checkpoints into its own
+    is_shared : whether all ranks see it; otherwise the first one writes whole checkpoints into its own
     on_checkpoint : called by `save_checkpoint`, on every rank, when the checkpoint is complete
     os_io : system calls
 
@@ -175,20 +175,20 @@ class RunFolder:
             self._made += make_folders(root, os_io=os_io)
 
     def enter(self, *, resume: bool, overwrite: bool = False) -> str:
-        """Keep other runs out of the folder until `release`; return the id of the run that it is for.
+        """Keep other runs out of the folder until `release`; return the id of its run.
 
         Parameters
         ----------
-        resume : go on with the run that is there, if there is one
-        overwrite : replace the run that is there, if there is one
+        resume : continue the run in the folder, if there is one
+        overwrite : replace the run in the folder, if there is one
 
         Raises
         ------
         StoreLockedError
-            Another run is at work here.
+            Another run is active in the folder.
         StoreExistsError
-            There are files that `gloader train` did not write and would replace; or a run is there, and neither
-            ``resume`` nor ``overwrite`` says what becomes of it.
+            The folder has files that `gloader train` did not write and would replace; or it has a run, and neither
+            ``resume`` nor ``overwrite`` is set.
         CheckpointError
             There is a checkpoint without a digest, such as earlier versions wrote.
         """
@@ -204,7 +204,7 @@ class RunFolder:
             raise
 
     def release(self) -> None:
-        """Let other runs in; of a run that was refused nothing is left. Idempotent."""
+        """Let other runs in; a refused run leaves no files. Idempotent."""
         made, self._made = self._made, []
         # Another rank may have removed them.
         if made and self.root.is_dir():
@@ -214,34 +214,34 @@ class RunFolder:
             close_quietly(fd, os_io=self._os_io)
 
     def begin(self, config: Mapping[str, Any], *, is_fresh: bool) -> None:
-        """Make the folder that of the run ``config``; what an older run left goes where this one is fresh.
+        """Make the folder that of the run ``config``; a fresh run removes the files of an older one.
 
         Parameters
         ----------
         config : the resolved settings, with the id of the run
-        is_fresh : the run does not go on with what is there
+        is_fresh : whether the run starts anew
         """
         if is_fresh:
-            # Before the settings change: checkpoints beside the settings of another run are nobody's.
+            # Before the settings change: checkpoints with the settings of another run belong to no run.
             for folder in self._folders():
                 RunFolder(folder, os_io=self._os_io).discard()
         self.write_config(config)
 
     def remove_residue(self) -> None:
-        """Delete the activations and the unfinished files that a killed run left."""
+        """Delete the activations and the unfinished files of a killed run."""
         remove_dead_spills(self.root, os_io=self._os_io)
         for name in (CHECKPOINT_NAME, CONFIG, _METRICS, _RESULT, _TRACE):
             remove_dead_drafts(self.root / name, os_io=self._os_io)
         with write_errors(self.root, "removing what a killed run left", os_io=self._os_io):
             for folder in removed_folders(self.root):
                 remove_tree(folder, os_io=self._os_io)
-            # Without its record a folder of shards is one that a killed run was still writing.
+            # Without its record a folder of shards is unfinished: a killed run was writing it.
             for folder in shard_folders(self.root):
                 if not is_sharded_checkpoint(folder):
                     self._remove_shards(folder)
 
     def of_run(self, run: int, *, num_runs: int) -> RunFolder:
-        """Return the folder of one of several runs; this folder where there is only one."""
+        """Return the folder of one of several runs; a single run has this folder."""
         if num_runs == 1:
             return self
         return RunFolder(
@@ -262,7 +262,7 @@ class RunFolder:
         write_atomically(self.root / _RESULT, text.encode(), os_io=self._os_io)
 
     def start_metrics(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Begin ``metrics.jsonl`` with the epochs that a resumed run has behind it."""
+        """Begin ``metrics.jsonl`` with the finished epochs of a resumed run."""
         lines = "".join(json.dumps(_plain(record)) + "\n" for record in records)
         write_atomically(self.root / _METRICS, lines.encode(), os_io=self._os_io)
 
@@ -278,7 +278,7 @@ class RunFolder:
             group.run_on_first(lambda: save_checkpoint(new, checkpoint, os_io=self._os_io))
         else:
             new = save_sharded_checkpoint(self.root, checkpoint, group, os_io=self._os_io)
-        # The new one is complete first, its name on the device: there is a checkpoint at every moment.
+        # The new one is complete first, with its name synced: there is a checkpoint at every moment.
         if group.is_first:
             with write_errors(self.root, "replacing the older checkpoint", os_io=self._os_io):
                 self._remove_checkpoints(but=new)
@@ -321,7 +321,7 @@ class RunFolder:
         if config.exists():
             foreign = [] if recorded_settings(self.root) is not None else [config]
         else:
-            # The settings are the first file that a run writes.
+            # The settings are the first file of a run.
             paths = (folder / name for folder in folders for name in (_METRICS, _RESULT, _TRACE))
             foreign = [path for path in paths if path.exists()]
         if foreign:
@@ -353,7 +353,7 @@ class RunFolder:
                 self._remove_shards(folder)
 
     def _remove_shards(self, folder: Path) -> None:
-        """Delete a checkpoint: what is left when this is interrupted, or the power fails, is none any more."""
+        """Delete a checkpoint; if this is interrupted, or the power fails, the rest is no checkpoint any more."""
         gone = folder.with_name(removed_name(folder))
         remove_tree(gone, os_io=self._os_io)
         self._os_io.replace(folder, gone)
@@ -362,7 +362,7 @@ class RunFolder:
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with tuples as lists, as JSON and safe YAML have no tuples."""
+    """Return ``value`` with lists for tuples, as JSON and safe YAML have no tuples."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

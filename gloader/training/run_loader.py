@@ -1,4 +1,4 @@
-"""Opening the loader of a run within its share of the memory budget, alone or with the other ranks."""
+"""The loader of a run, opened within its part of the memory budget, alone or with the other ranks."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader, Task
     from gloader.types import ReadyBatch
 
-# Of a device's free memory, at most a quarter is left to evaluations: every batch gains by the rows that it holds
-# otherwise, and narrower slabs only cost an evaluation more passes.
+# At most a quarter of a device's free memory is left to evaluations: cached rows help every batch, and narrower
+# slabs only cost an evaluation more passes.
 _MOST_OF_DEVICE: Final = 4
 
-# Budgets that are tried to tell one that is enough; what a loader lacks that does not say so is taken for a part of it.
+# Tries to find a sufficient budget. A loader that fails without naming its lack is assumed to lack a part of it.
 _MOST_ATTEMPTS: Final = 12
 _LEAST_STEP: Final = 32
 _MOST_BYTES: Final = 1 << 48
@@ -50,31 +50,31 @@ class LoaderFactory(Protocol):
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader over what is trained on."""
+        """Return a loader over the training data."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Needs:
-    """What a run was found to need, of all ranks of a machine."""
+    """The needs of a run, for all ranks of a machine."""
 
     loader_bytes: int = 1
     phase_bytes: int = 0
 
     def are_met_by(self, budget: RunBudget) -> bool:
-        """Return whether the parts of ``budget`` are as large."""
+        """Return whether the parts of ``budget`` are large enough."""
         return budget.loader_bytes >= self.loader_bytes and budget.phase_bytes >= self.phase_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """What came of a budget."""
+    """The outcome of a tried budget."""
 
     outcome: Literal["enough", "too small", "failed"]  # on all ranks
     needs: _Needs  # of all ranks, as far as they are known
-    budget: RunBudget | None = None  # None: it cannot be shared out
+    budget: RunBudget | None = None  # None if it cannot be divided
     loader: AnyLoader | None = None  # of this rank
-    failure: Exception | None = None  # likewise
+    failure: Exception | None = None  # of this rank
 
     def close(self) -> None:
         """Close the loader."""
@@ -84,7 +84,7 @@ class _Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class RunLoader:
-    """The loader of a run, not yet opened: all that its size follows from."""
+    """The loader of a run, not yet opened, and all facts that determine its size."""
 
     dataset: Dataset
     settings: TrainSettings
@@ -93,21 +93,21 @@ class RunLoader:
     device: torch.device
     is_traced: bool
     factory: LoaderFactory
-    peak: PeakMemory | None = None  # keeps this rank below what is planned for it
-    # Raises BudgetError where an evaluation would not fit; None: there is none.
+    peak: PeakMemory | None = None  # keeps this rank below its planned memory
+    # Raises BudgetError if an evaluation would not fit; None without evaluation.
     require: Callable[[RunBudget, AnyLoader], None] | None = None
 
     def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
-        """Return a loader within the first share of the budget that suffices on every rank, and that share.
+        """Return a loader within the first division of the budget that suffices on every rank, and that division.
 
         Parameters
         ----------
-        total : the budget of a machine; None: that of the settings
+        total : the budget of a machine; None means that of the settings
 
         Raises
         ------
         BudgetError
-            No share suffices; says which budget does.
+            No division suffices; the error names a sufficient budget.
         """
         total = self._total_bytes() if total is None else total
         if self.peak is not None:
@@ -136,12 +136,12 @@ class RunLoader:
         return budget, loader
 
     def least(self) -> RunBudget:
-        """Return the share of a budget, little more than the least, with which a loader was opened, and closed again.
+        """Return the division of a budget slightly above the least one; a loader was opened with it and closed again.
 
         Raises
         ------
         BudgetError
-            None was found.
+            No such budget was found.
         """
         found = self._enough(_Needs())
         found.close()
@@ -150,9 +150,9 @@ class RunLoader:
         return found.budget
 
     def _attempt(self, total: int, needs: _Needs) -> _Attempt:
-        """Try the shares of ``total`` that meet ``needs``, until one suffices; the last one, if none does. Collective.
+        """Try the divisions of ``total`` that meet ``needs``, until one suffices; else return the last. Collective.
 
-        A share is tried by building a loader with it: only that samples batches and knows what they need. A rank that
+        A try builds a loader: only that samples batches and measures their needs. A rank that
         fails stays in the loop, since each step of it is collective.
         """
         try:
@@ -161,7 +161,7 @@ class RunLoader:
             return _Attempt(self._outcome(error), needs, failure=error)
         tried = None
         for budget in budgets:
-            # The last one is tried in any case: it has most for the loader, and says best what does not fit.
+            # The last one is tried in any case: it has most for the loader, and its error names the lack best.
             if budget is not budgets[-1] and not needs.are_met_by(budget):
                 continue
             if tried is not None:
@@ -175,7 +175,7 @@ class RunLoader:
         return tried
 
     def _try_share(self, budget: RunBudget, needs: _Needs) -> _Attempt:
-        """Return what came of a share, and what is known of the needs of all ranks; collective."""
+        """Return the outcome of a division, and the known needs of all ranks; collective."""
         loader: AnyLoader | None = None
         failure: Exception | None = None
         try:
@@ -188,7 +188,7 @@ class RunLoader:
         if isinstance(failure, BudgetError):
             short = failure.short_bytes or budget.total_bytes // _LEAST_STEP
             if loader is None:
-                # Of each of several loaders of a machine as much.
+                # The same for each of several loaders of a machine.
                 short *= self.group.most_local if self._is_private else 1
                 own = replace(needs, loader_bytes=budget.loader_bytes + short)
             else:
@@ -198,10 +198,10 @@ class RunLoader:
         return _Attempt(self._outcome(failure), known_needs, budget, loader, failure)
 
     def _enough(self, needs: _Needs, *, more_than: int = 0) -> _Attempt:
-        """Return what came of a budget little more than the least, or of the last that was tried. Collective.
+        """Return the outcome of a budget slightly above the least one, or of the last tried one. Collective.
 
-        What the loader and an evaluation need does not depend on the budget that was too small for them, and what is
-        beside them follows from it: the same budget is found, whatever was too small.
+        The needs of the loader and an evaluation do not depend on the budget that was too small for them, and the other
+        parts follow from the budget: any too small budget leads to the same result.
         """
         total = more_than
         for _ in range(_MOST_ATTEMPTS):
@@ -214,7 +214,7 @@ class RunLoader:
         return tried
 
     def _least_total(self, needs: _Needs) -> int:
-        """Return the least budget of which a share meets ``needs``."""
+        """Return the least budget with a division that meets ``needs``."""
 
         def suffices(total: int) -> bool:
             try:
@@ -225,7 +225,7 @@ class RunLoader:
         return bisect_left(range(_MOST_BYTES), True, key=suffices)
 
     def _keep_below(self, budget: RunBudget, loader: AnyLoader) -> None:
-        """Bound the memory of this rank by what was planned for it."""
+        """Bound the memory of this rank by its plan."""
         if self.peak is None:
             return
         ranks = self.group.most_local
@@ -242,14 +242,14 @@ class RunLoader:
         return total
 
     def _default_bytes(self) -> int:
-        """Return half of what is free on a machine, the same everywhere; collective."""
+        """Return half of a machine's free memory, the same everywhere; collective."""
         return min(self.group.gather(default_budget_bytes() // self.group.machines_here))
 
     @cached_property
     def _shares(self) -> Callable[[int], tuple[RunBudget, ...]]:
-        """What returns the ways to share a machine's budget, the best first; collective, where first asked for."""
+        """The function that divides a machine's budget, the best division first; its first use is collective."""
         parameters = parameter_bytes(self.task.spec) if self.device.type == "cpu" else 0
-        # A step is measured on a network and its gradients: not on one that the machine has no memory for.
+        # A step is measured on a network and its gradients: not on one that does not fit in memory.
         step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
         first = max(self.group.gather(first_bytes()))
         return lambda total: share_budget(
@@ -273,10 +273,10 @@ class RunLoader:
         return step_bytes(self.task.spec, batch, autocast=autocast, objective=objective)
 
     def _outcome(self, failure: Exception | None) -> Literal["enough", "too small", "failed"]:
-        """Return what became of a budget on all ranks: too small for one, and nothing else went wrong; collective."""
+        """Return the outcome of a budget on all ranks: too small for one, without other errors; collective."""
         kind = "enough" if failure is None else "failed"
         if isinstance(failure, BudgetError | RankError):
-            # A rank that was told of another one's error knows nothing of its own share.
+            # A rank that received another one's error has no result for its own division.
             kind = "too small" if isinstance(failure, BudgetError) else "told"
         kinds = set(self.group.gather(kind))
         if kinds == {"enough"}:
@@ -296,7 +296,7 @@ class RunLoader:
         return self.factory(self.dataset, loader, device_dry_run=self._dry_run())
 
     def _dry_run(self) -> DryRun | None:
-        """Return a step of the network on a GPU, by which its free memory is measured; None without a GPU."""
+        """Return a step of the network on a GPU, to measure its free memory; None without a GPU."""
         if self.device.type == "cpu" or self.settings.loader.device.device_cache != "auto":
             return None
         model = self.task.spec.build().to(self.device)
@@ -314,7 +314,7 @@ class RunLoader:
         return self.settings.loader.ranks.sharing == "private" and not self.group.is_alone
 
     def _part_of_machine(self, loader: LoaderSettings) -> LoaderSettings:
-        """Return the settings of one of several loaders of a machine, which share what one loader would have."""
+        """Return the settings of one of several loaders on a machine, which share the resources of one loader."""
         ranks, memory = self.group.most_local, loader.memory
         sizes = (memory.memory_budget, memory.cache_bytes(self.dataset.feature_bytes), memory.spill_budget)
         budget, cache, spill = (None if size is None else size // ranks for size in sizes)
@@ -340,18 +340,18 @@ def extent_of(dataset: Dataset, targets: Sequence[str]) -> Extent:
 
 
 def with_evaluation(step: DryRun, num_bytes: int, device: Device) -> DryRun:
-    """Return a dry run that takes what an evaluation will, after what a step takes: never both at once.
+    """Return a dry run that allocates an evaluation's memory after a step's: never both at once.
 
     Parameters
     ----------
     step : one step of the model
-    num_bytes : of the device, that an evaluation wants; a quarter of what is free is enough
-    device : which is measured meanwhile
+    num_bytes : device memory that an evaluation prefers; a quarter of the free memory is enough
+    device : the measured device
     """
 
     def run(batch: ReadyBatch) -> None:
         step(batch)
-        # Asking also gives back what torch keeps of the step, whose memory would count beside the evaluation's.
+        # The query also frees torch's cached memory of the step, which would count on top of the evaluation's.
         num_left = min(num_bytes, device.free_bytes() // _MOST_OF_DEVICE)
         with device.sending():
             device.empty((num_left,), torch.uint8)

@@ -31,14 +31,14 @@ _OF_THE_RUN = ("task", "runs")
 
 
 def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
-    """Return the settings of a run whose parts are named without their sections. Pure.
+    """Return the settings of a run from keywords without sections. Pure.
 
-    A keyword is what the flag of `gloader train` is called, with underscores (``batch_size``, ``checkpoint_every``);
-    those of the loader are called as `Loader` calls them (``fanouts``, ``sharing``, ``stall_timeout_s``).
+    A keyword is the flag's name in `gloader train`, with underscores (``batch_size``, ``checkpoint_every``);
+    the loader's keywords are those of `Loader` (``fanouts``, ``sharing``, ``stall_timeout_s``).
 
     Parameters
     ----------
-    keywords : values by name; what is not there has its default
+    keywords : values by name; missing ones have their defaults
 
     Raises
     ------
@@ -65,8 +65,8 @@ def train_settings(keywords: Mapping[str, Any]) -> TrainSettings:
 
 
 def setting_homes() -> dict[str, tuple[str, str]]:
-    """Return, for each keyword, the section that it belongs to and what it is called there."""
-    # Settings that are no flags belong to a loader that somebody else drives: its epochs, its rank.
+    """Return, for each keyword, its section and its name in the section."""
+    # Settings that are no flags belong to a loader in another program's loop: its epochs, its rank.
     recorded = LoaderSettings().recorded()
     homes = {name: ("loader", name) for name in loader_defaults() if RECORDED_AS.get(name, name) in recorded}
     for section, kind in _SECTIONS.items():
@@ -76,18 +76,18 @@ def setting_homes() -> dict[str, tuple[str, str]]:
 
 
 CONFIG = "config.yaml"
-_EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})  # of every config.yaml that a run wrote
-_MAX_CONFIG_BYTES = 1 << 14  # a run writes about 1,500; the YAML reader looks at every bracket that is open
+_EVERY_RUN_HAS = frozenset({"dataset", "model", "optim", "loader"})  # sections of every written config.yaml
+_MAX_CONFIG_BYTES = 1 << 14  # a run writes about 1,500; the YAML reader's time grows with the open brackets
 _KEYWORDS = {recorded: name for name, recorded in RECORDED_AS.items()}
 
 
 def read_train_settings(run: Path) -> TrainSettings:
-    """Return what `gloader.training.train.fit` was given for the run in a folder.
+    """Return the arguments of `gloader.training.train.fit` for the run in a folder.
 
     Raises
     ------
     ConfigError
-        There is no ``config.yaml``, or it is not what a run writes.
+        There is no ``config.yaml``, or a run did not write it.
     """
     path = run / CONFIG
     content: Mapping[str, Any] = read_yaml_mapping(
@@ -109,15 +109,15 @@ def read_train_settings(run: Path) -> TrainSettings:
 
 
 def holds_run(root: Path) -> bool:
-    """Return whether the folder ``root`` holds a run, whatever became of that."""
-    # numba comes with it, which loads when something is trained, not for --help.
+    """Return whether the folder ``root`` holds a run, in any state."""
+    # It imports numba, which is needed for training, not for --help.
     from gloader.training.checkpoint.files import newest_checkpoint
 
     return recorded_settings(root) is not None or newest_checkpoint(root) is not None
 
 
 def require_no_run(root: Path) -> None:
-    """Raise StoreExistsError where the folder ``root`` holds a run."""
+    """Raise StoreExistsError if the folder ``root`` holds a run."""
     if holds_run(root):
         raise StoreExistsError(
             errno.EEXIST,
@@ -132,7 +132,7 @@ def is_begun(root: Path) -> bool:
 
 
 def recorded_settings(root: Path) -> dict[str, Any] | None:
-    """Return the settings of the run in ``root``; None where there is no such file, or no run wrote it."""
+    """Return the settings of the run in ``root``; None without the file, or if a run did not write it."""
     yaml = yaml_reader()
     try:
         with (root / CONFIG).open("rb") as file:
@@ -143,7 +143,7 @@ def recorded_settings(root: Path) -> dict[str, Any] | None:
 
 
 def yaml_reader() -> ModuleType:
-    """Return PyYAML, which training without a folder does without."""
+    """Return PyYAML, which training without a folder does not need."""
     try:
         import yaml
     except ModuleNotFoundError as error:

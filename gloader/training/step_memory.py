@@ -1,4 +1,4 @@
-"""The host memory of one training step, known before it is taken."""
+"""The host memory of one training step, estimated before it is allocated."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ if TYPE_CHECKING:
     from gloader.training.task import Objective
     from gloader.types import AnyBatch, Delivered
 
-_SAMPLE_BYTES = 2 << 20  # the least input of the step that is measured
-_WEIGHTS_PER_SAMPLE = 16  # so that what has the size of the weights hardly counts
+_SAMPLE_BYTES = 2 << 20  # the smallest input of the measured step
+_WEIGHTS_PER_SAMPLE = 16  # so that parts of the weights' size hardly count
 _CPU = torch.device("cpu")
 
 
 def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[AnyBatch]:
-    """Return the first batches that a loader would sample, fewer where an epoch has fewer.
+    """Return the first batches of a loader; fewer if an epoch has fewer.
 
     Parameters
     ----------
-    dataset : has the edges
+    dataset : the dataset with the edges
     seeds : of every epoch
     settings : of the loader
     """
@@ -74,15 +74,15 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
 def look_ahead(
     dataset: Dataset, settings: LoaderSettings, spill: SpillFolder, *, links: LinkTask | None, is_typed: bool
 ) -> None:
-    """Sample the first batches as `probe` does, and, of several types, sweep for them beside edges that are held.
+    """Sample the first batches as `probe` does; for several types, also sweep edges for them besides held edges.
 
-    Compiles the kernels of that.
+    Compiles the kernels of these steps.
 
     Parameters
     ----------
     dataset, settings : as of `probe`
-    spill : takes what passes bring
-    links : whose table the seeds are of; None: they are nodes
+    spill : folder for the output of passes
+    links : the link task of the seeds; None if they are nodes
     is_typed : whether batches have several types
     """
     seeds = plan_training_seeds(dataset, settings.sampling, is_typed=is_typed, links=links)
@@ -106,21 +106,21 @@ def step_bytes(
     autocast: Autocast = "none",
     objective: Objective = NODE_CLASSES,
 ) -> int:
-    """Return the most bytes that a forward and backward pass over ``batch`` holds beside the weights and the batch.
+    """Return the peak bytes of a forward and backward pass over ``batch``, without the weights and the batch.
 
-    A step over a much smaller batch of the same proportions is taken and measured. What a step holds grows by the
-    rows and edges, except for what has the size of the weights: the gradients count in full, and once more as part
+    A step over a much smaller batch with the same proportions is run and measured. A step's memory grows with its
+    rows and edges, except for parts of the weights' size: the gradients count in full, and once more as part
     of the smaller step, which errs on the safe side.
 
     Parameters
     ----------
     spec : the network
-    batch : topology of the step, of a kind that the network takes
+    batch : topology of the step, of a kind that the network accepts
     autocast : precision of the forward and backward pass
     objective : the loss
     """
-    # A full step here would take the memory that is still to be shared out; a small one shows its proportions. Learned
-    # rows are no weights here: a step holds gradients of those that it looks at, as many as the batch has nodes.
+    # A full step here would take memory that is not yet divided; a small one shows its proportions. Learned
+    # rows are no weights here: a step holds gradients only of the rows that it uses, as many as the batch has nodes.
     weights = parameter_bytes(_with_rows(spec, {}))
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
     shrunk = max(1, 4 * _num_inputs(spec, batch) // smaller)
@@ -130,19 +130,19 @@ def step_bytes(
 
 def parameter_bytes(spec: AnyModelSpec) -> int:
     """Return the bytes of the trained weights, learned rows included."""
-    # Sizes without memory: the network is not there yet.
+    # Sizes without memory: the network does not exist yet.
     with torch.device("meta"):
         model = spec.build()
     return sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 
 
 def learned_row_bytes(spec: AnyModelSpec) -> int:
-    """Return the bytes of the trained weights that are rows of nodes of types without features, but one of each."""
+    """Return the bytes of trained weights that are node rows of types without features, except one row of each."""
     return parameter_bytes(spec) - parameter_bytes(_with_rows(spec, {}))
 
 
 def largest(batches: Sequence[AnyBatch]) -> AnyBatch | None:
-    """Return the batch with the most nodes and edges together; None if there is no batch."""
+    """Return the batch with the most nodes and edges together; None without batches."""
     return max(batches, key=_size, default=None)
 
 
@@ -151,10 +151,10 @@ def _size(batch: AnyBatch) -> int:
 
 
 def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
-    """Return how many numbers the network's first layer is given, and the decoder of pairs."""
+    """Return the number of inputs of the network's first layer, and of the decoder of pairs."""
     if isinstance(spec, LinkSpec):
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
-        # Each pair has both its ends to itself: where a batch draws many, they are most of the step.
+        # Each pair has its own copies of both ends: with many drawn pairs these are most of the step.
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
     if isinstance(spec, ModelSpec):
         num_edges = sum(block.num_edges for block in batch.all_blocks)
@@ -165,7 +165,7 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
 
 
 def _with_rows(spec: AnyModelSpec, counts: Mapping[str, int]) -> AnyModelSpec:
-    """Return ``spec`` with so many nodes of each type, or one: tables of learned rows as large as is needed."""
+    """Return ``spec`` with the batch's number of nodes of each type, at least one: small tables of learned rows."""
     if isinstance(spec, LinkSpec):
         return replace(spec, encoder=_encoder_with_rows(spec.encoder, counts))
     return _encoder_with_rows(spec, counts)
@@ -184,7 +184,7 @@ def _measure(
     with private_randomness(_CPU):
         ready = _shrunk_batch(spec, batch, shrunk)
         model = _with_rows(spec, _row_counts(ready)).build()
-        # What is held beside the step is counted by the run's budget already.
+        # The run's budget already counts memory besides the step.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
             _, loss = logits_and_loss(model, ready, autocast, objective)
@@ -211,7 +211,7 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
     dtype = torch.int64 if spec.learns == "classes" else torch.float32
     return LinkBatch(
         batch=inner,
-        # Which pairs they are does not matter here.
+        # The choice of pairs does not matter here.
         pairs=torch.zeros(num_pairs, 2, dtype=torch.int64),
         labels=torch.zeros(num_pairs, dtype=dtype),
         edge_ids=np.zeros(num_pairs, np.int64),
@@ -220,7 +220,7 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
 
 
 def _row_counts(ready: Delivered) -> dict[str, int]:
-    """Return how many nodes of each type are in a batch of several."""
+    """Return the number of nodes of each type in a batch of several."""
     ready = ready.batch if isinstance(ready, LinkBatch) else ready
     nodes = ready.nodes if isinstance(ready, HeteroReadyBatch) else {}
     return {name: len(ids) for name, ids in nodes.items()}
@@ -245,7 +245,7 @@ def _small_batch(spec: ModelSpec, batch: SampledBatch, shrunk: int) -> ReadyBatc
 
 def _small_hetero_batch(spec: HeteroModelSpec, batch: HeteroBatch, shrunk: int) -> HeteroReadyBatch:
     degree = torch.empty(0)
-    # Numbers are divided alike wherever they are told: those of the blocks fit one another, and the rows.
+    # All counts are divided in the same way, so that the blocks fit one another, and the rows.
     rows = {name: -(-len(ids) // shrunk) for name, ids in batch.nodes.items()}
     num_seeds = {name: -(-count // shrunk) for name, count in batch.num_seeds.items()}
     return HeteroReadyBatch(
@@ -262,7 +262,7 @@ def _small_hetero_batch(spec: HeteroModelSpec, batch: HeteroBatch, shrunk: int) 
 
 
 def _tensors(ready: Delivered) -> list[torch.Tensor]:
-    """Return what ``ready`` is made of."""
+    """Return all tensors of ``ready``."""
     if isinstance(ready, LinkBatch):
         return [*_tensors(ready.batch), ready.pairs, ready.labels]
     if isinstance(ready, HeteroReadyBatch):
@@ -276,7 +276,7 @@ def _tensors(ready: Delivered) -> list[torch.Tensor]:
 
 
 def _shrink(block: Block, by: int) -> Block:
-    """Return a block with one ``by``-th of the nodes and edges; who neighbours whom does not matter here."""
+    """Return a block with one ``by``-th of the nodes and edges; the neighbours themselves do not matter here."""
     num_src, num_dst, num_edges = (-(-n // by) for n in (block.num_src, block.num_dst, block.num_edges))
     weight = block.edge_weight
     return replace(
@@ -293,12 +293,12 @@ def _shrink(block: Block, by: int) -> Block:
 class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the bytes of all tensors that are made inside the block and still alive.
 
-    Works on the meta device as well, where a tensor has a size and no memory: what a computation would take is
-    known without taking it.
+    Works on the meta device as well, with tensors that have a size and no memory: so the memory of a computation is
+    known without allocating it.
 
     Parameters
     ----------
-    known : tensors that exist already and do not count
+    known : existing tensors, which do not count
     """
 
     def __init__(self, known: Iterable[torch.Tensor] = ()) -> None:
@@ -311,18 +311,18 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: torch would import its compiler, 70 MB and a second, to keep it away from this class."""
+        """Return False: torch would import its compiler, 70 MB and a second, to exclude this class from it."""
         return False
 
     @property
     def peak_bytes(self) -> int:
-        """Most bytes that were alive at once."""
+        """Peak of the bytes alive at once."""
         return self._peak_bytes
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run ``func`` and count what it returns."""
+        """Call ``func`` and count its results."""
         del types
         result = func(*args, **(kwargs or {}))
         for item in result if isinstance(result, tuple | list) else (result,):
@@ -331,7 +331,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
     def _add(self, tensor: torch.Tensor, *, counts: bool) -> None:
-        if tensor.is_sparse:  # it has no storage; its parts do, which are made inside of an operation
+        if tensor.is_sparse:  # it has no storage; its parts do, and an operation makes them inside
             for part in (tensor._indices(), tensor._values()):  # noqa: SLF001 - the public names want them coalesced
                 self._add(part, counts=counts)
             return
@@ -343,7 +343,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._seen[key] = storage.nbytes() if counts else 0
         self._live_bytes += self._seen[key]
         self._peak_bytes = max(self._peak_bytes, self._live_bytes)
-        # The bytes go when the last tensor over the storage goes, wherever autograd kept it.
+        # The bytes are released with the last tensor over the storage, even if autograd keeps it.
         weakref.finalize(storage, self._drop, key)
 
     def _drop(self, key: int) -> None:

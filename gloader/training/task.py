@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 class Objective(Protocol):
-    """The loss of a step, in float32, and how it is counted."""
+    """The loss of a step, in float32, and the items that it is a mean over."""
 
     def count(self, batch: Any, /) -> int:
-        """Return how many of what is predicted the loss is a mean over."""
+        """Return the number of predicted items that the loss is a mean over."""
         ...
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the mean loss of what the network made of ``batch``."""
+        """Return the mean loss of the network's ``outputs`` for ``batch``."""
         ...
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return how many of `count` were predicted right, a number on the device."""
+        """Return the number of correctly predicted items of `count`, a scalar on the device."""
         ...
 
 
@@ -56,15 +56,15 @@ class NodeClasses:
         return functional.cross_entropy(outputs, batch.y)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return how many seeds are of the most likely class."""
+        """Return the number of seeds with the most likely class."""
         return (outputs.argmax(dim=1) == batch.y).sum()
 
 
 class TruePairs:
-    """Edges are told from what was drawn beside them; ``outputs`` are (P,) scores.
+    """Edges are separated from drawn negatives; ``outputs`` are (P,) scores.
 
     The loss is the mean of ``-log(sigmoid(score))`` over the edges plus that of ``-log(1 - sigmoid(score))`` over the
-    others, as in OGB's examples: both weigh alike, however many negatives an edge has.
+    negatives, as in OGB's examples: both weigh alike, however many negatives an edge has.
     """
 
     def count(self, batch: Any, /) -> int:
@@ -72,19 +72,19 @@ class TruePairs:
         return int(batch.num_positives)
 
     def loss(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the mean over the edges plus the mean over the others."""
+        """Return the mean over the edges plus the mean over the negatives."""
         edges, others = outputs[: batch.num_positives], outputs[batch.num_positives :]
         loss = functional.softplus(-edges).mean()
-        # An edge that is alone in its batch has no negatives of the others.
+        # An edge that is alone in its batch has no negatives from other edges.
         return loss + functional.softplus(others).mean() if len(others) else loss
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the share of pairs whose score is on the right side of 0, times the edges."""
+        """Return the share of pairs with a score on the right side of 0, times the edges."""
         return ((outputs > 0) == (batch.labels > 0.5)).float().mean() * batch.num_positives
 
 
 class LinkClasses:
-    """Cross-entropy of the classes that a link table has; ``outputs`` are (P, classes)."""
+    """Cross-entropy of a link table's classes; ``outputs`` are (P, classes)."""
 
     def count(self, batch: Any, /) -> int:
         """Return P."""
@@ -95,12 +95,12 @@ class LinkClasses:
         return functional.cross_entropy(outputs, batch.labels)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return how many edges are of the most likely class."""
+        """Return the number of edges with the most likely class."""
         return (outputs.argmax(dim=1) == batch.labels).sum()
 
 
 class LinkValues:
-    """Squared errors of the values that a link table has; ``outputs`` are (P,)."""
+    """Squared errors of a link table's values; ``outputs`` are (P,)."""
 
     def count(self, batch: Any, /) -> int:
         """Return P."""
@@ -111,7 +111,7 @@ class LinkValues:
         return functional.mse_loss(outputs, batch.labels)
 
     def right(self, outputs: torch.Tensor, batch: Any, /) -> torch.Tensor:
-        """Return the number of values that are less than a half off."""
+        """Return the number of values with an error below a half."""
         return ((outputs - batch.labels).abs() < 0.5).sum()
 
 
@@ -128,11 +128,11 @@ ACCURACY: Final = "acc"
 
 
 class Task(Protocol):
-    """What a run learns. Every rank has one; the first alone is asked for scores."""
+    """The learning task of a run. Every rank has one; only the first computes scores."""
 
     @property
     def name(self) -> str:
-        """Of the task, as ``--task`` takes it."""
+        """Name of the task, as a value of ``--task``."""
         ...
 
     @property
@@ -147,22 +147,22 @@ class Task(Protocol):
 
     @property
     def metric(self) -> str:
-        """What `score` returns, as files and screens name it."""
+        """Name of the `score` in files and on the screen."""
         ...
 
     @property
     def is_error(self) -> bool:
-        """Whether less of the metric is better."""
+        """True if a smaller score is better."""
         ...
 
     def warn(self) -> None:
-        """Log what makes figures of a run misleading; called once in a run."""
+        """Log reasons why figures of a run may mislead; called once in a run."""
         ...
 
     def open_loader(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader over what is trained on."""
+        """Return a loader over the training data."""
         ...
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
@@ -170,24 +170,24 @@ class Task(Protocol):
         ...
 
     def require_memory(self, model: Any, inference: Inference) -> None:
-        """Raise BudgetError where `score` would not fit the budget of ``inference``; nothing is read."""
+        """Raise BudgetError if `score` would not fit the budget of ``inference``; nothing is read."""
         ...
 
     def score(
         self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
     ) -> float | None:
-        """Return how well ``model`` does on a split, from all neighbours; None where there is nothing to tell it by."""
+        """Return the score of ``model`` on a split, over all neighbours; None without labels or edges to compare."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTask:
-    """The classes of nodes.
+    """The classification of nodes.
 
     Parameters
     ----------
-    dataset : whose training nodes are learned from
-    spec : of a network that makes their classes
+    dataset : the dataset with the training nodes
+    spec : of a network with class outputs
     """
 
     dataset: Dataset
@@ -195,19 +195,19 @@ class NodeTask:
 
     @classmethod
     def of(cls, settings: TrainSettings, dataset: Dataset) -> NodeTask:
-        """Return the task of such a run.
+        """Return the task of a run with these settings.
 
         Raises
         ------
         ConfigError
-            No node is trained on, or the model does not take the dataset.
+            There are no training nodes, or the model does not fit the dataset.
         """
         require_training_nodes(dataset)
         return cls(dataset, spec_of(settings, dataset))
 
     @property
     def name(self) -> str:
-        """Of the task."""
+        """Name of the task."""
         return "node"
 
     @property
@@ -231,7 +231,7 @@ class NodeTask:
     def open_loader(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return a loader whose batches the model takes."""
+        """Return a loader with batches for the model."""
         kind = HeteroLoader if isinstance(self.spec, HeteroModelSpec) else Loader
         return kind.from_settings(dataset, settings, device_dry_run=device_dry_run)
 
@@ -240,7 +240,7 @@ class NodeTask:
         return plan_training_seeds(self.dataset, sampling, is_typed=isinstance(self.spec, HeteroModelSpec))
 
     def require_memory(self, model: Any, inference: Inference) -> None:
-        """Raise BudgetError where the logits of a split would not fit."""
+        """Raise BudgetError if the logits of a split would not fit."""
         inference.require_memory(model, num_outputs=max(len(self.dataset.valid), len(self.dataset.test)))
 
     def score(

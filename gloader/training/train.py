@@ -51,18 +51,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFiles:
-    """Files that a run writes, and whether it goes on from those that are there."""
+    """The files of a run, and the choice to resume or overwrite them."""
 
     out: Path | None = (
         None  # folder for config.yaml, metrics.jsonl, result.json and the checkpoint; None: no files
     )
-    resume: bool = False  # go on from the checkpoints in ``out`` where there are any
-    overwrite: bool = False  # replace a run that is in ``out``; without it, or ``resume``, that is refused
-    is_shared: bool = (
-        True  # all ranks see ``out``; otherwise each has its own, with the same content at first
-    )
+    resume: bool = False  # continue from the checkpoints in ``out``, if any
+    overwrite: bool = False  # replace a run in ``out``; an error without it or ``resume``
+    is_shared: bool = True  # all ranks see ``out``; otherwise each has its own, with the same initial content
     on_checkpoint: Callable[[Checkpoint], None] | None = (
-        None  # called on every rank with each that is complete
+        None  # called on every rank with each complete checkpoint
     )
     tensorboard: bool = False  # write event files below ``out``
     trace: Path | None = None  # receives the pipeline's events of the first run, for Perfetto
@@ -88,23 +86,23 @@ def fit(
     reporter: Reporter | None = None,
     loader_factory: LoaderFactory | None = None,
 ) -> FitResult:
-    """Train ``settings.runs`` networks, which differ in their seed alone, and test each at its best epoch.
+    """Train ``settings.runs`` networks, which differ only in their seed, and test each at its best epoch.
 
-    The best epoch is the one with the highest accuracy on the validation nodes, or of links the best metric, the
-    earliest where several are; the last epoch where there is nothing to validate with. What is for the test is looked
-    at once, with those weights.
+    The best epoch has the highest accuracy on the validation nodes, or for links the best metric; of equal ones the
+    earliest is taken. Without validation data it is the last epoch. Test data is evaluated
+    once, with those weights.
 
     Under an initialised process group all its ranks train together: every rank calls this with the same settings,
     the gradients are averaged, and the batch size is that of one rank. The memory and spill budgets are for all
-    ranks of a machine. Only the first rank reports, writes and evaluates; checkpoints are written by all.
+    ranks of a machine. Only the first rank reports, writes and evaluates; all ranks write checkpoints.
 
     Parameters
     ----------
     dataset : a prepared dataset
     settings : network, optimisation, precision and loader; run k uses the loader's seed + k
     device : "auto" (the GPU of this rank, or the CPU), or a torch device
-    files : what is written, ``run-k`` below its folder for each of several runs; defaults to nothing
-    reporter : hears of every epoch on the first rank; defaults to nobody
+    files : the files to write, in ``run-k`` below its folder for each of several runs; defaults to none
+    reporter : receives every epoch on the first rank; defaults to none
     loader_factory : opens the loader of a run; defaults to `Loader`, or `HeteroLoader` for a model over several types
 
     Raises
@@ -126,7 +124,7 @@ def fit(
     recorded = run_config(settings, dataset)
     task = task_of(settings, dataset)
     task.warn()
-    # Before anything is written or opened: ranks that differ would wait in collectives that do not match.
+    # Before files are written or opened: different ranks would wait in collectives that do not match.
     _agree_on(group, recorded, files)
     _check(settings, files)
     check_step(settings.step, world_size=group.world_size)
@@ -161,7 +159,7 @@ def fit(
                 group=group,
                 run_id=run_id,
                 folder=None if folder is None else folder.of_run(number, num_runs=settings.runs),
-                # The first of several begins the folder of all of them.
+                # The first of several runs begins the folder of all.
                 begin=None
                 if folder is None or number
                 else partial(folder.begin, {"run": {"id": run_id}, **recorded}, is_fresh=not files.resume),
@@ -216,14 +214,14 @@ class _TrainingRun:
             require=self._require_inference,
         )
         budget, opened = opening.open()
-        # In this order: the other ranks hear of an error before this one waits for the threads of its loader.
+        # In this order: the other ranks receive an error before this one waits for the threads of its loader.
         with opened as loader, private_randomness(self.device), self.group.log_failures():
             trainer = self._trainer(loader, budget)
             self._resume(trainer)
-            # Only now: a run that is refused leaves the older one as it was.
+            # Only now: a refused run leaves the older one unchanged.
             if self.begin is not None:
                 self.group.run_on_first(self.begin)
-            # Gathered on every rank, also where nobody reports: it is a collective.
+            # Gathered on every rank, even without a reporter: it is a collective.
             explanations = self.group.gather(loader.explain())
             self.reporter.on_start(
                 RunStart(
@@ -242,7 +240,7 @@ class _TrainingRun:
             try:
                 outcome = trainer.train()
             finally:
-                # What a run did until a signal or an error ended it is worth a look, too.
+                # The timeline of a run that a signal or an error ended is useful, too.
                 if self.trace is not None:
                     loader.write_trace(self.trace)
             result = self._result(
@@ -269,7 +267,7 @@ class _TrainingRun:
         num_parameters: int,
         sampler_threads: int,
     ) -> RunResult:
-        """Return what came of the training, and what it took; collective."""
+        """Return the result of the training, and its resources; collective."""
         is_on_ssd = loader.memory_plan.features == "ssd"
         # Features that several ranks map are one memory.
         peaks = self.group.gather(max(self.peak.peak_bytes - loader.borrowed_bytes, 0))
@@ -297,7 +295,7 @@ class _TrainingRun:
         )
 
     def _objects(self) -> dict[str, Any] | None:
-        """Return what came from the dataset's URL, by all ranks; None: this one has it in a folder. Collective."""
+        """Return all ranks' traffic from the dataset's URL; None if this rank's dataset is in a folder. Collective."""
         mirrored = self.dataset.mirrored
         parts = self.group.gather({} if mirrored is None else asdict(mirrored.traffic()))
         total = ObjectTraffic()
@@ -335,7 +333,7 @@ class _TrainingRun:
         )
 
     def _require_inference(self, budget: RunBudget, loader: AnyLoader) -> None:
-        """Raise BudgetError where the first rank's evaluations would not fit their share."""
+        """Raise BudgetError if the first rank's evaluations would not fit their share."""
         if self.group.is_first:
             require_inference(self.task, self.dataset, budget, loader)
 
@@ -350,7 +348,7 @@ class _TrainingRun:
         )
 
     def _resume(self, trainer: Trainer) -> None:
-        """Continue from the checkpoint, where one is asked for and there; on all ranks or on none."""
+        """Continue from the checkpoint, if requested and present; on all ranks or on none."""
         failure: Exception | None = None
         if self.resume and self.folder is not None:
             try:
@@ -401,13 +399,13 @@ class _TrainingRun:
 
 
 def task_of(settings: TrainSettings, dataset: Dataset) -> Task:
-    """Return what a run of these settings learns; ConfigError where the dataset, or the model, is not for that."""
+    """Return the task of a run with these settings; ConfigError if the dataset or the model does not fit."""
     require_choice("task", settings.task, get_args(TaskName))
     return (LinkPrediction if settings.task == "link" else NodeTask).of(settings, dataset)
 
 
 def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) -> None:
-    """Raise ConfigError on every rank where they were given different settings."""
+    """Raise ConfigError on every rank if the ranks have different settings."""
     versions = {"gloader": __version__, "torch": torch.__version__}
     out = files.out is not None
     paths = {"out": str(files.out) if out and files.is_shared else out, "resume": files.resume}
@@ -415,7 +413,7 @@ def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) ->
     flat = {
         f"{part}.{name}" if isinstance(values, dict) else part: value
         for part, values in recorded.items()
-        if part not in ("dataset", "objects")  # nor where a machine has its mirror, or its packs
+        if part not in ("dataset", "objects")  # nor the place of a machine's mirror, or of its packs
         for name, value in (values.items() if isinstance(values, dict) else [(part, values)])
         if name != "spill_dir"
     }
@@ -423,7 +421,7 @@ def _agree_on(group: RankGroup, recorded: Mapping[str, Any], files: RunFiles) ->
 
 
 def _by_rank(texts: Sequence[str]) -> str:
-    """Return one text of what each rank said; a rank that says what the first one does is not repeated."""
+    """Return one text from the ranks' texts; repetitions of the first rank's text are left out."""
     if len(texts) == 1:
         return texts[0]
     said = [texts[0], *(text.removesuffix(texts[0]).rstrip(":\n") for text in texts[1:])]
@@ -441,7 +439,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
     if files.out is None and (files.resume or files.tensorboard):
         raise ConfigError(f"{'resume' if files.resume else 'tensorboard'} needs a run folder; give --out")
     asked = settings.loader.device.device
-    if asked != "cpu":  # which is also what stands there if nobody asked
+    if asked != "cpu":  # "cpu" is also the default
         raise ConfigError(
             "the loader of a training run delivers to where the network is trained, not to its own "
             f"device={asked!r}: give fit(..., device={asked!r}) instead"
@@ -449,8 +447,8 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 
 
 def _check_compile(settings: TrainSettings, task: Task) -> None:
-    # Measured: two minutes for an epoch of seven batches. Relations are empty in some batches and not in others, and
-    # torch compiles anew for each such case.
+    # Measured: two minutes for an epoch of seven batches. Relations are empty in some batches only, and torch
+    # compiles anew for each such case.
     if settings.step.compile and isinstance(task.spec.encoder, HeteroModelSpec):
         raise ConfigError(
             f"--compile is for models of graphs of one node type, and {settings.model.name!r} is for several; leave it "
@@ -459,9 +457,9 @@ def _check_compile(settings: TrainSettings, task: Task) -> None:
 
 
 def resolved_settings(settings: TrainSettings, dataset: Dataset) -> TrainSettings:
-    """Return ``settings`` with the host cache in bytes, and without what the model does not look at.
+    """Return ``settings`` with the host cache in bytes, and without data that the model does not use.
 
-    For an MLP hops have no edges; features of edges, where there are any, are for models that take them.
+    For an MLP hops have no edges; edge features are loaded only for models that use them.
     """
     loader = settings.loader
     loader = loader.changed(cache=loader.memory.cache_bytes(dataset.feature_bytes))

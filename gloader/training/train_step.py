@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from gloader.types import Delivered
 
 
-# The defaults of torch.optim.Adam, with which its updates agree bit for bit.
+# The defaults of torch.optim.Adam; updates agree with it bit for bit.
 _BETA1, _BETA2, _EPS = 0.9, 0.999, 1e-8
-_PIECE_BYTES = 1 << 20  # of the rows of a sparse gradient that are updated at a time
+_PIECE_BYTES = 1 << 20  # of a sparse gradient's rows that are updated at a time
 _STATE_NAMES = ("steps", "means", "squares")
 _SCHEDULES = ("constant", "cosine", "step")
 _OPTIMIZERS = ("adam", "adamw")
@@ -36,14 +36,14 @@ class Adam:
     """The updates of ``torch.optim.Adam`` or, ``decoupled``, of ``torch.optim.AdamW``, bit for bit; on a GPU, fused.
 
     The classes of torch import its compiler at the first call, which takes 70 MB of every run's memory and 0.8 s;
-    the functions below them do not. A sparse gradient, that of learned rows, is applied as ``torch.optim.SparseAdam``
-    does: rows that it does not name keep their values and moments, and none decays.
+    the functions below them do not. A sparse gradient, that of learned rows, is applied as in
+    ``torch.optim.SparseAdam``: rows outside of it keep their values and moments, and none decays.
 
     Parameters
     ----------
-    parameters : what is trained
+    parameters : the trained parameters
     lr : learning rate; may be assigned between steps
-    weight_decay : added to the gradient, or where ``decoupled`` subtracted from the parameter
+    weight_decay : added to the gradient, or with ``decoupled`` subtracted from the parameter
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Adam:
 
     def zero_grad(self) -> None:
         """Drop the gradients and their memory."""
-        # Dropped, not zeroed: an evaluation between two epochs has their memory.
+        # Dropped, not zeroed: an evaluation between two epochs uses their memory.
         for parameter in self._parameters:
             parameter.grad = None
 
@@ -74,7 +74,7 @@ class Adam:
         chosen = [i for i, _ in dense]
         is_fused = bool(chosen) and all(_is_fused(self._parameters[i]) for i in chosen)
         if is_fused:
-            # Counted where the one launch reads them.
+            # Counted on the device of the fused launch, which reads the counts.
             for i in chosen:
                 self._steps[i] = self._steps[i].to(self._parameters[i].device)
         self._update(
@@ -95,14 +95,14 @@ class Adam:
         )
         for i, grad in grads:
             if grad.is_sparse:
-                # Counted on the host, which computes with it: else every step would wait for the device.
+                # Counted on the host, which computes with it: otherwise every step would wait for the device.
                 self._steps[i] = self._steps[i].cpu() + 1
                 self._update_rows(i, *_distinct_rows(grad))
 
     def _update_rows(self, number: int, ids: torch.Tensor, values: torch.Tensor) -> None:
-        """Update the rows ``ids`` (n,), none twice, of a parameter by their gradients (n, width): as torch does."""
-        # Piece by piece: torch makes eight arrays as large as the gradient, and on the CPU each is memory that nobody
-        # has touched yet, which takes several times as long as the arithmetic. Pieces are used again.
+        """Update the rows ``ids`` (n,), unique, of a parameter by their gradients (n, width), as torch does."""
+        # Piece by piece: torch makes eight arrays as large as the gradient, and on the CPU each is untouched memory,
+        # which takes several times as long as the arithmetic. Pieces are reused.
         step = int(self._steps[number])
         size = self.lr * math.sqrt(1 - _BETA2**step) / (1 - _BETA1**step)
         rows = len(ids) if values.is_cuda else max(_PIECE_BYTES // max(values[:1].nbytes, 1), 1)
@@ -110,7 +110,7 @@ class Adam:
         for first in range(0, len(ids), rows):
             wanted, new = ids[first : first + rows], values[first : first + rows]
             parameter, mean, square = (table.index_select(0, wanted) for table in tables)
-            # The terms in torch's order, so that no bit is another.
+            # The terms in torch's order, so that every bit is the same.
             mean = new.sub(mean).mul_(1 - _BETA1).add_(mean)
             square = new.pow(2).sub_(square).mul_(1 - _BETA2).add_(square)
             tables[1].index_copy_(0, wanted, mean)
@@ -119,7 +119,7 @@ class Adam:
             tables[0].index_copy_(0, wanted, parameter.add_(change))
 
     def state_dict(self) -> dict[str, list[torch.Tensor]]:
-        """Return what `load_state_dict` takes; shares its tensors."""
+        """Return the state for `load_state_dict`; shares its tensors."""
         return {"steps": self._steps, "means": self._means, "squares": self._squares}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -128,7 +128,7 @@ class Adam:
         Raises
         ------
         ValueError
-            The state is not that of an optimiser of these parameters.
+            The state belongs to an optimiser with other parameters.
         """
         own = self.state_dict()
         if set(state) != set(_STATE_NAMES) or any(
@@ -136,22 +136,22 @@ class Adam:
             for name in _STATE_NAMES
         ):
             raise ValueError("the optimiser's state has other parameters than the model")
-        # Copied into the tensors that are there: the parameters' device and dtype stay.
+        # Copied into the existing tensors: the parameters' device and dtype stay.
         for name in _STATE_NAMES:
             for tensor, saved in zip(own[name], state[name], strict=True):
                 tensor.copy_(saved)
 
 
 def _is_fused(parameter: torch.Tensor) -> bool:
-    """Return whether one kernel updates ``parameter`` with all others, where torch by itself would launch a dozen."""
+    """Return whether one kernel updates ``parameter`` with all others; torch by itself would launch a dozen."""
     return parameter.is_cuda
 
 
 def _distinct_rows(grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the rows (n,) that a sparse gradient names, none twice, and their gradients (n, width)."""
+    """Return the rows (n,) of a sparse gradient, unique, and their gradients (n, width)."""
     ids, values = grad._indices()[0], grad._values()  # noqa: SLF001 - public of added up ones alone
     ordered = ids.sort().values
-    # Those of a batch are distinct, which takes a fifth of the time of adding up what could repeat.
+    # A batch's rows are distinct: no sum over repeats is needed, which would take five times as long.
     if bool((ordered[1:] != ordered[:-1]).all()):
         return ids, values
     grad = grad.coalesce()
@@ -182,7 +182,7 @@ def build_optimizer(config: OptimConfig, parameters: Iterable[torch.nn.Parameter
 
 
 def check_optim(config: OptimConfig) -> None:
-    """Raise ConfigError naming the first setting of ``config`` that is not allowed."""
+    """Raise ConfigError naming the first invalid setting of ``config``."""
     if config.optimizer not in _OPTIMIZERS:
         raise ConfigError(f"optimizer {config.optimizer!r} is not known; allowed: {', '.join(_OPTIMIZERS)}")
     if config.lr_schedule not in _SCHEDULES:
@@ -198,31 +198,31 @@ def check_optim(config: OptimConfig) -> None:
         raise ConfigError(f"weight_decay is {config.weight_decay}; allowed: 0 or a positive number")
 
 
-_INIT = -1  # the place of an epoch in the address of the initial weights
+_INIT = -1  # the epoch number in the address of the initial weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainRecipe:
-    """The settings that decide what a network becomes, beside its batches."""
+    """The settings that determine a network's training, besides its batches."""
 
     task: Task
     optim: OptimConfig  # checked, as is ``step``
     step: StepConfig
     seed: int  # of the initial weights and of dropout
-    run_id: str  # of the run whose checkpoints are written and gone on with
+    run_id: str  # of the run that owns the checkpoints
     settings: Mapping[str, Any]  # `decisive_settings`
 
 
 def new_step(
     task: Task, settings: TrainSettings, device: torch.device, group: RankGroup, *, num_steps: int
 ) -> TrainStep:
-    """Return the steps of a new network, as `gloader.training.train.fit` would take them, that is saved nowhere.
+    """Return the steps of a new network, as in `gloader.training.train.fit`, without checkpoints.
 
     Parameters
     ----------
     task : of the run
     settings : of the same
-    device : where the network is
+    device : of the network
     group : the ranks that train together
     num_steps : of the whole run
     """
@@ -240,13 +240,13 @@ def new_step(
 
 
 def first_network(recipe: TrainRecipe, device: torch.device) -> AnyNetwork:
-    """Return the network with its initial weights, which depend on the seed alone. Seeds torch's generators."""
+    """Return the network with its initial weights, which depend only on the seed. Seeds torch's generators."""
     seed_torch(recipe.seed, _INIT, device=device)
     return recipe.task.spec.build().to(device)
 
 
 class TrainStep:
-    """Takes the steps of a run. Shares the parameters of ``model``; collective where there are several ranks.
+    """Takes the steps of a run. Shares the parameters of ``model``; collective with several ranks.
 
     Seeds torch's generators: use it in `private_randomness`.
 
@@ -275,11 +275,11 @@ class TrainStep:
         batch : on the device
         is_last : whether the epoch ends with it; the same on every rank
         """
-        # A rank's dropout is its own; without ranks the address is the one that single runs always had.
+        # A rank's dropout is its own; a run without ranks keeps the address that it always had.
         rank = () if self._group.is_alone else (self._group.rank,)
         seed_torch(self._seed, batch.id.epoch, batch.id.index, *rank, device=self._device)
         outputs, loss = self._replica.forward(batch)
-        # Or the gradients would be added to those of the step before.
+        # Otherwise the gradients would be added to those of the step before.
         self.optimizer.zero_grad()
         self._replica.backward(loss, num_seeds=self._objective.count(batch), is_last=is_last)
         self.optimizer.step()

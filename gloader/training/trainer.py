@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.observe.peak_memory import PeakMemory
     from gloader.training.evaluate import Inference
-    from gloader.training.group import Meanwhile, RankGroup
+    from gloader.training.group import RankGroup, SideWork
     from gloader.training.run_folder import RunFolder
     from gloader.training.run_inference import MachineRows
     from gloader.training.task import AnyLoader, Split
@@ -37,7 +37,7 @@ _REPORT_EVERY_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What training came to."""
+    """The result of training."""
 
     best_epoch: int
     valid_acc: float | None
@@ -48,28 +48,28 @@ class Outcome:
 class Trainer:
     """Trains and evaluates one network. Owns nothing; seeds torch's generators: use it in `private_randomness`.
 
-    Every rank of ``group`` trains on its part of each step, and the gradients are averaged. The first one evaluates,
-    reports and writes, while the others wait: a layer's output for all nodes is needed before the next layer, so
-    that evaluating on several ranks would either repeat the work or send every activation to every rank; and on one
+    Every rank of ``group`` trains on its part of each step, and the gradients are averaged. Only the first evaluates,
+    reports and writes, while the others wait. A layer's output for all nodes is needed before the next layer, so
+    evaluation on several ranks would repeat the work or send every activation to every rank. And on one
     machine the ranks would share the same cores, memory and SSD.
 
     Parameters
     ----------
     recipe : task, optimisation, precision and seed
-    dataset : what checkpoints belong to
+    dataset : the dataset of the checkpoints
     group : the ranks that train together
-    loader : over what is trained on, for this rank
-    inference : for all neighbours of what is evaluated; needed on the first rank alone
+    loader : over the training data of this rank
+    inference : over all neighbours, for evaluation; needed only on the first rank
     device : holds the network
-    folder : receives metrics and checkpoints; None: nothing is written
-    reporter : hears of batches, epochs and evaluations
-    rows : of all machines, where each has a part of them; what ``inference`` reads on the first rank comes from them
+    folder : receives metrics and checkpoints; None means that nothing is written
+    reporter : receives batches, epochs and evaluations
+    rows : readers of all machines' rows, if each has a part; ``inference`` on the first rank reads through them
     peak : watches the memory of this rank
 
     Raises
     ------
     ConfigError, BudgetError
-        The model is not allowed, or evaluation would not fit its budget; raised before anything is trained.
+        The model is not allowed, or evaluation would not fit its budget; raised before training.
     """
 
     def __init__(  # noqa: PLR0913 - what a run consists of, each a keyword
@@ -98,7 +98,7 @@ class Trainer:
         self._reporter = reporter
         self._rows = rows
         self._peak = peak
-        # Before anything that draws: the weights are the same on every rank.
+        # Before anything is drawn: the weights are the same on every rank.
         self._model = first_network(recipe, device)
         # On one rank, for all: the budget is that of the machine, and an error has to reach every rank
         # before DDP waits.
@@ -110,16 +110,16 @@ class Trainer:
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers."""
+        """Number of trained values."""
         return sum(parameter.numel() for parameter in self._model.parameters())
 
     @property
     def next_epoch(self) -> int:
-        """The epoch that `train` goes on with."""
+        """The next epoch of `train`."""
         return len(self._progress.epochs)
 
     def resume_from(self, checkpoint: Checkpoint) -> None:
-        """Continue where ``checkpoint`` was saved.
+        """Continue from the position of ``checkpoint``.
 
         Raises
         ------
@@ -143,7 +143,7 @@ class Trainer:
         self._loader.load_state_dict(loader_state)
 
     def train(self) -> Outcome:
-        """Train the epochs that are left, then test the best weights."""
+        """Train the remaining epochs, then test the best weights."""
         if self._folder is not None and self._group.is_first:
             self._folder.start_metrics(record.to_json() for record in self._progress.epochs)
         while not self._is_finished():
@@ -159,7 +159,7 @@ class Trainer:
         return self._test()
 
     def _require_same_run(self, checkpoint: Checkpoint, *, epochs_done: int) -> None:
-        """Raise CheckpointError or StateError naming everything in which this run is not that of ``checkpoint``."""
+        """Raise CheckpointError or StateError naming every difference between this run and that of ``checkpoint``."""
         saved = {**checkpoint.settings, "dataset": checkpoint.fingerprint}
         ours = {**self._recipe.settings, "dataset": self._dataset.fingerprint}
         names = differing(saved, ours, epochs_done=epochs_done)
@@ -180,7 +180,7 @@ class Trainer:
             raise CheckpointError(f"the checkpoint is of {checkpoint.spec}, this run trains {self._spec}")
 
     def _require_inference(self) -> None:
-        """Raise BudgetError where evaluation would not fit its budget."""
+        """Raise BudgetError if evaluation would not fit its budget."""
         if self._inference is None:
             raise ConfigError("the first rank evaluates; give its trainer an inference")
         self._task.require_memory(self._model, self._inference)
@@ -198,7 +198,7 @@ class Trainer:
         metrics = self._train_batches(epoch).over(self._group)
         seconds, rows_per_second = metrics.seconds, metrics.rows_per_second
         bottleneck, stats = self._share_stats()
-        # The loader's figures are taken first; what evaluation reads is none of the epoch's.
+        # The loader's figures are taken first: reads of an evaluation do not belong to the epoch.
         self._end_phase()
         valid_acc, evaluate_seconds = self._validate(epoch)
         return EpochRecord(
@@ -232,26 +232,26 @@ class Trainer:
                 reported = now
                 self._reporter.on_batch(_batch_report(epoch, index, len(self._loader), metrics))
             every = self._optim.checkpoint_every
-            # The last batch is left to the checkpoint of the epoch, which holds its metrics too.
+            # The last batch is left to the epoch's checkpoint, which also holds its metrics.
             if every and (index + 1) % every == 0 and not is_last:
                 self._save(partial=self._group.gather(metrics.state()))
         return metrics
 
     def _share_stats(self) -> tuple[str, EpochStats]:
-        """Return what the epoch waited for on the first rank, and what all ranks moved."""
+        """Return the bottleneck of the epoch on the first rank, and the traffic of all ranks."""
         stats = with_traffic(self._loader.stats, self._dataset.mirrored)
         own = {"bottleneck": self._loader.bottleneck(), "stats": asdict(stats)}
         parts = self._group.gather(own)
         return parts[0]["bottleneck"], merge_stats([EpochStats(**part["stats"]) for part in parts])
 
     def _memory_bytes(self) -> tuple[int, ...]:
-        """Return what the ranks of the first machine held together in the parts of the epoch; collective."""
+        """Return the memory of the first machine's ranks together in each part of the epoch; collective."""
         borrowed = self._loader.borrowed_bytes
         parts = self._group.gather([max(held - borrowed, 0) for held in self._peak.course()])
         return tuple(map(sum, zip(*(parts[rank] for rank in self._group.first_machine), strict=True)))
 
     def _end_phase(self) -> None:
-        """Return the memory of the training steps before an evaluation takes its place."""
+        """Free the memory of the training steps before an evaluation takes its place."""
         self._optimizer.zero_grad()
         release_freed_memory()
 
@@ -265,7 +265,7 @@ class Trainer:
             valid_acc = self._score("valid")
             return [valid_acc, time.perf_counter() - started]
 
-        # One measurement for all: patience and the best epoch are decided alike on every rank.
+        # One measurement for all: every rank decides on patience and the best epoch in the same way.
         valid_acc, seconds = self._group.run_on_first(validate, meanwhile=self._serve)
         return valid_acc, seconds or 0.0
 
@@ -280,11 +280,11 @@ class Trainer:
         return score
 
     @property
-    def _serve(self) -> Meanwhile | None:
+    def _serve(self) -> SideWork | None:
         return None if self._rows is None else self._rows.serve
 
     def _test(self) -> Outcome:
-        # What is for the test is looked at once, with the weights that validation chose.
+        # Test data is evaluated once, with the weights that validation chose.
         self._model.load_state_dict(self._best_weights)
         test_acc = self._group.run_on_first(lambda: self._score("test"), meanwhile=self._serve)
         progress = self._progress
@@ -322,7 +322,7 @@ class Trainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Progress:
-    """The epochs that are done, and what there is of the one under way."""
+    """The finished epochs, and the state of the one under way."""
 
     epochs: tuple[EpochRecord, ...]
     best_epoch: int
@@ -332,8 +332,8 @@ class _Progress:
     )  # `RunningMetrics.state` of each rank, in the middle of an epoch
 
     def partial_of(self, group: RankGroup) -> dict[str, float] | None:
-        """Return what a rank of ``group`` goes on with; the first takes all where there were other ranks."""
-        # A run may be resumed on another number of ranks; sums are then carried by the first alone, so that
+        """Return the state from which a rank of ``group`` continues; after a change of ranks the first takes all."""
+        # A run may resume on another number of ranks; then only the first carries the sums, so that
         # none counts twice.
         if self.partial is None or len(self.partial) == group.world_size:
             return None if self.partial is None else self.partial[group.rank]
@@ -345,7 +345,7 @@ class _Progress:
     def after(self, record: EpochRecord, *, is_error: bool) -> _Progress:
         """Return the progress with one more epoch; without validation the last epoch is the best."""
         valid, best = record.valid_acc, self.best_valid
-        # Strictly better: of equal epochs the earliest counts, whatever came later.
+        # Strictly better: of equal epochs the earliest counts.
         is_better = best is None or (valid is not None and (valid < best if is_error else valid > best))
         return _Progress(
             epochs=(*self.epochs, record),
@@ -356,7 +356,7 @@ class _Progress:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> _Progress:
-        """Parse what `dataclasses.asdict` made; KeyError or TypeError where it is malformed."""
+        """Parse the result of `dataclasses.asdict`; KeyError or TypeError if it is malformed."""
         if set(content) != {field.name for field in fields(cls)}:
             raise TypeError(f"progress has the entries {sorted(content)}")
         epochs = tuple(map(_record_of, content["epochs"]))

@@ -1,6 +1,6 @@
 """The loader's batches as DGL's message flow graphs, of one type or several; for links also graphs of pairs.
 
-Blocks are built without the search for the largest id that DGL's public constructor makes.
+Blocks are built without DGL's search for the largest id.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ _FORMATS = ["coo", "csr", "csc"]
 def create_block(
     hop: Mapping[Relation, DeviceBlock], num_src: Mapping[str, int], num_dst: Mapping[str, int]
 ) -> Any:
-    """Return what ``dgl.create_block`` makes of the ``"csc"`` forms of ``hop``; arrays are shared.
+    """Return the block of ``dgl.create_block`` from the ``"csc"`` forms of ``hop``; arrays are shared.
 
-    The search for the largest id, in each relation, would be most of what an adapted batch costs.
+    DGL's own search for the largest id in each relation would take most of an adapted batch's time.
 
     Parameters
     ----------
-    hop : of each relation, its edges
+    hop : the edges of each relation
     num_src, num_dst : nodes of each type
     """
     types = tuple(sorted(num_src))
@@ -69,7 +69,7 @@ def create_block(
 
 
 def fill_edges(data: Any, hop: DeviceBlock, feature: str) -> None:
-    """Write what is known of the edges of ``hop`` into the edge data of its block; features as ``feature``."""
+    """Write ids, weights and features of the edges in ``hop`` to its block's edge data; features as ``feature``."""
     data[dgl.EID] = hop.edge_ids
     if hop.edge_weight is not None:
         data["weight"] = hop.edge_weight
@@ -87,7 +87,7 @@ def _meta_graph(types: tuple[str, ...], relations: tuple[Relation, ...]) -> Any:
 
 
 def require_device(device: str | torch.device) -> None:
-    """Raise ConfigError where this DGL cannot hold graphs on ``device``; DGL's own error comes in the first batch."""
+    """Raise ConfigError if this DGL cannot hold graphs on ``device``; DGL's own error comes in the first batch."""
     if torch.device(device).type == "cpu":
         return
     try:
@@ -117,14 +117,14 @@ def to_hetero_blocks(
 ) -> HeteroBlockBatch:
     """Return the input nodes and the seeds of each type, and a typed DGL block per hop, without copying. Pure.
 
-    Every type and relation is there, perhaps empty; types and relations stand in DGL's order, that of their names.
+    Every type and relation is present, perhaps empty; types and relations are in DGL's order, that of their names.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    labelled : the type whose labels ``batch.y`` holds
+    labelled : the type of the labels in ``batch.y``
     feature, label : names of the node data of the first and the last block; types without features have none
-    edge_feature : name of the edge data of every block, of relations that have features
+    edge_feature : name of the edge data of every block, for relations with features
 
     Raises
     ------
@@ -132,7 +132,7 @@ def to_hetero_blocks(
         The batch is on a device that this DGL cannot use.
     """
     nodes, blocks = unlabelled_hetero_blocks(batch, feature=feature, edge_feature=edge_feature)
-    # On the outermost block alone, as DGL's loader does.
+    # Only on the outermost block, as in DGL's loader.
     blocks[-1].dstnodes[labelled].data[label] = batch.y
     return nodes, {name: ids[: batch.num_seeds[name]] for name, ids in nodes.items()}, blocks
 
@@ -147,7 +147,7 @@ def unlabelled_hetero_blocks(
     known = nodes_by_hop(batch.num_seeds, batch.blocks)
     blocks = []
     for depth, hop in enumerate(batch.blocks):
-        # The first block is next to the features, and holds the nodes that are known after the last hop.
+        # The first block is next to the features, and holds all nodes that the last hop knows.
         after = len(batch.blocks) - depth
         num_src = {name: counts[after] for name, counts in known.items()}
         num_dst = {name: counts[after - 1] for name, counts in known.items()}
@@ -167,7 +167,7 @@ def unlabelled_hetero_blocks(
 with quiet_dgl("gloader.adapters.dgl needs") as dgl:
     pass
 
-# The names that DGL gives to the only type and relation.
+# DGL's names of the only type and relation.
 _TYPE, _RELATION = "_N", ("_N", "_E", "_N")
 
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
@@ -176,11 +176,11 @@ BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
 class BlockLoader(LoaderView[Any]):
     """Yields ``(input_nodes, output_nodes, blocks)``, as ``dgl.dataloading.DataLoader`` does.
 
-    Of a dataset of several types nodes are mappings and blocks typed, see `to_hetero_blocks`.
+    For a dataset of several types nodes are mappings and blocks typed, see `to_hetero_blocks`.
 
-    ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels; ``dgl.NID`` and
-    ``dgl.EID`` are set, edge ids being positions in the dataset's ``indices``; so is ``edata["weight"]`` where the
-    sampler weighs its edges, and ``edata[edge_feature]`` where they have features. Everything is a view of the native
+    ``blocks[0].srcdata[feature]`` holds the features, ``blocks[-1].dstdata[label]`` the labels. ``dgl.NID`` and
+    ``dgl.EID`` are set; edge ids are positions in the dataset's ``indices``. ``edata["weight"]`` is set if the
+    sampler weighs its edges, and ``edata[edge_feature]`` if they have features. Everything is a view of the native
     batch: local ids are int32, and a batch that is kept alive keeps its buffer.
 
     Parameters
@@ -233,7 +233,7 @@ def to_blocks(
     ----------
     batch : a native batch; its arrays are shared
     feature, label : names of the node data of the first and the last block
-    edge_feature : name of the edge data of every block, where edges have features
+    edge_feature : name of the edge data of every block, if edges have features
 
     Raises
     ------
@@ -241,7 +241,7 @@ def to_blocks(
         The batch is on a device that this DGL cannot use.
     """
     nodes, blocks = unlabelled_blocks(batch, feature=feature, edge_feature=edge_feature)
-    # On the outermost block alone, as DGL's loader does.
+    # Only on the outermost block, as in DGL's loader.
     blocks[-1].dstdata[label] = batch.y
     return nodes, nodes[: batch.num_seeds], blocks
 
@@ -270,15 +270,15 @@ with quiet_dgl("gloader.adapters.dgl needs") as dgl:
 
 # Input nodes, the graph of the positives, that of the negatives, blocks; without negatives three of them.
 _Make: TypeAlias = (
-    "Callable[[torch.Tensor], tuple[Any, Any]]"  # of pairs (n, 2) a graph, and the data of its edges
+    "Callable[[torch.Tensor], tuple[Any, Any]]"  # from pairs (n, 2) to a graph, and its edge data
 )
 LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, list[Any]]"
 
 
 class LinkBlockLoader(LoaderView[Any]):
-    """Yields what a loader over ``dgl.dataloading.as_edge_prediction_sampler`` does; see `to_link_blocks`.
+    """Yields batches as a loader over ``dgl.dataloading.as_edge_prediction_sampler``; see `to_link_blocks`.
 
-    That is ``(input_nodes, pair_graph, neg_graph, blocks)``, or without negatives ``(input_nodes, pair_graph,
+    They are ``(input_nodes, pair_graph, neg_graph, blocks)``, or without negatives ``(input_nodes, pair_graph,
     blocks)``.
 
     Parameters
@@ -332,14 +332,14 @@ def to_link_blocks(
 ) -> LinkBlockBatch:
     """Return the input nodes, the positives and the negatives as graphs over the seeds, and a DGL block per hop. Pure.
 
-    The nodes of both graphs are the seeds, in the order of the last block's destinations, so that what a model makes of
-    the blocks is data of their nodes; ``dgl.NID`` is set. Edges of ``pair_graph`` have their row of the link table as
-    ``dgl.EID``, their time as "time" where they have one, and their own labels where no negatives are drawn.
+    The nodes of both graphs are the seeds, in the order of the last block's destinations, so that a model's output
+    for the blocks is their node data; ``dgl.NID`` is set. ``dgl.EID`` of ``pair_graph`` is the row of the link table.
+    Its edges also have their time as "time", if there is one, and their own labels, if no negatives are drawn.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    relation : what the pairs are of, where the batch is of several types: edges of the others are none
+    relation : relation of the pairs, for a batch of several types; other relations have no pairs
     has_negatives : leave the graph of the negatives out, as DGL does without a ``negative_sampler``
     feature, label, edge_feature : names of node data, of the positives' own labels, and of edge data
 

@@ -32,8 +32,8 @@ def wrap_graph(
 ) -> GraphWithStores:
     """Return ``graph`` with some of its node data in stores, for ``dgl.dataloading.DataLoader``.
 
-    DGL drives: what it will sample is unknown, so the cache decides batch by batch; `BlockLoader` knows the future,
-    reads less and waits less. Name what is given here in the sampler's ``prefetch_node_feats``.
+    DGL drives: future samples are unknown, so the cache decides batch by batch. `BlockLoader` knows the future,
+    reads less and waits less. List these names in the sampler's ``prefetch_node_feats``.
 
     Parameters
     ----------
@@ -70,18 +70,18 @@ class RowStorage(FeatureStorage):
     def fetch(
         self, indices: torch.Tensor, device: str | torch.device, pin_memory: bool | None = False, **_: Any
     ) -> Fetched:
-        """Read rows in this thread, now: DGL's own future swallows what its thread raises.
+        """Read rows in this thread, now: DGL's own future swallows its thread's errors.
 
         Parameters
         ----------
         indices : (M,) node ids
         device : receives the rows
-        pin_memory : copy to the device out of pinned memory
+        pin_memory : copy to the device from pinned memory
 
         Raises
         ------
         ForkError
-            A worker process of DGL asks.
+            Called in a worker process of DGL.
         SeedError, StoreError
             As `CachedRows.gather`.
         """
@@ -90,7 +90,7 @@ class RowStorage(FeatureStorage):
                 "features of a gloader store were asked for in a worker process; name them in the sampler's "
                 "prefetch_node_feats, so that the main process fetches them"
             )
-        # DGL leaves it at None for graphs that are not its own.
+        # DGL leaves it at None for graphs of other classes.
         is_pinned = bool(pin_memory)
         rows = torch.from_numpy(self.rows.gather(indices.cpu().numpy()))
         if is_pinned:
@@ -102,7 +102,7 @@ class RowStorage(FeatureStorage):
 
 
 class _InMemory(FeatureStorage):
-    """A storage of DGL's own, told yes or no: its loader leaves ``pin_memory`` at None for graphs not its own."""
+    """A storage of DGL with an explicit ``pin_memory``: DGL's loader leaves it at None for graphs of other classes."""
 
     def __init__(self, storage: Any) -> None:
         self._storage = storage
@@ -115,7 +115,7 @@ class _InMemory(FeatureStorage):
 
 
 class Fetched:
-    """What DGL waits for; it is there already."""
+    """DGL's future of a fetch, already complete."""
 
     def __init__(self, rows: torch.Tensor) -> None:
         self._rows = rows
@@ -126,7 +126,7 @@ class Fetched:
 
 
 class GraphWithStores:
-    """A graph for DGL's data loader, which asks it for storages by name; everything else is the wrapped graph's.
+    """A graph for DGL's data loader, with its own storages by name; all other attributes are the wrapped graph's.
 
     Not a `dgl.DGLGraph`: its node data cannot hold storages.
     """
@@ -134,7 +134,7 @@ class GraphWithStores:
     def __init__(self, graph: Any, storages: Mapping[str, RowStorage]) -> None:
         self.graph = graph
         self.storages = storages
-        self._gpu_caches: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}  # DGL looks here
+        self._gpu_caches: dict[str, dict[str, Any]] = {"node": {}, "edge": {}}  # DGL reads this attribute
 
     def get_node_storage(self, key: str, ntype: str | None = None) -> Any:
         """Return the storage of node data ``key``."""
@@ -147,6 +147,6 @@ class GraphWithStores:
         return _InMemory(self.graph.get_edge_storage(key, etype))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "graph":  # not there yet while unpickling
+        if name.startswith("__") or name == "graph":  # not set yet while unpickling
             raise AttributeError(name)
         return getattr(self.graph, name)

@@ -1,6 +1,6 @@
-"""The blocks of a mini-batch in the form of DGL's, and the graphs of pairs for link prediction.
+"""The blocks of a mini-batch in DGL's form, and the graphs of pairs for link prediction.
 
-A loader's batch becomes input nodes, output nodes and blocks whose data are asked for by name.
+A loader's batch becomes input nodes, output nodes and blocks with data by name.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _NAME: Final = "DGLBlock"
 
 
 class Block:
-    """The edges of one hop, from source to destination nodes, and the data of all three; what DGL calls a block.
+    """A block in DGL's sense: the edges of one hop, their source and destination nodes, and the data of all three.
 
-    A graph of pairs is one whose sources and destinations are the same nodes: it has ``ndata``, and is no block.
+    A graph of pairs has the same nodes as sources and destinations: it has ``ndata``, and is no block.
 
     Parameters
     ----------
     edges : by relation
     edge_data : by relation, a row for each of its edges
     src_data, dst_data : by type; the same object for the same nodes
-    device : where all of it is
+    device : of all tensors
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Block:
         raise missing_of_graph(_NAME, name, dir(type(self)))
 
     def __getitem__(self, etype: Any) -> Block:
-        """Return the part of one relation; its data are those of the block."""
+        """Return the part of one relation; it shares the data of the block."""
         relation = relation_of(self._edges, etype)
         source, _, destination = relation
         src_data = {source: self._src_data[source]}
@@ -99,7 +99,7 @@ class Block:
 
     @property
     def ntypes(self) -> list[str]:
-        """The types of the nodes: of a block those of its sources, then those of its destinations."""
+        """The types of the nodes: in a block those of its sources, then those of its destinations."""
         return self.srctypes + self.dsttypes if self.is_block else self.srctypes
 
     @property
@@ -113,20 +113,20 @@ class Block:
         return list(self._edges)
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of sources, of one type or of all."""
+        """Return the number of sources, of one type or in all."""
         return _num_rows(self._src_data, ntype)
 
     def num_dst_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of destinations, of one type or of all."""
+        """Return the number of destinations, of one type or in all."""
         return _num_rows(self._dst_data, ntype)
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of nodes: in a block, which has some on either side, of both."""
+        """Return the number of nodes: in a block, on both sides together."""
         count = self.num_src_nodes(ntype)
         return count + self.num_dst_nodes(ntype) if self.is_block else count
 
     def num_edges(self, etype: Any = None) -> int:
-        """Return the number of edges, of one relation or of all."""
+        """Return the number of edges, of one relation or in all."""
         if etype is None:
             return sum(each.num_edges for each in self._edges.values())
         return self._edges[relation_of(self._edges, etype)].num_edges
@@ -140,7 +140,7 @@ class Block:
 
     @property
     def srcdata(self) -> Frame | TypedColumns:
-        """Data of the sources; of several types, each column is a mapping from types."""
+        """Data of the sources; with several types, each column is a mapping by type."""
         return data_of(self._src_data)
 
     @property
@@ -150,17 +150,17 @@ class Block:
 
     @property
     def edata(self) -> Frame | TypedColumns:
-        """Data of the edges; of several relations, each column is a mapping from these."""
+        """Data of the edges; with several relations, each column is a mapping by relation."""
         return data_of(self._edge_data)
 
     @property
     def ndata(self) -> Frame | TypedColumns:
-        """Data of the nodes of a graph of pairs.
+        """Node data of a graph of pairs.
 
         Raises
         ------
         DglFeatureError
-            This is a block, whose nodes are sources or destinations.
+            This is a block, with separate sources and destinations.
         """
         if self.is_block:
             raise missing_of_graph(_NAME, "ndata")
@@ -187,17 +187,17 @@ class Block:
         return EdgesView(self._edges, self._edge_data)
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of in-edges (int64) of each destination, or of those numbered ``v``."""
+        """Return the number of in-edges (int64) of each destination, or of the numbers ``v``."""
         return degrees_of(self._edges[relation_of(self._edges, etype)].in_degrees, v)
 
     def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of out-edges (int64) of each source, or of those numbered ``u``."""
+        """Return the number of out-edges (int64) of each source, or of the numbers ``u``."""
         return degrees_of(self._edges[relation_of(self._edges, etype)].out_degrees, u)
 
     # --- messages ------------------------------------------------------------------------------------
 
     def local_scope(self) -> AbstractContextManager[None]:
-        """Return a block of code at whose end what was written to the data in it is forgotten."""
+        """Return a context in which changes of the data are temporary."""
         return forgetting([*self._src_data.values(), *self._dst_data.values(), *self._edge_data.values()])
 
     def apply_edges(
@@ -207,8 +207,8 @@ class Block:
 
         Parameters
         ----------
-        func : of `gloader.compat.dgl.function`; or what returns fields (E, ...) by name for `EdgeUnits`
-        etype : the relation; None: the only one
+        func : of `gloader.compat.dgl.function`; or a function from `EdgeUnits` to fields (E, ...) by name
+        etype : the relation; None means the only one
         """
         relation = relation_of(self._edges, etype)
         self._edge_data[relation].update(self._messages(relation, func))
@@ -220,14 +220,14 @@ class Block:
         apply_node_func: Callable[[Space], Mapping[str, Any]] | None = None,
         etype: Any = None,
     ) -> None:
-        """Write a field of each destination: what becomes of the messages along its in-edges; 0 where it has none.
+        """Write a field of each destination: its reduced messages along the in-edges; 0 without in-edges.
 
         Parameters
         ----------
         message_func : as of `apply_edges`
         reduce_func : sum, mean, max or min of `gloader.compat.dgl.function`
-        apply_node_func : returns further fields of the destinations, whose ``data`` it is given; None: there are none
-        etype : the relation; None: the only one
+        apply_node_func : returns further fields of the destinations from their ``data``, or None
+        etype : the relation; None means the only one
 
         Raises
         ------
@@ -254,7 +254,7 @@ class Block:
             data.update(apply_node_func(Space(data)))
 
     def _sum_of_sources(self, relation: Relation, message: Message) -> torch.Tensor | None:
-        """Return the sums of messages that are rows of sources, perhaps by a weight; None where they are not."""
+        """Return the sums of messages that are rows of sources, perhaps weighted; None for other messages."""
         ends = "".join(each.end for each in message.operands)
         rows = self._field(relation, message, "u") if "u" in ends else None
         if rows is None or not rows.is_floating_point() or not self._edges[relation].num_edges:
@@ -301,7 +301,7 @@ class Block:
     # --- places --------------------------------------------------------------------------------------
 
     def to(self, device: Any, **_how: Any) -> Block:
-        """Return the block on ``device``: itself where it is there, as it is when a loader was given the device."""
+        """Return the block on ``device``: itself if it is there, as with a loader for that device."""
         place = torch.empty(0, device=device).device
         if place == self.device:
             return self
@@ -316,7 +316,7 @@ class Block:
         )
 
     def int(self) -> Block:
-        """Return the block as it is: its edges take 4 bytes an end, whatever ids are asked for."""
+        """Return the block unchanged: its edges take 4 bytes per end, for any requested id type."""
         return self
 
     long = int  # noqa: A003 - the method above
@@ -370,7 +370,7 @@ class TypedView:
         return {name: ids[: self.num_seeds[name]] for name, ids in self.nodes.items()}
 
     def plain(self, nodes: dict[str, torch.Tensor]) -> NodesLike:
-        """Return ``nodes`` by type, those of the only type as such."""
+        """Return ``nodes`` by type, or those of the only type without a mapping."""
         return nodes[NODE] if self.is_plain else nodes
 
 
@@ -380,7 +380,7 @@ def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
     Parameters
     ----------
     batch : a native batch; its arrays are shared
-    graph : whose data the blocks have, too, when they are asked for
+    graph : its data are also columns of the blocks, on request
     """
     view = TypedView(batch)
     inputs, blocks = _blocks(view, graph)
@@ -392,14 +392,14 @@ def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
 def to_link_batch(batch: LinkBatch, graph: DGLGraph, relation: Relation, *, has_negatives: bool) -> Any:
     """Return input nodes, the positives and the negatives as graphs of pairs over the seeds, and blocks.
 
-    Without negatives the edges of the positives have their labels, and the other graph is left out, as by DGL.
+    Without negatives, edges of the positives have their labels, and the other graph is omitted, as in DGL.
 
     Parameters
     ----------
     batch : a native batch; its arrays are shared
     graph : as of `to_node_batch`
-    relation : what the pairs are of
-    has_negatives : whether some are drawn
+    relation : relation of the pairs
+    has_negatives : whether negatives are drawn
     """
     view = TypedView(batch.batch)
     inputs, blocks = _blocks(view, graph)
@@ -418,7 +418,7 @@ def _blocks(view: TypedView, graph: DGLGraph) -> tuple[NodesLike, list[Block]]:
     known = nodes_by_hop(view.num_seeds, view.hops)
     blocks = []
     for depth, hop in enumerate(view.hops):
-        # The first block is next to the features, and holds the nodes that are known after the last hop.
+        # The first block is next to the features, and holds all nodes that the last hop knows.
         after = len(view.hops) - depth
         sides = [
             {name: _node_frame(graph, name, ids[: known[name][side]]) for name, ids in view.nodes.items()}
@@ -446,7 +446,7 @@ def _sources(block: Block) -> dict[str, Frame]:
 
 
 def _node_frame(graph: DGLGraph, ntype: str, ids: torch.Tensor) -> Frame:
-    """Return the data of the nodes ``ids``: what the graph has of them, when it is asked for."""
+    """Return the data of the nodes ``ids``: the graph's columns, read on request."""
     return Frame(len(ids), {NID: ids}, fetch=_from(graph.node_frame(ntype), lambda: ids))
 
 
@@ -470,7 +470,7 @@ def _pair_graph(
     seeds: Mapping[str, Frame], relation: Relation, pairs: torch.Tensor, columns: Mapping[str, torch.Tensor]
 ) -> Block:
     src, dst = pairs.unbind(1)
-    # A graph of its own for each: what a model writes to the one is not in the other.
+    # A separate graph for each: columns that a model writes to one are not in the other.
     frames = {
         name: Frame(frame.num_rows, frame.columns(), fetch=frame.__getitem__) for name, frame in seeds.items()
     }

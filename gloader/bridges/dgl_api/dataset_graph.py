@@ -1,4 +1,4 @@
-"""A dataset as the graph that DGL's loops take, with feature rows on the SSD in the place of tensors.
+"""A dataset in the form of a graph for DGL's loops, with feature rows on the SSD in place of tensors.
 
 Files of ``dgl.save_graphs`` are prepared once and then read from the dataset.
 """
@@ -55,9 +55,9 @@ _IN_BATCHES: Final = (
 
 
 class StoredRows:
-    """A matrix of features on the SSD, as a tensor that is indexed by rows: those that are asked for are read.
+    """A feature matrix on the SSD, as a tensor that is indexed by rows: only requested rows are read.
 
-    The rows of a loader's last batch are there already, and are returned where its input nodes are the index.
+    The rows of a loader's last batch are in memory, and are returned if the index equals its input nodes.
 
     Parameters
     ----------
@@ -107,22 +107,22 @@ class StoredRows:
         return found.to(self.device)
 
     def to(self, device: Any = None, *_args: Any, **_how: Any) -> StoredRows:
-        """Return the same rows, which come to ``device`` when they are asked for."""
+        """Return the same rows; requested ones are copied to ``device``."""
         moved = copy(self)
         if isinstance(device, (str, int, torch.device)):
             moved.device = torch.empty(0, device=device).device
         return moved
 
     def cpu(self) -> StoredRows:
-        """Return the rows, which come to the CPU."""
+        """Return the rows; requested ones are copied to the CPU."""
         return self.to("cpu")
 
     def float(self) -> StoredRows:
-        """Return the rows as they are: float32."""
+        """Return the rows unchanged: they are float32."""
         return self
 
     def keep_ready(self, nodes: torch.Tensor, rows: torch.Tensor) -> None:
-        """Remember, as long as anybody has them, the ``rows`` of ``nodes``."""
+        """Remember the ``rows`` of ``nodes`` while another reference to them exists."""
         self._source.ready = (nodes, weakref.ref(rows))
 
     def __repr__(self) -> str:
@@ -134,15 +134,15 @@ class StoredRows:
 
 
 class _Source:
-    """Where rows come from: the same on every device."""
+    """The source of the rows: the same on every device."""
 
     def __init__(self, rows: FeatureRows) -> None:
         self._rows = rows
         self.ready: tuple[torch.Tensor, weakref.ref[torch.Tensor]] | None = None
 
     def ready_rows(self, index: Any) -> torch.Tensor | None:
-        """Return the rows of ``index``, if it is the nodes of the last batch."""
-        ready = self.ready  # read once: a loop in another thread may be a batch further
+        """Return the rows of ``index``, if it equals the nodes of the last batch."""
+        ready = self.ready  # read once: a loop in another thread may be one batch further
         return ready[1]() if ready is not None and index is ready[0] else None
 
     def read(self, ids: torch.Tensor) -> torch.Tensor:
@@ -162,9 +162,9 @@ _SPLITS: Final = {"train": "train_mask", "valid": "val_mask", "test": "test_mask
 
 
 class DGLGraph:
-    """A `gloader.Dataset`, seen as a graph of DGL: sizes, types and data; nothing changes it, and nothing is computed.
+    """A `gloader.Dataset` in the form of a DGL graph: sizes, types and data; it is never changed or computed on.
 
-    Features are `StoredRows`, labels and masks tensors. Data that is assigned stays in memory.
+    Features are `StoredRows`; labels and masks are tensors. Assigned data stays in memory.
 
     Parameters
     ----------
@@ -173,7 +173,7 @@ class DGLGraph:
     Raises
     ------
     DglFeatureError
-        Something else is given: graphs are not built here.
+        Another object is given: graphs are not built here.
     """
 
     def __init__(self, dataset: Any = None, *_others: Any) -> None:
@@ -215,11 +215,11 @@ class DGLGraph:
         return list(self._tables)
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        """Return the number of nodes, of one type or of all."""
+        """Return the number of nodes, of one type or in all."""
         return self.dataset.num_nodes if ntype is None else self._node_data[ntype].num_rows
 
     def num_edges(self, etype: Any = None) -> int:
-        """Return the number of edges, of one relation or of all."""
+        """Return the number of edges, of one relation or in all."""
         if etype is None:
             return self.dataset.num_edges
         return self._tables[relation_of(self._tables, etype)].num_edges
@@ -236,7 +236,7 @@ class DGLGraph:
 
     @property
     def edata(self) -> Frame | TypedColumns:
-        """Data of the edges, in the dataset's order: "feat" and "weight" where there are some."""
+        """Data of the edges, in the dataset's order: "feat" and "weight", if there are any."""
         return data_of(self._edge_data)
 
     @property
@@ -258,12 +258,12 @@ class DGLGraph:
         return self._edge_data[relation]
 
     def stored_features(self, ntype: str) -> StoredRows | None:
-        """Return the features of a type, unless others were written in their place."""
+        """Return the features of a type, unless they were replaced."""
         rows = self._features[ntype]
         return rows if isinstance(self._node_data[ntype].columns().get(FEATURE, rows), StoredRows) else None
 
     def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of in-edges (int64) of each node, or of those numbered ``v``; the edges are read for it."""
+        """Return the number of in-edges (int64) of each node, or of the numbers ``v``; reads the edges."""
         return degrees_of(self._edges[relation_of(self._tables, etype)].in_degrees, v)
 
     def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
@@ -272,11 +272,11 @@ class DGLGraph:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether it has one type of nodes and one of edges."""
+        """True if it has one type of nodes and one of edges."""
         return self.dataset.kind != "hetero"
 
     def edge_list(self) -> NoReturn:
-        """Refuse: layers ask a block for its edges.
+        """Refuse: layers need the edges of a block.
 
         Raises
         ------
@@ -289,11 +289,11 @@ class DGLGraph:
         )
 
     def local_scope(self) -> AbstractContextManager[None]:
-        """Return a block of code at whose end what was written to the data in it is forgotten."""
+        """Return a context in which changes of the data are temporary."""
         return forgetting([*self._node_data.values(), *self._edge_data.values()])
 
     def to(self, device: Any, **_how: Any) -> DGLGraph:
-        """Return the graph with ``device`` as the device of its loaders; what is on the SSD stays there."""
+        """Return the graph with ``device`` as the device of its loaders; data on the SSD stays there."""
         moved = copy(self)
         place = moved.device = torch.empty(0, device=device).device
         moved._node_data = {name: frame.to(place) for name, frame in self._node_data.items()}  # noqa: SLF001 - of its own kind
@@ -301,10 +301,10 @@ class DGLGraph:
         return moved
 
     def int(self, *_formats: Any) -> DGLGraph:
-        """Return the graph as it is."""
+        """Return the graph unchanged."""
         return self
 
-    # What a dataset has no other of: its format, and memory that the loader pins by itself.
+    # Methods without effect on a dataset: its format is fixed, and the loader pins memory by itself.
     long = formats = create_formats_ = pin_memory_ = unpin_memory_ = int  # noqa: A003 - the method above
 
     def __repr__(self) -> str:
@@ -312,7 +312,7 @@ class DGLGraph:
 
 
 class _ReadEdges(dict[Any, EdgeList]):
-    """The edges of each relation, read into memory when they are asked for."""
+    """The edges of each relation, read into memory on request."""
 
     def __init__(self, tables: Mapping[Relation, EdgeTable]) -> None:
         super().__init__()
@@ -324,7 +324,7 @@ class _ReadEdges(dict[Any, EdgeList]):
     def __missing__(self, relation: Relation) -> EdgeList:
         graph = self._tables[relation].load_graph(times=False)
         sources = self._tables[relation].num_sources
-        # Copies, for the arrays of a dataset are read-only, which tensors cannot be.
+        # Copies, since the arrays of a dataset are read-only, which tensors cannot be.
         indptr, indices = graph.indptr.astype(np.int64), graph.indices.astype(np.int64)
         edges = Adjacency(torch.from_numpy(indptr), torch.from_numpy(indices), num_src=sources)
         return self.setdefault(relation, EdgeList.of(edges))
@@ -359,7 +359,7 @@ def _edge_frame(table: EdgeTable) -> Frame:
 
 
 _LOG = logging.getLogger(__name__)
-# Names that a dataset has others for, see `gloader.convert.sources.dgl`.
+# Names that differ in a dataset, see `gloader.convert.sources.dgl`.
 _FEATURES: Final = ("features", "x")
 _WEIGHTS: Final = ("edge_weight", "w")
 _EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
@@ -369,25 +369,25 @@ _EDGES_IN_DATASET: Final = frozenset({FEATURE, WEIGHT, *_WEIGHTS, "edge_time"})
 def load_graphs(
     filename: str | os.PathLike[str], idx_list: list[int] | None = None, **changes: Any
 ) -> tuple[list[DGLGraph], dict[str, torch.Tensor]]:
-    """Return the graph of a file that ``dgl.save_graphs`` wrote, or of a dataset, and the labels of graphs beside it.
+    """Return the graph of a ``dgl.save_graphs`` file, or of a dataset, and the graph labels of the file.
 
     A file is prepared the first time, as by ``gloader prepare dgl:FILE``, into the folder of gloader's datasets
-    (``$GLOADER_HOME``), and a warning says so. Features then lie on the SSD. Node data of other names is read from the
-    file when it is asked for; edge data of other names is not taken, since a dataset has edges in an order of its own.
+    (``$GLOADER_HOME``), with a warning. Its features then lie on the SSD. Node data with other names is read from the
+    file on request; edge data with other names is not available, since a dataset has its own order of edges.
 
     Parameters
     ----------
-    filename : a file of one graph, of one type or of several; or the folder of a dataset
+    filename : a file with one graph, of one type or of several; or the folder of a dataset
     idx_list : None or [0]
-    changes : of the edges, where a file is prepared: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
+    changes : changes of the edges while preparing: ``self_loops=True``, ``symmetrize=True``, ``deduplicate=True``
         and others of `gloader.convert.options.PrepareOptions`
 
     Raises
     ------
     DglFeatureError
-        Other graphs than the first are asked for.
+        Other graphs than the first are requested.
     SourceError
-        Nothing is there; says how it is made.
+        The path does not exist; the error names the command that creates it.
     GloaderError
         The file cannot be read or prepared.
     """
@@ -400,7 +400,7 @@ def load_graphs(
         raise SourceError(_absent(path))
     if path.is_dir():
         return [DGLGraph(Dataset.open(path))], {}
-    # Graphs whose edges are predicted have no labels, and need none.
+    # Graphs for link prediction have no labels, and need none.
     source, options = SourceOptions(needs_labels=False), PrepareOptions(**changes)
     target = prepared_path(f"dgl:{path}", source, options)
     if not (target / DATASET_MANIFEST).is_file():
@@ -412,7 +412,7 @@ def load_graphs(
 
 
 def _same_by_command(path: Path, changes: Mapping[str, Any]) -> str:
-    """Return the words that name the command, where every change of the edges is a flag without a value. Pure."""
+    """Return the words that name the command, if every change of the edges is a flag without a value. Pure."""
     if any(value is not True for value in changes.values()):
         return ""
     flags = "".join(f" --{name.replace('_', '-')}" for name in changes)
@@ -427,7 +427,7 @@ def _absent(path: Path) -> str:
 
 
 def _add_columns(graph: DGLGraph, file: DglFile) -> None:
-    """Give the data of ``graph`` what the file has, by the file's names."""
+    """Add the file's columns to the data of ``graph``, under the file's names."""
     is_typed = not graph.is_homogeneous
     for ntype, columns in zip(file.node_types, file.node_columns, strict=True):
         nodes = graph.node_frame(ntype if is_typed else NODE)

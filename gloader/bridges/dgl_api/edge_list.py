@@ -28,7 +28,7 @@ class Operand:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message for each edge, made of one field or of two."""
+    """A message for each edge, from one field or from two."""
 
     op: str  # "copy", "add", "sub", "mul", "div" or "dot"
     operands: tuple[Operand, ...]
@@ -37,7 +37,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """What becomes of the messages at a destination."""
+    """The reduction of the messages at a destination."""
 
     op: str  # "sum", "mean", "max" or "min"
     msg: str
@@ -84,13 +84,13 @@ _OPERATIONS: Final[Mapping[str, Callable[[torch.Tensor, torch.Tensor], torch.Ten
 
 
 class EdgeList:
-    """Edges from ``num_src`` nodes to ``num_dst`` others, in an order of their own.
+    """Edges from ``num_src`` nodes to ``num_dst`` others, in their own order.
 
     Parameters
     ----------
-    src, dst : (E,) int32 or int64 ends of each; None: those of ``adjacency``
+    src, dst : (E,) int32 or int64 ends of each; None means those of ``adjacency``
     num_src, num_dst : nodes on either side
-    adjacency : the same edges, which are then in the order of their destinations; None: they are in any
+    adjacency : the same edges, which then are in destination order; None means any order
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class EdgeList:
 
     @property
     def dst(self) -> torch.Tensor:
-        """(E,) the destination of each edge. Of a block they are made here: a sum over it goes forward without."""
+        """(E,) the destination of each edge. For a block it is computed here; a forward sum does not need it."""
         if self._dst is None:
             assert self._given is not None  # noqa: S101 - without it they are given
             return self._given.dst
@@ -158,7 +158,7 @@ class EdgeList:
         Parameters
         ----------
         x : (num_src, ...) float
-        weight : (E,) of each edge, or (E, heads, 1) where ``x`` is (num_src, heads, W); None: 1
+        weight : (E,) of each edge, or (E, heads, 1) if ``x`` is (num_src, heads, W); None means 1
 
         Returns
         -------
@@ -167,29 +167,29 @@ class EdgeList:
         order, edges = self._sorted
         weight = weight if weight is None or order is None else weight.index_select(0, order)
         if weight is None or weight.dim() == 1:
-            # The width is said: of no rows, torch cannot tell it.
+            # The width is explicit: torch cannot infer it from no rows.
             total = sum_neighbors(x.reshape(len(x), prod(x.shape[1:])), edges, weight)
             return total.view(self.num_dst, *x.shape[1:])
-        # A head at a time: all of them together would take a row for each edge.
+        # One head at a time: all of them together would take a row for each edge.
         heads = zip(x.unbind(1), weight.squeeze(2).unbind(1), strict=True)
         return torch.stack([sum_neighbors(rows, edges, each.contiguous()) for rows, each in heads], dim=1)
 
     def reduce(self, messages: torch.Tensor, op: str) -> torch.Tensor:
-        """Return the "sum", "mean", "max" or "min" of the ``messages`` (E, ...) at each destination; of none 0."""
+        """Return the "sum", "mean", "max" or "min" of the ``messages`` (E, ...) at each destination; 0 without any."""
         if op in ("max", "min"):
-            # Not by segments: where several messages are the largest, the gradient of torch 2.13 may be wrong.
+            # Not by segments: if several messages are the largest, the gradient of torch 2.13 may be wrong.
             index = self.dst.long().view(-1, *(1,) * (messages.dim() - 1)).expand_as(messages)
             nothing = messages.new_zeros(self.num_dst, *messages.shape[1:])
             return nothing.scatter_reduce(0, index, messages, f"a{op}", include_self=False)
         order, edges = self._sorted
         messages = messages if order is None else messages.index_select(0, order)
-        if not self.num_edges:  # operations of torch take no empty edges
+        if not self.num_edges:  # operations of torch fail for empty edges
             return messages.sum() + messages.new_zeros(self.num_dst, *messages.shape[1:])
         total = reduce_edges(messages.contiguous(), edges, by="sum")
         return total if op == "sum" else self.mean_of(total)
 
     def mean_of(self, total: torch.Tensor) -> torch.Tensor:
-        """Return the means whose sums are ``total`` (num_dst, ...)."""
+        """Return the means from the sums ``total`` (num_dst, ...)."""
         counts = self.in_degrees.clamp(min=1).to(total.dtype)
         return total / counts.view(-1, *(1,) * (total.dim() - 1))
 
@@ -202,7 +202,7 @@ class EdgeList:
         return powers / self.reduce(powers, "sum").index_select(0, self.dst)
 
     def in_neighbor_lists(self, messages: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ``messages`` (E, F) of each destination that has some, padded (D', most, F), and who these are."""
+        """Return the ``messages`` (E, F) of destinations with in-edges, padded (D', most, F), and the destinations."""
         order, _ = self._sorted
         messages = messages if order is None else messages.index_select(0, order)
         reached = self.in_degrees.nonzero().squeeze(1)
@@ -211,7 +211,7 @@ class EdgeList:
 
     @cached_property
     def _sorted(self) -> tuple[torch.Tensor | None, Adjacency]:
-        """The numbers of the edges by destination, where that is another order, and the edges so."""
+        """The edge numbers sorted by destination, if the order changes, and the sorted edges."""
         if self._given is not None:
             return None, self._given
         order = torch.argsort(self.dst, stable=True)
@@ -226,7 +226,7 @@ def degrees_of(degrees: torch.Tensor, nodes: Any) -> torch.Tensor:
 
 
 def combine(op: str, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
-    """Return the message of two operands, row by row; of fewer dimensions, rows count as one of more. Pure."""
+    """Return the message of two operands, row by row; a row with fewer dimensions is broadcast. Pure."""
     dims = max(left.dim(), right.dim())
     left, right = (_with_dims(each, dims) for each in (left, right))
     if op == "dot":

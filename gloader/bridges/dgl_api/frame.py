@@ -1,4 +1,4 @@
-"""The data of nodes and edges: columns with one row for each, reached by `nodes` and `edges` of a graph or block."""
+"""The data of nodes and edges: columns with a row for each, behind ``nodes`` and ``edges`` of a graph or block."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 class Frame(MutableMapping[str, Any]):
-    """Columns by name. One that is not there is asked for where it can be had, and kept.
+    """Columns by name. A missing one is fetched if possible, and kept.
 
     Parameters
     ----------
     num_rows : of each column
-    columns : tensors, or functions that are called for one when it is read first
-    fetch : returns a column that is not there, or raises KeyError; None: nobody has any
+    columns : tensors, or functions that return one at the first read
+    fetch : returns a missing column, or raises KeyError; None means that no column is fetched
     """
 
     def __init__(
@@ -72,19 +72,19 @@ class Frame(MutableMapping[str, Any]):
         return f"{{{', '.join(self._columns)}}} of {self.num_rows} rows"
 
     def add(self, key: str, column: Any) -> None:
-        """Have the column ``key``, which may be a function that is called for it when it is read first."""
+        """Add the column ``key``; it may be a function that returns it at the first read."""
         self._columns[key] = column
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that are there, functions not called."""
+        """Return the present columns, without calling functions."""
         return dict(self._columns)
 
     def restore(self, columns: dict[str, Any]) -> None:
-        """Return to the columns that `columns` returned."""
+        """Restore the columns of an earlier `columns` call."""
         self._columns = columns
 
     def to(self, device: Any) -> Frame:
-        """Return the frame with its columns on ``device``; what is fetched later comes there, too."""
+        """Return the frame with its columns on ``device``, including later fetched ones."""
 
         def moved(column: Any) -> Any:
             return (lambda: column().to(device)) if callable(column) else column.to(device)
@@ -98,7 +98,7 @@ class Frame(MutableMapping[str, Any]):
 
 
 class TypedColumns(MutableMapping[str, Any]):
-    """The columns of several frames, by name: each is a mapping from the types that have it to its rows.
+    """The columns of several frames, by name: each maps the types that have it to its rows.
 
     Parameters
     ----------
@@ -135,13 +135,13 @@ class TypedColumns(MutableMapping[str, Any]):
 
 
 def data_of(frames: Mapping[Any, Frame]) -> Frame | TypedColumns:
-    """Return the data of the only frame, or of all of them."""
+    """Return the data of the only frame, or a view of all of them."""
     return next(iter(frames.values())) if len(frames) == 1 else TypedColumns(frames)
 
 
 @contextmanager
 def forgetting(frames: Iterable[Frame]) -> Iterator[None]:
-    """Have what is written to ``frames`` in the block below forgotten at its end."""
+    """Undo changes of ``frames`` at the end of the block."""
     before = [(frame, frame.columns()) for frame in frames]
     try:
         yield
@@ -196,7 +196,7 @@ class EdgesView:
         self._frames = frames
 
     def __call__(self, form: str = "uv", order: str | None = None, etype: Any = None) -> Any:  # noqa: ARG002 - they are in the order of their numbers
-        """Return the ends of the edges, two of (E,) int64; with "all" their numbers, too; or these alone, "eid"."""
+        """Return the ends of the edges, two of (E,) int64; with "all" also their numbers; with "eid" only these."""
         edges = self._edges[relation_of(self._edges, etype)]
         numbers = torch.arange(edges.num_edges, device=edges.src.device)
         ends = (edges.src.long(), edges.dst.long())
@@ -210,11 +210,11 @@ class EdgesView:
 
 
 class EdgeUnits:
-    """The edges that a function of edges is given: ``src``, ``dst`` and ``data`` have a row for each of them.
+    """The edges in a call of an edge function: ``src``, ``dst`` and ``data`` have a row for each of them.
 
     Parameters
     ----------
-    edges : whose units they are
+    edges : the edges
     src, dst, data : of the sources, the destinations and the edges
     """
 
@@ -236,7 +236,7 @@ class EdgeUnits:
 
 
 class _AtEnds(Mapping[str, torch.Tensor]):
-    """Columns of nodes, as the edges at ``ends`` see them."""
+    """Columns of nodes, gathered at the edges' ``ends``."""
 
     def __init__(self, frame: Frame, ends: torch.Tensor) -> None:
         self._frame = frame

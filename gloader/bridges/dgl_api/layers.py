@@ -23,14 +23,14 @@ Features: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
 def expand_as_pair(input_: Any, g: Block | None = None) -> tuple[Any, Any]:
-    """Return what belongs to sources and to destinations: a pair as it is, one thing twice.
+    """Return the parts for sources and for destinations: a pair as it is, anything else twice.
 
-    Of a tensor, or a mapping of tensors, the destinations of the block ``g`` have the first rows. Pure.
+    For a tensor, or a mapping of tensors, the destinations of the block ``g`` have the first rows. Pure.
 
     Parameters
     ----------
     input_ : a pair, or widths, rows or a mapping of rows by type
-    g : a block; None, or a graph: both sides have the same rows
+    g : a block; None, or a graph, means that both sides have the same rows
     """
     if isinstance(input_, tuple):
         return input_
@@ -42,12 +42,12 @@ def expand_as_pair(input_: Any, g: Block | None = None) -> tuple[Any, Any]:
 
 
 def require_in_edges(block: Block) -> None:
-    """Refuse destinations without in-edges, of which a layer would make nothing but a bias.
+    """Refuse destinations without in-edges, for which a layer would return only a bias.
 
     Raises
     ------
     GraphError
-        There are some.
+        There are such destinations.
     """
     num_bare = int((block.in_degrees() == 0).sum())
     if num_bare:
@@ -72,7 +72,7 @@ def edge_softmax(
     Raises
     ------
     DglFeatureError
-        Some of the edges, or a softmax over out-edges, are asked for.
+        Some of the edges, or a softmax over out-edges, are requested.
     """
     if not isinstance(eids, str) or norm_by != "dst":
         raise missing("edge_softmax(eids=..., norm_by=...)", "it is over all in-edges of each destination")
@@ -91,9 +91,9 @@ class GraphConv(nn.Module):
     in_feats, out_feats : widths of the rows and of the result
     norm : divide by the square roots of both degrees, "both"; by the in-degree, "right"; by the source's out-degree,
         "left"; or by "none"
-    weight, bias : have some
+    weight, bias : whether to have them
     activation : function of the result
-    allow_zero_in_degree : take destinations without in-edges
+    allow_zero_in_degree : accept destinations without in-edges
 
     Raises
     ------
@@ -134,7 +134,7 @@ class GraphConv(nn.Module):
             nn.init.zeros_(self.bias)
 
     def set_allow_zero_in_degree(self, set_value: bool) -> None:
-        """Take destinations without in-edges, or refuse them."""
+        """Accept destinations without in-edges, or refuse them."""
         self._allow_zero_in_degree = set_value
 
     def forward(
@@ -151,14 +151,14 @@ class GraphConv(nn.Module):
         graph : a block of one relation
         feat : (U, in_feats), or that and the rows of the destinations
         weight : (in_feats, out_feats) of a layer without its own
-        edge_weight : (E,) of each message; None: 1
+        edge_weight : (E,) of each message; None means 1
 
         Raises
         ------
         GraphError
             Destinations have no in-edges.
         ConfigError
-            The layer has a weight, and is given another.
+            The layer has its own weight, and another one is given.
         """
         if not self._allow_zero_in_degree:
             require_in_edges(graph)
@@ -171,7 +171,7 @@ class GraphConv(nn.Module):
         rows, _ = expand_as_pair(feat, graph)
         if self._norm in ("left", "both"):
             rows = rows * self._factor(edges.out_degrees, rows)
-        # Linear: the weights come first where that makes rows shorter.
+        # Linear: the product with the weights comes first if that shortens rows.
         is_first = self._in_feats > self._out_feats
         if weight is not None and is_first:
             rows = rows @ weight
@@ -187,7 +187,7 @@ class GraphConv(nn.Module):
         return result if self._activation is None else self._activation(result)
 
     def _factor(self, degrees: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return what each of ``rows`` is multiplied by, for the degrees of their nodes."""
+        """Return the factor of each of ``rows``, from the degrees of their nodes."""
         found = degrees.to(rows).clamp(min=1).pow(-0.5 if self._norm == "both" else -1.0)
         return found.view(-1, *(1,) * (rows.dim() - 1))
 
@@ -201,11 +201,11 @@ class SAGEConv(nn.Module):
 
     Parameters
     ----------
-    in_feats : width of the rows, or of those of sources and destinations
+    in_feats : width of the rows, or a pair for sources and destinations
     out_feats : width of the result
     aggregator_type : "mean", "gcn" (the node itself is one more neighbour), "pool" or "lstm"
-    feat_drop : share of the values that dropout takes
-    bias : add one
+    feat_drop : share of the values that dropout zeroes
+    bias : whether to add one
     norm, activation : functions of the result, the activation first
 
     Raises
@@ -214,7 +214,7 @@ class SAGEConv(nn.Module):
         The aggregator is unknown.
     """
 
-    bias: nn.Parameter | None  # of "gcn" alone
+    bias: nn.Parameter | None  # only for "gcn"
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class SAGEConv(nn.Module):
         self.norm = norm
         self.feat_drop = nn.Dropout(feat_drop)
         self.activation = activation
-        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that one seed of torch gives both the same weights.
         if aggregator_type == "pool":
             self.fc_pool = nn.Linear(self._src_feats, self._src_feats)
         if aggregator_type == "lstm":
@@ -265,7 +265,7 @@ class SAGEConv(nn.Module):
         ----------
         graph : a block of one relation
         feat : (U, in_feats), or that and (D, in_feats) of the destinations
-        edge_weight : (E,) of each message; None: 1
+        edge_weight : (E,) of each message; None means 1
         """
         if isinstance(feat, tuple):
             src, dst = self.feat_drop(feat[0]), self.feat_drop(feat[1])
@@ -283,7 +283,7 @@ class SAGEConv(nn.Module):
     def _gcn(
         self, edges: EdgeList, src: torch.Tensor, dst: torch.Tensor, weight: torch.Tensor | None
     ) -> torch.Tensor:
-        # Linear: the weights come first where that makes rows shorter.
+        # Linear: the product with the weights comes first if that shortens rows.
         is_first = self._src_feats > self._out_feats
         if is_first:
             src, dst = self.fc_neigh(src), self.fc_neigh(dst)
@@ -311,7 +311,7 @@ class SAGEConv(nn.Module):
         return found
 
     def _last(self, edges: EdgeList, messages: torch.Tensor) -> torch.Tensor:
-        """Return the last state of the LSTM over the messages of each destination; 0 of none."""
+        """Return the last state of the LSTM over the messages of each destination; 0 without messages."""
         result = messages.new_zeros(edges.num_dst, messages.shape[1])
         if not edges.num_edges:
             return result
@@ -322,8 +322,8 @@ class SAGEConv(nn.Module):
         return result.index_copy(0, reached, state[0])
 
 
-class _Attention(nn.Module):
-    """What both have: heads, dropout and what is added to the sums."""
+class _AttentionLayer(nn.Module):
+    """The common part of both versions: heads, dropout and the residual."""
 
     def __init__(
         self,
@@ -346,14 +346,14 @@ class _Attention(nn.Module):
         self.activation = activation
 
     def set_allow_zero_in_degree(self, set_value: bool) -> None:
-        """Take destinations without in-edges, or refuse them."""
+        """Accept destinations without in-edges, or refuse them."""
         self._allow_zero_in_degree = set_value
 
     def _by_head(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.view(len(rows), self._num_heads, self._out_feats)
 
     def _dropped(self, feat: Features, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the rows of sources and destinations after dropout, once where they are the same."""
+        """Return the rows of sources and destinations after dropout, applied once if they are the same."""
         if not self._allow_zero_in_degree:
             require_in_edges(block)
         if isinstance(feat, tuple):
@@ -361,7 +361,7 @@ class _Attention(nn.Module):
         return expand_as_pair(self.feat_drop(feat), block)
 
     def _residual(self, in_feats: int, *, bias: bool) -> nn.Module:
-        """Return what is done to the destination's row before it is added."""
+        """Return the transformation of the destination's row before it is added."""
         out_feats = self._num_heads * self._out_feats
         return nn.Identity() if in_feats == out_feats else nn.Linear(in_feats, out_feats, bias=bias)
 
@@ -371,20 +371,20 @@ class _Attention(nn.Module):
 
 
 @near_keywords
-class GATConv(_Attention):
+class GATConv(_AttentionLayer):
     """Attention over the neighbours (Velickovic et al., 2018); parameters as of DGL's.
 
     Parameters
     ----------
-    in_feats : width of the rows, or of those of sources and destinations
+    in_feats : width of the rows, or a pair for sources and destinations
     out_feats : width of the result of a head
     num_heads : heads
-    feat_drop, attn_drop : shares of the rows' values and of the attention that dropout takes
+    feat_drop, attn_drop : shares of the rows' values and of the attention that dropout zeroes
     negative_slope : of the leaky ReLU
     residual : add the destination's own row
     activation : function of the result
-    allow_zero_in_degree : take destinations without in-edges
-    bias : add one
+    allow_zero_in_degree : accept destinations without in-edges
+    bias : whether to add one
     """
 
     bias: nn.Parameter | None
@@ -414,7 +414,7 @@ class GATConv(_Attention):
         )
         src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
-        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that one seed of torch gives both the same weights.
         if isinstance(in_feats, tuple):
             self.fc_src = nn.Linear(src_feats, width, bias=False)
             self.fc_dst = nn.Linear(dst_feats, width, bias=False)
@@ -454,8 +454,8 @@ class GATConv(_Attention):
         ----------
         graph : a block of one relation
         feat : (U, in_feats), or that and (D, in_feats) of the destinations
-        edge_weight : (E,) what the attention of each edge is multiplied by; None: 1
-        get_attention : return it
+        edge_weight : (E,) factor of each edge's attention; None means 1
+        get_attention : return it as well
 
         Raises
         ------
@@ -467,7 +467,7 @@ class GATConv(_Attention):
             src_rows, dst_rows = self._by_head(self.fc_src(src)), self._by_head(self.fc_dst(dst))
         else:
             src_rows = self._by_head(self.fc(src))
-            # The rows of the destinations are among those of the sources, unless they were given apart.
+            # The rows of the destinations are among those of the sources, unless given separately.
             is_apart = isinstance(feat, tuple)
             dst_rows = self._by_head(self.fc(dst)) if is_apart else src_rows[: len(dst)]
         edges = graph.edge_list()
@@ -485,8 +485,8 @@ class GATConv(_Attention):
 
 
 @near_keywords
-class GATv2Conv(_Attention):
-    """Attention whose scores are a network of both rows (Brody et al., 2022); parameters as of DGL's.
+class GATv2Conv(_AttentionLayer):
+    """Attention with scores from a network of both rows (Brody et al., 2022); parameters as of DGL's.
 
     Parameters
     ----------
@@ -522,7 +522,7 @@ class GATv2Conv(_Attention):
         )
         src_feats, dst_feats = expand_as_pair(in_feats)
         width = out_feats * num_heads
-        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that one seed of torch gives both the same weights.
         self.fc_src = nn.Linear(src_feats, width, bias=bias)
         is_shared = share_weights and not isinstance(in_feats, tuple)
         self.fc_dst = self.fc_src if is_shared else nn.Linear(dst_feats, width, bias=bias)

@@ -37,7 +37,7 @@ _SEEDS = [0]
 
 @near_keywords
 def seed(val: int) -> None:
-    """Set the seed of the loaders that are built from now on: of their order, and of what they draw.
+    """Set the seed for the order and the samples of loaders that are built later.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def seed(val: int) -> None:
 
 
 def current_seed() -> int:
-    """Return the seed that was set, or 0."""
+    """Return the present seed, or 0."""
     return _SEEDS[0]
 
 
@@ -65,13 +65,13 @@ class NeighborSampler:
     edge_dir : "in"
     prob : name of the weights by which neighbours are drawn: "weight", which the dataset then has
     mask, replace : None and False
-    prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device, fused : taken and not looked at: features
+    prefetch_node_feats, prefetch_labels, prefetch_edge_feats, output_device, fused : accepted and ignored: features
         and labels come with every batch, on the loader's device
 
     Raises
     ------
     DglFeatureError
-        One of the arguments has a value that is not named here.
+        An argument has a value that is not named here.
     """
 
     def __init__(  # noqa: PLR0913 - as of DGL
@@ -114,7 +114,7 @@ class NeighborSampler:
         return "neighbor" if self.prob is None else "weighted"
 
     def fanouts_for(self, relations: Sequence[Relation]) -> FanoutsLike:
-        """Return the fan-outs as gloader has them: the hop next to the seeds first.
+        """Return the fan-outs in gloader's order: the hop next to the seeds first.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class NeighborSampler:
         Raises
         ------
         ConfigError
-            A fan-out names a relation that is not there, or leaves one out.
+            A fan-out names an unknown relation, or omits one.
         """
         hops = self.fanouts[::-1]
         if not any(isinstance(hop, Mapping) for hop in hops):
@@ -169,7 +169,7 @@ _EXCLUDED: Final[dict[str | None, Exclude]] = {
 
 
 class EdgePredictionSampler:
-    """What `as_edge_prediction_sampler` returns; parameters as there."""
+    """The result of `as_edge_prediction_sampler`; parameters as there."""
 
     def __init__(self, sampler: NeighborSampler, exclude: str | None, negatives: Uniform | None) -> None:
         self.sampler = sampler
@@ -194,16 +194,16 @@ def as_edge_prediction_sampler(
 
     Parameters
     ----------
-    sampler : of the neighbourhoods of these
-    exclude : the edges that no hop takes: None, "self" the predicted ones, or "reverse_id" or "reverse_types" their
-        reverses, too
-    reverse_eids, reverse_etypes, prefetch_labels : taken and not looked at: a dataset knows which edges lead back
-    negative_sampler : `negative_sampler.Uniform`; None: the edges' own labels are predicted
+    sampler : samples the neighbourhoods of the ends
+    exclude : the edges that no hop takes: None, "self" for the predicted ones, or "reverse_id" or "reverse_types"
+        for their reverses as well
+    reverse_eids, reverse_etypes, prefetch_labels : accepted and ignored: a dataset knows the reverse edges
+    negative_sampler : `negative_sampler.Uniform`. None means that the edges' own labels are predicted
 
     Raises
     ------
     DglFeatureError
-        ``exclude`` or ``negative_sampler`` is another.
+        ``exclude`` or ``negative_sampler`` has another value.
     """
     name = "dgl.dataloading.as_edge_prediction_sampler"
     if not (exclude is None or isinstance(exclude, str)) or exclude not in _EXCLUDED:
@@ -213,7 +213,7 @@ def as_edge_prediction_sampler(
     return EdgePredictionSampler(sampler, exclude, negative_sampler)
 
 
-# What DGL's loader and torch's have for workers, pinned memory and streams, all of which the pipeline does by itself.
+# Arguments of DGL's and torch's loaders for workers, pinned memory and streams, which the pipeline manages by itself.
 _NEEDLESS: Final = (
     "ddp_seed",
     "use_prefetch_thread",
@@ -239,14 +239,14 @@ class DataLoader(LoaderView[Any]):
     Parameters
     ----------
     graph : a `DGLGraph` or a `gloader.Dataset`
-    indices : (n,) ids of the seeds; by type, where there are several; of edges to predict the name of a link table
+    indices : (n,) ids of the seeds; by type, if there are several; for edges to predict, the name of a link table
     graph_sampler : of `gloader.compat.dgl.dataloading`
-    device : where batches are computed on; defaults to that of the graph
-    use_ddp : ranks of a process group share the seeds; False: this one has all that it is given. In a group of several
-        ranks one of them has to be said
+    device : computes the batches; defaults to that of the graph
+    use_ddp : True shares the seeds among the ranks of a process group; False gives all to this rank. Required in a
+        group of several ranks
     batch_size, drop_last, shuffle : as of DGL
-    keywords : any setting of `gloader.Loader`, such as ``memory_budget="8GB"``; those of DGL that are about workers,
-        pinned memory and streams are taken and not looked at
+    keywords : any setting of `gloader.Loader`, such as ``memory_budget="8GB"``. DGL's settings for workers,
+        pinned memory and streams are accepted and ignored
 
     Raises
     ------
@@ -299,7 +299,7 @@ class DataLoader(LoaderView[Any]):
 
     @contextmanager
     def enable_cpu_affinity(self, *_args: Any, **_keywords: Any) -> Iterator[None]:
-        """Do nothing: there are no worker processes to be kept on cores of their own."""
+        """Do nothing: there are no worker processes to bind to cores."""
         yield
 
 
@@ -333,7 +333,7 @@ def _native(
 
 
 def _shorten(settings: dict[str, Any], num_seeds: int) -> None:
-    """Have batches no larger than the seeds of a rank: DGL gives a smaller one then, where gloader would refuse."""
+    """Limit the batch size to a rank's seeds: DGL then makes a smaller batch, and gloader would refuse."""
     if not settings["drop_last"]:
         settings["batch_size"] = at_most(settings["batch_size"], num_seeds // settings.get("world_size", 1))
 
@@ -343,7 +343,7 @@ def _ids(indices: Any) -> IdArray:
 
 
 def _link_table(indices: Any) -> str:
-    """Return the name of the link table that ``indices`` are, perhaps by relation."""
+    """Return the name of the link table in ``indices``, which may be given by relation."""
     name = only(indices.values()) if isinstance(indices, Mapping) else indices
     if not isinstance(name, str):
         raise missing(
@@ -355,7 +355,7 @@ def _link_table(indices: Any) -> str:
 
 
 def _ranks(*, use_ddp: bool | None) -> dict[str, int]:
-    """Return the rank and the world size of a loader; none where the process is alone so far."""
+    """Return the rank and the world size of a loader; empty for a single process."""
     group = (distributed.get_rank(), distributed.get_world_size()) if distributed.is_initialized() else (0, 1)
     if use_ddp is None:
         if group[1] > 1:
@@ -366,7 +366,7 @@ def _ranks(*, use_ddp: bool | None) -> dict[str, int]:
             )
         return {}
     if not use_ddp:
-        # Also among other ranks: DGL's has all seeds then, and the others need not build one.
+        # Also among other ranks: in DGL this rank then has all seeds, and the others need not build a loader.
         return {"rank": 0, "world_size": 1}
     if not distributed.is_initialized():
         raise ConfigError(

@@ -49,12 +49,12 @@ def only(names: Iterable[_K]) -> _K:
 
 
 def relation_of(relations: Iterable[Relation], name: Any) -> Relation:
-    """Return the relation that ``name`` means: a triple, or the name between two types; None is the only one.
+    """Return the relation of ``name``: a triple, or the name between two types; None means the only one.
 
     Raises
     ------
     ConfigError
-        There is none of that name, or there are several.
+        No relation has this name, or several do.
     """
     known = list(relations)
     if name is None:
@@ -76,25 +76,25 @@ _HERE: Final = "gloader.compat."
 
 
 def missing(name: str, advice: str | None = None) -> DglFeatureError:
-    """Return the error of ``name``, which is what DGL calls it. Pure.
+    """Return the error for the missing DGL name ``name``. Pure.
 
     Parameters
     ----------
     name : such as "dgl.sparse.spmatrix"
-    advice : what takes its place; None: as of `gloader.bridges.migrate.advice.advice_of`
+    advice : its replacement; None means that of `gloader.bridges.migrate.advice.advice_of`
     """
     return DglFeatureError(f"gloader.compat.dgl has no {name}: {advice or advice_of(name)} (see {FROM_DGL})")
 
 
 def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Exception:
-    """Return the error of the attribute ``name`` of a graph or a block, which is called ``owner``. Pure.
+    """Return the error for a missing attribute ``name`` of the graph or block called ``owner``. Pure.
 
     Parameters
     ----------
-    owner, name : of what is missing
-    there : the attributes that it has, of which one may be meant
+    owner, name : the object's and the attribute's name
+    there : its attributes, to suggest a similar one
     """
-    # Python and torch ask for such names, and take another way where there are none.
+    # Python and torch probe for such names, and continue without them.
     if name.startswith("_"):
         return AttributeError(name)
     near = (
@@ -106,7 +106,7 @@ def missing_of_graph(owner: str, name: str, there: Iterable[str] = ()) -> Except
 
 
 def missing_from(module: str) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of what stands for DGL's ``module``."""
+    """Return the ``__getattr__`` of the replacement for DGL's ``module``."""
 
     def getattr_of_module(name: str) -> Any:
         if name.startswith("__"):
@@ -117,7 +117,7 @@ def missing_from(module: str) -> Callable[[str], Any]:
 
 
 class _Submodules(MetaPathFinder):
-    """Raises the error for ``from gloader.compat.dgl.data import ...``, where Python would say: no module."""
+    """Raises our error for ``from gloader.compat.dgl.data import ...``, instead of Python's "no module"."""
 
     def find_spec(self, fullname: str, path: Sequence[str] | None = None, target: Any = None) -> None:  # noqa: ARG002 - the protocol's
         if fullname.startswith(f"{_HERE}dgl."):
@@ -125,6 +125,6 @@ class _Submodules(MetaPathFinder):
 
 
 def answer_for_submodules() -> None:
-    """Have Python ask here for modules below `gloader.compat.dgl` that no folder holds."""
-    # Behind all others, who are asked first: nothing that is there is looked for here.
+    """Register a finder for modules below `gloader.compat.dgl` that no folder holds."""
+    # Last in order: existing modules are never searched here.
     sys.meta_path.append(_Submodules())

@@ -31,10 +31,10 @@ class RelGraphConv(nn.Module):
     in_feat, out_feat : widths of the rows and of the result
     num_rels : types of edges
     regularizer : weights of the types are "basis" combinations, of diagonal blocks "bdd", or None
-    num_bases : of these; None: ``num_rels``
-    bias, self_loop, layer_norm : have one
+    num_bases : number of bases or blocks; None means ``num_rels``
+    bias, self_loop, layer_norm : whether to have them
     activation : function of the result
-    dropout : share of the result that it takes
+    dropout : share of the result that dropout zeroes
 
     Raises
     ------
@@ -60,7 +60,7 @@ class RelGraphConv(nn.Module):
         layer_norm: bool = False,
     ) -> None:
         super().__init__()
-        # In the order of DGL's, so that one seed of torch gives both the same weights.
+        # In DGL's order, so that one seed of torch gives both the same weights.
         self.linear_r = TypedLinear(in_feat, out_feat, num_rels, regularizer, num_bases or num_rels)
         self.activation = activation
         self.register_parameter("h_bias", nn.Parameter(torch.zeros(out_feat)) if bias else None)
@@ -88,8 +88,8 @@ class RelGraphConv(nn.Module):
         g : a block of one relation
         feat : (U, in_feat)
         etypes : (E,) int64 type of each edge
-        norm : (E, 1) of each message; None: 1
-        presorted : taken and not looked at
+        norm : (E, 1) of each message; None means 1
+        presorted : accepted and ignored
         """
         edges = g.edge_list()
         messages = self.linear_r(feat.index_select(0, edges.src), etypes)
@@ -107,7 +107,7 @@ class RelGraphConv(nn.Module):
 
 
 class TypedLinear(nn.Module):
-    """``W_type x`` for rows that have types.
+    """``W_type x`` for typed rows.
 
     Parameters
     ----------
@@ -149,8 +149,8 @@ class TypedLinear(nn.Module):
             nn.init.xavier_uniform_(self.coeff, gain=nn.init.calculate_gain("relu"))
 
     def forward(self, x: torch.Tensor, x_type: torch.Tensor) -> torch.Tensor:
-        """Return (n, out_size) of the rows ``x`` (n, in_size) whose types are ``x_type`` (n,)."""
-        # Type by type, a matrix product each: a weight for each row would be the largest tensor of all.
+        """Return (n, out_size) for the rows ``x`` (n, in_size) with types ``x_type`` (n,)."""
+        # A matrix product for each type: a weight for each row would be the largest tensor of all.
         order = torch.argsort(x_type, stable=True)
         counts = torch.bincount(x_type, minlength=self._num_types).tolist()
         parts = torch.split(x.index_select(0, order), counts)
@@ -177,7 +177,7 @@ _AGGREGATES: Final[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
 
 @near_keywords
 class HeteroGraphConv(nn.Module):
-    """A layer for each relation; what several of them make of a type is added up, or as ``aggregate`` says.
+    """A layer for each relation; results of several layers for a type are summed, or combined by ``aggregate``.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ class HeteroGraphConv(nn.Module):
         for layer in self.mods.values():
             allow = getattr(layer, "set_allow_zero_in_degree", None)
             if callable(allow):
-                allow(True)  # a node that one relation does not reach is reached by others
+                allow(True)  # other relations may reach a node that this one does not
         if isinstance(aggregate, str) and aggregate not in _AGGREGATES:
             raise ConfigError(f"aggregate={aggregate!r}: choose one of {', '.join(_AGGREGATES)}")
         self.agg_fn = aggregate
@@ -210,12 +210,12 @@ class HeteroGraphConv(nn.Module):
         mod_args: Mapping[str, tuple[Any, ...]] | None = None,
         mod_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> dict[str, Any]:
-        """Return the results by destination type; none of a type that no relation leads to from ``inputs``.
+        """Return the results by destination type; types without a relation from ``inputs`` are missing.
 
         Parameters
         ----------
         g : a typed block
-        inputs : rows (U_t, F_t) of each type, or these of sources and those of destinations
+        inputs : rows (U_t, F_t) of each type, or a pair of these for sources and destinations
         mod_args, mod_kwargs : further arguments of layers, by the names of relations
 
         Raises

@@ -1,1 +1,1 @@
-"""`gloader migrate`: read a script for DGL or PyG and say which changes make it run on gloader."""
+"""`gloader migrate`: read a script for DGL or PyG and list the changes that make it run on gloader."""

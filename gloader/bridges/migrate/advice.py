@@ -1,7 +1,7 @@
 """Names of DGL that `gloader.compat.dgl` has, as data, and advice for the other names.
 
-The module imports nothing of torch, so that `gloader migrate` reads a script where neither torch nor DGL can be
-imported.
+The module imports nothing of torch, so that `gloader migrate` can read a script without torch or
+DGL.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SURFACE: Final[dict[str, frozenset[str]]] = {
 }
 """The public names of `gloader.compat.dgl` and its modules, by the name that DGL has for the module."""
 
-# Where DGL has a second name for a module, or keeps a class in a file of its own.
+# Second names of DGL's modules, and classes in files of their own.
 _SAME: Final = {
     "dgl.nn.pytorch": "dgl.nn",
     "dgl.nn.pytorch.conv": "dgl.nn",
@@ -226,13 +226,13 @@ GRAPH_ADVICE: Final[dict[str, str]] = {
 
 
 def canonical(name: str) -> str:
-    """Return the first name that DGL gives to what ``name`` is, such as dgl.nn.SAGEConv. Pure."""
+    """Return the first of DGL's names for ``name``, such as dgl.nn.SAGEConv. Pure."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         module = ".".join(parts[:end])
         if module in _SAME and (end < len(parts) or module.startswith("dgl.nn")):
             found = ".".join([_SAME[module], *parts[end:]])
-            # A class may lie in a file of its own below: dgl.nn.pytorch.conv.sageconv.SAGEConv.
+            # A class may lie in a file below: dgl.nn.pytorch.conv.sageconv.SAGEConv.
             if module == "dgl.nn.pytorch.conv" and end + 1 < len(parts):
                 found = f"dgl.nn.{parts[-1]}"
             break
@@ -242,16 +242,16 @@ def canonical(name: str) -> str:
 
 
 def is_here(name: str) -> bool:
-    """Return whether `gloader.compat.dgl` has what DGL calls ``name``. Pure."""
+    """Return whether `gloader.compat.dgl` has DGL's ``name``. Pure."""
     found = canonical(name)
     module, _, last = found.rpartition(".")
     return found in SURFACE or last in SURFACE.get(module, ())
 
 
 def advice_of(name: str) -> str:
-    """Return what to do instead of ``name``, such as ``dgl.sparse.spmatrix``, in a sentence. Pure.
+    """Return a sentence with the replacement of ``name``, such as ``dgl.sparse.spmatrix``. Pure.
 
-    The advice of the longest dotted name that ``name`` begins with; of a name that nothing is known of, what is said of
+    It is the advice for the longest dotted prefix of ``name`` that has one; the last resort is the advice for
     ``dgl``.
     """
     parts = canonical(name).split(".")

@@ -1,7 +1,7 @@
 """The imports and calls of a DGL script, and their forms in `gloader.compat.dgl`.
 
 Tables name the calls that return graphs, and the arguments that change. The helper of DGL's examples that numbers
-reverse edges is left out, because a dataset knows the reverse of an edge.
+reverse edges is left out, because a dataset has the reverse of each edge.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ _KINDS: Final[dict[str, Kind]] = {
 
 
 def kind_of_call(name: str) -> Kind:
-    """Return the kind of what a call of ``name`` returns. Pure."""
+    """Return the kind of value that a call of ``name`` returns. Pure."""
     if name in OGB_CLASSES:
         return "dataset"
     found = canonical(name)
@@ -162,13 +162,13 @@ COMPAT: Final = "import gloader.compat.dgl as dgl"
 
 
 def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) -> None:
-    """Change an import statement, given by its names, and judge those that nothing uses.
+    """Change an import statement, given by its names, and judge the unused ones.
 
     Parameters
     ----------
     draft : of the script
     group : the names of the statement
-    has_loader : whether the script has a loader: it is then meant to run without DGL
+    has_loader : whether the script has a loader: then it is meant to run without DGL
     """
     statement = group[0].statement
     if isinstance(statement, ast.ImportFrom):
@@ -181,7 +181,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
         if not f"{one.dotted}.".startswith("dgl."):
             continue
         alias, name, is_alone = one.alias, canonical(one.dotted), len(group) == 1
-        if alias.asname is None:  # `import dgl.nn` is for the name dgl
+        if alias.asname is None:  # `import dgl.nn` binds the name dgl
             if not (
                 is_alone and _is_twice(draft, one) and draft.edits.delete_statement(statement, one.place.body)
             ):
@@ -195,7 +195,7 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
 
 
 def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
-    """Note what becomes of a name that is imported, and not used by itself."""
+    """Note the verdict on an imported name that is not used by itself."""
     name = canonical(one.dotted)
     if uses_of(draft, one) or not name.startswith("dgl.") or name in SURFACE:
         return
@@ -212,7 +212,7 @@ def _judge(draft: Draft, one: Import, *, has_loader: bool) -> None:
 
 
 def _is_twice(draft: Draft, one: Import) -> bool:
-    """Return whether another statement of the same block brings the name dgl before."""
+    """Return whether an earlier statement of the same block imports the name dgl."""
     plain = (
         each
         for each in draft.script.imports
@@ -236,7 +236,7 @@ _LABELS: Final = (
 
 
 def change_loading(draft: Draft, use: Use) -> None:
-    """Judge the arguments of a loader or a sampler, and name a link table where the seeds are ids of edges."""
+    """Judge the arguments of a loader or a sampler, and name a link table if the seeds are edge ids."""
     name, statement = canonical(use.name), use.place.statement
     if name in SAMPLERS and isinstance(statement, ast.ClassDef) and use.node in statement.bases:
         draft.find(use.node, f"class {statement.name}", "missing", ADVICE["dgl.dataloading.Sampler"])
@@ -283,12 +283,12 @@ def _change_seeds(draft: Draft, use: Use) -> None:
 
 
 def leave_out_numbering(draft: Draft) -> tuple[set[str], set[int]]:
-    """Take functions out that return ``to_simple(add_reverse_edges(g), writeback_mapping=True)`` and the numbers.
+    """Remove functions that return ``to_simple(add_reverse_edges(g), writeback_mapping=True)`` and the numbers.
 
     Returns
     -------
     tuple
-        The names that their results were bound to, and the identities of the nodes of their text.
+        The names bound to their results, and the identities of the nodes in their text.
     """
     made: set[str] = set()
     left: set[int] = set()
@@ -326,7 +326,7 @@ def _function_around(draft: Draft, use: Use) -> ast.FunctionDef | None:
 
 
 def _calls(draft: Draft, function: ast.FunctionDef) -> list[tuple[ast.Assign, ast.expr]]:
-    """Return the assignments of its results, with the graphs it is given; none where it is used in another way."""
+    """Return the assignments of its results, with its graph arguments; none if it is used in another way."""
     said = [node for node in ast.walk(draft.tree) if isinstance(node, ast.Name) and node.id == function.name]
     found = []
     for node in ast.walk(draft.tree):

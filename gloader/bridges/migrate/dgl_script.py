@@ -1,4 +1,4 @@
-"""The migration of a script that was written for DGL."""
+"""The migration of a DGL script."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ _LAYERS: Final = (
 _MAILBOX: Final = (
     "no reduce function of your own (nodes.mailbox): dgl.function.sum, mean, max or min, written in the call"
 )
-# Arguments of changes to a graph that say nothing about its edges.
+# Arguments of graph changes that do not affect its edges.
 _ABOUT_DATA: Final = frozenset({"copy_ndata", "copy_edata", "readonly"})
 _PREPARED_WITH: Final = re.compile(
     r"prepare the dataset with (--[\w-]+(?: [\d/]+)?)(?:, or with (--[\w-]+) where it has several)?"
 )
 _WHOLE_GRAPH: Final = "no mini-batch loader is made here: whole graphs are trained in memory, with DGL or PyG"
-# What scripts begin with that train on whole graphs, or by way of something else of DGL's.
+# Names at the beginning of scripts that train on whole graphs, or use other parts of DGL.
 _ELSEWHERE: Final = (
     "dgl.batch",
     "dgl.data.",
@@ -87,7 +87,7 @@ _ELSEWHERE: Final = (
 
 
 def draft_dgl(text: str, tree: ast.Module) -> Draft:
-    """Return what becomes of a script that uses DGL. Pure."""
+    """Return the draft for a script that uses DGL. Pure."""
     script = read_uses(tree, LIBRARY)
     return _DglScript(Draft(text, tree, script, FROM_DGL)).write()
 
@@ -101,16 +101,16 @@ class _DglScript:
             canonical(name).startswith(_ELSEWHERE) or kind_of_call(name) in {"built", "dataset"}
             for name in names
         )
-        self._loops: list[Use] = []  # that were removed from the whole graph
-        self._left: set[int] = set()  # nodes of lines that stay, or go, as a whole
+        self._loops: list[Use] = []  # removed from the whole graph
+        self._left: set[int] = set()  # nodes in lines that stay or go as a whole
         self._is_made = False  # the changed script opens a dataset, or loads a file
-        self._made: set[str] = set()  # names of graphs besides, which what a helper returned is bound to
+        self._made: set[str] = set()  # further names of graphs, bound to a helper's results
         self._is_typed = any(
             canonical(use.name) == "dgl.nn.HeteroGraphConv" or use.name in {"canonical_etypes", "etypes"}
             for use in draft.script.uses
         )
         self._loaded: list[ast.Call] = []  # files of dgl.save_graphs
-        self._ntype: str | None = None  # of the nodes with labels, where there are several types
+        self._ntype: str | None = None  # of the nodes with labels, if there are several types
 
     def write(self) -> Draft:
         draft = self._draft
@@ -141,7 +141,7 @@ class _DglScript:
         for group in grouped(draft.script.imports):
             change_import(draft, group, has_loader=self._has_loader)
         draft.write_imports(("dgl", "ogb"))
-        if self._is_elsewhere:  # half a script of gloader's would be none of DGL's
+        if self._is_elsewhere:  # a half-migrated script would run with neither library
             draft.edits = Edits(draft.text)
         return draft
 
@@ -154,9 +154,9 @@ class _DglScript:
         edits = draft.edits
         is_change = name.rpartition(".")[2] in FLAGS and self._is_of_graph(use)
         if edits.is_replaced(edits.start(use.node), edits.end(use.node)) and not is_change:
-            draft.replaced.add(id(use.node))  # an argument of what is opened now
+            draft.replaced.add(id(use.node))  # an argument of a call that now opens a dataset
             return
-        # A method of a class that is here, such as SAGEConv.reset_parameters.
+        # A method of a supported class, such as SAGEConv.reset_parameters.
         known = next((each for each in _prefixes(name) if is_here(each) and each not in SURFACE), None)
         kind, last = kind_of_call(use.name), name.rpartition(".")[2]
         if known is not None:
@@ -184,15 +184,15 @@ class _DglScript:
         change_loading(draft, use)
 
     def _rename(self, use: Use) -> None:
-        """Have the script say DataLoader for what DGL called NodeDataLoader; imports bring it by the old name."""
+        """Rename DGL's NodeDataLoader to DataLoader; imports bind it to the old name."""
         draft, node = self._draft, use.node
         can_go = not isinstance(node, ast.Attribute) or draft.replace_tail(node, node.value, ".DataLoader")
         draft.note(node, use.name, f"{OURS}dgl.dataloading.DataLoader", can_go=can_go)
 
-    # --- where graphs come from ------------------------------------------------------------------
+    # --- sources of graphs ------------------------------------------------------------------
 
     def _dataset(self, use: Use) -> None:
-        """Open a prepared dataset where the script makes one in memory."""
+        """Open a prepared dataset in place of one that the script makes in memory."""
         draft, call = self._draft, use.call
         if call is None or id(use.node) in draft.replaced:
             return
@@ -239,7 +239,7 @@ class _DglScript:
         self._save(name, "data/graph", behind=f"the lines that make {name} and its {_DATA}")
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
-        """Note how a graph of DGL becomes a dataset."""
+        """Note the steps that make a dataset from a graph of DGL."""
         file = f"{folder.rpartition('/')[2]}.bin"
         where = f"in the script as it is, where DGL still runs, behind {behind}:"
         has_dgl = any(one.dotted == "dgl" and one.local == "dgl" for one in self._draft.script.imports)
@@ -248,7 +248,7 @@ class _DglScript:
         self._draft.steps.add("then, in a shell:", f"gloader prepare dgl:{file} {folder}")
 
     def _prepare_files(self) -> None:
-        """Have files of graphs prepared by a command, where flags belong to it."""
+        """Add commands that prepare graph files, if flags are needed."""
         draft = self._draft
         for call in self._loaded if draft.steps.flags else ():
             file = argument(call, 0, "filename")
@@ -290,12 +290,12 @@ class _DglScript:
             self._loops.append(use)
 
     def _stays(self, use: Use) -> None:
-        """Note a name of DGL in a line that stays as it is."""
+        """Note a name of DGL in a line that is unchanged."""
         if use.held is None and use.name.startswith("dgl.") and id(use.node) not in self._draft.replaced:
             self._draft.find(use.node, use.name, "missing", advice_of(use.name))
 
     def _come_from_elsewhere(self) -> None:
-        """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
+        """Note loader arguments that are graphs from unknown sources: the migration makes no promise for them."""
         draft = self._draft
         parameters = parameters_of(draft.tree)
         for use in draft.script.uses:
@@ -309,7 +309,7 @@ class _DglScript:
             draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
     def _whole_graphs(self) -> None:
-        """Note models that are called with the whole graph: their layers take blocks."""
+        """Note models that are called with the whole graph: their layers need blocks."""
         draft = self._draft
         bound = {"g", "graph", "hg"}
         for node in ast.walk(draft.tree):
@@ -320,7 +320,7 @@ class _DglScript:
                     draft.find(node, f"{draft.edits.of(node.func)}({name}, ...)", "perhaps missing", _LAYERS)
 
     def _flags_of_advice(self) -> None:
-        """Have the command carry each flag that the advice on a name speaks of."""
+        """Add each flag in the advice on a name to the command."""
         draft = self._draft
         for each in draft.findings:
             found = _PREPARED_WITH.match(each.text) if each.verdict in MISSING else None
@@ -328,7 +328,7 @@ class _DglScript:
                 draft.steps.flag(found[2] if found[2] and self._is_typed else found[1])
 
     def _from_gloader(self) -> None:
-        """Wrap what a script that knows gloader already hands to DGL."""
+        """Wrap objects that a script already using gloader passes to DGL."""
         draft = self._draft
         for node in ast.walk(draft.tree):
             match node:
@@ -389,7 +389,7 @@ class _DglScript:
             draft.find(node, said, "missing", advice or f"a gloader.Dataset has no {use.name} of this kind")
 
     def _graph_of(self, use: Use, node: ast.Attribute | ast.Subscript, *, is_ogb: bool) -> None:
-        """Have ``dataset[0]`` be the graph; of OGB the graph and its labels, which are (N, 1)."""
+        """Replace ``dataset[0]`` by the graph; for OGB by the graph and its labels, which are (N, 1)."""
         draft, owner = self._draft, self._draft.edits.of(node.value)
         graph = f"{draft.module('dgl', COMPAT)}.DGLGraph"
         if is_ogb:
@@ -402,7 +402,7 @@ class _DglScript:
         draft.note(node, "dataset[0]", f"{graph}(...)", can_go=can_go)
 
     def _frame(self, use: Use, *, is_built: bool) -> None:
-        """Data that a script gives to a whole graph: those of the saved one take its place, or they stay in memory."""
+        """Judge data that a script assigns to a whole graph: the saved graph replaces it, or it stays in memory."""
         if not isinstance(use.node, ast.Subscript) or not use.is_stored or not self._has_loader:
             return
         draft, key, node = self._draft, literal(use.node.slice), use.place.statement
@@ -418,7 +418,7 @@ class _DglScript:
 
 
 def _is_mask(key: ast.expr) -> bool:
-    """Return whether the name of data is that of a mask, whose part is computed, as ``f"{part}_mask"``. Pure."""
+    """Return whether a data name is that of a mask with a computed part, as ``f"{part}_mask"``. Pure."""
     match key:
         case (
             ast.JoinedStr(values=[*_, ast.Constant(value=str(end))])
@@ -429,7 +429,7 @@ def _is_mask(key: ast.expr) -> bool:
 
 
 def _unlike(name: str, call: ast.Call | None) -> str:
-    """Return why a call of what is here by the same name is not taken, "" where it is. Pure."""
+    """Return why a call of a supported name is not supported; "" if it is. Pure."""
     given = {each.arg for each in call.keywords} if call is not None else set()
     if name.endswith("edge_softmax") and given & {"eids", "norm_by"}:
         return "it is over all in-edges of each destination: eids= and norm_by= are not taken"
@@ -439,7 +439,7 @@ def _unlike(name: str, call: ast.Call | None) -> str:
 
 
 def _names_its_sum(call: ast.Call | None) -> bool:
-    """Return whether update_all is given one of DGL's sums: a function of a mailbox is a name, or a lambda. Pure."""
+    """Return whether update_all gets one of DGL's sums: a function of a mailbox is a name, or a lambda. Pure."""
     return call is None or isinstance(argument(call, 1, "reduce_func"), ast.Call)
 
 

@@ -1,4 +1,4 @@
-"""The draft of a migrated script: findings, changed lines, changed imports, and the steps of preparing."""
+"""The draft of a migrated script: findings, changed lines, changed imports, and the steps to prepare data."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MISSING: Final[frozenset[Verdict]] = frozenset({"missing", "perhaps missing"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """What becomes of one name, where it stands."""
+    """The verdict on one name, with its line."""
 
     line: int
     name: str
     verdict: Verdict
-    text: str  # "maps", "stays": where it is; else what takes its place, or why nothing does
-    page: str = ""  # that says what to do, of what is missing
+    text: str  # for "maps" and "stays" its place; else its replacement, or why there is none
+    page: str = ""  # documentation page for a missing name
 
 
 _FROM: Final = re.compile(r"from[\s\\]+([\w.]+)[\s\\]+import")
@@ -43,14 +43,14 @@ def grouped(imports: Sequence[Import]) -> list[list[Import]]:
 
 
 def uses_of(draft: Draft, one: Import) -> list[Use]:
-    """Return where the script says what ``one`` brings, or something below it. Pure."""
+    """Return the script's uses of the name from import ``one``, or of names below it. Pure."""
     return [
         use for use in draft.script.uses if use.held is None and f"{use.name}.".startswith(f"{one.dotted}.")
     ]
 
 
 def is_needed(draft: Draft, one: Import) -> bool:
-    """Return whether the changed script still says ``one``, or the script never did."""
+    """Return whether the changed script still uses import ``one``, or the script never did."""
     if id(one.alias) in draft.replaced:
         return False
     uses = uses_of(draft, one)
@@ -65,11 +65,11 @@ def change_from(
     also: dict[str, list[str]] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> None:
-    """Have each name of ``from A import ...`` come from the module that ``module_of`` says.
+    """Import each name of ``from A import ...`` from the module that ``module_of`` returns.
 
-    None leaves the name where it is; names that the changed script does not say any more go. Names of ``also``, by
-    their modules, come along with the first that is imported from there, and are taken out of it. Names of ``renamed``
-    are imported by others, as what the script calls them.
+    None leaves the name in place; names that the changed script does not use any more are removed. Names of ``also``,
+    by module, are added to the first import from their module, and removed from ``also``. Names of ``renamed``
+    are imported by their new names, as the script's names.
     """
     also, renamed = {} if also is None else also, renamed or {}
     statement = group[0].statement
@@ -85,13 +85,13 @@ def change_from(
     extra = [name for module in lines for name in also.get(module, ()) if statement in draft.tree.body]
     for module in lines if extra else ():
         lines[module] = sorted({*lines[module], *also.pop(module, ())})
-    # The list of names may stay as it is.
+    # The list of names may be unchanged.
     stays = len(lines) == 1 and not any(one.alias.name in renamed for one in group)
     if stays and not extra and sum(map(len, lines.values())) == len(group):
         start = edits.start(statement)
         found = _FROM.match(edits.text(start, edits.end(statement)))
         if found is not None:
-            # Positions are in bytes, and module names may be of any letters.
+            # Positions are in bytes, and module names may have any letters.
             begin = start + len(found.string[: found.start(1)].encode())
             edits.replace(begin, begin + len(found.group(1).encode()), next(iter(lines)))
             return
@@ -99,7 +99,7 @@ def change_from(
         if not edits.delete_statement(statement, group[0].place.body):
             edits.replace_node(statement, "pass")
         return
-    # Statements after one another need the margin of the first, or share its line.
+    # Consecutive statements need the margin of the first, or share its line.
     margin = edits.text(edits.start(statement) - statement.col_offset, edits.start(statement))
     between = f"\n{margin}" if not margin.strip() else "; "
     texts = [f"from {module} import {', '.join(names)}" for module, names in lines.items()]
@@ -120,31 +120,29 @@ _NOT_CALLED: Final = (
 
 
 class Draft:
-    """What becomes of a script, while it is being read."""
+    """The findings and changes of a script, collected while it is read."""
 
     def __init__(self, text: str, tree: ast.Module, script: Script, page: str) -> None:
         self.text = text
         self.edits = Edits(text)
         self.findings: dict[Finding, None] = {}
         self.steps = PrepareSteps()
-        self.replaced: set[int] = (
-            set()
-        )  # nodes that are gone, of uses of names and of imports, by their identity
+        self.replaced: set[int] = set()  # removed nodes, of names' uses and of imports, by identity
         self.script = script
         self.tree = tree
         self._page = page
-        # Before Python 3.12 what stands in a string that is formatted has no position of its own.
+        # Before Python 3.12 nodes inside an f-string have no position of their own.
         strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
         self._in_strings = {id(node) for string in strings for node in ast.walk(string)}
         self._new_imports: list[str] = []
 
     def find(self, node: ast.expr | ast.stmt, name: str, verdict: Verdict, text: str) -> None:
-        """Note what becomes of ``name``, which stands at ``node``."""
+        """Note the verdict on ``name`` at ``node``."""
         page = self._page if verdict in MISSING else ""
         self.findings[Finding(line=node.lineno, name=name, verdict=verdict, text=text, page=page)] = None
 
     def note_unknown(self, use: Use) -> None:
-        """Note a loader whose arguments are not all written in the script."""
+        """Note a loader with arguments that are not written in the script."""
         call = use.call
         if call is not None and not use.is_written:
             star = "*" if any(isinstance(each, ast.Starred) for each in call.args) else "**"
@@ -157,7 +155,7 @@ class Draft:
             self.find(use.node, use.name, "perhaps missing", _NOT_CALLED)
 
     def module(self, dotted: str, line: str) -> str:
-        """Return what the script calls the module ``dotted``; the import ``line`` is added where it has none."""
+        """Return the script's name of the module ``dotted``; add the import ``line`` if it has none."""
         for one in self.script.imports:
             is_module = isinstance(one.statement, ast.Import) and "." not in one.local
             if one.dotted == dotted and is_module and one.place.body is self.tree.body:
@@ -166,12 +164,12 @@ class Draft:
         return line.rpartition(" ")[2]
 
     def add_import(self, line: str) -> None:
-        """Have the changed script begin with an import line."""
+        """Add an import line to the beginning of the changed script."""
         if line not in self._new_imports:
             self._new_imports.append(line)
 
     def write_imports(self, roots: Sequence[str]) -> None:
-        """Put the new import lines in front of the first import of a module of ``roots``."""
+        """Put the new import lines before the first import of a module in ``roots``."""
         body = self.tree.body[1:] if ast.get_docstring(self.tree) is not None else self.tree.body
         future = [each for each in body if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
         ours = [
@@ -187,41 +185,41 @@ class Draft:
                 self.edits.insert_line(max([first, *behind]), line)
 
     def wrap(self, node: ast.expr, inner: ast.expr, name: str) -> bool:
-        """Put ``name(inner)`` in the place of ``node``, which ``inner`` begins; what changes within ``inner`` stays."""
+        """Replace ``node``, which begins with ``inner``, by ``name(inner)``; changes within ``inner`` are kept."""
         start = self.edits.start(node)
         return self.replace_tail(node, inner, ")") and self.edits.replace(start, start, f"{name}(")
 
     def replace_tail(self, node: ast.expr, inner: ast.expr, text: str) -> bool:
-        """Put ``text`` in the place of what follows ``inner``, which ``node`` begins with."""
+        """Replace the text after ``inner`` in ``node``, which begins with it, by ``text``."""
         start, end = self.edits.end(inner), self.edits.end(node)
         try:
             ast.parse(f"(_{self.edits.text(start, end)})", mode="eval")
-        except SyntaxError:  # a bracket of those around ``inner`` is in it
+        except SyntaxError:  # one of the brackets around ``inner`` is in it
             return False
         return self.edits.replace(start, end, text)
 
     def look_at(self, node: ast.AST) -> None:
-        """Have no piece of text changed for ``node`` where it stands in a string that is formatted."""
+        """Refuse later changes of ``node`` if it is inside an f-string."""
         self.edits.is_frozen = id(node) in self._in_strings
 
     def note(self, node: ast.expr, name: str, becomes: str, *, can_go: bool) -> None:
-        """Note that ``name`` changes, or, where it could not be changed, that it is to be."""
+        """Note that ``name`` changes, or must be changed by hand if the change failed."""
         if can_go:
             self.find(node, name, "changes", becomes)
         else:
             self.by_hand(node, name)
 
     def by_hand(self, node: ast.expr, name: str) -> None:
-        """Note that ``node`` is written in a way that no piece of text can take the place of."""
+        """Note that ``node`` cannot be replaced as a piece of text."""
         self.find(
             node, name, "missing", "change it by hand: the line is written in a way that a diff cannot follow"
         )
 
     def strip_call(self, call: ast.Call, inner: ast.expr, place: Place, root: ast.expr | None = None) -> bool:
-        """Leave ``inner`` alone of a call that it is the receiver, or the argument, of.
+        """Replace a call by its receiver or argument ``inner``.
 
-        ``x = f(x)`` and ``f(x)`` go altogether, where they have lines of their own. ``root`` is what is left of
-        ``inner`` when calls of its own are stripped.
+        ``x = f(x)`` and ``f(x)`` are removed completely, if they have lines of their own. ``root`` is the rest of
+        ``inner`` after its own calls are stripped.
         """
         edits, node, root = self.edits, place.statement, inner if root is None else root
         if edits.is_replaced(edits.start(call), edits.end(call)):

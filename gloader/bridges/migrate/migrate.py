@@ -28,23 +28,23 @@ _WORDS: Final = {"dgl": "DGL", "torch_geometric": "PyG"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """What was found about a script."""
+    """The findings about a script."""
 
     name: str
     libraries: tuple[str, ...]  # "DGL", "PyG" or both
     findings: tuple[Finding, ...]  # by line
     steps: tuple[PrepareStep, ...]  # to do once, so that features come from the SSD
-    others: tuple[str, ...]  # scripts beside it that it imports, and that use these libraries
-    changed: str  # the whole text, changed
-    diff: str  # empty where nothing changes
+    others: tuple[str, ...]  # imported scripts in its folder that use these libraries
+    changed: str  # the whole changed text
+    diff: str  # empty without changes
 
     @property
     def is_complete(self) -> bool:
-        """Whether everything maps."""
+        """True if everything maps."""
         return not any(each.verdict in MISSING for each in self.findings)
 
     def to_json(self) -> dict[str, Any]:
-        """Return all of it but the changed text, for programs."""
+        """Return all fields but the changed text, for programs."""
         return {
             "script": self.name,
             "libraries": list(self.libraries),
@@ -57,29 +57,29 @@ class Migration:
 
 
 def migrate_file(path: Path) -> Migration:
-    """Return what becomes of the script at ``path``.
+    """Return the migration of the script at ``path``.
 
     Raises
     ------
     ConfigError
-        It cannot be read, is no Python, or uses neither DGL nor PyG.
+        It cannot be read, is not Python, or uses neither DGL nor PyG.
     """
     return migrate_text(read_script(path), str(path), folder=path.parent)
 
 
 def migrate_text(text: str, name: str, *, folder: Path | None = None) -> Migration:
-    """Return what becomes of a script.
+    """Return the migration of a script.
 
     Parameters
     ----------
     text : of the script
-    name : what it is called in messages and in the diff
-    folder : where the modules lie that it imports by their names alone; None: nowhere
+    name : its name in messages and in the diff
+    folder : folder of modules that it imports by plain names, or None
 
     Raises
     ------
     ConfigError
-        It is no Python, or uses neither DGL nor PyG.
+        It is not Python, or uses neither DGL nor PyG.
     """
     tree = parse_script(text, name)
     try:
@@ -90,7 +90,7 @@ def migrate_text(text: str, name: str, *, folder: Path | None = None) -> Migrati
             raise ConfigError(_nothing(name, modules, others))
         drafts = [_DRAFTS[root](text, tree) for root in used]
         changed = drafts[0].edits.changed()
-        if len(used) == 2:  # lines as they become, but the findings are those of the script as it is
+        if len(used) == 2:  # lines of both migrations, but findings for the original script
             changed = _DRAFTS[used[1]](changed, parse_script(changed, name)).edits.changed()
         parse_script(changed, f"{name}, changed,")
     except RecursionError as error:
@@ -127,7 +127,7 @@ def _nothing(name: str, modules: frozenset[str], others: tuple[str, ...]) -> str
 
 
 def _others(modules: frozenset[str], folder: Path | None) -> tuple[str, ...]:
-    """Return the scripts in ``folder`` that are imported, and say the name of a library."""
+    """Return the imported scripts in ``folder`` that contain the name of a library."""
     if folder is None:
         return ()
     found = []

@@ -1,4 +1,4 @@
-"""The commands that prepare a dataset once, and the lines that open it in the place of those that load a graph."""
+"""The commands that prepare a dataset once, and the lines that open it in place of the loading of a graph."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ OGB_TYPED: Final = {"ogbn-mag": "paper"}
 EDGE_SPLIT: Final = "--edge-split 80/10/10"
 """The flag of `gloader prepare` that makes link tables of edges."""
 _PLAIN: Final = re.compile(r"[\w.-]+")
-# Data sets of DGL whose name is given, where others are given a folder.
+# Data sets of DGL with a name argument, in place of a folder.
 _NAMED: Final = ("dgl.data.CitationGraphDataset", "dgl.data.FraudDataset")
 _TABLES: Final = (("valid", re.compile(r"val")), ("test", re.compile(r"test")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Folder:
-    """Where the prepared dataset of a loading line is to be."""
+    """The folder of the prepared dataset for a loading line."""
 
-    path: str  # data/reddit; data/NAME where the script computes the name
-    expression: str  # Python text of it
+    path: str  # data/reddit; data/NAME if the script computes the name
+    expression: str  # its Python text
     name: str  # of the data set
 
 
 def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
-    """Return a folder for the data set that ``call`` loads, named as it is. Pure."""
+    """Return a folder for the data set that ``call`` loads, with the same name. Pure."""
     is_ogb, is_pyg = dotted in OGB_CLASSES, dotted.startswith("torch_geometric.")
     given = argument(call, 1 if is_pyg else 0, "name")  # PyG's root comes first
     if given is not None and (is_ogb or is_pyg or dotted in _NAMED):
@@ -67,7 +67,7 @@ def folder_of(call: ast.Call, dotted: str, edits: Edits) -> Folder:
 
 
 def saved_graph(call: ast.Call) -> tuple[str, str]:
-    """Return a folder for the graph in the file that ``call`` loads, and the source that reads it. Pure."""
+    """Return a folder for the graph in the file of ``call``, and the source that reads it. Pure."""
     name = literal(argument(call, 0, "f"))
     if not isinstance(name, str):
         return "data/graph", "pyg:FILE"
@@ -75,12 +75,12 @@ def saved_graph(call: ast.Call) -> tuple[str, str]:
 
 
 def stem_of(file: str) -> str:
-    """Return the name of a file as that of a folder. Pure."""
+    """Return a folder name from the name of a file. Pure."""
     return re.sub(r"\W+", "-", file.rpartition("/")[2].partition(".")[0]).lower() or "graph"
 
 
 def idx_split(owner: str, torch: str, *, ntype: str | None = None) -> str:
-    """Return the text of what OGB's ``get_idx_split()`` returns, of the dataset that ``owner`` names. Pure."""
+    """Return Python text with the value of OGB's ``get_idx_split()``, for the dataset ``owner``. Pure."""
     parts = (
         f'"{name}": {of_type(f"{torch}.tensor({owner}.{name})", ntype)}'
         for name in ("train", "valid", "test")
@@ -89,12 +89,12 @@ def idx_split(owner: str, torch: str, *, ntype: str | None = None) -> str:
 
 
 def of_type(text: str, ntype: str | None) -> str:
-    """Return the text of a mapping from a type of nodes to what ``text`` says; without a type, of that alone. Pure."""
+    """Return the text of a mapping from a node type to ``text``; without a type, ``text`` itself. Pure."""
     return text if ntype is None else f'{{"{ntype}": {text}}}'
 
 
 def table_of(words: Sequence[str]) -> str:
-    """Return which link table is meant, by what a script calls the edges and the loader. Pure."""
+    """Return the likely link table, from a script's names of the edges and the loader. Pure."""
     said = " ".join(words)
     return next((name for name, pattern in _TABLES if pattern.search(said)), "train")
 
@@ -115,7 +115,7 @@ _KEYWORDS: Final = {
     "--self-loops": "self_loops=True",
     "--deduplicate": "deduplicate=True",
 }
-# What a flag does that a script may not expect.
+# Effects of a flag that a script may not expect.
 _DOES: Final = {
     "--symmetrize": "both directions of each edge, each once: parallel edges become one",
     "--self-loops": "exactly one self loop for each node, whichever it had",
@@ -128,28 +128,28 @@ _SPLIT: Final = f"{EDGE_SPLIT.split()[0]} "
 
 
 def prepared_with(flags: str) -> str:
-    """Return what takes the place of a change to a graph, and how far it is another. Pure."""
+    """Return the replacement of a graph change, and its differences. Pure."""
     does = _DOES.get(flags)
     return f"prepare the dataset with {flags}" + (f" ({does})" if does else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareStep:
-    """Something to do once."""
+    """A step to do once."""
 
     where: str
     command: str
 
 
 class PrepareSteps:
-    """What is to be done once, while a script is being read."""
+    """The steps to do once, collected while a script is read."""
 
     def __init__(self) -> None:
         self.flags: list[str] = []  # of `gloader prepare`
         self._steps: list[PrepareStep] = []
 
     def add(self, where: str, command: str) -> None:
-        """Note what to do once; flags come behind it."""
+        """Note a step to do once; flags follow its command."""
         step = PrepareStep(where=where, command=command)
         if step not in self._steps:
             self._steps.append(step)
@@ -160,7 +160,7 @@ class PrepareSteps:
             self.flags.append(name)
 
     def split_edges(self, relation: ast.expr | None, *, flag: str = EDGE_SPLIT) -> None:
-        """Have link tables made of the edges of ``relation``, as a script writes it, by ``flag``; OGB's have theirs."""
+        """Add ``flag``, which makes link tables of ``relation``, in the script's form; OGB's datasets have theirs."""
         if any(step.command.startswith(_OGB_LINKS) for step in self._steps):
             return
         if not any(each.startswith(_SPLIT) for each in self.flags):
@@ -170,7 +170,7 @@ class PrepareSteps:
             self.flag(_RELATION + ":".join(map(str, names)))
 
     def complete(self) -> list[PrepareStep]:
-        """Return what to do, with every flag."""
+        """Return the steps, with every flag."""
         words = "".join(f" {flag}" for flag in self.flags)
         keywords = "".join(f", {_keyword(flag)}" for flag in self.flags)
         found = []

@@ -189,7 +189,7 @@ DATASET_NAMES: Final = {
 
 
 def advice_of_name(name: str) -> str:
-    """Return what to do instead of ``name`` of PyG, "" where it stays. Pure."""
+    """Return the replacement of PyG's ``name``; "" if it stays. Pure."""
     parts = name.split(".")
     for end in range(len(parts), 0, -1):
         found = MISSING_NAMES.get(".".join(parts[:end]))
@@ -205,17 +205,17 @@ _DEFAULTS: Final = {"subgraph_type": "directional", "directed": True, "disjoint"
 
 
 def data_argument(use: Use) -> ast.expr | None:
-    """Return what a loader is given as its graph. Pure."""
+    """Return the graph argument of a loader. Pure."""
     return use.written(0, "data")
 
 
 def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
-    """Change the arguments of a loader: those that go, those that say another thing, those that nothing takes.
+    """Change the arguments of a loader: removed ones, changed ones, and unsupported ones.
 
     Parameters
     ----------
     draft, use : of the script, and of the loader in it
-    has_labels : the link tables may have labels of their own, and negatives, as OGB's do
+    has_labels : whether the link tables may have their own labels, and negatives, as OGB's do
     """
     draft.note_unknown(use)
     needs_negatives, call = False, use.call
@@ -238,7 +238,7 @@ def change_loader(draft: Draft, use: Use, *, has_labels: bool) -> None:
 
 
 def _has_negatives(use: Use) -> bool:
-    """Return whether a loader of links may be given negatives: by a name, or by what is not known."""
+    """Return whether a loader of links may get negatives: by a name, or by an unknown value."""
     given = [use.written(place, name) for name, place in _NEGATIVES_AT.items()]
     values = [each for each in given if each is not None]
     return not use.is_written or any(
@@ -247,7 +247,7 @@ def _has_negatives(use: Use) -> bool:
 
 
 def _judge(draft: Draft, items: Sequence[Item], *, end: int, needs_negatives: bool = False) -> list[int]:
-    """Change the items of a call, or of a mapping, which a bracket at ``end`` closes; return the numbers that go."""
+    """Change the items of a call, or of a mapping, before the bracket at ``end``; return the removed numbers."""
     goes: list[int] = []
     says_negatives = next((item.name for item in items if item.name in _SAYS_NEGATIVES), None)
     for number, item in enumerate(items):
@@ -292,7 +292,7 @@ def _replace(draft: Draft, item: Item, name: str, value: str, *, why: str = "") 
 
 
 def _name_the_table(draft: Draft, use: Use) -> None:
-    """Name a link table in the place of pairs, by what the script calls the graph, the pairs and the loader."""
+    """Replace pairs by a link table's name, from the script's names of the graph, the pairs and the loader."""
     pairs = use.written(2, "edge_label_index")
     if pairs is None:
         draft.steps.split_edges(None)
@@ -308,7 +308,7 @@ def _name_the_table(draft: Draft, use: Use) -> None:
 
 
 TRANSFORMS: Final = "torch_geometric.transforms."
-# What `gloader prepare` does in the place of a transform.
+# Flags of `gloader prepare` that replace a transform.
 _FLAGS: Final = {
     "ToUndirected": "--symmetrize",
     "AddSelfLoops": "--self-loops",
@@ -329,7 +329,7 @@ _OTHER_VALUES: Final = (
 
 
 class Transforms:
-    """The transforms of a script, and which of them its data sets apply by themselves.
+    """The transforms of a script, and those that its data sets apply by themselves.
 
     Parameters
     ----------
@@ -347,14 +347,14 @@ class Transforms:
         self._splits_edges = _SPLIT.rpartition(".")[2] in names
         named = {getattr(node, "attr", getattr(node, "arg", literal(node))) for node in ast.walk(draft.tree)}
         self._has_edge_values = bool(named & _EDGE_VALUES)
-        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # by what no flag does
+        self.changes_rows = bool(names - {*_FLAGS, "Compose", "ToDevice"})  # one that no flag replaces
         given = [each for call in datasets for each in (argument(call, 1, "transform"), _pre(call)) if each]
         within = [node for each in given for node in ast.walk(each)]
         self._nodes = {id(node) for node in within}
         self._names = {node.id for node in within if isinstance(node, ast.Name)}
 
     def judge(self, use: Use) -> None:
-        """Note what becomes of one."""
+        """Note the verdict on one transform."""
         draft, last = self._draft, use.name.rpartition(".")[2]
         edits = draft.edits
         if edits.is_replaced(edits.start(use.node), edits.end(use.node)):
@@ -371,7 +371,7 @@ class Transforms:
             draft.find(use.node, use.name, "stays", "PyG, before the graph is saved")
 
     def _change(self, use: Use, flags: list[str]) -> None:
-        """Note the flags that take the place of a transform, and what they do in another way."""
+        """Note the flags that replace a transform, and their differences."""
         draft, but = self._draft, ""
         if use.name == _SPLIT and use.call is not None:
             flags = [self._split(use.call)]
@@ -391,7 +391,7 @@ class Transforms:
         )
 
     def _split(self, call: ast.Call) -> str:
-        """Return the flag of a RandomLinkSplit, and note of which relation it is."""
+        """Return the flag of a RandomLinkSplit, and note its relation."""
         types = argument(call, 8, "edge_types")
         relations = types.elts if isinstance(types, ast.List | ast.Tuple) else []
         if len(relations) == 1:
@@ -401,11 +401,11 @@ class Transforms:
         return _edge_split(call)
 
     def left_out(self) -> str:
-        """Return what to say of transforms that the graph is to be saved without."""
+        """Return a note on transforms that the saved graph must not have."""
         return ", and without RandomLinkSplit" if self._splits_edges else ""
 
     def _is_handed(self, use: Use) -> bool:
-        """Return whether a data set is made with it: what is saved of that has been transformed."""
+        """Return whether a data set is made with it: the saved graph is then already transformed."""
         statement = use.place.statement
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         named = {each.id for each in targets if isinstance(each, ast.Name)}
@@ -413,7 +413,7 @@ class Transforms:
 
 
 def _edge_split(call: ast.Call) -> str:
-    """Return the flag for the shares that a RandomLinkSplit takes; where they are not known, the usual ones. Pure."""
+    """Return the flag for the shares of a RandomLinkSplit, or for the usual ones if they are unknown. Pure."""
     given = (argument(call, 0, "num_val"), argument(call, 1, "num_test"))
     shares = [
         default if each is None else literal(each) for each, default in zip(given, _SHARES, strict=True)
@@ -425,7 +425,7 @@ def _edge_split(call: ast.Call) -> str:
 
 
 def without_split(call: ast.Call) -> str:
-    """Return the text of a loading call without a transform that makes three graphs of one. Pure."""
+    """Return the text of a loading call without a transform that splits a graph into three. Pure."""
     keywords = [each for each in call.keywords if "RandomLinkSplit" not in ast.unparse(each.value)]
     return ast.unparse(ast.Call(func=call.func, args=call.args, keywords=keywords))
 

@@ -1,4 +1,4 @@
-"""The migration of a script that was written for PyG."""
+"""The migration of a PyG script."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ _FROM_ELSEWHERE: Final = (
     "what makes this graph is not known here: it has to be a gloader.Dataset, GraphData or HeteroGraphData, of "
     "`gloader prepare pyg:FILE OUT`"
 )
-# What only a graph of several types, or a batch of one, is asked for.
+# Attributes that only a graph of several types, or its batch, has.
 _OF_TYPES: Final = frozenset(
     {"metadata", "node_types", "edge_types", "x_dict", "edge_index_dict", "edge_attr_dict"}
 )
@@ -109,7 +109,7 @@ _LIBRARY: Final = Library(
 
 
 def draft_pyg(text: str, tree: ast.Module) -> Draft:
-    """Return what becomes of a script that uses PyG. Pure."""
+    """Return the draft for a script that uses PyG. Pure."""
     script = read_uses(tree, _LIBRARY)
     return _PygScript(Draft(text, tree, script, FROM_PYG)).write()
 
@@ -122,28 +122,28 @@ class _PygScript:
         self._has_loader = bool(loaders)
         first = [data_argument(use) for use in loaders]
         self._in_loaders = {id(each) for each in first}
-        # Names of what loaders are given, and of what that was transformed from.
+        # Names of loader arguments, and of the graphs that they were transformed from.
         self._loaded = {each.id for each in first if isinstance(each, ast.Name)}
         handed_on = {id(use.call) for use in uses if use.call is not None and hands_on(use)}
         while more := sources_of(draft.tree, self._loaded, handed_on) - self._loaded:
             self._loaded |= more
         self._loaded |= parts_of(draft.tree, self._loaded)
-        self._unknown: set[str] = set()  # names of graphs that nothing is promised of
+        self._unknown: set[str] = set()  # names of graphs without any promise
         self._is_made = False  # the changed script opens a dataset
         self._is_typed = any(_is_typed(use) for use in uses if not self._is_other(use))
         self._kind = _HETERO if self._is_typed else _GRAPH
-        self._names: dict[str, list[str]] = {}  # to be imported besides, by their modules
+        self._names: dict[str, list[str]] = {}  # further names to import, by module
         self._is_ogb = any(use.name in OGB_CLASSES for use in uses)
         datasets = [use.call for use in uses if _kind_of_call(use.name) == "dataset" and use.call is not None]
         self._transforms = Transforms(draft, datasets, is_typed=self._is_typed)
-        self._ntype: str | None = None  # of the nodes with labels, of a data set of OGB of several types
+        self._ntype: str | None = None  # of the nodes with labels, in an OGB data set of several types
         self._to_save: list[
             tuple[str, str, str]
-        ] = []  # graphs of data sets, their folders, and where they are saved
+        ] = []  # graphs of data sets, their folders, and their save paths
 
     def write(self) -> Draft:
         draft = self._draft
-        # Lines that go, first: what else stands in them needs no verdict.
+        # Removed lines first: other names in them need no verdict.
         for use in sorted(draft.script.uses, key=lambda use: not use.is_stored):
             draft.look_at(use.node)
             if use.held is not None:
@@ -178,7 +178,7 @@ class _PygScript:
         return draft
 
     def _need(self, name: str) -> str:
-        """Return a name of the adapter, which is imported."""
+        """Return a name of the adapter, and import it."""
         names = self._names.setdefault(_ADAPTER, [])
         if name not in names:
             names.append(name)
@@ -224,17 +224,17 @@ class _PygScript:
             self._to_save.append((f"{without_split(call)}[0]", folder.path, behind))
 
     def _save(self, graph: str, folder: str, *, behind: str) -> None:
-        """Note how a graph of PyG becomes a dataset."""
+        """Note the steps that make a dataset from a graph of PyG."""
         where = f"in the script as it is, behind {behind}:"
         self._draft.steps.add(where, f'import gloader; gloader.Dataset.from_pyg({graph}, "{folder}")')
 
     def _made(self, use: Use) -> None:
-        """Open a prepared dataset where the script makes, or loads, the graph that its loaders are given."""
+        """Open a prepared dataset in place of the graph that the script makes, or loads, for its loaders."""
         draft, node, call = self._draft, use.place.statement, use.call
         target = node.targets[0] if isinstance(node, ast.Assign) and innermost(node.value) is call else None
         name = target.id if isinstance(target, ast.Name) and target.id in self._loaded else None
         if call is None or (name is None and id(call) not in self._in_loaders):
-            # An attribute, or one of several things that a file holds.
+            # An attribute, or one of several objects in a file.
             parts = target.elts if isinstance(target, ast.Tuple) else [target] if target is not None else []
             self._unknown |= {name for name in map(root_of, parts) if name is not None}
             if use.name in _BUILT:
@@ -256,7 +256,7 @@ class _PygScript:
             self._save(name or ast.unparse(call), folder, behind=f"line {last}{without}")
 
     def _last_change(self, name: str, use: Use) -> int | None:
-        """Return the last line that changes the graph ``name``, which ``use`` makes, before a loader is given it."""
+        """Return the last line that changes the graph ``name``, made by ``use``, before a loader gets it."""
         last, is_behind = use.place.statement.end_lineno, False
         for node in use.place.body:
             within = list(ast.walk(node))
@@ -271,9 +271,9 @@ class _PygScript:
         return last
 
     def _come_from_elsewhere(self) -> None:
-        """Note graphs that loaders are given and that come from elsewhere: nothing is promised of them."""
+        """Note loader arguments that are graphs from unknown sources: the migration makes no promise for them."""
         draft = self._draft
-        if not self._is_made:  # what a GraphData would have is no promise
+        if not self._is_made:  # without one, a GraphData's attributes promise nothing
             draft.findings = {
                 each: None
                 for each in draft.findings
@@ -292,7 +292,7 @@ class _PygScript:
                 draft.find(given, draft.edits.of(given), "perhaps missing", _FROM_ELSEWHERE)
 
     def _from_gloader(self) -> None:
-        """Hand the dataset itself to the loader, where a script that knows gloader made PyG's data of it."""
+        """Pass the dataset itself to the loader, if a script already using gloader made PyG's data from it."""
         draft = self._draft
         for node in ast.walk(draft.tree) if self._has_loader else ():
             match node:
@@ -306,7 +306,7 @@ class _PygScript:
                     draft.note(node, "to_pyg()", becomes, can_go=can_go)
 
     def _flat_labels(self) -> None:
-        """Leave out what makes OGB's labels (N, 1) flat: those of a dataset are."""
+        """Remove calls that flatten OGB's labels (N, 1): those of a dataset are flat."""
         draft = self._draft
         for node in ast.walk(draft.tree):
             match node:
@@ -332,7 +332,7 @@ class _PygScript:
             self._apply(use, use.call)
 
     def _one_for_all(self, use: Use, value: ast.AST) -> None:
-        """Have ``a, b = value`` give the same to each: link tables lie in one dataset."""
+        """Give each name in ``a, b = value`` the same value: link tables lie in one dataset."""
         node, draft = use.place.statement, self._draft
         if (
             not isinstance(node, ast.Assign)
@@ -345,7 +345,7 @@ class _PygScript:
             draft.edits.replace(draft.edits.start(node), draft.edits.end(node.targets[0]), " = ".join(names))
 
     def _apply(self, use: Use, call: ast.Call) -> None:
-        """Leave out where a transform is applied to the graph: the dataset was made of what it returns."""
+        """Remove the application of a transform to the graph: the dataset was made from its result."""
         held = use.given.get(0)
         if held is None or held.kind != "data":
             self._draft.find(
@@ -386,7 +386,7 @@ class _PygScript:
             draft.find(node, f"dataset.{use.name}", "missing", advice)
 
     def _save_changed(self, use: Use) -> None:
-        """Have the graph of a data set saved behind the last line that changes it, where there is one."""
+        """Save the graph of a data set after the last line that changes it, if there is one."""
         statement = use.place.statement
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         if not self._to_save or not isinstance(target, ast.Name):
@@ -425,7 +425,7 @@ class _PygScript:
             draft.find(node, f"data.{name}", "missing", advice)
 
     def _set_by_name(self) -> None:
-        """Leave out ``setattr`` of a graph that the script makes: the dataset has it."""
+        """Remove ``setattr`` of a graph that the script makes: the dataset has the attribute."""
         for place in statements_of(self._draft.tree.body if self._is_made and not self._is_ogb else ()):
             statement = place.statement
             if sets_by_name(statement, self._loaded) and self._draft.edits.delete_statement(
@@ -434,7 +434,7 @@ class _PygScript:
                 self._draft.find(statement, "setattr", "changes", "the dataset has it")
 
     def _stored(self, use: Use, held: Held, name: str) -> None:
-        """Leave out where a script sets, or deletes, what the graph holds, where the dataset or the batches have it."""
+        """Remove assignments and deletions of a graph's attribute, if the dataset or the batches have it."""
         draft, node, statement = self._draft, use.node, use.place.statement
         targets = statement.targets if isinstance(statement, ast.Assign | ast.Delete) else []
         if isinstance(statement, ast.AugAssign):
@@ -450,18 +450,18 @@ class _PygScript:
             becomes = "the dataset has it"
         if becomes and is_alone and draft.edits.delete_statement(statement, use.place.body):
             draft.find(node, draft.edits.of(node), "changes", becomes)
-        elif name in _MASKS:  # one's own is kept in memory
+        elif name in _MASKS:  # a user's own mask is kept in memory
             draft.find(node, f"data.{name}", "maps", self._kind)
         else:
             advice = DATA_ADVICE.get(name, "the graph holds what the dataset has: prepare it after this line")
             draft.find(node, draft.edits.of(node), "missing", advice)
 
     def _is_other(self, use: Use) -> bool:
-        """Return whether something is asked of what was made, or loaded, and is no graph of a loader."""
+        """Return whether an attribute of a made or loaded object is used that is no graph of a loader."""
         return use.held is not None and use.held.made_by in _MADE and not self._is_loaded(use.node)
 
     def _is_loaded(self, node: ast.AST) -> bool:
-        """Return whether a value begins with the name of a graph that a loader is given."""
+        """Return whether a value begins with the name of a loader's graph."""
         return root_of(node) in self._loaded
 
     # --- imports ---------------------------------------------------------------------------------

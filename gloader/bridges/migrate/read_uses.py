@@ -1,8 +1,8 @@
-"""Reads where a script uses a library.
+"""The reader of a script, which finds its uses of a library.
 
-The script is read and never executed. What a variable holds is known where it is assigned from a known call, or is
-what a loop over a known value gives; a parameter holds what the script's calls give it, else it is judged by its name.
-Everything else is not guessed at.
+The script is read and never executed. A variable's value is known if a known call is assigned to it, or if a
+loop over a known value sets it. A parameter's value comes from the script's own calls, or else from its name.
+No other values are guessed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 Items: TypeAlias = "Held | tuple[Items, ...] | None"
-# Readings of a script, at most: a function may stand in front of what it is given, and of what it calls.
+# Most readings of a script: a function may stand before its arguments' definitions, and before its callees.
 _MAX_READINGS: Final = 4
 _ONLY_READ: Final = frozenset({"get", "items", "keys", "values", "copy"})  # of a mapping
 _PASSED_ON: Final = frozenset({"tqdm", "iter", "list", "tuple", "reversed", "islice", "cycle", "track"})
@@ -44,13 +44,13 @@ class _Scope:
 
 @dataclass
 class _Functions:
-    """What the functions of a script are given and return, by their names, as one reading of the script found it."""
+    """The arguments and results of a script's functions, by name, from one reading of the script."""
 
     returned: dict[str, Items] = field(default_factory=dict)
-    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None: not always the same
+    given: dict[str, dict[int | str, Held | None]] = field(default_factory=dict)  # None if not constant
 
     def note_call(self, name: str, given: Mapping[int | str, Held | None]) -> None:
-        """Note the arguments of a call that are known."""
+        """Note the known arguments of a call."""
         noted = self.given.setdefault(name, {})
         for position, held in given.items():
             if held is not None and held.kind != "dict":
@@ -58,16 +58,16 @@ class _Functions:
                 noted[position] = held if before is not None and before.kind == held.kind else None
 
 
-class _Reader:
+class _ScriptReader:
     def __init__(self, library: Library, tree: ast.Module, functions: _Functions) -> None:
         self._library = library
         self._functions = functions
         self.found = _Functions()
-        self._function_name = ""  # of the innermost
+        self._function_name = ""  # of the innermost function
         self._imports: list[Import] = []
-        self._names: dict[str, str] = {}  # what imported names stand for
+        self._names: dict[str, str] = {}  # full names of imported names
         self._uses: list[Use] = []
-        self._changed: set[int] = set()  # mappings that perhaps hold more than is written, by their identity
+        self._changed: set[int] = set()  # mappings that may hold more than their text, by identity
         self._module = self._scope = _Scope()
         self._place = Place(statement=ast.Pass(), body=())
         # First of all: a function may be defined above the import that it needs.
@@ -164,7 +164,7 @@ class _Reader:
         arguments, known = node.args, self._library.parameters
         named = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
         given = self._functions.given.get(node.name, {})
-        # A call of a method does not count its object.
+        # The arguments of a method call do not include its object.
         positions = {name: number for number, name in enumerate(n for n in named if n not in {"self", "cls"})}
         held: dict[str, Held | None] = {}
         for name in (*named, *(each.arg for each in arguments.kwonlyargs)):
@@ -201,7 +201,7 @@ class _Reader:
         if self._is_read(node):
             return
         if isinstance(node, ast.Name | ast.Attribute) and (mapping := self._mapping(node)) is not None:
-            self._changed.add(id(mapping))  # by whatever is done with it
+            self._changed.add(id(mapping))  # by any use of it
         dotted = self._dotted(node)
         if dotted is not None and isinstance(node, ast.expr):
             self._add(node, dotted, None, call)
@@ -263,12 +263,12 @@ class _Reader:
         return given
 
     def _mapping(self, node: ast.AST) -> Arguments | None:
-        """Return the mapping that ``node`` is, as it is written in the script."""
+        """Return the mapping of ``node``, as written in the script."""
         held = self._infer(node)
         return None if held is None else held.literal
 
     def _is_read(self, node: ast.AST) -> bool:
-        """Return whether ``node`` takes something out of a mapping that has a name, and leaves it as it is."""
+        """Return whether ``node`` reads from a named mapping, without changing it."""
         match node:
             case ast.keyword(arg=None, value=ast.Name() | ast.Attribute() as owner):
                 return self._mapping(owner) is not None
@@ -278,10 +278,10 @@ class _Reader:
                 return attr in _ONLY_READ and self._mapping(owner) is not None
         return False
 
-    # --- what values are -------------------------------------------------------------------------
+    # --- values -------------------------------------------------------------------------
 
     def _dotted(self, node: ast.AST) -> str | None:
-        """Return what a chain of attributes stands for, where it begins with an imported name."""
+        """Return the full name of a chain of attributes, if it begins with an imported name."""
         parts: list[str] = []
         while isinstance(node, ast.Attribute):
             parts.append(node.attr)
@@ -326,7 +326,7 @@ class _Reader:
             found = self._step(called.value, lambda kind: library.methods.get((kind, name)))
             return found or _held(library.methods.get(("", name)), name)
         found = self._step(called, lambda kind: library.methods.get((kind, "()")))
-        if found is not None:  # a transform returns what it is given
+        if found is not None:  # a transform returns its argument
             given = self._infer(node.args[0]) if node.args else None
             return given if given is not None and given.kind == found.kind else found
         returned = self._functions.returned.get(_called(node))
@@ -359,7 +359,7 @@ class _Reader:
         return held
 
     def _items(self, node: ast.expr) -> Items:
-        """Return what a loop over ``node`` gives."""
+        """Return the values of a loop over ``node``."""
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name == "enumerate" and node.args:
@@ -388,7 +388,7 @@ class _Reader:
             self._scope.held[target.id] = held
         elif isinstance(target, ast.Attribute):
             if path := _path(target):
-                self._module.held[path] = held  # self.loader, in whichever method it is used
+                self._module.held[path] = held  # self.loader, in any method
             self._visit(target)
         else:
             self._visit(target)
@@ -399,7 +399,7 @@ class _Reader:
             parts = items
         elif isinstance(items, Held):
             kinds = self._library.loops.get((items.kind.removeprefix("each "), len(targets)), ())
-            same = self._library.loops.get((items.kind, 0), ())  # of any number of targets alike
+            same = self._library.loops.get((items.kind, 0), ())  # equal for any number of targets
             kinds = kinds or same * len(targets)
             parts = [replace(items, kind=kind) if kind else None for kind in kinds] or parts
         for target, part in zip(targets, parts, strict=True):
@@ -417,10 +417,10 @@ def _held(kind: Kind | None, made_by: str) -> Held | None:
 
 
 def read_uses(tree: ast.Module, library: Library) -> Script:
-    """Return where a script uses ``library``. Pure."""
+    """Return the uses of ``library`` in a script. Pure."""
     functions = _Functions()
     for _ in range(_MAX_READINGS):
-        reader = _Reader(library, tree, functions)
+        reader = _ScriptReader(library, tree, functions)
         if reader.found == functions:
             break
         functions = reader.found
@@ -445,7 +445,7 @@ def _defaults(arguments: ast.arguments) -> list[ast.expr]:
 
 
 def _path(node: ast.AST) -> str:
-    """Return a chain of names with dots between, "" where it begins with anything else."""
+    """Return a chain of names joined by dots; "" if it begins with another expression."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)

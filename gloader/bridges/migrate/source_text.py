@@ -1,4 +1,4 @@
-"""The text of a script, what is to change in it, and both as a unified diff."""
+"""The text of a script, its changes, and both as a unified diff."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than anybody writes
+MAX_SCRIPT_BYTES: Final = 1_000_000  # far more than any script has
 _BOM: Final = "\ufeff"
 _ONLY_SPACE: Final = re.compile(rb"[ \t]*(#[^\r\n]*)?")
-_REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # of the line of an item that has it to itself
+_REST: Final = re.compile(rb"[ \t]*,[ \t]*(#[^\r\n]*)?\r?\n")  # after an item on its own line
 
 
 def read_script(path: Path) -> str:
@@ -29,7 +29,7 @@ def read_script(path: Path) -> str:
     Raises
     ------
     ConfigError
-        It is missing, no file, larger than `MAX_SCRIPT_BYTES`, a notebook, or not UTF-8.
+        It is missing, not a file, larger than `MAX_SCRIPT_BYTES`, a notebook, or not UTF-8.
     """
     if path.suffix == ".ipynb":
         raise ConfigError(
@@ -54,12 +54,12 @@ def read_script(path: Path) -> str:
 
 
 def parse_script(text: str, name: str) -> ast.Module:
-    """Return the syntax tree of a script, which is not executed.
+    """Return the syntax tree of a script without executing it.
 
     Raises
     ------
     ConfigError
-        It is no Python; the message names the line.
+        It is not Python; the message names the line.
     """
     try:
         with warnings.catch_warnings():
@@ -68,30 +68,30 @@ def parse_script(text: str, name: str) -> ast.Module:
     except SyntaxError as error:
         where = f"line {error.lineno}" if error.lineno else "somewhere"
         raise ConfigError(f"{name} is no Python of this version, {where}: {error.msg}") from error
-    # Null bytes, and brackets within brackets within brackets.
+    # Null bytes, and too deeply nested brackets.
     except (ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{name} cannot be parsed as Python: {printable(str(error))}") from error
 
 
 class Edits:
-    """What is to change in a text, piece by piece. Pieces may be given in any order; one that overlaps is refused."""
+    """The changes of a text, piece by piece, in any order; overlapping pieces are refused."""
 
     def __init__(self, text: str) -> None:
-        # As the syntax tree counts: bytes within lines, which end as Python's do, and not at every end of Unicode's.
+        # As in the syntax tree: bytes within lines, which end as Python's lines do, not at all of Unicode's line ends.
         self._mark = _BOM if text.startswith(_BOM) else ""
         self._bytes = text.removeprefix(_BOM).encode()
         self._starts = [0]
         for line in self._bytes.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._pieces: list[tuple[int, int, bytes]] = []
-        self.is_frozen = False  # every piece is refused
+        self.is_frozen = False  # set to refuse every further piece
 
     def start(self, node: ast.AST) -> int:
         """Return the position of the first byte of ``node``."""
         return self._starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
 
     def end(self, node: ast.AST) -> int:
-        """Return the position behind the last byte of ``node``."""
+        """Return the position after the last byte of ``node``."""
         return self._starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
 
     def text(self, start: int, end: int) -> str:
@@ -99,22 +99,22 @@ class Edits:
         return self._bytes[start:end].decode(errors="replace")
 
     def of(self, node: ast.AST) -> str:
-        """Return the text of ``node``, as it stands."""
+        """Return the text of ``node``, unchanged."""
         return self.text(self.start(node), self.end(node))
 
     def replace(self, start: int, end: int, text: str) -> bool:
-        """Put ``text`` in the place of what is between two positions; returns False where another piece overlaps."""
+        """Replace the text between two positions by ``text``; return False if another piece overlaps."""
         if self.is_frozen or any(start < last and first < end for first, last, _ in self._pieces):
             return False
         self._pieces.append((start, end, text.encode()))
         return True
 
     def replace_node(self, node: ast.AST, text: str) -> bool:
-        """Put ``text`` in the place of ``node``."""
+        """Replace ``node`` by ``text``."""
         return self.replace(self.start(node), self.end(node), text)
 
     def delete_statement(self, node: ast.stmt, body: Sequence[ast.stmt]) -> bool:
-        """Take the lines of ``node`` out, a statement of the block ``body``; returns False where lines are shared."""
+        """Remove the lines of ``node``, a statement of the block ``body``; return False if lines are shared."""
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
         before = self._bytes[self._starts[first] : self.start(node)]
         after = self._bytes[self.end(node) : self._starts[last + 1]].rstrip(b"\r\n")
@@ -125,11 +125,11 @@ class Edits:
         return self._swallow(self._starts[first], self._starts[last + 1], b"")
 
     def is_replaced(self, start: int, end: int) -> bool:
-        """Return whether all that is between two positions goes, or is replaced."""
+        """Return whether all text between two positions is removed or replaced."""
         return not self.is_frozen and any(first <= start and end <= last for first, last, _ in self._pieces)
 
     def insert_line(self, before: int, text: str) -> None:
-        """Put a line of its own in front of line ``before``, counted from 1, or behind the last one."""
+        """Insert a line before line ``before``, counted from 1, or after the last one."""
         at = self._starts[min(before - 1, len(self._starts) - 1)]
         needs_end = at == len(self._bytes) and at > 0 and not self._bytes.endswith((b"\n", b"\r"))
         self._pieces.append((at, at, ("\n" * needs_end + text).encode() + self._line_end()))
@@ -137,18 +137,18 @@ class Edits:
     def delete_items(
         self, items: Sequence[tuple[ast.AST, ast.AST]], numbers: Collection[int], end: int
     ) -> bool:
-        """Take some of the items between commas out, each given by its first and its last node.
+        """Remove some of the items between commas, each given by its first and its last node.
 
         Parameters
         ----------
         items : all of them, in their order
-        numbers : which
+        numbers : indices of the removed items
         end : the position of the bracket that closes them
 
         Returns
         -------
         bool
-            False where something else stands among them, such as a bracket; nothing is taken out then.
+            False if other text stands among them, such as a bracket; then nothing is removed.
         """
         kept = [number for number in range(len(items)) if number not in numbers]
         ranges = [self._own_lines(*items[number]) for number in numbers]
@@ -169,7 +169,7 @@ class Edits:
     def _between(
         self, items: Sequence[tuple[ast.AST, ast.AST]], number: int, kept: Sequence[int], end: int
     ) -> tuple[int, int] | None:
-        """Return the range of an item with one comma, or with all in front of the first that stays."""
+        """Return the range of an item with one comma, or with all commas before the first kept item."""
         starts = [*(self.start(first) for first, _ in items), end]
         ends = [self.end(last) for _, last in items]
         gaps = [self._bytes[before:behind].strip() for before, behind in zip(ends, starts[1:], strict=True)]
@@ -186,7 +186,7 @@ class Edits:
         return found if is_plain else None
 
     def changed(self) -> str:
-        """Return the text with every piece in its place."""
+        """Return the text with every change applied."""
         parts, at = [], 0
         for start, end, new in sorted(self._pieces, key=lambda piece: piece[:2]):
             parts += [self._bytes[at:start], new]
@@ -194,7 +194,7 @@ class Edits:
         return self._mark + b"".join([*parts, self._bytes[at:]]).decode()
 
     def _swallow(self, start: int, end: int, new: bytes) -> bool:
-        """Replace a range, and with it the pieces that lie within."""
+        """Replace a range, including the pieces that lie within."""
         if not self._is_free(start, end):
             return False
         kept = [piece for piece in self._pieces if not (start <= piece[0] and piece[1] <= end)]
@@ -202,7 +202,7 @@ class Edits:
         return True
 
     def _is_free(self, start: int, end: int) -> bool:
-        """Return whether every piece lies within a range, or beside it."""
+        """Return whether every piece lies within a range, or outside of it."""
         return not self.is_frozen and not any(
             first < end and start < last and not (start <= first and last <= end)
             for first, last, _ in self._pieces
@@ -214,10 +214,10 @@ class Edits:
 
 
 def unified_diff(before: str, after: str, name: str) -> str:
-    """Return what changes from ``before`` to ``after``, as `patch` takes it; empty where nothing does. Pure."""
+    """Return the diff from ``before`` to ``after``, for `patch`; empty without changes. Pure."""
     old, new = (re.findall(r"[^\n]*\n|[^\n]+", text) for text in (before, after))
     lines = []
-    # A tab ends a name with spaces in it. Both names are the same: `git apply` takes others for a renamed file.
+    # A tab ends a name with spaces. Both names are the same: `git apply` takes different ones for a renamed file.
     name = printable_line(name) + ("\t" if " " in name else "")
     for line in difflib.unified_diff(old, new, name, name):
         # `patch` has words for a last line without an end.

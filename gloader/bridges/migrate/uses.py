@@ -17,18 +17,18 @@ Kind: TypeAlias = str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """What is known of the values of one library."""
+    """The rules for the values of one library."""
 
-    kind_of_call: Callable[[str], Kind]  # of what a call of a dotted name returns
-    hands_on: Callable[[str], bool]  # whether a call of a dotted name returns its first argument, changed
-    methods: Mapping[tuple[Kind, str], Kind]  # of what a method returns
+    kind_of_call: Callable[[str], Kind]  # of the result of a dotted name's call
+    hands_on: Callable[[str], bool]  # whether a dotted name's call returns its first argument, changed
+    methods: Mapping[tuple[Kind, str], Kind]  # of a method's result
     attributes: Mapping[tuple[Kind, str], Kind]
     items: Mapping[Kind, Kind]  # of x[...]
     several: Mapping[Kind, Kind]  # of a list of values of a kind
     loops: Mapping[
         tuple[Kind, int], tuple[Kind, ...]
-    ]  # of what a loop over it gives, by the number of targets
-    parameters: Mapping[str, Kind]  # of parameters, by the names that examples give them
+    ]  # of the loop variables over it, by the number of targets
+    parameters: Mapping[str, Kind]  # of parameters, by their usual names in examples
 
 
 Arguments: TypeAlias = "ast.Call | ast.Dict"
@@ -40,21 +40,21 @@ class Item(NamedTuple):
 
     name: object  # None without one
     value: ast.expr
-    first: ast.expr | ast.keyword  # where its text begins
+    first: ast.expr | ast.keyword  # the beginning of its text
 
     @property
     def last(self) -> ast.expr | ast.keyword:
-        """Where its text ends: a keyword knows of brackets around its value."""
+        """The end of its text; only a keyword includes brackets around its value."""
         return self.first if isinstance(self.first, ast.keyword) else self.value
 
 
 def literal(node: ast.AST | None) -> object:
-    """Return the value of a constant, None of anything else. Pure."""
+    """Return the value of a constant, or None. Pure."""
     return node.value if isinstance(node, ast.Constant) else None
 
 
 def items_of(node: Arguments) -> list[Item]:
-    """Return what a call is given, or what a mapping holds. Pure."""
+    """Return the arguments of a call, or the items of a mapping. Pure."""
     if isinstance(node, ast.Dict):
         pairs = zip(node.keys, node.values, strict=True)
         return [Item(literal(key), value, value if key is None else key) for key, value in pairs]
@@ -63,7 +63,7 @@ def items_of(node: Arguments) -> list[Item]:
 
 
 def are_written(node: Arguments) -> bool:
-    """Return whether a call, or a mapping, says all names of what it holds. Pure."""
+    """Return whether all names of a call's arguments, or of a mapping's items, are written. Pure."""
     if isinstance(node, ast.Dict):
         return all(isinstance(key, ast.Constant) for key in node.keys)
     is_dict = isinstance(node.func, ast.Name) and node.func.id == "dict"
@@ -81,34 +81,34 @@ def argument(call: ast.Call, position: int, name: str) -> ast.expr | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What a variable holds."""
+    """The value of a variable."""
 
     kind: Kind
-    is_sure: bool = True  # else by its name alone
-    made_by: str = ""  # the dotted name that was called, perhaps some steps before
+    is_sure: bool = True  # False if only its name suggests it
+    made_by: str = ""  # the called dotted name, perhaps some steps before
     literal: Arguments | None = None  # of kind "dict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where something stands."""
+    """The place of a node in the script."""
 
     statement: ast.stmt
-    body: Sequence[ast.stmt]  # the block that the statement is in
+    body: Sequence[ast.stmt]  # the block of the statement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Import:
-    """One name that an import statement brings."""
+    """One name of an import statement."""
 
     statement: ast.Import | ast.ImportFrom
     alias: ast.alias
     place: Place
-    dotted: str  # what it is, such as dgl.nn.SAGEConv
+    dotted: str  # full name, such as dgl.nn.SAGEConv
 
     @property
     def local(self) -> str:
-        """The name that the script has for it."""
+        """The script's name for it."""
         return self.alias.asname or self.alias.name
 
 
@@ -117,21 +117,21 @@ class Use:
     """One use of a library."""
 
     node: ast.expr  # the dotted name, or the attribute, subscript or call of a value
-    name: str  # dotted, of a name that was imported; else what is asked of the value, "[]" and "()" among it
+    name: str  # full name of an imported name; else the path from the value, with "[]" and "()"
     place: Place
-    held: Held | None = None  # of what is asked of a value
-    call: ast.Call | None = None  # where it is called
-    given: Mapping[int | str, Held | None] = field(default_factory=dict)  # what its arguments are
-    spread: Sequence[Arguments] = ()  # the mappings behind ** that are written in the script
+    held: Held | None = None  # the value, for an attribute
+    call: ast.Call | None = None  # its call, if any
+    given: Mapping[int | str, Held | None] = field(default_factory=dict)  # values of its arguments
+    spread: Sequence[Arguments] = ()  # the mappings after ** that are written in the script
     is_written: bool = True  # all arguments are, in the call or in ``spread``
-    is_stored: bool = False  # it is assigned to, or deleted
+    is_stored: bool = False  # it is assigned or deleted
 
     def argument(self, position: int, name: str) -> Held | None:
-        """Return what an argument is, which is given by its position or by its name."""
+        """Return the value of an argument, given by its position or by its name."""
         return self.given.get(position, self.given.get(name))
 
     def written(self, position: int, name: str) -> ast.expr | None:
-        """Return an argument as it is written in the call or in a mapping that it is given."""
+        """Return an argument as written in the call or in one of its mappings."""
         found = None if self.call is None else argument(self.call, position, name)
         items = (item for mapping in self.spread for item in items_of(mapping))
         return found or next((item.value for item in items if item.name == name), None)
@@ -139,9 +139,9 @@ class Use:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What was read."""
+    """The result of reading a script."""
 
-    imports: tuple[Import, ...]  # of all libraries, in their order
+    imports: tuple[Import, ...]  # of all libraries, in order
     uses: tuple[Use, ...]
 
 
@@ -150,7 +150,7 @@ MOVES: Final = ("to", "cuda", "cpu", "contiguous", "pin_memory", "share_memory_"
 
 
 def hands_on(use: Use) -> bool:
-    """Return whether a call gives the graph that it is given, moved or transformed."""
+    """Return whether a call returns its graph argument, moved or transformed."""
     if use.held is None:
         return False
     kind, name = use.held.kind, use.name
@@ -158,7 +158,7 @@ def hands_on(use: Use) -> bool:
 
 
 def sources_of(tree: ast.Module, names: AbstractSet[str], handed_on: Collection[int]) -> set[str]:
-    """Return the names of graphs that those of ``names`` are handed on from, by calls of ``handed_on``."""
+    """Return the names of graphs from which calls of ``handed_on`` made those of ``names``."""
     found: set[str] = set()
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else []
@@ -175,7 +175,7 @@ def sources_of(tree: ast.Module, names: AbstractSet[str], handed_on: Collection[
 
 
 def _sources_by_calls(tree: ast.Module, names: AbstractSet[str]) -> set[str]:
-    """Return the names of graphs that functions of the script return, are given, and take, for those of ``names``."""
+    """Return the names of graphs that the script's functions return and take on the way to those of ``names``."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     found: set[str] = set()
     for node in ast.walk(tree):
@@ -197,7 +197,7 @@ def _sources_by_calls(tree: ast.Module, names: AbstractSet[str]) -> set[str]:
 
 
 def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.Name]]:
-    """Return the names that ``target = value`` binds, with the names that they are bound to. Pure."""
+    """Return the names that ``target = value`` binds, with the names on the right side. Pure."""
     both = [(target, value)]
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
         both = list(zip(target.elts, value.elts, strict=False))
@@ -209,7 +209,7 @@ def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[str, ast.Name]]:
 
 
 def parts_of(tree: ast.Module, names: Collection[str]) -> set[str]:
-    """Return the names of what is taken out of the graphs of ``names``, as ``paper = data["paper"]``. Pure."""
+    """Return the names of parts of the graphs ``names``, as ``paper = data["paper"]``. Pure."""
     return {
         target.id
         for node in ast.walk(tree)
@@ -222,7 +222,7 @@ def parts_of(tree: ast.Module, names: Collection[str]) -> set[str]:
 
 
 def innermost(node: ast.AST) -> ast.AST:
-    """Return what a chain of calls of methods begins with."""
+    """Return the beginning of a chain of method calls."""
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         if not isinstance(node.func.value, ast.Call):
             return node
@@ -231,7 +231,7 @@ def innermost(node: ast.AST) -> ast.AST:
 
 
 def is_stored(node: ast.AST, names: Collection[str]) -> bool:
-    """Return whether a part of one of ``names`` is set, or deleted, or it is handed to a call for that alone. Pure."""
+    """Return whether a part of one of ``names`` is set or deleted, directly or by a call for that purpose. Pure."""
     match node:
         case ast.Attribute(ctx=ast.Store() | ast.Del()) | ast.Subscript(ctx=ast.Store() | ast.Del()):
             return root_of(node) in names
@@ -251,7 +251,7 @@ def sets_by_name(node: ast.AST, names: Collection[str]) -> bool:
 
 
 def is_changed(use: Use) -> bool:
-    """Return whether a part of what is asked for is set, as ``data.train_mask[ids] = True``. Pure."""
+    """Return whether a part of the attribute is set, as ``data.train_mask[ids] = True``. Pure."""
     statement = use.place.statement
     targets = statement.targets if isinstance(statement, ast.Assign) else []
     return any(
@@ -261,12 +261,12 @@ def is_changed(use: Use) -> bool:
 
 
 def is_bound(node: ast.AST, name: str) -> bool:
-    """Return whether ``name`` is bound to something. Pure."""
+    """Return whether ``name`` is bound. Pure."""
     return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
 
 
 def root_of(node: ast.AST) -> str | None:
-    """Return the name that a value begins with; of several values, if they all do."""
+    """Return the name that a value begins with; for several values, the common one."""
     if isinstance(node, ast.Tuple | ast.List):
         names = {root_of(each) for each in node.elts}
         return names.pop() if len(names) == 1 else None
@@ -276,5 +276,5 @@ def root_of(node: ast.AST) -> str | None:
 
 
 def parameters_of(tree: ast.Module) -> set[str]:
-    """Return the names of all parameters of functions. Pure."""
+    """Return the names of all function parameters. Pure."""
     return {each.arg for each in ast.walk(tree) if isinstance(each, ast.arg)}

@@ -36,9 +36,9 @@ with warnings.catch_warnings():
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hops:
-    """The hops of a relation, next to the seeds first, and what of each PyG would have drawn.
+    """The hops of a relation, next to the seeds first, and the part of each that PyG would have drawn.
 
-    Destinations are a prefix in order of discovery, so that what a hop found new is a piece at its end.
+    Destinations are a prefix in order of discovery, so the new nodes of a hop are at its end.
     """
 
     blocks: Sequence[DeviceBlock]
@@ -49,25 +49,25 @@ class Hops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedEdges:
-    """What PyG wants of a relation."""
+    """The edges of a relation in PyG's form."""
 
     edge_index: torch.Tensor  # (2, E) int64: sources and destinations, hop after hop
     edge_ids: torch.Tensor  # (E,) int64, positions in the graph's ``indices``
     counts: list[int]  # (L,) edges of each hop
-    edge_weight: torch.Tensor | None  # (E,) float32 where the sampler weighs its edges
-    edge_x: torch.Tensor | None  # (E, F_e) float32 where edges have features
+    edge_weight: torch.Tensor | None  # (E,) float32 if the sampler weighs its edges
+    edge_x: torch.Tensor | None  # (E, F_e) float32 if edges have features
 
     def optional(self) -> dict[str, torch.Tensor]:
-        """Return what not every batch has, by PyG's names."""
+        """Return the optional fields of a batch, by PyG's names."""
         named = {"edge_weight": self.edge_weight, "edge_attr": self.edge_x}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
 
 def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedEdges]:
-    """Return the edges of each relation; waits for ``device``, where they are, once."""
+    """Return the edges of each relation; waits once for their ``device``."""
     if device.type == "cpu":
         return [_on_host(hops) for hops in relations]
-    # One copy from the device for all hops and relations: each would wait for the stream.
+    # One copy from the device for all hops and relations: separate copies would each wait for the stream.
     starts = [
         block.indptr[first]
         for hops in relations
@@ -78,7 +78,7 @@ def merge_edges(relations: Sequence[Hops], device: torch.device) -> list[MergedE
 
 
 def _on_host(hops: Hops) -> MergedEdges:
-    # numpy, not torch, whose copies wake a team of threads that the pipeline's own then compete with
+    # numpy, since torch's copies wake a team of threads that compete with the pipeline's own
     offsets = [block.indptr.numpy() for block in hops.blocks]
     starts = [int(indptr[first]) for indptr, first in zip(offsets, hops.firsts, strict=True)]
     counts = [block.indices.shape[0] - start for block, start in zip(hops.blocks, starts, strict=True)]
@@ -117,7 +117,7 @@ def _on_device(hops: Hops, starts: Sequence[int]) -> MergedEdges:
 
 
 def _last_rows(of_hops: Sequence[torch.Tensor | None], counts: Sequence[int]) -> torch.Tensor | None:
-    """Return the last ``counts[l]`` rows of each hop l: those of the edges that are taken; None: edges have none."""
+    """Return the last ``counts[l]`` rows of each hop l: those of the used edges. None without edge features."""
     pieces = [
         rows[len(rows) - count :] for rows, count in zip(of_hops, counts, strict=True) if rows is not None
     ]
@@ -132,7 +132,7 @@ def _fill(
     sources: NDArray[np.int64],
     destinations: NDArray[np.int64],
 ) -> None:
-    """Write the edges of the destinations from ``first`` on, one pair of ids an edge."""
+    """Write the edges of the destinations from ``first`` on, one pair of ids per edge."""
     begin = indptr[first]
     for node in range(first, indptr.shape[0] - 1):
         for edge in range(indptr[node], indptr[node + 1]):
@@ -144,10 +144,10 @@ def _fill(
 def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     """Return ``batch`` in PyG's layout: its nodes and features as they are, seeds first, and merged hops of edges.
 
-    Each hop gives the edges of the destinations that the hop before found first: a piece at the end of its block. Of a
-    loader with ``layout="merged"`` those are all edges of the batch, once. Of a layered one they are what PyG would
-    have drawn: there a node samples once, in the hop after the one that found it, and in layered blocks again in every
-    later hop. `trim_to_layer` and whole-graph models compute the same, as with PyG's loader.
+    Each hop contributes the edges of destinations that the previous hop discovered: a piece at the end of its block.
+    For a loader with ``layout="merged"`` those are all edges of the batch, once. For a layered one they are the edges
+    that PyG would have drawn: in PyG a node samples once, in the hop after its discovery; in layered blocks it samples
+    again in every later hop. `trim_to_layer` and whole-graph models compute the same, as with PyG's loader.
 
     Parameters
     ----------
@@ -157,8 +157,8 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
     Returns
     -------
     Data
-        what `nodes_and_edges` says, y (B,) of the seeds alone, batch_size, input_id, and batch (U,) int64, the seed
-        that each node was found for, where seeds have times.
+        the fields of `nodes_and_edges`, y (B,) only of the seeds, batch_size, input_id; for seeds with times also batch
+        (U,) int64, the seed of each node.
     """
     optional = {}
     if batch.trees is not None:
@@ -169,14 +169,14 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
 
 
 def nodes_and_edges(batch: ReadyBatch) -> dict[str, Any]:
-    """Return what a ``Data`` has, whatever is predicted.
+    """Return the fields of a ``Data`` for any task.
 
     Returns
     -------
     dict
         x (U, F), edge_index (2, E) int64, n_id (U,), e_id (E,) positions in the dataset's ``indices``,
-        num_sampled_nodes (L + 1), num_sampled_edges (L), edge_weight (E,) where the sampler weighs its edges, and
-        edge_attr (E, F_e) where they have features. ``x`` and ``n_id`` are shared with the batch.
+        num_sampled_nodes (L + 1), num_sampled_edges (L); edge_weight (E,) if the sampler weighs its edges, and
+        edge_attr (E, F_e) if they have features. ``x`` and ``n_id`` are shared with the batch.
     """
     hops = tuple(reversed(batch.blocks))
     firsts = (0, *(hop.num_dst for hop in hops[:-1]))
@@ -201,20 +201,20 @@ def _differences(counts: Sequence[int]) -> list[int]:
 def to_hetero_data(
     batch: HeteroReadyBatch, *, labelled: str, input_id: Mapping[str, torch.Tensor] | None = None
 ) -> HeteroData:
-    """Return ``batch`` in PyG's layout, see `to_data`. Every type and relation is there, perhaps empty.
+    """Return ``batch`` in PyG's layout, see `to_data`. Every type and relation is present, perhaps empty.
 
     Parameters
     ----------
     batch : a native batch
-    labelled : the type whose labels ``batch.y`` holds
+    labelled : the type of the labels in ``batch.y``
     input_id : of each type with seeds, their positions in the loader's seeds
 
     Returns
     -------
     HeteroData
-        what `typed_nodes_and_edges` says; of a type with seeds batch_size and input_id besides, and of the labelled one
-        y of the seeds alone; of each type batch (U_t,) int64, the seed that each node was found for, where seeds have
-        times.
+        the fields of `typed_nodes_and_edges`; for a type with seeds also batch_size and input_id; for the labelled one
+        also y, only of the seeds; for seeds with times each type also has batch (U_t,) int64, the seed of each
+        node.
     """
     data = typed_nodes_and_edges(batch)
     for name, count in batch.num_seeds.items():
@@ -230,14 +230,14 @@ def to_hetero_data(
 
 
 def typed_nodes_and_edges(batch: HeteroReadyBatch) -> HeteroData:
-    """Return what a ``HeteroData`` has, whatever is predicted.
+    """Return the fields of a ``HeteroData`` for any task.
 
     Returns
     -------
     HeteroData
-        of each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) of one with features; of each
-        relation edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L), edge_weight
-        (E_r,) where the sampler weighs its edges, and edge_attr (E_r, F_e) where they have features. ``x`` and ``n_id``
+        for each type n_id (U_t,), num_nodes, num_sampled_nodes (L + 1), and x (U_t, F_t) if it has features; for each
+        relation edge_index (2, E_r) int64, e_id (E_r,) positions in its ``indices``, num_sampled_edges (L); edge_weight
+        (E_r,) if the sampler weighs its edges, and edge_attr (E_r, F_e) if they have features. ``x`` and ``n_id``
         are shared with the batch.
     """
     data = HeteroData()
@@ -276,26 +276,26 @@ def to_link_data(
     Parameters
     ----------
     batch : a native batch
-    relation : what the pairs are of, where the batch is of several types
-    triplets : sources with their right and their wrong destinations, in place of pairs with labels
+    relation : relation of the pairs, for a batch of several types
+    triplets : whether to return sources with their right and wrong destinations, instead of pairs with labels
 
     Returns
     -------
     Data or HeteroData
-        what `nodes_and_edges` and `typed_nodes_and_edges` say, input_id (B,) the positives' rows in the link table, and
+        the fields of `nodes_and_edges` or `typed_nodes_and_edges`, input_id (B,) the positives' link table rows, and
 
-        - edge_label_index (2, P) int64 and edge_label (P,), positives first; where the edges have times
-          edge_label_time (P,) besides;
-        - of triplets src_index (B,), dst_pos_index (B,) and dst_neg_index (B,), or (B, k) of more than one negative;
-          where the edges have times seed_time (B,).
+        - edge_label_index (2, P) int64 and edge_label (P,), positives first; for edges with times also
+          edge_label_time (P,);
+        - for triplets src_index (B,), dst_pos_index (B,) and dst_neg_index (B,), or (B, k) with several negatives;
+          for edges with times also seed_time (B,).
 
-        These count within ``n_id``. Where the edges have times, batch (U,) int64 says for which of the positives a node
-        was found. In a ``HeteroData`` all of these are where PyG has them: of the relation, or of its two types.
+        These are positions in ``n_id``. For edges with times, batch (U,) int64 is the positive of each node. In a
+        ``HeteroData`` PyG's places hold all of these: the relation, or its two types.
 
     Raises
     ------
     ConfigError
-        Triplets are asked for, and the negatives are not equally many for the source of each positive.
+        Triplets are requested, and the sources of the positives have different numbers of negatives.
     """
     device = batch.labels.device
     named = _triplets(batch) if triplets else _labelled_pairs(batch)
@@ -348,19 +348,19 @@ def _triplets(batch: LinkBatch) -> dict[str, torch.Tensor]:
 
 
 def _positive_of_pairs(batch: LinkBatch) -> torch.Tensor:
-    """Return (P,) the positive that each pair is, or is beside, in a batch whose edges have times."""
-    # There the sources of the positives are the first seeds. A negative has one of these, or its own, which stands
-    # beside each positive in turn.
+    """Return (P,) the positive of each pair, in a batch with edge times: itself, or the one of a negative."""
+    # In such a batch the positives' sources are the first seeds. A negative has one of these, or its own source; the
+    # own ones belong to the positives in turn.
     return batch.pairs[:, 0] % batch.num_positives
 
 
 def _positive_of_seeds(batch: LinkBatch, first_destination: int = 0) -> torch.Tensor:
-    """Return (B,) the positive that each seed is an end of, or of a negative beside it.
+    """Return (B,) the positive of each seed, which is an end of it or of one of its negatives.
 
     Parameters
     ----------
-    batch : whose edges have times
-    first_destination : seeds before those that destinations count from
+    batch : a batch with edge times
+    first_destination : offset of the destinations' numbers among the seeds
     """
     trees = batch.pairs + batch.pairs.new_tensor([0, first_destination])
     positives = trees.new_zeros(int(trees.max()) + 1)
@@ -369,7 +369,7 @@ def _positive_of_seeds(batch: LinkBatch, first_destination: int = 0) -> torch.Te
 
 
 def _places(name: str, relation: Relation) -> list[str | Relation]:
-    """Return where in a ``HeteroData`` PyG has what is called ``name``."""
+    """Return the places of the field ``name`` in PyG's ``HeteroData``."""
     source, _, destination = relation
     by_name: dict[str, list[str | Relation]] = {
         "src_index": [source],

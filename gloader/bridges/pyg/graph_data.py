@@ -1,4 +1,4 @@
-"""A dataset in the place of PyG's ``Data`` or ``HeteroData``, as far as a training loop reads them."""
+"""A dataset in place of PyG's ``Data`` or ``HeteroData``, with the attributes that a training loop reads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ELSEWHERE = {
 
 
 def require_own(owner: object, name: str) -> None:
-    """Raise ConfigError where ``name`` is set that batches have of the dataset."""
+    """Raise ConfigError if ``name`` is set although batches take it from the dataset."""
     if name in _OF_BATCHES:
         raise ConfigError(
             f"a {type(owner).__name__}'s {name!r} is that of the prepared dataset, which batches are made of: change "
@@ -44,8 +44,8 @@ def require_own(owner: object, name: str) -> None:
 class GraphData:
     """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
 
-    What is small enough for memory: nine bytes a node for ``y`` and a mask, when first asked for. Neither features nor
-    edges: ``x`` and ``edge_index`` are those of batches.
+    It has only attributes that fit in memory: nine bytes per node for ``y`` and a mask, at the first access. Features
+    and edges are absent: only batches have ``x`` and ``edge_index``.
 
     Raises
     ------
@@ -82,12 +82,12 @@ class GraphData:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, which PyG asks its dataset for."""
+        """Number of classes; in PyG an attribute of the data set."""
         return self.dataset.num_classes
 
     @cached_property
     def y(self) -> torch.Tensor:
-        """(N,) int64 class of each node, -1 where unlabelled."""
+        """(N,) int64 class of each node, -1 for unlabelled ones."""
         return torch.tensor(self.dataset.labels)
 
     @cached_property
@@ -111,7 +111,7 @@ class GraphData:
         return mask
 
     def __repr__(self) -> str:
-        """Return the numbers, as PyG prints what its ``Data`` holds."""
+        """Return the numbers, in the form of PyG's ``Data``."""
         sizes = ("num_nodes", "num_edges", "num_features", "num_classes")
         held = ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
         return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"
@@ -121,12 +121,12 @@ class GraphData:
         setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep ``value`` in memory, such as a mask of one's own; refuse what batches have of the dataset.
+        """Keep ``value`` in memory, such as a user's own mask; refuse names that batches take from the dataset.
 
         Raises
         ------
         ConfigError
-            No batch would have it.
+            No batch would have the value.
         """
         require_own(self, name)
         super().__setattr__(name, value)
@@ -139,7 +139,7 @@ class GraphData:
             raise KeyError(str(error)) from None
 
     def __getattr__(self, name: str) -> Never:
-        # Not a gloader error: hasattr() and copy.copy() ask by way of it.
+        # Not a gloader error: hasattr() and copy.copy() rely on it.
         raise missing_attribute("a GraphData", name, dir(type(self)), _ELSEWHERE)
 
 
@@ -161,14 +161,14 @@ _OF_LABELLED = ("y", "train_mask", "val_mask", "test_mask")
 class HeteroGraphData:
     """The numbers, labels and masks of a dataset of several types, by the names of ``torch_geometric.data.HeteroData``.
 
-    ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. What is small enough for
-    memory: nine bytes a labelled node for ``y`` and a mask, when first asked for. Neither features nor edges: those are
-    of batches.
+    ``data["paper"]`` is a `NodeData`, ``data["author", "writes", "paper"]`` an `EdgeData`. It has only attributes
+    that fit in memory: nine bytes per labelled node for ``y`` and a mask, at the first access. Features and edges are
+    absent: only batches have them.
 
     Raises
     ------
     ConfigError
-        The dataset has one type alone.
+        The dataset has only one type.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -188,7 +188,7 @@ class HeteroGraphData:
         return list(self.dataset.relations)
 
     def metadata(self) -> tuple[list[str], list[Relation]]:
-        """Return both, as ``torch_geometric.nn.to_hetero`` takes them."""
+        """Return both, in the form for ``torch_geometric.nn.to_hetero``."""
         return self.node_types, self.edge_types
 
     @property
@@ -213,11 +213,11 @@ class HeteroGraphData:
 
     @property
     def num_classes(self) -> int:
-        """Number of classes, which PyG asks its dataset for."""
+        """Number of classes; in PyG an attribute of the data set."""
         return self.dataset.num_classes
 
     def __repr__(self) -> str:
-        """Return what is there of each type and relation, as PyG prints its ``HeteroData``."""
+        """Return the numbers of each type and relation, in the form of PyG's ``HeteroData``."""
         held = [f"  {name}={self[name]!r}" for name in self.node_types]
         held += [f"  ({', '.join(relation)})={self[relation]!r}" for relation in self.edge_types]
         return f"HeteroGraphData(  # {self.dataset.location}\n" + ",\n".join(held) + "\n)"
@@ -232,7 +232,7 @@ class HeteroGraphData:
             return NodeData(self.dataset, self.dataset.node_tables[key])
         if isinstance(key, tuple) and key in self.dataset.relations:
             return EdgeData(self.dataset.edge_tables[key])
-        # Not a gloader error: whoever indexes a mapping expects this one.
+        # Not a gloader error: users of a mapping expect this one.
         known = (*self.dataset.node_types, *self.dataset.relations)
         raise missing_key(key, known, "neither a type nor a relation of this graph")
 
@@ -241,7 +241,7 @@ class HeteroGraphData:
 
 
 class _Part:
-    """A type or a relation: what PyG's storages are asked for by name, and what batches have of the dataset."""
+    """A type or a relation: the attributes of PyG's storages, and those that batches take from the dataset."""
 
     def __getitem__(self, name: str) -> Any:
         """Return the attribute of that name."""
@@ -255,7 +255,7 @@ class _Part:
         setattr(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Keep ``value`` in memory, such as a mask of one's own; refuse what batches have of the dataset."""
+        """Keep ``value`` in memory, such as a user's own mask; refuse names that batches take from the dataset."""
         require_own(self, name)
         super().__setattr__(name, value)
 
@@ -287,22 +287,22 @@ class NodeData(_Part):
 
     @cached_property
     def y(self) -> torch.Tensor:
-        """(N,) int64 class of each node, -1 where unlabelled; of the labelled type alone."""
+        """(N,) int64 class of each node, -1 for unlabelled ones; only of the labelled type."""
         return torch.tensor(self._labelled("labels"))
 
     @cached_property
     def train_mask(self) -> torch.Tensor:
-        """(N,) bool: the training nodes; of the labelled type alone."""
+        """(N,) bool: the training nodes; only of the labelled type."""
         return self._mask("train")
 
     @cached_property
     def val_mask(self) -> torch.Tensor:
-        """(N,) bool: the validation nodes; of the labelled type alone."""
+        """(N,) bool: the validation nodes; only of the labelled type."""
         return self._mask("valid")
 
     @cached_property
     def test_mask(self) -> torch.Tensor:
-        """(N,) bool: the test nodes; of the labelled type alone."""
+        """(N,) bool: the test nodes; only of the labelled type."""
         return self._mask("test")
 
     def _mask(self, split: str) -> torch.Tensor:
@@ -312,7 +312,7 @@ class NodeData(_Part):
 
     def _labelled(self, name: str) -> IdArray:
         if not self._table.has_labels:
-            # Leads to `__getattr__`, as any error of this kind in a property.
+            # Leads to `__getattr__`, as every AttributeError in a property.
             raise AttributeError(name)
         found: IdArray = getattr(self._table, name)
         return found
@@ -345,5 +345,5 @@ class EdgeData(_Part):
 
 
 def _missing(owner: object, name: str) -> AttributeError:
-    # Not a gloader error: hasattr() and copy.copy() ask by way of it.
+    # Not a gloader error: hasattr() and copy.copy() rely on it.
     return missing_attribute(with_article(type(owner).__name__), name, dir(type(owner)), _TYPED_ELSEWHERE)

@@ -1,4 +1,4 @@
-"""The loader of links, yielding what PyG's ``LinkNeighborLoader`` does."""
+"""The loader of links, with the batches of PyG's ``LinkNeighborLoader``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # PyG's own `NegativeSampling` and its text and mapping forms, or a value of gloader's.
 NegativeSampling: TypeAlias = "Negatives | str | Mapping[str, Any] | Any | None"
 
-# What PyG takes, and where gloader has it.
+# PyG's arguments, and their places in gloader.
 _ELSEWHERE: Final = {
     "edge_label": "labels are those of the link table, and of a batch without negatives",
     "edge_label_time": "times are those of the link table: time_strategy= samples by them",
@@ -40,22 +40,22 @@ _ELSEWHERE: Final = {
 
 
 class LinkLoader(LoaderView[Any]):
-    """Yields what PyG's ``LinkNeighborLoader`` yields, without pyg-lib or torch-sparse; see `to_link_data`.
+    """Yields batches as PyG's ``LinkNeighborLoader``, without pyg-lib or torch-sparse; see `to_link_data`.
 
-    That is a ``Data``, or a ``HeteroData`` of a dataset of several types. ``input_id`` are rows of the link table.
+    Each is a ``Data``, or a ``HeteroData`` for a dataset of several types. ``input_id`` are rows of the link table.
 
     Parameters
     ----------
     loader : a `gloader.LinkLoader`, or a `gloader.Dataset` to build one for
-    triplets : ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` in place of ``edge_label_index`` and
-        ``edge_label``; needs as many negatives for the source of each edge, as `gloader.Uniform` draws
+    triplets : whether to have ``src_index``, ``dst_pos_index`` and ``dst_neg_index`` instead of ``edge_label_index``
+        and ``edge_label``; needs equally many negatives for the source of each edge, as `gloader.Uniform` draws
     settings : of the loader to build: ``edges``, ``negatives``, ``exclude``, ``fanouts``, ``batch_size``, ...; see
-        `gloader.LinkLoader`. ``layout`` is "merged" where it is not given and the sampler has it
+        `gloader.LinkLoader`. ``layout`` defaults to "merged" if the sampler supports it
 
     Raises
     ------
     ConfigError
-        Triplets are asked for, and the negatives are not `gloader.Uniform` ones; or as `to_link_loader`.
+        Triplets are requested, and the negatives are not `gloader.Uniform` ones; or as `to_link_loader`.
     """
 
     def __init__(self, loader: NativeLoader | Dataset, *, triplets: bool = False, **settings: Any) -> None:
@@ -92,18 +92,18 @@ class LinkNeighborLoader(LinkLoader):
     data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself; ``loader.data`` is the former
     num_neighbors : neighbours per node and hop, the hop next to the seeds first; see `NeighborLoader`
     edge_label_index : the name of a link table of the dataset, which has its relation, labels and times
-    neg_sampling : what PyG takes: "binary", "triplet", ``dict(mode="binary", amount=2)`` or a ``NegativeSampling``; or
-        negatives of gloader, such as ``gloader.Uniform(5, strict=True)``, which come with labels. None: no negatives,
-        and the labels are the table's own
-    neg_sampling_ratio : of the old form: so many binary negatives for each edge
-    batch_size : edges per batch; all of them where they are fewer, as in PyG
+    neg_sampling : a value of PyG: "binary", "triplet", ``dict(mode="binary", amount=2)`` or a ``NegativeSampling``; or
+        negatives of gloader, such as ``gloader.Uniform(5, strict=True)``, which come with labels. None means no
+        negatives, and the table's own labels
+    neg_sampling_ratio : of the old form: binary negatives per edge
+    batch_size : edges per batch; at most all edges, as in PyG
     shuffle : order the edges anew in every epoch
     settings : other keywords of `gloader.LinkLoader`: ``exclude``, ``memory_budget``, ``features``, ``device``, ...
 
     Raises
     ------
     ConfigError
-        A setting speaks of what gloader has elsewhere; ``edge_label_index`` names no link table; negatives are drawn by
+        A setting has another place in gloader; ``edge_label_index`` names no link table; negatives are drawn by
         weights; or as `gloader.LinkLoader`.
     """
 
@@ -149,7 +149,7 @@ class LinkNeighborLoader(LinkLoader):
 
 
 def _has_triplets(loader: NativeLoader) -> bool:
-    """Return whether each edge has as many negatives, of its own source."""
+    """Return whether each edge has equally many negatives, of its own source."""
     drawn = loader.negatives
     return isinstance(drawn, Uniform) or (isinstance(drawn, Table) and drawn.name == loader.table.name)
 
@@ -165,7 +165,7 @@ def _name_of(edges: object, dataset: Dataset) -> str:
 
 
 def _negatives_of(given: NegativeSampling, ratio: float | None) -> tuple[Negatives | None, bool]:
-    """Return negatives as gloader has them, and whether they come as triplets."""
+    """Return negatives in gloader's form, and whether they come as triplets."""
     if given is None and ratio:
         given = {"mode": "binary", "amount": ratio}
     if given is None or isinstance(given, Negatives):
@@ -185,7 +185,7 @@ def _negatives_of(given: NegativeSampling, ratio: float | None) -> tuple[Negativ
     if any(fields.get(name) is not None for name in ("src_weight", "dst_weight")):
         raise ConfigError("neg_sampling: negatives are drawn alike, without src_weight and dst_weight")
     if mode == "triplet":
-        # PyG has whole numbers as floats, too.
+        # PyG accepts whole numbers as floats, too.
         return Uniform(int(amount) if float(amount).is_integer() else amount), True
     if mode == "binary":
         return Binary(amount), False

@@ -1,7 +1,7 @@
 """The loader of PyG's ``Data``, or of ``HeteroData`` for a dataset of several types.
 
-torch's samplers of positions become draws of seeds, addressed by (seed, epoch). A batch whose seeds repeat has one row
-for each draw, as PyG has.
+torch's samplers of positions become draws of seeds, addressed by (seed, epoch). A batch with repeated seeds has one row
+for each draw, as in PyG.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SeedRows:
-    """The nodes of a type once more, with a copy of a seed for each time that it was drawn.
+    """The nodes of a type with an additional copy of a seed for each repeated draw.
 
-    Copies stand first, in the order of the draws, and have the edges of their seed; all other nodes follow. Edges that
-    lead on from a seed are those of its first copy.
+    Copies come first, in the order of the draws, and have the edges of their seed; all other nodes follow. Outgoing
+    edges of a seed start at its first copy.
     """
 
-    rows: torch.Tensor  # (B,) of each draw the seed, as a place among the U nodes of the type
-    nodes: torch.Tensor  # (B + U - S,) where each node comes from, S being the seeds that differ
-    places: torch.Tensor  # (U,) where each node went
+    rows: torch.Tensor  # (B,) the seed of each draw, as a position among the U nodes of the type
+    nodes: torch.Tensor  # (B + U - S,) the origin of each node; S is the number of distinct seeds
+    places: torch.Tensor  # (U,) the new place of each node
 
     @classmethod
     def of(cls, drawn: IdArray, seeds: IdArray, num_nodes: int, device: torch.device) -> SeedRows | None:
-        """Return the rows of ``drawn`` (B,), which repeats some of ``seeds`` (S,); None where it repeats none."""
+        """Return the rows of ``drawn`` (B,), which repeats some of ``seeds`` (S,); None without repeats."""
         if len(drawn) == len(seeds):
             return None
         by_id = np.argsort(seeds)
@@ -68,7 +68,7 @@ class SeedRows:
 
 
 def repeat_nodes(store: Any, seeds: SeedRows) -> None:
-    """Give ``store``, of a PyG batch, a row for each draw; ``num_nodes`` is set by the caller where it is stored."""
+    """Give ``store``, of a PyG batch, a row for each draw; the caller sets ``num_nodes`` if it is stored."""
     for name in ("x", "n_id"):
         if name in store:
             store[name] = store[name][seeds.nodes]
@@ -77,12 +77,12 @@ def repeat_nodes(store: Any, seeds: SeedRows) -> None:
 
 
 def repeat_edges(store: Any, source: SeedRows | None, destination: SeedRows | None) -> None:
-    """Let the edges of ``store`` lead between the rows of the draws; those of a seed are there for each of its copies.
+    """Connect the edges of ``store`` to the rows of the draws; each copy of a seed has the seed's edges.
 
     Parameters
     ----------
-    store : the edges of a relation; those of the first hop come first, and are all that seeds have
-    source, destination : of the two types; None: no seed of it repeats
+    store : the edges of a relation; those of the first hop come first, and include all edges of seeds
+    source, destination : of the two types; None without repeated seeds
     """
     src, dst = store.edge_index
     first, *others = store.num_sampled_edges
@@ -110,19 +110,19 @@ _KNOWN = (WeightedRandomSampler, RandomSampler, SubsetRandomSampler, SequentialS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedOrder:
-    """What an epoch takes of the seeds that a loader is given."""
+    """An epoch's selection from the seeds of a loader."""
 
     shuffle: bool
-    draws: Draws | None = None  # None: each once
+    draws: Draws | None = None  # None means each once
 
     @classmethod
     def take(cls, settings: dict[str, Any], num_seeds: int, *, shuffle: bool) -> Self:
-        """Take a sampler of torch out of ``settings``, where gloader's own ``sampler`` is a name.
+        """Take a torch sampler out of ``settings``; gloader's own ``sampler`` is a name.
 
         Raises
         ------
         ConfigError
-            It is none whose draws are known, is for another number of seeds, or comes with another order beside it.
+            Its draws are unknown, it is for another number of seeds, or another order is given as well.
         """
         if settings.get("batch_sampler") is not None:
             raise ConfigError("batch_sampler: give its sampler as sampler=, with batch_size= and drop_last=")
@@ -148,13 +148,13 @@ class SeedOrder:
         return cls(shuffle=False)
 
     def apply(self, ids: IdArray, name: str | None, *, has_times: bool) -> tuple[Any, int]:
-        """Return what a loader takes as seeds in place of ``ids`` (n,), and how many seeds an epoch has.
+        """Return the seeds for a loader in place of ``ids`` (n,), and the number of seeds in an epoch.
 
         Parameters
         ----------
         ids : of the nodes
-        name : of their type, where there are several
-        has_times : whether each asks at a time: those may repeat as they are, each with neighbours of its own
+        name : node type, if there are several
+        has_times : whether each seed has a query time: such seeds may repeat, each with its own neighbours
         """
         nodes = ids if name is None else {name: ids}
         if self.draws is not None:
@@ -172,7 +172,7 @@ def _require_as_many(sampler: Sampler[Any], given: int, num_seeds: int) -> None:
 
 
 def _subset(positions: IdArray, num_seeds: int) -> Draws:
-    """Return draws of each of ``positions`` once, in an order of chance: all others have no weight."""
+    """Return draws of each of ``positions`` once, in random order: all others have no weight."""
     weights = np.bincount(positions[(positions >= 0) & (positions < num_seeds)], minlength=num_seeds)
     if weights.sum() != len(positions) or weights.max(initial=0) > 1 or not len(positions):
         raise ConfigError(
@@ -203,18 +203,18 @@ OF_WORKERS = ("num_workers", "persistent_workers", "prefetch_factor", "multiproc
 
 
 class NodeLoader(LoaderView[Any]):
-    """Yields what PyG's ``NeighborLoader`` yields for node tasks, without pyg-lib or torch-sparse.
+    """Yields batches as PyG's ``NeighborLoader`` for node tasks, without pyg-lib or torch-sparse.
 
-    That is a ``Data``, see `to_data`, or a ``HeteroData`` of a dataset of several types, see `to_hetero_data`. ``y``
-    holds the labels of the seeds alone, so that ``batch.y[:batch.batch_size]`` is all of it; ``input_id`` are the
-    seeds' positions in the loader's seeds (the training nodes where none were given).
+    Each is a ``Data``, see `to_data`, or a ``HeteroData`` for a dataset of several types, see `to_hetero_data`. ``y``
+    holds only the labels of the seeds, so that ``batch.y[:batch.batch_size]`` is all of it. ``input_id`` are the
+    seeds' positions in the loader's seeds, by default the training nodes.
 
     Parameters
     ----------
     loader : a `gloader.Loader` or `gloader.HeteroLoader`, or a `gloader.Dataset` to build one for
     settings : of the loader to build: ``fanouts``, ``batch_size``, ``memory_budget``, ...; see `gloader.Loader`.
-        ``layout`` is "merged" where it is not given and the sampler has it: batches have exactly the nodes and edges of
-        native ones. Of a layered loader they have the nodes, and the edges that PyG would have drawn
+        ``layout`` defaults to "merged" if the sampler supports it: batches have exactly the nodes and edges of
+        native ones. Batches of a layered loader have its nodes, and the edges that PyG would have drawn
 
     Raises
     ------
@@ -224,7 +224,7 @@ class NodeLoader(LoaderView[Any]):
 
     def __init__(self, loader: AnyLoader | Dataset, **settings: Any) -> None:
         if isinstance(loader, Dataset):
-            # PyG samples each node once, and so does the merged layout: a batch has exactly the edges of
+            # PyG samples each node once, as does the merged layout: a batch has exactly the edges of
             # the native one.
             settings.setdefault("layout", preferred_layout(settings.get("sampler", "neighbor")))
         native = to_loader(loader, settings)
@@ -240,18 +240,18 @@ class NodeLoader(LoaderView[Any]):
 class NeighborLoader(NodeLoader):
     """`NodeLoader` by the names, and with the defaults, of ``torch_geometric.loader.NeighborLoader``.
 
-    All nodes in their order where nothing else is said: ``NeighborLoader(data, [-1], batch_size=1024)`` gives what
-    layer-wise inference takes, a layer a pass.
+    The default is all nodes in order: ``NeighborLoader(data, [-1], batch_size=1024)`` serves
+    layer-wise inference, one layer per pass.
 
     Parameters
     ----------
     data : a `GraphData` or `HeteroGraphData`, or the `gloader.Dataset` itself; ``loader.data`` is the former
     num_neighbors : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several
         types also by relation, see `gloader.HeteroLoader`; "*" stands for relations that are not named
-    input_nodes : (n,) ids or (N,) mask of the seeds; None: all nodes. Ids may repeat: a seed that a batch draws twice
-        has two rows, with the same neighbours. Of a graph of several types a type and these, as
+    input_nodes : (n,) ids or (N,) mask of the seeds; None means all nodes. Ids may repeat: a seed that a batch draws
+        twice has two rows, with the same neighbours. For a graph of several types a pair of a type and these, as
         ``("paper", ids)``, or a type alone
-    batch_size : seeds per batch; all of them where they are fewer, as in PyG
+    batch_size : seeds per batch; at most all seeds, as in PyG
     shuffle : order the seeds anew in every epoch
     sampler : one of torch's, ``WeightedRandomSampler``, ``RandomSampler``, ``SubsetRandomSampler`` or
         ``SequentialSampler``, or PyG's ``ImbalancedSampler``: its weights and counts are taken, and the draws follow
@@ -261,10 +261,10 @@ class NeighborLoader(NodeLoader):
     Raises
     ------
     ConfigError
-        A setting speaks of the worker processes that PyG has; ``input_nodes`` is no mask of all nodes, or names no
-        type where there are several; ``sampler`` is of another kind; or as `gloader.Loader`.
+        A setting concerns PyG's worker processes; ``input_nodes`` is not a mask of all nodes, or lacks a
+        type if there are several; ``sampler`` is of another kind; or as `gloader.Loader`.
     SeedError
-        ``input_nodes`` holds what is no node.
+        ``input_nodes`` has an id without a node.
     """
 
     _refused = (*OF_WORKERS, "batch_sampler")
@@ -298,7 +298,7 @@ class NeighborLoader(NodeLoader):
 
 
 def refuse_workers(settings: Mapping[str, Any]) -> None:
-    """Raise ConfigError where a setting speaks of the worker processes that PyG has."""
+    """Raise ConfigError if a setting concerns PyG's worker processes."""
     if workers := [name for name in OF_WORKERS if name in settings]:
         raise ConfigError(
             f"{', '.join(workers)}: gloader samples and reads in threads of this process; leave it out "
@@ -355,7 +355,7 @@ def _to_hetero_data_of(loader: HeteroLoader) -> Callable[[HeteroReadyBatch], Any
 def _nodes_of(
     data: GraphData | HeteroGraphData, nodes: Nodes | str | tuple[str, Nodes | None] | None
 ) -> tuple[IdArray, str | None]:
-    """Return the ids of ``nodes``, and their type where there are several."""
+    """Return the ids of ``nodes``, and their type if there are several."""
     if isinstance(data, GraphData):
         if isinstance(nodes, (str, tuple)):
             raise ConfigError("input_nodes names a type, and this graph has one: give ids or a mask")

@@ -50,14 +50,14 @@ with warnings.catch_warnings():
 class RowStore(FeatureStore):
     """``x`` from stores on the SSD and ``y`` from memory, for ``torch_geometric.loader.NodeLoader``.
 
-    PyG drives: what it will sample is unknown, so the cache decides batch by batch. Pass the loader
+    PyG drives: future samples are unknown, so the cache decides batch by batch. Pass the loader
     ``filter_per_worker=False``: features must be fetched in the process that opened the store.
 
     Parameters
     ----------
-    features : one row per node, such as ``dataset.open_features()``; the caller closes it. Of a graph of several types
-        a mapping, of the types that have features
-    labels : (N,) int64; of a graph of several types a mapping, of the types that have labels
+    features : one row per node, such as ``dataset.open_features()``; the caller closes it. For a graph of several types
+        a mapping over the types with features
+    labels : (N,) int64; for a graph of several types a mapping over the types with labels
     cache : bytes of host memory for the rows of each source ("2GB" or a number)
     policy : "sieve", "s3fifo", "lru", "clock" or "fifo"
 
@@ -66,7 +66,7 @@ class RowStore(FeatureStore):
     ShapeError
         There is not one label per row.
     ConfigError
-        The policy is unknown; or features are given by type and labels are not, or the reverse.
+        The policy is unknown; or only one of features and labels is given by type.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RowStore(FeatureStore):
                     f"{where}labels have shape {found.shape} for {sources[name].num_rows} feature rows; one per row is "
                     "needed"
                 )
-        # FeatureStore intercepts attributes of its views; the dictionary is what it leaves alone.
+        # FeatureStore intercepts all other attributes of its views.
         self.__dict__["tables"] = {
             name: CachedRows(source, cache=cache, policy=policy) for name, source in sources.items()
         }
@@ -99,7 +99,7 @@ class RowStore(FeatureStore):
         return rows
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """Return the names of what is stored; new objects, since PyG writes into them."""
+        """Return the names of the stored tensors; new objects, since PyG writes into them."""
         pairs = [("x", self.tables), ("y", self.classes)]
         return [
             TensorAttr(group_name=name, attr_name=attribute) for attribute, held in pairs for name in held
@@ -134,7 +134,7 @@ class RowStore(FeatureStore):
 
 @near_keywords
 class TopologyStore(GraphStore):
-    """A graph as PyG's ``GraphStore``: a CSC edge type for each relation. Shares the arrays whose dtype is int64.
+    """A graph as PyG's ``GraphStore``: a CSC edge type for each relation. Shares arrays of dtype int64.
 
     Raises
     ------
@@ -185,7 +185,7 @@ class TopologyStore(GraphStore):
 def _by_type(
     features: FeatureSource | Mapping[str, FeatureSource], labels: IdArray | Mapping[str, IdArray]
 ) -> tuple[Mapping[Any, FeatureSource], Mapping[Any, IdArray]]:
-    """Return both by type; the only type of a graph without types is None, as PyG has it."""
+    """Return both by type; the only type of a graph without types is None, as in PyG."""
     if isinstance(features, Mapping) and isinstance(labels, Mapping):
         return features, labels
     if isinstance(features, Mapping) or isinstance(labels, Mapping):
@@ -197,15 +197,15 @@ def _by_type(
 class MergedSampler(BaseSampler):
     """Neighbour sampling for PyG's ``NodeLoader`` and ``LinkLoader``; needs neither pyg-lib nor torch-sparse.
 
-    PyG does not say which batch of which epoch it asks for, so a batch's random key is a digest of its ``input_id``
-    and of the epoch last given to `set_epoch`: equal for any number of workers, and the same every epoch where
+    PyG does not name the requested batch and epoch, so a batch's random key is a digest of its ``input_id``
+    and of the epoch last given to `set_epoch`: equal for any number of workers, and the same in every epoch if
     neither the order nor the epoch changes.
 
     Parameters
     ----------
     graph : the topology, of one type or of several
-    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. Of a graph of several types
-        also by relation, or of all together, see `gloader.HeteroLoader`
+    fanouts : neighbours per node and hop, the hop next to the seeds first; -1 takes all. For a graph of several types
+        also by relation, or over all together, see `gloader.HeteroLoader`
     seed : any integer
 
     Raises
@@ -225,7 +225,7 @@ class MergedSampler(BaseSampler):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Draw other neighbours from now on; worker processes started before keep the epoch they started in."""
+        """Draw other neighbours from now on; worker processes that already run keep their epoch."""
         self.epoch = epoch
 
     def sample_from_nodes(self, index: NodeSamplerInput, **_: Any) -> SamplerOutput | HeteroSamplerOutput:
@@ -234,9 +234,9 @@ class MergedSampler(BaseSampler):
         Raises
         ------
         ConfigError
-            PyG asks for temporal sampling, or names no type of nodes where there are several.
+            PyG requests temporal sampling, or names no node type if there are several.
         SeedError
-            The input nodes repeat within a batch, or are no nodes of the graph.
+            The input nodes repeat within a batch, or are not nodes of the graph.
         """
         if index.time is not None:
             raise ConfigError("input_time: temporal sampling is not supported; leave input_time out")
@@ -256,12 +256,12 @@ class MergedSampler(BaseSampler):
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
     ) -> SamplerOutput | HeteroSamplerOutput:
-        """Sample merged hops around the ends of the input edges, and of the negatives that PyG draws beside them.
+        """Sample merged hops around the ends of the input edges, and of PyG's negatives for them.
 
         Raises
         ------
         ConfigError
-            PyG asks for temporal sampling.
+            PyG requests temporal sampling.
         """
         if index.time is not None:
             raise ConfigError(

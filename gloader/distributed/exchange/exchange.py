@@ -1,4 +1,4 @@
-"""A run's exchanges with the other machines: numbers they agree on, and rows that each has on its disk."""
+"""A run's exchanges with the other machines: agreed numbers, and rows from each machine's disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from gloader.core.ids import id_dtype
 from gloader.distributed.exchange.owner import plan_sizes
-from gloader.distributed.exchange.receiver import Fetch, plan_fetch
+from gloader.distributed.exchange.receiver import RowFetch, plan_fetch
 from gloader.distributed.exchange.transport import corrected, gather, measure_rates
 from gloader.errors import ChannelClosedError, RankError, ShapeError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
@@ -27,37 +27,37 @@ if TYPE_CHECKING:
     from gloader.distributed.exchange.transport import Transport
     from gloader.ssd_store.cost.exchange_cost import NetworkRates
 
-_VERSION: Final = 1  # of what hosts say to each other
+_VERSION: Final = 1  # of the protocol between hosts
 _RATES_S: Final = 0.2
-_AGREE: Final = -1  # what a host is about to do; else the number of a table whose rows it fetches
+_AGREE: Final = -1  # the next collective is `agree`; other values are the number of a fetched table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExchangeStats:
-    """What the exchanges of a run have moved so far."""
+    """The traffic of a run's exchanges so far."""
 
     fetches: int = 0
     rounds: int = 0
-    rows: int = 0  # that this host asked for
+    rows: int = 0  # requested by this host
     bytes_sent: int = 0  # to other machines
     bytes_received: int = 0
-    bytes_read: int = 0  # from this machine's disk, for all
+    bytes_read: int = 0  # from this machine's disk, for all machines
     seconds: float = 0.0  # in collectives
-    exposed_s: float = 0.0  # that a sweep waited for rows
+    exposed_s: float = 0.0  # waiting time of sweeps for rows
 
 
 class Exchange:
     """Exchanges of one run, one at a time. Owns ``transport`` until `close`.
 
-    All hosts call the same, in the same order; the first call connects them. After an error there are no more.
+    All hosts make the same calls in the same order; the first call connects them. After an error no call is valid.
 
     Parameters
     ----------
     transport : to the other hosts
-    tables : whose rows are exchanged, the same on all hosts
-    memory_bytes : of all buffers; the smallest of all hosts holds for each of them
-    verify : whether pages that arrive are compared with checksums; one host that does so is enough for all to send them
-    rates_s : seconds in which the network is measured at the start
+    tables : the exchanged tables, the same on all hosts
+    memory_bytes : of all buffers; the smallest value of all hosts applies to each
+    verify : whether arriving pages are compared with checksums; if one host does so, all hosts send them
+    rates_s : seconds for the measurement of the network at the start
     """
 
     def __init__(
@@ -83,20 +83,20 @@ class Exchange:
     def agree(
         self, numbers: NDArray[Any], *, is_cancelled: Callable[[], bool], same: Sequence[str] = ()
     ) -> NDArray[np.float64]:
-        """Return (W, n) the numbers of every host, in the order of hosts; collective.
+        """Return (W, n) the numbers of every host, in host order; collective.
 
         Parameters
         ----------
         numbers : (n,) float64, as many on all hosts
-        is_cancelled : asked again and again while it waits; true ends this host's part in all exchanges
-        same : names of the first numbers, which have to be the same on all hosts
+        is_cancelled : polled during waits; true ends this host's part in all exchanges
+        same : names of the first numbers, which must be equal on all hosts
 
         Raises
         ------
         MachineLeftError
-            The loop of another machine has ended: who has a copy of all rows may go on alone.
+            The loop of another machine has ended; a host with a copy of all rows may continue alone.
         RankError
-            A host is gone, does not answer, failed, or is about to do something else; names it.
+            A host is gone, does not answer, failed, or makes another call; the error names it.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
@@ -111,13 +111,13 @@ class Exchange:
     ) -> Iterator[ArrivingRows]:
         """Exchange the rows of a table; inside the block they arrive, and this host serves others. Collective.
 
-        The block has to read all pages; it ends when every host has its rows, and early with an error, which the other
-        hosts are told.
+        The block must read all pages. It ends when every host has its rows, and early with an error, which is
+        reported to the other hosts.
 
         Parameters
         ----------
         table : number of the table
-        rows : (K,) that this host wants, ascending, none twice; none is fine
+        rows : (K,) rows that this host needs, ascending and unique; may be empty
         is_cancelled : as of `agree`
 
         Raises
@@ -127,7 +127,7 @@ class Exchange:
         StoreError
             This machine's rows cannot be read, or are damaged.
         ChecksumError
-            What another host sent was damaged on its way; names it.
+            Bytes from another host were damaged on their way; the error names it.
         MachineLeftError, RankError, ChannelClosedError
             As `agree`.
         """
@@ -141,12 +141,12 @@ class Exchange:
             plan = plan_fetch(
                 self._transport, owned.bounds, self._sizes[table], ids, is_cancelled=is_cancelled
             )
-            fetch = Fetch(self._transport, owned, plan, verify=self._verify)
+            fetch = RowFetch(self._transport, owned, plan, verify=self._verify)
             try:
                 yield ArrivingRows(layout=plan.layout, source=fetch.arrivals)
                 fetch.wait(is_cancelled=is_cancelled)
             except BaseException as error:
-                # Before the thread ends: what the others are told is this, and not that it was cancelled.
+                # Before the thread ends: the others receive this error, and not the cancellation.
                 self._end(error)
                 raise
             finally:
@@ -154,16 +154,16 @@ class Exchange:
                 self._count(fetch, len(ids))
 
     def rates(self) -> NetworkRates | None:
-        """Return what the network does, as measured at the start and in exchanges since; None before the first call."""
+        """Return the network's rates, measured at the start and in later exchanges; None before the first call."""
         return self._rates
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take part no more, and tell the others, with ``error`` where there is one. Idempotent."""
+        """Leave the exchanges and notify the others, with ``error`` if there is one. Idempotent."""
         self._transport.close(error)
 
     @contextmanager
     def _taking_part(self, what: int, size: int, is_cancelled: Callable[[], bool]) -> Iterator[None]:
-        """Make sure that all hosts are about to do the same, and part from them if it fails."""
+        """Check that all hosts make the same call, and leave them if it fails."""
         if not self._turn.acquire(blocking=False):
             raise RankError("rows are being exchanged: one exchange at a time")
         try:
@@ -192,12 +192,12 @@ class Exchange:
             )
 
     def _end(self, error: BaseException) -> None:
-        # Whoever was cancelled, or interrupted, is done; whatever else ended it says so itself.
+        # A cancelled or interrupted host is done; any other cause raises its own error.
         is_failure = isinstance(error, Exception) and not isinstance(error, ChannelClosedError)
         self._transport.close(error if is_failure else None)
 
     def _begin(self, is_cancelled: Callable[[], bool]) -> None:
-        """Compare what every host knows of the tables, and measure the network."""
+        """Compare the hosts' facts about the tables, and measure the network."""
         facts = [
             np.concatenate([[one.store.num_rows, one.store.row_bytes], one.bounds]).astype(np.int64)
             for one in self._tables
@@ -239,7 +239,7 @@ class Exchange:
                         "them together"
                     )
 
-    def _count(self, fetch: Fetch, num_rows: int) -> None:
+    def _count(self, fetch: RowFetch, num_rows: int) -> None:
         before = self.stats
         self.stats = replace(
             before,

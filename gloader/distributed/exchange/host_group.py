@@ -1,6 +1,6 @@
 """The first ranks of the machines of a launch, as one gloo group with bounded waits.
 
-`Launch` describes the machines: the rank that loads on each, the rows of each, and their connection.
+`Launch` describes the machines: the loading rank, the rows and the connection of each.
 """
 
 from __future__ import annotations
@@ -44,21 +44,20 @@ _MOST_TEXT: Final = 200
 
 
 class HostGroup:
-    """A `Transport` over gloo: the first rank of each machine. Connects when it is first used. For one thread.
+    """A `Transport` over gloo: the first rank of each machine. Connects at the first use. For one thread.
 
-    Owns a thread from the start, which says that this host is there: others wait for late ones, not for silent ones.
-
-    Not a group of `new_group`: made without the other ranks, it cannot be made a second time for the same ones, as it
-    finds the addresses of the one before in the store. This one has a part of the store to itself.
+    Owns a thread from the start, which sends signs of life: the others wait for late hosts, not for silent ones.
+    It is not a group of `new_group`. Such a group, made by some of the ranks, cannot be made twice for the same ranks:
+    the second finds the first one's addresses in the store. This group has its own part of the store.
 
     Parameters
     ----------
-    ranks : (W,) of the process group, in any order, the same everywhere
+    ranks : (W,) ranks of the process group, in any order, the same everywhere
     machines : (W,) their names, for errors
     rank : of this process, one of ``ranks``
-    name : of the group: the same everywhere, and one that none had before
-    timeout_s : longest silence of another host, and of all when all are there; 0: for ever
-    store : that all hosts reach; by default that of the process group
+    name : of the group: the same everywhere, and never used before
+    timeout_s : longest silence of another host, and longest wait when all are there; 0 means for ever
+    store : a store that all hosts reach; by default that of the process group
     """
 
     def __init__(
@@ -78,11 +77,11 @@ class HostGroup:
         self._keeper = dict(zip(ranks, self.names, strict=True)).get(0, "the machine of rank 0")
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
-        self._in_torch = threading.Lock()  # held by whoever waits there
-        self._group: Any = None  # ProcessGroupGloo, whose collectives torch does not type
-        self._is_cut = False  # the connections are of no use any more
+        self._in_torch = threading.Lock()  # held by a thread that waits in torch
+        self._group: Any = None  # ProcessGroupGloo; torch has no types for its collectives
+        self._is_cut = False  # the connections are unusable
         self._num_calls = 0
-        self._notes: StoreNotes | None = None  # None: closed, or alone
+        self._notes: StoreNotes | None = None  # None if closed, or alone
         if len(ranks) > 1:
             self._store = PrefixStore(f"gloader/hosts/{name}", store or group_store())
             self._notes = StoreNotes(
@@ -113,17 +112,17 @@ class HostGroup:
             raise self._explained(cause, is_cancelled)
 
     def close(self, error: BaseException | None = None) -> None:
-        """Tell the others that this host ends, with ``error`` or because it is done, and part from them. Idempotent."""
+        """Announce this host's end to the others, with ``error`` or as done, and close the connections. Idempotent."""
         with self._lock:
             notes, self._notes = self._notes, None
         if notes is not None:
-            # Before the connections end: whoever notices that looks for the reason.
+            # Before the connections end: a host that notices the end reads the reason.
             notes.write(note_of(error))
             self._cut()
             notes.close()
 
     def leave(self) -> None:
-        """Close at the end of the process, and wait until no thread is within torch: it would abort there."""
+        """Close at the end of the process, and wait until no thread is inside torch: it would abort there."""
         self.close()
         if self._in_torch.acquire(timeout=_LEAVE_S):
             self._in_torch.release()
@@ -137,9 +136,9 @@ class HostGroup:
         sizes: list[int],
         is_cancelled: Callable[[], bool],
     ) -> str:
-        """Carry out a collective; return why it failed, `_CANCELLED` where this host closed, or nothing.
+        """Run a collective; return the failure as text, `_CANCELLED` if this host closed, or "".
 
-        It raises nothing: a traceback would keep what is torch's. A thread that lets go of that while the process ends
+        It never raises: a traceback would keep torch's objects. A thread that drops them while the process ends
         aborts it.
         """
         with self._lock:
@@ -156,7 +155,7 @@ class HostGroup:
                 if not reason and is_cancelled():
                     reason = _CANCELLED
                     self.close()  # which ends the work
-                with contextlib.suppress(RuntimeError):  # of a wait that is over, and then again below
+                with contextlib.suppress(RuntimeError):  # of a wait that is over; raised again below
                     work.wait(timedelta(seconds=_POLL_S))
                 if not reason and time.monotonic() > next_look:
                     reason = patience.end(notes.read(), time.monotonic()) or ""
@@ -164,7 +163,7 @@ class HostGroup:
                     if reason:
                         self._cut()  # which ends the work
             work.wait()
-        except RuntimeError as error:  # gloo knows no other errors; its text names source files, and no rank
+        except RuntimeError as error:  # gloo raises no other class; its text names source files, and no rank
             return reason or str(error)
         return ""
 
@@ -197,7 +196,7 @@ class HostGroup:
         return notes
 
     def _connect(self) -> str:
-        """Connect with all hosts, which are here: this takes milliseconds. Return why it failed, as `_move`."""
+        """Connect with all hosts, which are present: this takes milliseconds. Return the failure, as `_move`."""
         try:
             group: Any = distributed.ProcessGroupGloo(
                 PrefixStore("gloo", self._store),
@@ -207,7 +206,7 @@ class HostGroup:
             )
         except RuntimeError as error:
             return str(error)
-        # From now on others may be late, and `Patience` says for how long.
+        # From now on others may be late; `Patience` limits the wait.
         group._set_default_timeout(_FOR_EVER)  # noqa: SLF001 - `set_timeout` is newer than the oldest torch
         with self._lock:
             self._group = None if self._notes is None else group  # it may have closed meanwhile
@@ -243,7 +242,7 @@ class HostGroup:
         )
 
     def _cut(self) -> None:
-        """End the connections, and with them what is under way here and on other hosts. Idempotent."""
+        """Close the connections, which ends operations in progress here and on other hosts. Idempotent."""
         with self._lock:
             group, self._group, self._is_cut = self._group, None, True
         if group is not None:
@@ -251,14 +250,14 @@ class HostGroup:
 
 
 def cut_connections(group: Any) -> None:
-    """End the connections of a ``ProcessGroupGloo``, and with them what is under way, here and elsewhere.
+    """Close the connections of a ``ProcessGroupGloo``, which ends operations in progress, here and elsewhere.
 
-    gloo has no call for that. A receive that times out ends all connections of its context, which is what it does
-    with any message that does not come; here none will.
+    gloo has no call for this. A receive that times out closes all connections of its context. So this function
+    waits for a message that never comes.
     """
-    # One whose connection has ended already fails a receive at once, which ends no other: the next one is asked.
+    # A host whose connection has already ended fails a receive at once, which closes no other: the next one is tried.
     others = [rank for rank in range(group.size()) if rank != group.rank()]
-    # A context for each interface that is named, and messages take turns by their tags.
+    # A context for each named interface, and messages take turns by their tags.
     tags = range(len(os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")))
     for other, tag in itertools.product(others, tags):
         with contextlib.suppress(RuntimeError):
@@ -266,7 +265,7 @@ def cut_connections(group: Any) -> None:
 
 
 def group_store() -> Store:
-    """Return the store of the process group; RankError where there is none."""
+    """Return the store of the process group; RankError without a group."""
     if distributed.group.WORLD is None:
         raise RankError("the process group has ended; close loaders before it")
     return distributed.group.WORLD.get_group_store()
@@ -277,24 +276,24 @@ _OPEN: weakref.WeakSet[HostGroup] = weakref.WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    # A group that ends with its process would wait there for what is under way.
+    # A group that ends with its process would wait for operations in progress.
     for group in list(_OPEN):
         group.leave()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """The machines of a launch: who loads on each, and which rows each has."""
+    """The machines of a launch: the loading rank and the rows of each."""
 
-    hosts: tuple[int, ...]  # the ranks that load, in the order of the rows that they own
+    hosts: tuple[int, ...]  # the ranks that load, in the order of their rows
     names: tuple[str, ...]  # of their machines
     rank: int  # of this process, one of the hosts
     key: str  # of this loader, the same on all machines
     mode: ExchangeMode
-    parts: tuple[RowRanges, ...]  # of the rows that each machine has; empty: each has all
-    timeout_s: float  # of silence; 0: for ever
+    parts: tuple[RowRanges, ...]  # range of rows of each machine; empty if each has all rows
+    timeout_s: float  # longest silence; 0 means for ever
     verify: bool  # whether rows are compared with their checksums
-    groups: Iterator[int] = field(default_factory=itertools.count)  # all machines make as many, in one order
+    groups: Iterator[int] = field(default_factory=itertools.count)  # equal on all machines
 
     @property
     def index(self) -> int:
@@ -303,11 +302,11 @@ class Launch:
 
     @property
     def must_exchange(self) -> bool:
-        """Whether no machine reads alone."""
+        """True if no machine can read alone."""
         return bool(self.parts) or self.mode == "always"
 
     def connect(self) -> HostGroup:
-        """Return a group of the hosts, which connects when it is first used: all of them make one now."""
+        """Return a group of the hosts, which connects at its first use: all of them make one now."""
         return HostGroup(
             self.hosts,
             self.names,

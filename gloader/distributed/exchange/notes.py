@@ -1,4 +1,4 @@
-"""Notes of hosts in the store of the process group, and the error that names the host which ended an exchange."""
+"""Notes of hosts in the store of the process group, and the error that names the host that ended an exchange."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import Store
 
 
-HERE: Final = "here"  # takes part; behind it, how often it said so, and the number of its last collective
-LOST: Final = "lost"  # an exchange failed, and this host does not know why
-END: Final = "end"  # left of its own accord, or "end after", and the name of who did so before
+HERE: Final = "here"  # takes part; then its count of signs of life, and its last collective
+LOST: Final = "lost"  # an exchange failed for a reason that this host has not found
+END: Final = "end"  # ended normally; or "end after" and the name of a host that ended earlier
 STOPPED: Final = "stopped"  # by a signal
-ERROR: Final = "error: "  # and what it was
-PATIENCE_S: Final = 4.0  # for the notes of others; those who are there look every half second
+ERROR: Final = "error: "  # followed by the error's text
+PATIENCE_S: Final = 4.0  # wait for the notes of others; active hosts read them every half second
 _ASK_S: Final = 0.05
 _AGAIN: Final = "then start all ranks again from the last checkpoint"
 
 
 def is_here(note: str | None) -> bool:
-    """Return whether a host still takes part, or said nothing at all. Pure."""
+    """Return whether a host still takes part, or has written no note. Pure."""
     return note is None or note.startswith(HERE)
 
 
 def has_come(note: str | None, call: int) -> bool:
-    """Return whether a host has come to its collective ``call``, or has ended. Pure."""
+    """Return whether a host has reached its collective ``call``, or has ended. Pure."""
     if note is None or not is_here(note):
         return note is not None
     return int(note.split()[-1]) >= call
 
 
 class Notes(Protocol):
-    """Where hosts leave word. A note other than `HERE` and `END` makes all of them look."""
+    """The hosts' notes to each other. A note other than `HERE` and `END` alarms all of them."""
 
     def write(self, text: str) -> None:
-        """Leave a note in place of `HERE`; a later one changes nothing."""
+        """Replace `HERE` by a final note; later calls change nothing."""
         ...
 
     def read(self) -> Sequence[str | None] | None:
-        """Return (W,) the note of each host, None where there is none; None in place of all: nobody answers."""
+        """Return (W,) the note of each host, None for a host without one; None if the store does not answer."""
         ...
 
 
 def note_of(error: BaseException | None) -> str:
-    """Return the note of a host that ends with ``error``, or because it is done. Pure."""
+    """Return the note of a host that ends with ``error``, or is done. Pure."""
     return END if error is None else f"{ERROR}{type(error).__name__}: {error}"
 
 
@@ -62,20 +62,20 @@ def explain(
     cause: str,
     is_cancelled: Callable[[], bool],
 ) -> RankError:
-    """Return the error that names who ended an exchange; waits a few seconds for what the others say.
+    """Return the error that names the host that ended an exchange; waits a few seconds for the others' notes.
 
     Parameters
     ----------
     notes : of all hosts
-    index : which of them this is
-    names : (W,) what each is called
-    keeper : the host where the notes are kept
-    cause : what this host saw
-    is_cancelled : asked again and again while it waits; true ends the wait
+    index : number of this host
+    names : (W,) the hosts' names
+    keeper : the host of the store
+    cause : the failure on this host
+    is_cancelled : polled during the wait; true ends it
     """
     found = notes.read()
     teller = _teller(found, index)
-    # Nobody is to be alarmed because a machine is done: others may still be busy with what it took part in.
+    # A machine that is done is no reason for alarm: others may still finish collectives with it.
     left = _leaver(found, teller, names)
     notes.write(f"{END} after {left}" if left else LOST)
     deadline = time.monotonic() + PATIENCE_S
@@ -111,7 +111,7 @@ def explain(
 
 
 def _teller(found: Sequence[str | None] | None, index: int) -> int:
-    """Return the host that says why it ended, rather one that failed than one that is done; -1: none does."""
+    """Return the host whose note has a reason, rather a failed one than one that is done; -1 without any."""
     others = [(host, note) for host, note in enumerate(found or ()) if note is not None and host != index]
     failed = [host for host, note in others if note.startswith(ERROR)]
     done = [host for host, note in others if note == END]
@@ -120,7 +120,7 @@ def _teller(found: Sequence[str | None] | None, index: int) -> int:
 
 
 def _leaver(found: Sequence[str | None] | None, teller: int, names: Sequence[str]) -> str:
-    """Return the name of the host that left first, as ``teller`` says; empty: none left."""
+    """Return the name of the host that left first, from the note of ``teller``; "" if none left."""
     note = str(found[teller]) if found and teller >= 0 else ""
     return (
         names[teller] if note == END else note.removeprefix(f"{END} after ") if note.startswith(END) else ""
@@ -128,23 +128,23 @@ def _leaver(found: Sequence[str | None] | None, teller: int, names: Sequence[str
 
 
 def _silent(found: Sequence[str | None] | None, index: int) -> list[int] | None:
-    """Return the hosts that do not say that it is over; None: nobody answers."""
+    """Return the hosts without a final note; None if the store does not answer."""
     if found is None:
         return None
     return [host for host, note in enumerate(found) if host != index and is_here(note)]
 
 
 class Patience:
-    """How long a host waits in a collective: until another is silent for too long, or all are there for too long.
+    """Bounds a host's wait in a collective: the silence of another host, or the time since all are there.
 
-    A host may be late for as long as it likes, say while it evaluates, if only it says that it is there. Pure but for
-    what it remembers.
+    A host may be late for any time, for example during an evaluation, while it sends signs of life. Pure except
+    for its memory of past notes.
 
     Parameters
     ----------
     index, num_hosts : of this host, and W
     call : number of the collective
-    timeout_s : of silence; 0: for ever
+    timeout_s : longest silence; 0 means for ever
     now : seconds of a clock
     """
 
@@ -154,15 +154,15 @@ class Patience:
         self._timeout_s = timeout_s
         self._last: list[tuple[str | None, float]] = [
             (None, now)
-        ] * num_hosts  # notes, and when they were new
-        self._missed = now  # when somebody was last seen to be elsewhere
+        ] * num_hosts  # notes, and the times of their last change
+        self._missed = now  # the last time at which a host was absent
 
     def end(self, found: Sequence[str | None] | None, now: float) -> str | None:
-        """Return why the wait is over; None: it is not.
+        """Return why the wait is over; None if it is not.
 
         Parameters
         ----------
-        found : the notes of all hosts; None: nobody answers
+        found : the notes of all hosts; None if the store does not answer
         now : seconds of the same clock
         """
         for host, note in enumerate(found or ()):
@@ -180,22 +180,22 @@ class Patience:
         return None
 
 
-_LOOK_S: Final = 0.5  # between two looks whether anybody failed, each with a sign of life
+_LOOK_S: Final = 0.5  # between two reads of the notes, each with a sign of life
 _ANSWER_S: Final = 1.0  # a store that takes longer counts as gone
 _ALARM: Final = "alarm"
 
 
 class StoreNotes:
-    """Reads and writes the notes of W hosts, and says twice a second that this one is there. Thread-safe.
+    """Reads and writes the notes of W hosts, and renews this host's sign of life twice a second. Thread-safe.
 
-    Owns a thread until `close`: it alone talks to the store, which may be gone, or hang for as long as it likes.
+    Owns a thread until `close`: only that thread uses the store, which may be gone, or hang for any time.
 
     Parameters
     ----------
-    store : a part of it that nobody has written to
+    store : an unused part of a store
     index, num_hosts : which of the hosts this is, and W
-    alarm : called from the thread once another host is `LOST` or failed
-    call : number of the collective that this host has come to
+    alarm : called from the thread when another host is `LOST` or failed
+    call : number of this host's current collective
     """
 
     def __init__(
@@ -214,11 +214,11 @@ class StoreNotes:
         self._thread.start()
 
     def enter(self, call: int) -> None:
-        """Note that this host has come to its collective ``call``; others read it in half a second."""
+        """Note that this host has reached its collective ``call``; others read it within half a second."""
         self._call = call
 
     def write(self, text: str) -> None:
-        """Leave a note in place of `HERE`; a later one changes nothing. Waits until it is there, for a second."""
+        """Replace `HERE` by a final note; later calls change nothing. Waits up to a second until it is written."""
         with self._changed:
             if self._own == HERE:
                 self._own = text
@@ -226,35 +226,35 @@ class StoreNotes:
             self._wait_for(lambda: self._written == self._own)
 
     def read(self) -> Sequence[str | None] | None:
-        """Return (W,) the note of each host, None where there is none; None in place of all: the store is silent."""
+        """Return (W,) the note of each host, None for a host without one; None if the store is silent."""
         with self._changed:
-            # An answer that is on its way was asked for earlier: it may miss what was written since.
+            # A pending answer was requested earlier: it may miss notes that were written since.
             wanted = self._num_asked = self._num_asked + 1
             self._changed.notify_all()
             return list(self._found) if self._wait_for(lambda: self._num_answers >= wanted) else None
 
     def close(self) -> None:
-        """End the thread, unless the store holds it. Idempotent."""
+        """End the thread, unless it hangs in the store. Idempotent."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
         self._thread.join(0 if self._is_silent else _ANSWER_S)
 
     def _wait_for(self, is_done: Callable[[], bool]) -> bool:
-        # A store that did not answer once is not waited for again, until it does.
+        # A store that failed to answer once is not waited for, until it answers.
         is_answered = self._changed.wait_for(is_done, 0 if self._is_silent else _ANSWER_S)
         self._is_silent = not is_answered
         return is_answered
 
     def _serve(self) -> None:
-        # A connection of its own where the store can be cloned: training talks to the store as well.
+        # A separate connection if the store can be cloned: training uses the store as well.
         try:
             clone = getattr(self._store, "clone", None)
             store = self._store if clone is None else clone()
             while not self._is_over:
                 self._look(store)
         except RuntimeError:
-            return  # the store is gone: whoever reads hears nothing any more
+            return  # the store is gone: no host reads any more
 
     def _look(self, store: Store) -> None:
         with self._changed:
@@ -274,7 +274,7 @@ class StoreNotes:
         if is_alarmed:
             self._alarm()
         with self._changed:
-            # Whoever looks for the silent one is to see that this host is none, whatever it is busy with.
+            # This host's sign of life is renewed even when it is busy, so that only the silent host is blamed.
             if is_alarmed and self._own == HERE:
                 self._own = LOST
             self._changed.wait_for(
@@ -284,7 +284,7 @@ class StoreNotes:
 
 
 def _notes_at(store: Store, keys: list[str]) -> list[str | None]:
-    # Of many hosts in two questions, as soon as all have written; `get` would wait for one that is not there.
+    # For many hosts two requests, as soon as all have written; `get` would wait for a missing one.
     if keys and store.check(keys):
         return [note.decode() for note in store.multi_get(keys)]
     return [store.get(key).decode() if store.check([key]) else None for key in keys]

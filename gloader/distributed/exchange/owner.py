@@ -1,6 +1,6 @@
 """The owner's side of an exchange: the rounds in which rows are sent, read once for all machines.
 
-Buckets of an owner's rows and the rounds are pure plans. `Owner` reads the rows that all machines want in a round and
+An owner's buckets of rows and the rounds are pure plans. `Owner` reads the union of the requested rows of a round and
 copies the part of each machine.
 """
 
@@ -37,35 +37,35 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-LAG: Final = 2  # steps from the ids of a round to its rows: it is read while others are on their way
+LAG: Final = 2  # steps from the ids of a round to its rows: one step to read them while another round is sent
 SUM_BYTES: Final = 8  # of a checksum, and of the words that ids fill
 MAX_SLICE_BYTES: Final = 64 * 2**20  # to one machine in one round: gloo fails with messages of gigabytes
-_BUCKETS_A_SLICE: Final = 8  # a round ends at a bucket, so that its slices are 7/8 full and more
+_BUCKETS_A_SLICE: Final = 8  # a round ends at a bucket, so its slices are at least 7/8 full
 _RING_SHARE: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSizes:
-    """What a round may take, the same on every machine."""
+    """The bounds of a round, the same on every machine."""
 
     num_hosts: int  # W
     row_bytes: int  # R
     id_bytes: int  # of a row id on the wire
     max_rows: int  # from one machine to one other
     ring_bytes: int  # of the owner's sweep
-    memory_bytes: int  # what an exchange of many full rounds takes on a machine
+    memory_bytes: int  # of an exchange with many full rounds, on one machine
 
     @property
     def bucket_rows(self) -> int:
-        """Rows of an owner's range whose requests are counted together."""
+        """Number of an owner's consecutive rows whose requests are counted together."""
         return max(1, self.max_rows // _BUCKETS_A_SLICE)
 
     def reply_bytes(self, num_rows: IdArray) -> IdArray:
-        """Return the bytes of so many rows, in whole pages, and of the checksums behind them. Pure."""
+        """Return the bytes of so many rows, in whole pages, and of their checksums. Pure."""
         return -(-num_rows * self.row_bytes // PAGE_BYTES) * (PAGE_BYTES + SUM_BYTES)
 
     def request_bytes(self, num_rows: IdArray) -> IdArray:
-        """Return the bytes of the ids of so many rows, in whole words, and of their digest. Pure."""
+        """Return the bytes of so many row ids, in whole words, and of their digest. Pure."""
         return (-(-num_rows * self.id_bytes // SUM_BYTES) + (num_rows > 0)) * SUM_BYTES
 
 
@@ -78,12 +78,12 @@ def plan_sizes(
     ----------
     memory_bytes : of all buffers of an exchange on a machine
     num_hosts, row_bytes, id_bytes : W, R and the bytes of a row id
-    bit_bytes : of the bits for rows and pages by which an owner merges what it is asked for
+    bit_bytes : of the row and page bits with which an owner merges requests
 
     Raises
     ------
     BudgetError
-        It does not hold a row for each machine.
+        The memory does not hold a row for each machine.
     """
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // _RING_SHARE))
 
@@ -98,8 +98,8 @@ def plan_sizes(
             memory_bytes=0,
         )
         message = int(sizes.reply_bytes(rows)[0] + sizes.request_bytes(rows)[0])
-        # The rows of a round as they are swept and as the host cache has them; what is sent, and what is read to be
-        # sent next; what arrived, and what arrives while that is dealt out.
+        # The rows of a round, from the sweep and from the host cache; the reply that is sent, and the next one that is
+        # read; the arrived reply, and the next one that arrives while the first is handed out.
         return (
             ring
             + bit_bytes
@@ -134,11 +134,11 @@ def bucket_starts(lower: int, upper: int, bucket_rows: int) -> IdArray:
 def plan_rounds(counts: IdArray, max_rows: int) -> IdArray:
     """Return (Q + 1,) the buckets at which an owner's rounds begin, and the number of buckets. Pure.
 
-    As few rounds as there can be in which no machine is sent more than ``max_rows``; none where nobody asks.
+    As few rounds as possible with at most ``max_rows`` for each machine; none without requests.
 
     Parameters
     ----------
-    counts : (W, B) rows that each machine asks for in each bucket, each at most ``max_rows``
+    counts : (W, B) requested rows of each machine in each bucket, each at most ``max_rows``
     max_rows : to one machine in one round
     """
     cuts = np.empty(counts.shape[1] + 2, np.int64)
@@ -174,12 +174,12 @@ def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> Arriva
     Parameters
     ----------
     rows : (K,) ascending, none twice
-    bounds : (W, Q + 1) ascending: owner w sends rows[bounds[w, q]:bounds[w, q + 1]] in round q, and what owner w + 1
-        sends begins where that of w ends
+    bounds : (W, Q + 1) ascending: owner w sends rows[bounds[w, q]:bounds[w, q + 1]] in round q. The rows of owner
+        w + 1 begin at the end of those of owner w
     row_bytes : R
     """
     in_turn = np.diff(bounds, axis=1).T.reshape(-1)  # rows of each run, as they arrive
-    # Slots whose first byte is the first of a page are this far apart.
+    # Distance between slots whose first byte begins a page.
     step = PAGE_BYTES // math.gcd(PAGE_BYTES, row_bytes)
     places = -(-in_turn // step) * step
     first = np.cumsum(places) - places
@@ -196,11 +196,11 @@ def plan_arrivals(rows: NDArray[Any], bounds: IdArray, row_bytes: int) -> Arriva
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class OwnedRows:
-    """The rows of a table, and which machine reads which of them."""
+    """The rows of a table, and the range of rows that each machine reads."""
 
     store: FeatureStore
     bounds: IdArray  # (W + 1,) host w reads the rows from bounds[w] to bounds[w + 1] - 1
-    # Copies those of the rows (M,), ascending, that memory holds into (M, R), and says which, (M,). From a thread.
+    # Copies those of the rows (M,), ascending, that memory holds into (M, R); returns a mask (M,). From a thread.
     cached: Callable[[IdArray, NDArray[np.uint8]], NDArray[np.bool_]] | None = None
 
 
@@ -232,7 +232,7 @@ class Owner:
         self._verify = verify
         self._lower, self._upper = int(owned.bounds[index]), int(owned.bounds[index + 1])
         self._stored = stored = owned.store.stored_rows
-        # A byte more than the rows: a sweep never finds it full.
+        # One byte more than the rows: so a sweep never finds it full.
         self._swept = mapped_bytes(max_union * stored.row_bytes + 1, touch=False)
         self._cached = mapped_bytes(0 if owned.cached is None else max_union * stored.row_bytes, touch=False)
         self._pages = empty_bits(-(-stored.num_rows * stored.row_bytes // PAGE_BYTES))
@@ -252,16 +252,16 @@ class Owner:
 
         Parameters
         ----------
-        asked : (W,) row ids that each asks for, ascending
-        out : (W,) whole pages for the rows of each, behind which there are zeros
+        asked : (W,) row ids requested by each, ascending
+        out : (W,) whole pages for the rows of each, padded with zeros
         sums : (W,) receives the checksums of these pages
         keys : (W,) the numbers of their first pages, for the checksums
-        is_cancelled : looked at every few milliseconds
+        is_cancelled : polled every few milliseconds
 
         Raises
         ------
         RankError
-            A machine asks for rows that are not this one's.
+            A machine requests rows of another machine.
         StoreError
             The rows cannot be read, or are damaged.
         ChannelClosedError
@@ -285,7 +285,7 @@ class Owner:
         self._sweeper.close()
 
     def _union(self, asked: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        """Return the rows that any machine asks for, ascending."""
+        """Return the union of the requested rows, ascending."""
         present = [rows for rows in asked if rows.shape[0]]
         for rows, name in zip(asked, self._names, strict=True):
             is_wrong = rows.shape[0] and (first_wrong(rows, self._upper) >= 0 or int(rows[0]) < self._lower)
@@ -344,7 +344,7 @@ def _copy_asked(
     row_bytes: int,
     out: NDArray[np.uint8],
 ) -> None:
-    """Copy the rows ``asked``, all of them in ``union``: those held lie at their place in it, the others in a row."""
+    """Copy the rows ``asked``, all in ``union``: held rows lie at their place in it, the others without gaps."""
     at, num_swept = np.int64(0), np.int64(0)
     for i in range(asked.shape[0]):
         while union[at] < asked[i]:

@@ -1,6 +1,6 @@
 """The receiver's side of an exchange of a table's rows: requests, rounds, and arrived rows.
 
-`plan_fetch` decides which machine is asked for which rows, and `Fetch` runs the rounds in threads. `Arrivals` gives out
+`plan_fetch` decides which machine sends which rows, and `RowFetch` runs the rounds in threads. `Arrivals` hands out
 the arrived rows page by page, in the order of a sweep.
 """
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 class Ahead:
-    """One piece of work at a time, each in a thread of its own. For one thread; owns what is under way until `wait`.
+    """One piece of work at a time, each in its own thread. For one thread; owns the work under way until `wait`.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class Ahead:
         self._error: BaseException | None = None
 
     def begin(self, work: Callable[[], None]) -> None:
-        """Begin ``work``; what was under way has been waited for."""
+        """Begin ``work``; the work before it must be waited for."""
 
         def run() -> None:
             try:
@@ -70,7 +70,7 @@ class Ahead:
         self._thread = thread
 
     def wait(self) -> None:
-        """Wait until the work is done, and raise what it raised, once; without any, return."""
+        """Wait until the work is done, and raise its error once; return at once without work."""
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
@@ -80,23 +80,23 @@ class Ahead:
 
 
 _POLL_S: Final = 0.05
-_NUM_BUFFERS: Final = 2  # one arrives while the other is dealt out
+_NUM_BUFFERS: Final = 2  # one arrives while the other is handed out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """Where the pages of one owner's part of a round are."""
+class PageRun:
+    """The place of the pages that one owner sends in a round."""
 
     owner: int
-    step: int  # of the exchange that brings it
-    at: int  # byte of that step's buffer; checksums lie behind the pages
-    first_page: int  # of all that arrives
+    step: int  # of the exchange, in which it arrives
+    at: int  # byte of that step's buffer; the checksums follow the pages
+    first_page: int  # among all arriving pages
     num_pages: int
     key: int  # number of the first page, for its checksum
 
 
 class Arrivals:
-    """What arrives, in two buffers that take turns: a `SweepSource` on one side, filled from a thread on the other.
+    """The arriving pages, in two buffers that take turns: a `SweepSource`, filled from another thread.
 
     Parameters
     ----------
@@ -106,20 +106,22 @@ class Arrivals:
     verify : whether there are checksums
     """
 
-    def __init__(self, runs: Sequence[Run], *, names: Sequence[str], num_bytes: int, verify: bool) -> None:
+    def __init__(
+        self, runs: Sequence[PageRun], *, names: Sequence[str], num_bytes: int, verify: bool
+    ) -> None:
         self._runs = runs
         self._names = names
         self._verify = verify
         self._buffers = [mapped_bytes(num_bytes, touch=False) for _ in range(_NUM_BUFFERS)]
         self._changed = threading.Condition()
-        self._next = 0  # the run that is given out
+        self._next = 0  # the run that is handed out
         self._arrived = -1  # the last step
         self._error: BaseException | None = None
         self._is_over = False
-        self.waited_s = 0.0  # that readers waited for what had not arrived
+        self.waited_s = 0.0  # waits of readers for rows that had not arrived
 
     def buffer(self, step: int, *, is_cancelled: Callable[[], bool]) -> NDArray[np.uint8]:
-        """Return the buffer for what ``step`` brings, as soon as what it held before was given out.
+        """Return the buffer of ``step``, as soon as its previous pages were handed out.
 
         Raises
         ------
@@ -134,24 +136,24 @@ class Arrivals:
         return self._buffers[step % _NUM_BUFFERS]
 
     def publish(self, step: int) -> None:
-        """Say that everything up to ``step`` has arrived."""
+        """Announce that everything up to ``step`` has arrived."""
         with self._changed:
             self._arrived = step
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """Raise ``error`` wherever somebody reads."""
+        """Raise ``error`` in every reader."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     def read(self, buffer: memoryview, offset: int, /, *, is_cancelled: Callable[[], bool]) -> None:
-        """Fill ``buffer`` with the pages from ``offset`` on, as `SweepSource.read`; between runs they are empty.
+        """Fill ``buffer`` with the pages from ``offset`` on, as `SweepSource.read`; pages between runs are empty.
 
         Raises
         ------
         ChecksumError
-            A page is not what its owner sent.
+            A page differs from its owner's page.
         GloaderError
             The exchange failed.
         ChannelClosedError
@@ -175,7 +177,7 @@ class Arrivals:
                     run, page - run.first_page, out[(page - base) * PAGE_BYTES :][: count * PAGE_BYTES]
                 )
                 page += count
-        # At once and not when the next read comes: none may.
+        # Now, as there may be no further read.
         if (
             self._next < len(self._runs)
             and self._runs[self._next].first_page + self._runs[self._next].num_pages <= page
@@ -183,7 +185,7 @@ class Arrivals:
             self._pass()
 
     def close(self) -> None:
-        """Let go of what is not given out yet. Idempotent."""
+        """Drop pages that are not handed out yet. Idempotent."""
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
@@ -207,7 +209,7 @@ class Arrivals:
                 self._changed.wait(_POLL_S)
         self.waited_s += time.perf_counter() - started
 
-    def _copy(self, run: Run, first: int, out: NDArray[np.uint8]) -> None:
+    def _copy(self, run: PageRun, first: int, out: NDArray[np.uint8]) -> None:
         """Copy pages of a run from number ``first`` on, and compare the copies with the owner's checksums."""
         held = self._buffers[run.step % _NUM_BUFFERS][run.at :]
         out[:] = held[first * PAGE_BYTES :][: out.shape[0]]
@@ -235,16 +237,16 @@ def _first_damaged(words: NDArray[np.uint64], sums: NDArray[np.uint64], key: int
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FetchPlan:
-    """What one host asks for and is asked for, in Q rounds."""
+    """The requests of one host to the others, and of the others to it, in Q rounds."""
 
     sizes: RoundSizes
     layout: ArrivalLayout
-    bounds: IdArray  # (W, Q + 1) it asks owner w for rows[bounds[w, q]:bounds[w, q + 1]] in round q
-    served: IdArray  # (W, Q) rows that each host asks it for
+    bounds: IdArray  # (W, Q + 1) it requests rows[bounds[w, q]:bounds[w, q + 1]] from owner w in round q
+    served: IdArray  # (W, Q) rows that each host requests from it
 
     @property
     def asked(self) -> IdArray:
-        """(W, Q) rows that it asks each owner for."""
+        """(W, Q) rows that it requests from each owner."""
         return np.diff(self.bounds, axis=1)
 
     @property
@@ -255,7 +257,7 @@ class FetchPlan:
     def step_bytes(self, replies: IdArray, requests: IdArray) -> IdArray:
         """Return (Q + 2, W, 2) bytes of the replies and requests of each step; (0, W, 2) without rounds. Pure.
 
-        Step s brings the ids of round s and the rows of round s - 2: those of round s - 1 are read meanwhile.
+        Step s moves the ids of round s and the rows of round s - 2; the rows of round s - 1 are read meanwhile.
 
         Parameters
         ----------
@@ -276,14 +278,14 @@ def plan_fetch(
     *,
     is_cancelled: Callable[[], bool],
 ) -> FetchPlan:
-    """Agree with all hosts on the rounds in which each gets its rows; collective.
+    """Agree with all hosts on the rounds in which each receives its rows; collective.
 
     Parameters
     ----------
     transport : to the other hosts
     bounds : (W + 1,) the rows of each owner
     sizes : of a round
-    rows : (K,) that this host wants, ascending
+    rows : (K,) rows that this host needs, ascending
     is_cancelled : as of `Transport.all_to_all`
 
     Raises
@@ -319,12 +321,12 @@ def plan_fetch(
     )
 
 
-class Fetch:
-    """Carries an exchange out. Owns buffers, a thread that sends and receives, and one that reads, until `close`.
+class RowFetch:
+    """Runs an exchange. Owns buffers, a thread that sends and receives, and one that reads, until `close`.
 
     Parameters
     ----------
-    transport : to the other hosts; the thread's until it ends
+    transport : to the other hosts; used only by the thread until it ends
     owned : the rows of the table
     plan : of this exchange
     verify : whether pages have checksums
@@ -336,7 +338,7 @@ class Fetch:
         self._out_bytes = plan.step_bytes(plan.asked, plan.served)
         self._send_bytes = plan.step_bytes(plan.served, plan.asked)
         self._is_cancelled = False
-        self._requests: list[NDArray[Any]] = []  # that arrived last
+        self._requests: list[NDArray[Any]] = []  # the last ones that arrived
         self._error: BaseException | None = None
         self.num_rounds = plan.num_rounds
         self.steps: list[tuple[int, float]] = []  # bytes from others and seconds of each
@@ -344,7 +346,7 @@ class Fetch:
         self.arrivals = Arrivals(
             self._runs(), names=transport.names, num_bytes=_most(self._out_bytes), verify=verify
         )
-        # What is sent, and what is read meanwhile to be sent next.
+        # The reply that is sent, and the next one, which is read meanwhile.
         self._data = [mapped_bytes(_most(self._send_bytes), touch=False) for _ in range(2)]
         self._ahead = Ahead("gloader-exchange-disk")
         self.owner = Owner(
@@ -364,7 +366,7 @@ class Fetch:
             raise
 
     def wait(self, *, is_cancelled: Callable[[], bool]) -> None:
-        """Wait until all hosts have what they asked for: those that ask for more are served to the end.
+        """Wait until all hosts have their rows: hosts with more rounds are served to the end.
 
         Raises
         ------
@@ -382,13 +384,13 @@ class Fetch:
             raise self._error
 
     def close(self) -> None:
-        """End the thread, in the midst of a round if need be, and release everything. Idempotent."""
+        """End the thread, even inside a round, and release everything. Idempotent."""
         self._is_cancelled = True
         self.arrivals.close()
         self._thread.join()
         self.owner.close()
 
-    def _runs(self) -> list[Run]:
+    def _runs(self) -> list[PageRun]:
         plan, found = self._plan, []
         num_hosts, num_rounds = plan.served.shape
         each = self._out_bytes.reshape(-1, 2 * num_hosts)
@@ -396,7 +398,7 @@ class Fetch:
         first = plan.layout.first_slot.reshape(num_hosts, num_rounds) * plan.sizes.row_bytes // PAGE_BYTES
         for turn, owner in np.argwhere(plan.asked.T > 0).tolist():
             found.append(
-                Run(
+                PageRun(
                     owner=owner,
                     step=turn + LAG,
                     at=int(at[turn + LAG, owner, 0]),
@@ -408,14 +410,14 @@ class Fetch:
         return found
 
     def _key(self, turn: int, owner: int, asker: int) -> int:
-        """Return the number of the first page of what ``owner`` sends ``asker``: no two pages have the same."""
+        """Return the first page number of the rows that ``owner`` sends ``asker``: page numbers are unique."""
         num_hosts = self._plan.sizes.num_hosts
         return ((turn * num_hosts + owner) * num_hosts + asker) << 32
 
     def _run(self) -> None:
         try:
             for step in range(self._send_bytes.shape[0]):
-                self._ahead.wait()  # until what this step sends was read
+                self._ahead.wait()  # until the reply of this step was read
                 self._ask(step)
                 if step:
                     self._ahead.begin(partial(self._reply, step + 1, self._requests))
@@ -429,7 +431,7 @@ class Fetch:
                 self._ahead.wait()
 
     def _move(self, step: int) -> None:
-        """Send what was written for ``step``, and receive what the others send."""
+        """Send the buffers of ``step``, and receive those of the others."""
         sizes, out_sizes = self._send_bytes[step].sum(axis=1), self._out_bytes[step].sum(axis=1)
         out = self.arrivals.buffer(step, is_cancelled=self._has_to_end)[: out_sizes.sum()]
         data = self._data[step % 2][: sizes.sum()]
@@ -447,7 +449,7 @@ class Fetch:
         return self._is_cancelled
 
     def _parts(self, step: int) -> Iterator[tuple[int, NDArray[np.uint8], NDArray[np.uint8]]]:
-        """Yield each host, and where the rows that it is sent in ``step`` lie, and the ids that it is asked for."""
+        """Yield each host, and the places of its rows and of the requested ids in ``step``."""
         at = 0
         for host, (reply, request) in enumerate(self._send_bytes[step].tolist()):
             middle = at + reply
@@ -455,7 +457,7 @@ class Fetch:
             at = middle + request
 
     def _ask(self, step: int) -> None:
-        """Write the ids that this host asks each other for in ``step``."""
+        """Write the ids that this host requests from each other host in ``step``."""
         for host, _, part in self._parts(step):
             if part.shape[0]:
                 first, past = self._plan.bounds[host, step : step + 2].tolist()
@@ -466,7 +468,7 @@ class Fetch:
                 words[:] = sealed(words[:-1])
 
     def _reply(self, step: int, requests: list[NDArray[Any]]) -> None:
-        """Write the rows that each host asked for, to be sent in ``step``."""
+        """Write the rows that each host requested, to be sent in ``step``."""
         if not any(rows.shape[0] for rows in requests):
             return
         pages, sums, keys = [], [], []
@@ -478,7 +480,7 @@ class Fetch:
         self.owner.reply(requests, pages, sums, keys, is_cancelled=self._has_to_end)
 
     def _requests_of(self, step: int, out: NDArray[np.uint8]) -> list[NDArray[Any]]:
-        """Return the row ids that each host asks for in ``step``, in its buffer: it is not filled again before LAG."""
+        """Return the row ids that each host requests in ``step``, in its buffer: it is not refilled before LAG."""
         found: list[NDArray[Any]] = []
         at = 0
         for host, (reply, request) in enumerate(self._out_bytes[step].tolist()):
@@ -504,7 +506,7 @@ def _most(step_bytes: IdArray) -> int:
 
 @njit(cache=True, nogil=True)
 def _places_of(rows: NDArray[Any], starts: IdArray, found: IdArray) -> None:
-    """Write the position of the first of ``rows`` that is not before each of ``starts``; both ascend."""
+    """Write the position of the first of ``rows`` at or after each of ``starts``; both ascend."""
     low = np.int64(0)
     for i in range(starts.shape[0]):
         high = np.int64(rows.shape[0])
@@ -518,7 +520,7 @@ def _places_of(rows: NDArray[Any], starts: IdArray, found: IdArray) -> None:
 
 
 def _places(rows: NDArray[Any], starts: IdArray) -> IdArray:
-    """Return (B + 1,) where the rows of each bucket begin. Pure."""
+    """Return (B + 1,) the first position of each bucket's rows. Pure."""
     found = np.empty(starts.shape[0], np.int64)
     _places_of(rows, starts, found)
     return found

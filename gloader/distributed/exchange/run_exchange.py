@@ -1,6 +1,6 @@
-"""The exchanges of a loader: for each superbatch of a run, one decision of all machines and the rows that follow.
+"""The exchanges of a loader: for each superbatch of a run, one decision of all machines, and the rows.
 
-`LaunchMachines` gives the machines of a launch to a loader that opens. `ExchangedRows` fills caches then, from the
+`LaunchMachines` connects a loader that opens with the machines of a launch. `ExchangedRows` then fills caches from the
 machine that has the rows.
 """
 
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 class ExchangedRows:
     """All rows of a table, of which this machine has a range: a `FeatureSource` within a ``with`` block.
 
-    Each read is an exchange of all machines. Machines read as often as they like: at the end of the block one serves
-    the others until all of them are there.
+    Each read is an exchange of all machines. Machines may read different numbers of times: at the end of the block each
+    serves the others until all have arrived.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ExchangedRows:
             found = held.read_into(0, wanted, out, at=first)
         finally:
             held.close()
-        # Of rows that were asked for twice, one place was written.
+        # Of a repeated row only one place was written.
         again = first[position] != place
         out[place[again]] = out[first[position][again]]
         return found
@@ -117,27 +117,27 @@ def _never() -> bool:
 _WHERE: Final = ("epoch", "batch", "superbatch")  # the same on all machines
 _NUMBERS: Final = 1 + len(
     fields(OwnPart)
-)  # of a table: what common sweeps took over what was predicted, and its part
+)  # of a table: actual over predicted seconds of common sweeps, and its share
 
 
 @dataclass(slots=True, kw_only=True)
 class ExchangeCounts:
-    """What the exchanges of a loader came to so far."""
+    """Counters of a loader's exchanges so far."""
 
     shared: int = 0  # superbatches of tables that were exchanged
     alone: int = 0
     reason: str = ""  # of the last choice
-    network: str = ""  # as it was measured
+    network: str = ""  # as measured
     stats: ExchangeStats = field(default_factory=ExchangeStats)  # of the last run
 
 
 class Exchanges:
-    """What a loader keeps for its exchanges: an `ExchangeTier`.
+    """A loader's part in exchanges, kept across runs: an `ExchangeTier`.
 
     Parameters
     ----------
     launch : the machines
-    tables : the rows that are exchanged, and who owns which
+    tables : the exchanged rows, and their owners
     memory_bytes : of the buffers of an exchange
     """
 
@@ -148,29 +148,29 @@ class Exchanges:
         self.counts = ExchangeCounts()
 
     def begin(self, position: BatchId, caches: Sequence[HeldByCache]) -> RunExchange:
-        """Return this machine's part in a run that begins at ``position`` everywhere; see `ExchangeTier.begin`."""
+        """Return this machine's part in a run from ``position`` on, on all machines; see `ExchangeTier.begin`."""
         tables = [replace(table, cached=cached) for table, cached in zip(self._tables, caches, strict=True)]
         return RunExchange(
             self._launch, self._connect(tables), tables, position, self.counts, round_bytes=self._memory_bytes
         )
 
     def connect(self) -> Exchange:
-        """Return an exchange of the rows on the disks, for the caller to close: all machines make one now."""
+        """Return an exchange of the rows on the disks, which the caller closes: all machines make one now."""
         return self._connect(self._tables)
 
     def filling(self, table: int, store: FeatureStore) -> AbstractContextManager[FeatureSource]:
-        """Return the rows from which caches of ``table`` are filled: all machines do that now."""
+        """Return the source from which caches of ``table`` are filled: all machines call this now."""
         return self._filling(table, store) if self._launch.parts else nullcontext(store)
 
     def explain(self) -> str:
-        """Say which machines there are, and what each reads."""
+        """Return lines with the machines and their ranges of rows."""
         launch = self._launch
         held = "a range of the rows on each" if launch.parts else "all rows on each"
         how = "common sweeps" if launch.must_exchange else "own sweeps or a common one, as predicted"
         return f"exchange: {len(launch.hosts)} machines, {held}; {how}; {format_bytes(self._memory_bytes)} of buffers"
 
     def explain_run(self) -> str:
-        """Say what came of it so far, and why the last choice was made; nothing where there was none."""
+        """Return a line with the results so far and the last choice; "" before the first choice."""
         counts = self.counts
         lines = [f"network between machines: {counts.network}"] if counts.network else []
         if counts.shared or counts.alone:
@@ -205,9 +205,9 @@ class RunExchange:
     launch : the machines
     exchange : of the rows
     tables : those rows
-    position : at which the run begins
-    counts : what came of it
-    round_bytes : that a machine sends or receives in a round, about
+    position : the first batch of the run
+    counts : counters to update
+    round_bytes : bytes that a machine sends or receives in a round, about
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class RunExchange:
                 gathered = self._gather(superbatch, offers, is_cancelled)
                 return tuple(self._chosen(number, offer, gathered) for number, offer in enumerate(offers))
             except MachineLeftError:
-                # With all rows here, what was prepared beyond the end of another machine's loop is read alone.
+                # With all rows here, work prepared beyond the end of another machine's loop is read locally.
                 if self.is_needed:
                     raise
                 self._is_alone = True
@@ -257,7 +257,7 @@ class RunExchange:
 
     @property
     def is_needed(self) -> bool:
-        """Whether this machine lacks rows, so that it cannot read alone."""
+        """True if this machine lacks rows, so that it cannot read alone."""
         return bool(self._launch.parts)
 
     @property
@@ -266,14 +266,14 @@ class RunExchange:
         return self._exchange.stats.bytes_read
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take part no more, and let the others know. Idempotent."""
+        """Leave the exchanges and notify the others. Idempotent."""
         self._exchange.close(error)
 
     def _gather(
         self, superbatch: int, offers: Sequence[Offer], is_cancelled: Callable[[], bool]
     ) -> NDArray[np.float64]:
-        """Return (W, n) what all machines say of this superbatch."""
-        if self._exchange.rates() is None:  # nothing was said yet: this measures the network
+        """Return (W, n) all machines' numbers for this superbatch."""
+        if self._exchange.rates() is None:  # the first call: this measures the network
             self._exchange.agree(np.empty(0), is_cancelled=is_cancelled)
         network = self._exchange.rates()
         if network is None:
@@ -344,18 +344,19 @@ def _exchanged(offer: Offer, shared: ExchangeChoice, *, factor: float) -> Choice
     )
 
 
-# Of the memory budget, for rows on their way: enough for rounds that keep disk and network busy, little beside a cache.
+# Share of the memory budget for rows on their way: enough for rounds that keep disk and network busy, little next
+# to a cache.
 _MEMORY_SHARE: Final = 1 / 16
 _LEAST_BYTES, _MOST_BYTES = 8 * 2**20, 256 * 2**20
 
 
 class LaunchMachines:
-    """Opens a loader together with those of the other machines: an `OtherMachines`.
+    """Opens a loader together with the loaders of the other machines: an `OtherMachines`.
 
     Parameters
     ----------
     launch : the machines
-    tables : the rows that are exchanged
+    tables : the exchanged rows
     """
 
     def __init__(self, launch: Launch, tables: Sequence[FeatureRows]) -> None:
@@ -365,7 +366,7 @@ class LaunchMachines:
 
     @property
     def must_exchange(self) -> bool:
-        """Whether no machine reads alone."""
+        """True if no machine can read alone."""
         return self._launch.must_exchange
 
     def memory_bytes(self, budget_bytes: int) -> int:
@@ -374,19 +375,19 @@ class LaunchMachines:
         return self._memory_bytes
 
     def agree_on_superbatch(self, plan: MemoryPlan, *, num_ranks: int) -> int:
-        """Return the batches of superbatches of as many steps as every machine has memory for; 0: no exchange.
+        """Return the superbatch size, in batches, with as many steps as fit on every machine; 0 without an exchange.
 
         Collective.
 
         Parameters
         ----------
         plan : of this machine
-        num_ranks : of it, each of which has a batch in a step
+        num_ranks : of this machine; each has one batch in a step
 
         Raises
         ------
         ConfigError
-            Rows have to be exchanged, and a machine does not read them from the SSD.
+            Rows must be exchanged, and a machine does not read them from the SSD.
         RankError
             A machine is gone, or could not open its loader.
         """
@@ -414,11 +415,11 @@ class LaunchMachines:
         return 0
 
     def refuse(self, error: BaseException) -> None:
-        """Tell the other machines that this one has no loader, whatever they do together next."""
+        """Notify the other machines, at their next collective, that this one has no loader."""
         self._launch.connect().close(error)
 
     def exchange(self, stores: Sequence[FeatureStore]) -> Exchanges:
-        """Return what exchanges the rows of ``stores``, of each table."""
+        """Return the exchange of the rows of ``stores``, one for each table."""
         parts, count = self._launch.parts, len(self._launch.hosts)
         tables = [
             OwnedRows(

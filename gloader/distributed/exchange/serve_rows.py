@@ -1,7 +1,7 @@
-"""Feature rows of all machines for the one that reads them in order, such as to evaluate, while the others serve.
+"""Feature rows of all machines for one reader, for example of an evaluation, while the other machines serve.
 
-Everything is a collective of all hosts, in one order: the reader says what comes next, and the others do it with it.
-While it computes it says that it is alive, so that nobody's wait runs out.
+Everything is a collective of all hosts, in one order: the reader announces the next call, and the others join it.
+While the reader computes it sends signs of life, so that no wait times out.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from gloader.ssd_store.sweep.supply import ArrivingRows
     from gloader.types import IdArray
 
-PIECE_BYTES: Final = 8 * 2**20  # of rows that are exchanged at a time
+PIECE_BYTES: Final = 8 * 2**20  # of rows exchanged at a time
 _BEAT_S: Final = 1.0  # between two signs of life of a reader that computes
-_SERVES, _BEATS, _READS, _ENDS = range(4)  # what a host says with each collective
+_SERVES, _BEATS, _READS, _ENDS = range(4)  # numbers that hosts send in each collective
 
 
 class HostExchange(Protocol):
@@ -48,24 +48,24 @@ class HostExchange(Protocol):
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Take part no more, and tell the others."""
+        """Leave the exchanges and notify the others."""
         ...
 
 
 def serve_rows(exchange: HostExchange, *, is_cancelled: Callable[[], bool]) -> None:
-    """Serve the host that reads until it has ended; closes ``exchange``.
+    """Serve the reading host until it has ended; closes ``exchange``.
 
     Parameters
     ----------
     exchange : of the rows; the same tables on all hosts
-    is_cancelled : asked again and again while it waits; true ends this host's part
+    is_cancelled : polled during waits; true ends this host's part
 
     Raises
     ------
     RankError
-        A host is gone, does not answer or failed; names it. Or not one of them reads.
+        A host is gone, does not answer or failed; the error names it. Or no host reads.
     StoreError
-        This machine's rows cannot be read, or are damaged; the others are told.
+        This machine's rows cannot be read, or are damaged; the other hosts are notified.
     ChannelClosedError
         ``is_cancelled`` returned true.
     """
@@ -85,8 +85,8 @@ def serve_rows(exchange: HostExchange, *, is_cancelled: Callable[[], bool]) -> N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Piece:
-    """Rows that an exchange brought."""
+class _FetchedRows:
+    """The rows of one exchange."""
 
     table: int
     first: int
@@ -95,27 +95,27 @@ class _Piece:
     held: MissSource
 
     def has(self, table: int, row: int) -> bool:
-        """Return whether it has a row, and those behind it."""
+        """Return whether it has a row and its successors."""
         return self.is_run and table == self.table and self.first <= row < self.past
 
 
 class RowReader:
-    """The host that reads: its own rows from its disk, all others by exchanges that the others serve.
+    """The host that reads: its own rows from its disk, all others by exchanges in which the other hosts serve.
 
-    Owns ``exchange`` and a thread until the end of its ``with`` block, where the others are told that it is done.
+    Owns ``exchange`` and a thread until the end of its ``with`` block, which notifies the other hosts.
     Thread-safe: reads from several threads take turns.
 
     Parameters
     ----------
     exchange : of the rows; the same tables on all hosts
-    stores : of each table, the rows that are here
+    stores : of each table, the rows on this host
     """
 
     def __init__(self, exchange: HostExchange, stores: Sequence[FeatureStore]) -> None:
         self._exchange = exchange
         self._stores = stores
-        self._ends = [-1] * len(stores)  # of each table, the row behind those that were read last
-        self._piece: _Piece | None = None
+        self._ends = [-1] * len(stores)  # of each table, the row after the last read
+        self._piece: _FetchedRows | None = None
         self._turn = threading.Lock()
         self._is_over = threading.Event()
         self._failure: BaseException | None = None
@@ -127,13 +127,13 @@ class RowReader:
         Parameters
         ----------
         table : its number
-        request : rows that ascend, and their rows of ``out``
+        request : ascending rows, and their places in ``out``
         out : (K, F), of the stored dtype or float32
 
         Raises
         ------
         RankError
-            A host is gone, does not answer or failed; names it.
+            A host is gone, does not answer or failed; the error names it.
         StoreError
             A row cannot be read, or is damaged.
         LoaderClosedError
@@ -142,7 +142,7 @@ class RowReader:
         store, rows = self._stores[table], request.rows
         position = request.position if request.position.shape[0] else np.arange(rows.shape[0])
         first, past = np.searchsorted(rows, store.held).tolist()
-        # The own ones need nobody else.
+        # Local rows need no other host.
         own = store.read_into(rows[first:past], out, at=position[first:past])
         if past > first:
             self._ends[table] = int(rows[past - 1]) + 1
@@ -157,7 +157,7 @@ class RowReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Before the thread is joined: it looks at this between two signs of life.
+        # Before the thread is joined: it reads this between two signs of life.
         self._is_over.set()
         self._thread.join()
         with self._turn:
@@ -181,10 +181,10 @@ class RowReader:
                 self._ends[table] = int(rows[count - 1]) + 1
                 rows, position = rows[count:], position[count:]
 
-    def _fetch(self, table: int, rows: IdArray) -> _Piece:
-        """Return the first rows of ``rows``, and those behind them where the table is read from its start to its end.
+    def _fetch(self, table: int, rows: IdArray) -> _FetchedRows:
+        """Return the first rows of ``rows``, with their successors if the table is read in order.
 
-        An exchange takes milliseconds whatever it brings, and who computes asks for a few rows at a time.
+        An exchange takes milliseconds for any size, and a computing reader requests a few rows at a time.
         """
         self._drop_piece()  # before the next one takes as much memory
         store = self._stores[table]
@@ -199,7 +199,7 @@ class RowReader:
         with self._exchange.fetch(table, wanted, is_cancelled=_never) as arriving:
             held = load_misses(store, [wanted], is_cancelled=_never, arriving=arriving)
         is_run = past - first == wanted.shape[0]
-        return _Piece(table=table, first=first, past=past, is_run=is_run, held=held)
+        return _FetchedRows(table=table, first=first, past=past, is_run=is_run, held=held)
 
     def _drop_piece(self) -> None:
         piece, self._piece = self._piece, None
@@ -217,7 +217,7 @@ class RowReader:
 
     def _beat(self) -> None:
         while not self._is_over.wait(_BEAT_S):
-            # A read that is under way is as good a sign.
+            # A read under way is an equal sign of life.
             if not self._turn.acquire(blocking=False):
                 continue
             try:
@@ -266,7 +266,7 @@ class AllRows:
 
 
 def _heard(said: NDArray[np.float64]) -> tuple[int, int]:
-    """Return what the host that reads says: what comes next, and of which table. Pure."""
+    """Return the reading host's announcement: the next call, and the table. Pure."""
     readers = said[said[:, 0] != _SERVES]
     if len(readers) != 1:
         raise RankError(

@@ -1,6 +1,6 @@
 """The protocol towards the first ranks of other machines, and the measured rates of the network.
 
-A transport has one collective and an end. `measure_rates` measures with the collective that rows take.
+A transport has one collective and an end. `measure_rates` measures with the collective that moves rows.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Transport(Protocol):
-    """Moves bytes between W hosts, the first ranks of their machines. All of them call the same, in the same order."""
+    """Moves bytes between W hosts, the first ranks of their machines. All make the same calls in the same order."""
 
     @property
     def index(self) -> int:
-        """Which of the hosts this is."""
+        """Number of this host."""
         ...
 
     @property
     def names(self) -> Sequence[str]:
-        """(W,) what errors call each host, as "rank 2 (machine b)"."""
+        """(W,) names of the hosts in errors, such as "rank 2 (machine b)"."""
         ...
 
     def all_to_all(
@@ -45,31 +45,31 @@ class Transport(Protocol):
         *,
         is_cancelled: Callable[[], bool],
     ) -> None:
-        """Send each host its part of ``data`` and fill ``out`` with what each of them sends, in the order of hosts.
+        """Send each host its part of ``data`` and fill ``out`` with the bytes from each host, in host order.
 
         Parameters
         ----------
         out : receives the sum of ``out_sizes`` bytes
         data : holds the sum of ``sizes`` bytes
-        out_sizes, sizes : (W,) bytes from and to each host, zero perhaps
-        is_cancelled : asked again and again while it waits; true ends this host's part in the exchanges
+        out_sizes, sizes : (W,) bytes from and to each host, may be zero
+        is_cancelled : polled during waits; true ends this host's part in the exchanges
 
         Raises
         ------
         RankError
-            Another host is gone, does not answer, failed or left; names it.
+            Another host is gone, does not answer, failed or left; the error names it.
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
         ...
 
     def close(self, error: BaseException | None = None) -> None:
-        """Tell the others that this host ends, with ``error`` or because it is done, and part from them. Idempotent."""
+        """Announce this host's end to the others, with ``error`` or as done, and close the connections. Idempotent."""
         ...
 
 
 def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable[[], bool]) -> NDArray[Any]:
-    """Return (W, n) the ``values`` of every host, in the order of hosts; collective.
+    """Return (W, n) the ``values`` of every host, in host order; collective.
 
     Parameters
     ----------
@@ -80,7 +80,7 @@ def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable
     Raises
     ------
     RankError
-        As `Transport.all_to_all`, or what a host sent arrived damaged.
+        As `Transport.all_to_all`, or a host's values arrived damaged.
     ChannelClosedError
         ``is_cancelled`` returned true.
     """
@@ -97,18 +97,18 @@ def gather(transport: Transport, values: NDArray[Any], *, is_cancelled: Callable
 
 
 def sealed(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return ``values`` (n,) of eight bytes each and their digest, (n + 1,). Pure."""
+    """Return ``values`` (n,) of eight bytes each, followed by their digest, (n + 1,). Pure."""
     words = np.ascontiguousarray(values).view(np.int64)
     return np.append(words, np.array([rows_digest(words)], np.uint64).view(np.int64))
 
 
 def unsealed(words: NDArray[np.int64], sender: str) -> NDArray[np.int64]:
-    """Return what `sealed` was given. Pure.
+    """Return the argument of `sealed`. Pure.
 
     Raises
     ------
     RankError
-        It is not what was sent.
+        The words differ from those that were sent.
     """
     values = np.ascontiguousarray(words[:-1])
     if rows_digest(values) != words[-1:].view(np.uint64)[0]:
@@ -122,17 +122,17 @@ def unsealed(words: NDArray[np.int64], sender: str) -> NDArray[np.int64]:
 _NUM_EMPTY: Final = 5
 _FIRST_BYTES: Final = 64 * 2**10  # to each other host
 _MOST_BYTES: Final = 8 * 2**20
-_LEAST_BYTES: Final = 256 * 2**10  # of a step that says anything of the rate
-_WEIGHT: Final = 0.5  # of what was seen last
+_LEAST_BYTES: Final = 256 * 2**10  # of the smallest step that measures the rate
+_WEIGHT: Final = 0.5  # of the latest measurement
 
 
 def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callable[[], bool]) -> NetworkRates:
-    """Return what the network does while all hosts send and receive, by messages that grow for ``seconds``; collective.
+    """Return the network's rates while all hosts send and receive, from growing messages for ``seconds``; collective.
 
     Parameters
     ----------
-    transport : to the other hosts; alone, a network is infinitely fast
-    seconds : that it takes, about
+    transport : to the other hosts; without any, a network is infinitely fast
+    seconds : approximate duration
     is_cancelled : as of `Transport.all_to_all`
 
     Raises
@@ -151,7 +151,7 @@ def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callabl
         took.append(clock() - started)
     latency_s, spent_s, size, best = min(took), sum(took), _FIRST_BYTES, 0.0
     most = max(_FIRST_BYTES, _MOST_BYTES // num_others)
-    # Given back when it is over, as freed memory of other kinds is not.
+    # Freed at the end, unlike other memory.
     data, out = (mapped_bytes(num_others * most) for _ in range(2))
     while True:
         sizes = [0 if host == transport.index else size for host in range(num_others + 1)]
@@ -160,18 +160,18 @@ def measure_rates(transport: Transport, *, seconds: float, is_cancelled: Callabl
         transport.all_to_all(out[:moved], data[:moved], sizes, sizes, is_cancelled=is_cancelled)
         elapsed_s = clock() - started
         spent_s += elapsed_s
-        # On a busy machine a step may take less than the quickest empty one did: that says nothing of the network.
+        # On a busy machine a step may take less time than the fastest empty one: it does not measure the network.
         best = max(best, moved / max(elapsed_s - latency_s, elapsed_s / 2))
-        # All hosts stop after the same step: when the slowest has spent the time.
+        # All hosts stop after the same step: when the slowest has used the time.
         if gather(transport, np.array([spent_s]), is_cancelled=is_cancelled).max() >= seconds:
             return NetworkRates(bytes_per_s=best, latency_s=latency_s)
         size = min(2 * size, most)
 
 
 def corrected(rates: NetworkRates, steps: Sequence[tuple[int, float]]) -> NetworkRates:
-    """Return ``rates`` moved half way to what the fastest of ``steps`` did. Pure.
+    """Return ``rates`` moved half way to those of the fastest of ``steps``. Pure.
 
-    A step takes as long as its slowest host, which may have waited for its disk: the fastest speaks of the network.
+    A step takes as long as its slowest host, which may have waited for its disk: the fastest step measures the network.
 
     Parameters
     ----------

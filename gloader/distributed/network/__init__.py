@@ -1,1 +1,1 @@
-"""The network between the machines of a launch: what it does, which interface gloo takes, and which would be faster."""
+"""The network between the machines of a launch: measured rates, and the choice of gloo's interface."""

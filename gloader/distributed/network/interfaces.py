@@ -1,4 +1,4 @@
-"""The network interfaces of this machine, and the settings by which gloo chooses among them.
+"""The network interfaces of this machine, and gloo's settings for choosing among them.
 
 `settings_to_try` lists the settings that are worth a trial, and `advise` compares the trials. Both are pure.
 """
@@ -25,7 +25,7 @@ _UP, _LOOPBACK = 0x1, 0x8  # of /sys/class/net/NAME/flags
 _FAMILIES: Final = {
     socket.AF_INET: (4, 4),
     socket.AF_INET6: (8, 16),
-}  # where a sockaddr has its address, in bytes
+}  # offset of the address in a sockaddr, in bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +35,10 @@ class Interface:
     name: str
     addresses: tuple[str, ...]  # with their prefix, such as 10.0.0.3/24
     is_loopback: bool
-    bits_per_s: float | None  # as its driver says; None: it does not
+    bits_per_s: float | None  # from its driver; None if unknown
 
     def has(self, address: str) -> bool:
-        """Return whether ``address``, without a prefix, is one of this interface. Pure."""
+        """Return whether this interface has ``address``, given without a prefix. Pure."""
         wanted = ipaddress.ip_address(address)
         # All of 127.0.0.0/8 is this machine.
         if wanted.is_loopback:
@@ -51,7 +51,7 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
 
     Parameters
     ----------
-    folder : where the system describes them
+    folder : the system's description of the interfaces
     """
     addresses: dict[str, list[str]] = {}
     for name, address in _addresses():
@@ -72,9 +72,9 @@ def list_interfaces(folder: Path = _CLASS) -> list[Interface]:
 
 
 def address_of_host_name() -> str:
-    """Return the address that gloo takes where nobody names an interface.
+    """Return the address that gloo takes if no interface is named.
 
-    It is the first that the host's name resolves to and that this machine has; 127.0.0.1 where there is none.
+    It is the first address of the host's name that this machine has; 127.0.0.1 without any.
     """
     with suppress(OSError, UnicodeError):
         for family, kind, protocol, _, address in socket.getaddrinfo(
@@ -90,7 +90,7 @@ def open_sockets() -> dict[str, str]:
     """Return the address of each internet socket of this process, by its number in the system."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
-        # A descriptor may be gone by now: the one of this listing is.
+        # A descriptor may be gone by now: for example that of this listing.
         with suppress(OSError):
             target = str(entry.readlink())
             if target.startswith("socket:"):
@@ -101,7 +101,7 @@ def open_sockets() -> dict[str, str]:
 
 
 def interface_of(address: str, interfaces: Sequence[Interface]) -> str:
-    """Return the name of the interface that has ``address``; empty where none has. Pure."""
+    """Return the name of the interface with ``address``, or "". Pure."""
     return next((interface.name for interface in interfaces if interface.has(address)), "")
 
 
@@ -133,7 +133,7 @@ class _Entry(ctypes.Structure):
 
 
 def _addresses() -> Iterator[tuple[str, str]]:
-    """Yield names of interfaces with an address each."""
+    """Yield pairs of an interface name and an address."""
     library, head = ctypes.CDLL(None, use_errno=True), ctypes.POINTER(_Entry)()
     if library.getifaddrs(ctypes.byref(head)) != 0:
         number = ctypes.get_errno()
@@ -151,7 +151,7 @@ def _addresses() -> Iterator[tuple[str, str]]:
 
 
 def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Return the address in a ``struct sockaddr``; None for one of another family."""
+    """Return the address in a ``struct sockaddr``; None for another family."""
     if not pointer:
         return None
     family = ctypes.c_uint16.from_address(pointer).value
@@ -161,25 +161,25 @@ def _ip(pointer: int | None) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
     return None
 
 
-CONNECTIONS: Final = (2, 4)  # between two machines, that are tried beside one
+CONNECTIONS: Final = (2, 4)  # between two machines, tried besides a single one
 MOST_TRIED: Final = 6  # networks
-# A line in everybody's scripts is worth more than noise: so much faster must another network be, or more connections.
+# A line in a launch script must be worth more than noise: least gain of another network, or of more connections.
 _GAIN: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """What a machine of a launch says of itself."""
+    """The description that a machine of a launch sends to the others."""
 
     name: str
     host: str  # machines of one host are rehearsed
     interfaces: tuple[Interface, ...]
-    named: str  # what GLOO_SOCKET_IFNAME is; empty: nothing
-    resolved: str  # the address that the host's name resolves to
+    named: str  # the value of GLOO_SOCKET_IFNAME, or ""
+    resolved: str  # the address of the host's name
 
     @classmethod
     def from_json(cls, card: Mapping[str, Any]) -> Self:
-        """Return the card that `dataclasses.asdict` made JSON of. Pure."""
+        """Return the card from the JSON form of `dataclasses.asdict`. Pure."""
         interfaces = tuple(
             Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in card["interfaces"]
         )
@@ -188,9 +188,9 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What GLOO_SOCKET_IFNAME is on each machine."""
+    """The value of GLOO_SOCKET_IFNAME on each machine."""
 
-    names: tuple[str, ...]  # of an interface of each machine; empty: as it is now, whatever that is
+    names: tuple[str, ...]  # an interface of each machine; empty for the present setting
     connections: int = 1
 
     def value_on(self, machine: int) -> str:
@@ -199,42 +199,42 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """A setting, and what was measured with it."""
+class NetworkTrial:
+    """A setting and its measurements."""
 
     setting: Setting
-    used: tuple[str, ...]  # the address that each machine's connections had; empty: there were none
-    bytes_per_s: float  # of the slowest machine, all sending at once; 0: they did not reach each other
+    used: tuple[str, ...]  # address of each machine's connections; empty without connections
+    bytes_per_s: float  # of the slowest machine, all sending at once; 0 without connections
     latency_s: float
     pairs: Mapping[tuple[int, int], tuple[float, float]]  # bytes/s and seconds by the numbers of two machines
-    error: str  # why they did not; empty: they did
+    error: str  # cause of a failed connection; empty if connected
 
     @property
     def is_connected(self) -> bool:
-        """Whether the machines reached each other."""
+        """True if the machines reached each other."""
         return not self.error
 
 
-def failed(setting: Setting, error: str) -> Trial:
-    """Return the trial of a setting with which the machines do not reach each other. Pure."""
-    return Trial(setting=setting, used=(), bytes_per_s=0.0, latency_s=0.0, pairs={}, error=error)
+def failed(setting: Setting, error: str) -> NetworkTrial:
+    """Return the trial of a setting that does not connect the machines. Pure."""
+    return NetworkTrial(setting=setting, used=(), bytes_per_s=0.0, latency_s=0.0, pairs={}, error=error)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
-    """What to do about the network."""
+class NetworkAdvice:
+    """A recommended change of the network settings."""
 
-    lines: tuple[str, ...]  # to run on each machine before torchrun; empty: nothing is to be done
+    lines: tuple[str, ...]  # to run on each machine before torchrun; empty if no change is needed
     reason: str
-    is_needed: bool  # without it machines do not reach each other
-    trial: Trial | None  # that shows what it brings; None: nothing does
+    is_needed: bool  # whether the machines fail to connect without it
+    trial: NetworkTrial | None  # the trial that shows the gain, if any
 
 
 def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
     """Return an interface of each machine for every network that all of them share, the fastest first. Pure.
 
     A network is shared if its addresses have the same prefix everywhere, or if its interfaces have one name. Loopback
-    reaches the machines of one host alone.
+    only reaches machines on one host.
     """
     is_one_host = len({card.host for card in cards}) == 1
     found: dict[tuple[str, ...], float] = {}
@@ -252,24 +252,24 @@ def settings_to_try(cards: Sequence[Card]) -> list[Setting]:
 
 
 def _networks(interface: Interface) -> set[str]:
-    """Return what an interface may share with those of other machines. Pure."""
+    """Return the keys by which an interface may share a network with those of other machines. Pure."""
     shared = {f"name {interface.name}"}
     for text in interface.addresses:
         address = ipaddress.ip_interface(text)
-        # Every interface has a link-local address: it says nothing of which network it is on.
+        # Every interface has a link-local address: it does not identify a network.
         if not address.is_link_local:
             shared.add(f"network {address.network}")
     return shared
 
 
-def advise(cards: Sequence[Card], now: Trial, others: Sequence[Trial]) -> Advice:
-    """Return what to export on which machine, where another setting is faster or this one does not work. Pure.
+def advise(cards: Sequence[Card], now: NetworkTrial, others: Sequence[NetworkTrial]) -> NetworkAdvice:
+    """Return the values to export on each machine, if another setting is faster or the present one fails. Pure.
 
     Parameters
     ----------
     cards : of the machines
-    now : the setting as it is
-    others : that were tried
+    now : trial of the present setting
+    others : trials of other settings
     """
     best = now
     for trial in others:
@@ -277,18 +277,18 @@ def advise(cards: Sequence[Card], now: Trial, others: Sequence[Trial]) -> Advice
             best = trial
     if best is now:
         if now.is_connected:
-            return Advice(lines=(), reason="no other setting is faster", is_needed=False, trial=None)
-        return Advice(lines=(), reason=_no_way(cards), is_needed=True, trial=None)
+            return NetworkAdvice(lines=(), reason="no other setting is faster", is_needed=False, trial=None)
+        return NetworkAdvice(lines=(), reason=_no_way(cards), is_needed=True, trial=None)
     values = [best.setting.value_on(machine) for machine in range(len(cards))]
     lines = tuple(f"export {INTERFACE_VARIABLE}={value}" for value in values)
     reason = now.error
     if now.is_connected:
         reason = f"{best.bytes_per_s / now.bytes_per_s:.1f} times as fast"
-    return Advice(lines=lines, reason=reason, is_needed=not now.is_connected, trial=best)
+    return NetworkAdvice(lines=lines, reason=reason, is_needed=not now.is_connected, trial=best)
 
 
 def lost_as_it_is(cards: Sequence[Card]) -> str:
-    """Return why gloo cannot reach the other machines as it is; empty where nothing speaks against it. Pure."""
+    """Return why gloo cannot reach the other machines with the present setting; "" if no reason is known. Pure."""
     is_one_host = len({card.host for card in cards}) == 1
     for card in cards:
         known = {interface.name: interface for interface in card.interfaces}

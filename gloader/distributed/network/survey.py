@@ -1,4 +1,4 @@
-"""A survey of the network between the machines of a launch: each setting is tried with a process group of its own.
+"""A survey of the network between the machines of a launch: each setting is tried with its own process group.
 
 `measure_links` measures bandwidth and latency with the transfers of an exchange.
 """
@@ -22,10 +22,10 @@ from gloader.distributed.agree import network_id
 from gloader.distributed.network.interfaces import (
     CONNECTIONS,
     INTERFACE_VARIABLE,
-    Advice,
     Card,
+    NetworkAdvice,
+    NetworkTrial,
     Setting,
-    Trial,
     address_of_host_name,
     advise,
     failed,
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
 
 _PINGS: Final = 20
 _FIRST_BYTES, _LAST_BYTES = 64 * 2**10, 32 * 2**20
-_ENOUGH_S: Final = 0.03  # a transfer this long is no burst into buffers
+_ENOUGH_S: Final = 0.03  # a transfer of this duration is no burst into buffers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What the way between two machines does, both sending at once."""
+    """The rates between two machines, both sending at once."""
 
     bytes_per_s: float  # each way
     latency_s: float  # one way
@@ -60,42 +60,42 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Links:
-    """What a machine measured."""
+class MachineLinks:
+    """The measurements of one machine."""
 
     pairs: Mapping[int, Link]  # by the number of the other machine
-    together: Link  # all machines to all others at once: what this one sends, and how long nothing takes
+    together: Link  # to all machines at once: the rate of sending, and the time of an empty transfer
 
 
-def measure_links(index: int, size: int, *, seconds: float) -> Links:
-    """Measure the way to each other machine, then all at once; collective over the default process group.
+def measure_links(index: int, size: int, *, seconds: float) -> MachineLinks:
+    """Measure the link to each other machine, then all at once; collective over the default process group.
 
-    Pairs that share no machine are measured at the same time.
+    Pairs without a common machine are measured at the same time.
 
     Parameters
     ----------
-    index, size : of this machine, and how many there are: the ranks of the process group
+    index, size : the number of this machine, and the number of machines: the ranks of the process group
     seconds : of each measurement
     """
     pairs = {}
     for peer in rounds(index, size):
-        # Rounds begin together, so that nobody measures beside those of another round.
+        # Rounds begin together, so that no pair is measured during another round.
         distributed.barrier()
         if peer is not None:
             pairs[peer] = _measure_pair(index, peer, seconds)
     distributed.barrier()
-    return Links(pairs=pairs, together=_measure_together(size, seconds))
+    return MachineLinks(pairs=pairs, together=_measure_together(size, seconds))
 
 
 def rounds(index: int, size: int) -> Iterator[int | None]:
-    """Yield whom ``index`` meets in each round, everybody once; None: nobody. Pure.
+    """Yield the partner of ``index`` in each round, each partner once; None in a round without one. Pure.
 
     The circle method of tournaments.
     """
     num_seats = size + size % 2
     for turn in range(num_seats - 1):
         if index == num_seats - 1:
-            # Whoever sits still meets the one whose double is the turn.
+            # The last seat stays in place and meets the index whose double is the turn.
             peer = next(other for other in range(num_seats - 1) if (2 * other - turn) % (num_seats - 1) == 0)
         else:
             peer = (turn - index) % (num_seats - 1)
@@ -113,7 +113,7 @@ def _measure_pair(index: int, peer: int, seconds: float) -> Link:
             sending.wait()
 
     def ping() -> None:
-        # One after the other: an answer is on its way when the question has come.
+        # One after the other: an answer leaves when the request has arrived.
         token = torch.zeros(1, dtype=torch.uint8)
         for is_sending in (first, not first):
             distributed.send(token, peer) if is_sending else distributed.recv(token, peer)
@@ -149,7 +149,7 @@ def _typical(act: Callable[[], Any]) -> float:
         began = time.perf_counter()
         act()
         taken.append(time.perf_counter() - began)
-    # The first sets connections up; the slower ones waited for a core, not for the network.
+    # The first transfer sets connections up; the slower ones waited for a core, not for the network.
     return sorted(taken[1:])[_PINGS // 4]
 
 
@@ -160,12 +160,12 @@ def _rate(
     count: int,
     seconds: float,
 ) -> float:
-    """Return the bytes a second of ``swap`` with ``count`` equal parts, of one part.
+    """Return the bytes per second of ``swap`` with ``count`` equal parts, of one part.
 
     Parameters
     ----------
     swap : sends one tensor and fills another; all sides call it
-    slowest : returns the longest of the times that all sides took: they have to come to the same sizes
+    slowest : returns the longest time of all sides, so that all choose the same sizes
     count : parts of the tensors
     seconds : of the measurement
     """
@@ -188,19 +188,19 @@ def _rate(
 
 
 _POLL_S: Final = 0.05
-# Between others: whoever tries a setting ends within the time-out of the group, and measures for a while.
+# Between settings: a rank that tries one ends within the group's time-out, and measures for a while.
 _PATIENCE: Final = 6.0
 _LEAVE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The machines, what was tried, and what to do."""
+    """The machines, the trials, and the advice."""
 
     cards: tuple[Card, ...]
-    now: Trial
-    others: tuple[Trial, ...]
-    advice: Advice
+    now: NetworkTrial
+    others: tuple[NetworkTrial, ...]
+    advice: NetworkAdvice
 
 
 def survey_network(
@@ -212,9 +212,9 @@ def survey_network(
 
     Parameters
     ----------
-    store : that all ranks reach, of nothing else
+    store : used for nothing else; all ranks reach it
     rank, world_size : of this process
-    timeout_s : after which a setting counts as one that does not connect
+    timeout_s : after which a setting counts as not connecting
     seconds : of each measurement
 
     Raises
@@ -222,9 +222,9 @@ def survey_network(
     ConfigError
         All ranks are on one machine.
     RankError
-        A rank does not answer; names it.
+        A rank does not answer; the error names it.
     """
-    meeting = _Meeting(store, patience_s=_PATIENCE * timeout_s)
+    exchange = _StoreExchange(store, patience_s=_PATIENCE * timeout_s)
     place = f"{machine_id()} {network_id()}"
     own = {
         "place": place,
@@ -238,7 +238,7 @@ def survey_network(
             )
         ),
     }
-    found = meeting.gather("card", own, rank, range(world_size))
+    found = exchange.gather("card", own, rank, range(world_size))
     first: dict[str, int] = {}
     for other, one in enumerate(found):
         first.setdefault(one["place"], other)
@@ -252,7 +252,7 @@ def survey_network(
             f"all {world_size} ranks are on one machine, {cards[0].name}: there is no network between them; start "
             "torchrun with --nnodes on each of several machines, or rehearse several with GLOADER_MACHINE"
         )
-    trying = _Trying(meeting, hosts=hosts, rank=rank, timeout_s=timeout_s, seconds=seconds)
+    trying = _Trying(exchange, hosts=hosts, rank=rank, timeout_s=timeout_s, seconds=seconds)
     lost = lost_as_it_is(cards)
     now = failed(Setting(names=()), lost) if lost else trying.run(Setting(names=()))
     others = [trying.run(setting) for setting in settings_to_try(cards)]
@@ -261,19 +261,19 @@ def survey_network(
     if advice.trial is not None:
         now, rivals = _measured_again(trying, now, others, advice.trial)
         advice = advise(cards, now, rivals)
-    meeting.leave(rank, world_size)
+    exchange.leave(rank, world_size)
     return Survey(cards=cards, now=now, others=tuple(others), advice=advice)
 
 
 def _measured_again(
-    trying: _Trying, now: Trial, others: Sequence[Trial], best: Trial
-) -> tuple[Trial, list[Trial]]:
-    """Measure what is to be advised once more, and what it is compared with, so that nobody exports a moment's luck.
+    trying: _Trying, now: NetworkTrial, others: Sequence[NetworkTrial], best: NetworkTrial
+) -> tuple[NetworkTrial, list[NetworkTrial]]:
+    """Measure the best setting and its rivals once more, so that the advice does not rest on a lucky measurement.
 
     Returns
     -------
-    The faster measurement of the setting as it is; those of the others that count: the faster one of the same
-    interfaces with one connection, then the slower one of what is to be advised.
+    The faster measurement of the present setting; then the rivals of the best one: the faster measurement of the same
+    interfaces with one connection, then the slower measurement of the best setting.
     """
     if now.is_connected:
         now = max(now, trying.run(now.setting), key=_speed)
@@ -285,11 +285,11 @@ def _measured_again(
     return now, [*rivals, min(best, trying.run(best.setting), key=_speed)]
 
 
-def _speed(trial: Trial) -> float:
+def _speed(trial: NetworkTrial) -> float:
     return trial.bytes_per_s
 
 
-def _more_connections(trying: _Trying, others: Sequence[Trial]) -> list[Trial]:
+def _more_connections(trying: _Trying, others: Sequence[NetworkTrial]) -> list[NetworkTrial]:
     """Try several connections through the interfaces that were fastest with one."""
     connected = [trial for trial in others if trial.is_connected]
     if not connected:
@@ -298,19 +298,19 @@ def _more_connections(trying: _Trying, others: Sequence[Trial]) -> list[Trial]:
     return [trying.run(Setting(names=best.setting.names, connections=count)) for count in CONNECTIONS]
 
 
-class _Meeting:
-    """Hands JSON values round by a store, which every rank reaches whatever gloo does. Names who does not answer."""
+class _StoreExchange:
+    """Exchanges JSON values through a store, which every rank reaches even if gloo fails. Names silent ranks."""
 
     def __init__(self, store: Store, *, patience_s: float) -> None:
         self.store = store
         self._patience_s = patience_s
 
     def gather(self, name: str, own: Any, rank: int, ranks: Sequence[int]) -> list[Any]:
-        """Return the value of each of ``ranks``; ``own`` is this one's, where it is among them."""
+        """Return the value of each of ``ranks``; ``own`` is the value of this rank, if it is among them."""
         if rank in ranks:
             self.store.set(f"{name}/{rank}", json.dumps(own))
         deadline = time.monotonic() + self._patience_s
-        # Polled, because a store's own wait names nobody.
+        # Polled, because a store's own wait cannot name a rank.
         missing = list(ranks)
         while missing:
             missing = [other for other in missing if not self.store.check([f"{name}/{other}"])]
@@ -324,7 +324,7 @@ class _Meeting:
         return [json.loads(self.store.get(f"{name}/{other}")) for other in ranks]
 
     def leave(self, rank: int, world_size: int) -> None:
-        """Say that this rank needs the store no more; the first, which may keep it, waits for the others a while."""
+        """Note that this rank needs the store no more; the first rank, its possible owner, waits for the others."""
         self.store.set(f"left/{rank}", "yes")
         deadline = time.monotonic() + _LEAVE_S
         while rank == 0 and time.monotonic() < deadline:
@@ -334,23 +334,23 @@ class _Meeting:
 
 
 class _Trying:
-    """Tries settings, one after another, with the first rank of each machine; the other ranks hear of it."""
+    """Tries settings in turn with the first rank of each machine; the other ranks receive the trials."""
 
     def __init__(
-        self, meeting: _Meeting, *, hosts: Sequence[int], rank: int, timeout_s: float, seconds: float
+        self, exchange: _StoreExchange, *, hosts: Sequence[int], rank: int, timeout_s: float, seconds: float
     ) -> None:
-        self._meeting = meeting
+        self._exchange = exchange
         self._hosts = hosts
         self._rank = rank
         self._timeout_s = timeout_s
         self._seconds = seconds
         self._count = 0
 
-    def run(self, setting: Setting) -> Trial:
-        """Return what comes of ``setting``; collective."""
+    def run(self, setting: Setting) -> NetworkTrial:
+        """Return the trial of ``setting``; collective."""
         self._count += 1
         own = self._measure(setting) if self._rank in self._hosts else None
-        found = self._meeting.gather(f"trial-{self._count}", own, self._rank, self._hosts)
+        found = self._exchange.gather(f"trial-{self._count}", own, self._rank, self._hosts)
         return _trial_of(setting, found)
 
     def _measure(self, setting: Setting) -> dict[str, Any]:
@@ -361,7 +361,7 @@ class _Trying:
             with _exported(value), self._group(index, size):
                 used = sorted({address for one, address in open_sockets().items() if one not in before})
                 links = measure_links(index, size, seconds=self._seconds)
-        # gloo raises plain RuntimeErrors, for an interface that is not there as for a time-out.
+        # gloo raises plain RuntimeErrors, for a missing interface as for a time-out.
         except RuntimeError as error:
             return {"error": " ".join(str(error).split())[:300]}
         return {
@@ -373,7 +373,7 @@ class _Trying:
 
     @contextmanager
     def _group(self, index: int, size: int) -> Iterator[None]:
-        store = PrefixStore(f"group-{self._count}", self._meeting.store)
+        store = PrefixStore(f"group-{self._count}", self._exchange.store)
         timeout = timedelta(seconds=self._timeout_s)
         distributed.init_process_group("gloo", store=store, rank=index, world_size=size, timeout=timeout)
         try:
@@ -384,7 +384,7 @@ class _Trying:
 
 @contextmanager
 def _exported(value: str | None) -> Iterator[None]:
-    """Set the variable that gloo reads when a group is made, inside the block; None leaves it as it is."""
+    """Set the variable that gloo reads when a group is made, inside the block; None leaves it unchanged."""
     before = os.environ.get(INTERFACE_VARIABLE)
     if value is not None:
         os.environ[INTERFACE_VARIABLE] = value
@@ -397,8 +397,8 @@ def _exported(value: str | None) -> Iterator[None]:
                 os.environ[INTERFACE_VARIABLE] = before
 
 
-def _trial_of(setting: Setting, found: Sequence[dict[str, Any]]) -> Trial:
-    """Return what the machines together found. Pure."""
+def _trial_of(setting: Setting, found: Sequence[dict[str, Any]]) -> NetworkTrial:
+    """Return the trial from the measurements of all machines. Pure."""
     errors = [one["error"] for one in found if one["error"]]
     if errors:
         return failed(setting, errors[0])
@@ -407,7 +407,7 @@ def _trial_of(setting: Setting, found: Sequence[dict[str, Any]]) -> Trial:
         for peer, link in one["pairs"].items():
             if index < int(peer):
                 pairs[index, int(peer)] = (link["bytes_per_s"], link["latency_s"])
-    return Trial(
+    return NetworkTrial(
         setting=setting,
         used=tuple(next(iter(one["used"]), "") for one in found),
         bytes_per_s=min(one["together"]["bytes_per_s"] for one in found),

@@ -51,12 +51,12 @@ if TYPE_CHECKING:
     from gloader.types import AnyReadyBatch, Delivered, DeviceBlock
 
 
-MOST_BATCHES: Final = 200  # of a stretch that is timed; an epoch where it has fewer
-REPEATS: Final = 3  # stretches, behind one that is not counted
-# Batches that are taken again and again: some, as they differ in size, and no more memory than that.
+MOST_BATCHES: Final = 200  # of a timed stretch; fewer if an epoch has fewer
+REPEATS: Final = 3  # timed stretches, after an uncounted one
+# The batches that are reused: several, as their sizes differ, within this share of memory.
 _MOST_KEPT: Final = 4
 _KEPT_BYTES: Final = 256 << 20
-_OF_FREE_MEMORY: Final = 0.8  # for the run that has everything there
+_OF_FREE_MEMORY: Final = 0.8  # for the run with everything in memory
 
 
 def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
@@ -73,14 +73,14 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
     Returns
     -------
     ``compute_s``, ``warm_s``, ``cold_s``, and the stalls ``preparation`` (warm less compute) and ``fetch`` (cold less
-    warm). Without ``warm_s`` and stalls where the dataset does not fit in memory.
+    warm). Without ``warm_s`` and stalls if the dataset does not fit in memory.
 
     Raises
     ------
     ConfigError
-        There is no folder of a run with its settings, or it had several ranks.
+        There is no run folder with settings, or the run had several ranks.
     ReplayError
-        Its dataset is not there, or it is another one by now.
+        Its dataset is missing, or has changed.
     """
     if not run.is_dir():
         raise ConfigError(
@@ -96,11 +96,11 @@ def verify_stalls(run: Path, header: RunHeader) -> dict[str, float]:
         )
     device = resolve_device(header.device)
     with closing(open_recorded_dataset(header, read_config(run))) as dataset, private_randomness(device):
-        return _Runs(dataset, settings, header, device).measure()
+        return _StallRuns(dataset, settings, header, device).measure()
 
 
-class _Runs:
-    """The three runs, by one network."""
+class _StallRuns:
+    """The three runs, with one network."""
 
     def __init__(
         self, dataset: Dataset, settings: TrainSettings, header: RunHeader, device: torch.device
@@ -119,7 +119,7 @@ class _Runs:
         """Return the seconds of an epoch of each, and the stalls."""
         as_recorded = self._settings.loader
         budget = self._header.budget_bytes
-        # What a device holds of the rows would leave no room for batches that are kept.
+        # Rows in device memory would leave no room for kept batches.
         with self._open(as_recorded.changed(device_cache=0), loader_bytes=budget) as loader:
             kept = keep_batches(loader)
         found = {"compute_s": self._timed(cycle(kept))}
@@ -135,7 +135,7 @@ class _Runs:
             with self._open(in_memory) as loader:
                 found["warm_s"] = self._timed(_stream(loader))
         except BudgetError:
-            pass  # the dataset is larger than the memory: nobody can say what it would take there
+            pass  # the dataset is larger than the memory: its time there is unknown
         with self._open(as_recorded, loader_bytes=budget) as loader:
             found["cold_s"] = self._timed(_stream(loader))
         if "warm_s" in found:
@@ -144,7 +144,7 @@ class _Runs:
         return found
 
     def _open(self, loader: LoaderSettings, *, loader_bytes: int | None = None) -> AnyLoader:
-        """Return a loader of these settings, with the memory that the run's had, or what is left of a budget."""
+        """Return a loader with these settings, within the memory of the recorded one, or the rest of a budget."""
         # One epoch more than is timed: the stages work ahead to the last batch, as between two epochs of a run.
         epochs = -(-(1 + REPEATS) * self._num_batches // self._header.num_batches) + 1
         opening = RunLoader(
@@ -161,7 +161,7 @@ class _Runs:
         return opening.open()[1]
 
     def _timed(self, batches: Iterator[Delivered]) -> float:
-        """Return the seconds of an epoch on ``batches``, of which each is one step."""
+        """Return the seconds of an epoch on ``batches``; each is one step."""
         device = open_device(self._device)
         seconds = []
         for _ in range(1 + REPEATS):
@@ -179,7 +179,7 @@ class _Factory:
     """Opens the loader of a task with a given part of the memory."""
 
     task: Task
-    loader_bytes: int | None  # None: what the run gives it
+    loader_bytes: int | None  # None means the run's own share
 
     def __call__(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
@@ -190,7 +190,7 @@ class _Factory:
 
 
 def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:
-    """Return the first few of ``batches``, whose features are their own: the loader's memory goes on without them."""
+    """Return the first few of ``batches``, with copies of their features: the loader can reuse its memory."""
     kept: list[Delivered] = []
     held = 0
     for batch in batches:
@@ -203,7 +203,7 @@ def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:
 
 
 def _stream(loader: AnyLoader) -> Iterator[Delivered]:
-    """Yield the batches of epoch after epoch."""
+    """Yield the batches of consecutive epochs."""
     while True:
         yield from loader
 
@@ -232,7 +232,7 @@ def _own_block(block: DeviceBlock) -> DeviceBlock:
     return block if block.edge_x is None else replace(block, edge_x=block.edge_x.clone())
 
 
-# What is tried where nobody asks for anything: what can be bought, and what can be set.
+# The default what-ifs: possible purchases, and possible settings.
 _IN_GENERAL: Final = (
     "cache=2x",
     "memory=2x",
@@ -242,10 +242,10 @@ _IN_GENERAL: Final = (
     "disk=2x",
     "dtype=float16",
 )
-# Of the batches of a run, those whose next uses say what a cache of any size misses: two superbatches of the largest.
+# Share of a run's batches whose next uses determine the miss curve: two superbatches of the largest.
 _MOST_OF_CURVE: Final = 512
 _NUM_POINTS: Final = 24
-# A byte of cache beyond the knee saves less than this part of what the first ones save.
+# Beyond the knee, a byte of cache saves less than this share of a first byte's savings.
 _KNEE: Final = 0.1
 
 
@@ -256,14 +256,14 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
     ----------
     predictor : of the run
     run : its folder, or the trace
-    what_if : changes that were asked for; empty: those that are tried in general
+    what_if : requested changes; empty for the default ones
 
     Raises
     ------
     ConfigError, BudgetError
-        The run cannot have a change that was asked for.
+        The run cannot have a requested change.
     ReplayError
-        Likewise, or its batches cannot be sampled again.
+        The same, or its batches cannot be sampled again.
     """
     base, measured = predictor.base, predictor.measured
     floor = find_floor(base.work, base.machine, base.shape, epochs=measured.counted)
@@ -295,7 +295,7 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
 
 
 def _useful(predictor: Predictor) -> list[Prediction]:
-    """Return what is tried where nobody asked, as far as the run can have it."""
+    """Return the default what-ifs that are possible for the run."""
     header = predictor.recording.header
     threads = header.shape.sampler_threads
     asked = [
@@ -310,12 +310,12 @@ def _useful(predictor: Predictor) -> list[Prediction]:
         try:
             found.append(predictor.predict(parse_changes(text)))
         except (BudgetError, ConfigError, ReplayError):
-            continue  # a run in memory has no cache, and one on this machine may not have twice its memory
+            continue  # a run in memory has no cache, and a run on this machine may lack twice its memory
     return found
 
 
 def _curve(predictor: Predictor) -> tuple[CurvePoint, ...]:
-    """Return what a host cache of any size misses with Belady's policy; nothing where no rows are read."""
+    """Return the misses of a host cache against its size, with Belady's policy; empty if no rows are read."""
     header = predictor.recording.header
     if header.shape.features != "ssd" or len(header.tables) != 1:
         return ()
@@ -339,7 +339,7 @@ def _curve(predictor: Predictor) -> tuple[CurvePoint, ...]:
 
 
 def _knee(curve: Sequence[CurvePoint]) -> int | None:
-    """Return the size beyond which a byte saves less than a tenth of what the first ones save. Pure."""
+    """Return the size beyond which a byte saves less than a tenth of a first byte's savings. Pure."""
     if len(curve) < 3:
         return None
     first = (curve[0].miss_rate - curve[1].miss_rate) / max(curve[1].cache_bytes - curve[0].cache_bytes, 1)

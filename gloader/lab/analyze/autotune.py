@@ -1,6 +1,6 @@
 """The search for the best settings of a run, on its replay.
 
-The search changes one knob after the other, until none of them helps.
+The search changes one knob after another, until none of them helps.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from gloader.replay.recording import RunHeader
 
 
-# Of the floor: whoever is so close to it is done.
+# Ratio to the floor at which a search ends.
 CLOSE: Final = 0.03
-# Of the best so far: less is nothing that a measurement could show.
+# Least gain over the best so far that a measurement could show.
 _GAIN: Final = 0.002
 NOTHING_ELSE: Final[Mapping[str, str]] = MappingProxyType({})
 _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
@@ -36,29 +36,29 @@ _NOT_POSSIBLE: Final = (BudgetError, ConfigError, ReplayError)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchedKnob:
-    """A setting that is tried, and with what."""
+    """A setting and its candidate values."""
 
     name: str  # of `gloader.replay.changes.KNOBS`
-    values: tuple[str, ...]  # as a what-if has them; leaving it as it was is tried as well
+    values: tuple[str, ...]  # in the form of a what-if; the present value is tried as well
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """One way to run that was tried."""
+    """One tried combination of settings."""
 
     changes: Changes
-    seconds: float  # of an epoch; infinite: it is not possible
-    reason: str = ""  # that it is not
+    seconds: float  # of an epoch; infinite if impossible
+    reason: str = ""  # why it is impossible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Searched:
-    """What a search came to."""
+    """The result of a search."""
 
     start: Tried
     best: Tried
-    tried: tuple[Tried, ...]  # in the order in which they were, each once
-    is_at_floor: bool  # whether it ended as nothing could be much better
+    tried: tuple[Tried, ...]  # in order, each once
+    is_at_floor: bool  # whether the search ended close to the floor
 
 
 def search(
@@ -70,26 +70,26 @@ def search(
     together: Collection[str] = (),
     also: Mapping[str, str] = NOTHING_ELSE,
 ) -> Searched:
-    """Return the best that changing one knob after another finds, from no change on. Pure where its arguments are.
+    """Return the best changes that coordinate search finds. Pure if its arguments are.
 
-    Begins at no change, or at ``also`` where that is faster. Takes each knob in turn, tries all of its values with the
-    best that is known of the others, and keeps the fastest; a value that gains less than a five-hundredth stays away.
-    Where no knob alone helps any more, those of ``together`` are tried in all combinations. Ends where these do not
-    help either, or as soon as what is found is within ``close`` of the floor. Nothing is predicted twice.
+    Begins at no change, or at ``also`` if that is faster. Takes each knob in turn, tries all of its values with the
+    best known values of the others, and keeps the fastest; a value that gains less than a five-hundredth is not taken.
+    When no single knob helps any more, the knobs of ``together`` are tried in all combinations. Ends when these do not
+    help either, or as soon as the best is within ``close`` of the floor. Each combination is predicted once.
 
     Parameters
     ----------
-    knobs : what may be changed, in the order in which it is tried
-    predict : returns the seconds of an epoch with some changes, or raises where they are not possible
-    floor : returns seconds that no changes get below, as far as is known by then
-    close : of the floor
-    together : names of knobs that decide what room there is for each other
-    also : values of knobs where it may begin as well
+    knobs : the knobs in the order of the search
+    predict : returns the seconds of an epoch with some changes, or raises if they are impossible
+    floor : returns a lower bound of the seconds with any changes, as far as it is known
+    close : ratio to the floor
+    together : names of knobs that limit each other's room
+    also : knob values of a second starting point
 
     Raises
     ------
     ReplayError, ConfigError, BudgetError
-        What ``predict`` raises for no changes at all.
+        The error of ``predict`` for no changes at all.
     """
     walk = _Walk(knobs, predict)
     seconds = predict(NO_CHANGES)
@@ -123,7 +123,7 @@ def search(
 
 
 class _Walk:
-    """What was tried so far."""
+    """The combinations tried so far."""
 
     def __init__(self, knobs: Sequence[SearchedKnob], predict: Callable[[Changes], float]) -> None:
         self._names = [knob.name for knob in knobs]
@@ -131,7 +131,7 @@ class _Walk:
         self.known: dict[tuple[str, ...], Tried] = {}
 
     def try_out(self, wanted: Mapping[str, str]) -> Tried:
-        """Return what these values of knobs make of an epoch."""
+        """Return the result of these knob values for an epoch."""
         words = tuple(f"{name}={wanted[name]}" for name in self._names if name in wanted)
         if words not in self.known:
             self.known[words] = self._try(words)
@@ -145,14 +145,14 @@ class _Walk:
             return Tried(changes=changes, seconds=math.inf, reason=str(error))
 
 
-# Of the budget of memory that a cache is tried with; the rest is for staging, kept batches and buffers.
+# Shares of the memory budget for a tried cache; the rest is for staging, kept batches and buffers.
 _CACHE_SHARES: Final = (0, 1 / 16, 1 / 8, *(number / 16 for number in range(4, 14)))
 _MOST_SUPERBATCH: Final = 512
 _THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BUFFERS: Final = ("1", "2", "3", "4", "5")
 _WAYS: Final = ("auto", "direct", "staged", "packed")
-_TOGETHER: Final = ("cache", "strategy")  # rows that are staged need memory that a cache would have
-# Of `gloader.Loader`, by knob.
+_TOGETHER: Final = ("cache", "strategy")  # staged rows need memory that a cache would use
+# Keywords of `gloader.Loader`, by knob.
 _KEYWORDS: Final = {
     "threads": "threads",
     "superbatch": "superbatch",
@@ -164,25 +164,25 @@ _KEYWORDS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """What the search on the replay came to."""
+    """The result of the search on the replay."""
 
     searched: Searched
-    floor: Floor  # of all mixtures of what was tried
+    floor: Floor  # of all mixtures of the tried settings
 
     @property
     def candidates(self) -> tuple[Tried, ...]:
-        """What is predicted to be faster than the start, the fastest first."""
+        """Settings that are predicted to be faster than the start, the fastest first."""
         start = self.searched.start
         found = [one for one in self.searched.tried if one.seconds < start.seconds]
-        # The best is first, whatever gains too little to replace it.
+        # The best is first, even if others gain too little to replace it.
         found.sort(key=lambda one: (one is not self.searched.best, one.seconds))
         return () if self.searched.best is start else tuple(found)
 
 
 def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
-    """Return what a run can be tuned by, those that do most first. Pure.
+    """Return the knobs of a run, the most effective first. Pure.
 
-    The size of superbatches comes before the cache, which gets what they leave until it is tried itself.
+    The superbatch size comes before the cache, which gets the remaining memory until it is searched itself.
     """
     threads = sorted({*(one for one in _THREADS if one < header.cores), header.cores})
     found = []
@@ -197,7 +197,7 @@ def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
 
 
 def keywords_of(changes: Changes) -> dict[str, Any]:
-    """Return the keywords of `gloader.Loader` that make changes of the knobs of `knobs_of`. Pure."""
+    """Return the keywords of `gloader.Loader` for changes of the knobs of `knobs_of`. Pure."""
     return {_KEYWORDS[name]: value for name, value in changes.values.items()}
 
 
@@ -207,7 +207,7 @@ def tune(predictor: Predicts) -> Tuned:
     Raises
     ------
     ReplayError
-        The replay explains too little of the run to predict anything.
+        The replay explains too little of the run for predictions.
     MissingDependencyError
         scipy is not installed.
     """
@@ -217,14 +217,14 @@ def tune(predictor: Predicts) -> Tuned:
     counted = predictor.measured.counted
 
     def needs(prediction: Prediction) -> dict[str, float]:
-        # Threads are a knob: the floor is that of as many as will be tried.
+        # Threads are a knob: the floor is for the most threads that will be tried.
         shape = replace(prediction.shape, sampler_threads=max(prediction.shape.sampler_threads, most_threads))
         took = fmean(prediction.replayed.epoch_s[epoch] for epoch in counted)
         scale = prediction.replayed_s / took if took else 1.0
         found = needs_of(prediction.work, prediction.machine, shape, epochs=counted)
         return {name: scale * seconds for name, seconds in found.items()}
 
-    # What is left of the work however little is read, which no setting gets below.
+    # The work that remains without any reads: a lower bound for all settings.
     ideal = needs(replace(base, work=without_reads(base.work)))
     ways: list[dict[str, float]] = []
 
@@ -243,14 +243,14 @@ def tune(predictor: Predicts) -> Tuned:
         predict,
         floor=lambda: floor_of_mixture([ideal, *ways]).seconds,
         together=_TOGETHER,
-        # What the memory plan chooses where nobody asks.
+        # The default choice of the memory plan.
         also={knob.name: AUTO for knob in knobs if knob.name != "threads"},
     )
     return Tuned(searched=searched, floor=floor_of_mixture(ways))
 
 
 def _superbatches(header: RunHeader) -> tuple[str, ...]:
-    """Return numbers of batches, each twice the one before it. Pure."""
+    """Return numbers of batches, each twice the previous one. Pure."""
     found, size = [], header.superbatch_unit
     while size <= min(_MOST_SUPERBATCH, max(header.num_batches, header.superbatch)):
         found.append(str(size))
@@ -259,7 +259,7 @@ def _superbatches(header: RunHeader) -> tuple[str, ...]:
 
 
 def _caches(header: RunHeader) -> tuple[str, ...]:
-    """Return sizes of a cache that the budget might have room for, and that all rows fill. Pure."""
+    """Return cache sizes that the budget might hold and all rows fill. Pure."""
     rows_bytes = sum(table.num_rows * table.row_bytes for table in header.tables)
     sizes = [int(share * header.budget_bytes) for share in _CACHE_SHARES]
     sizes = [min(size, rows_bytes) for size in sizes]

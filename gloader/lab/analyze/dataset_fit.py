@@ -1,4 +1,4 @@
-"""The fit of a prepared dataset on a machine: the plans of a run are made, and nothing is trained."""
+"""The fit of a prepared dataset on a machine: a run's plans are made without training."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 
 class DatasetQuestion(Question):
-    """Asks the plans of `gloader train` about a dataset. Edges and a few batches are read, as a run reads them.
+    """Plans `gloader train` on a dataset. Reads edges and a few batches, as a run does.
 
     Parameters
     ----------
     dataset : a prepared one
-    settings : of the run, on a CPU; their budget is not looked at
+    settings : of the run, on a CPU; their budget is ignored
 
     Raises
     ------
     ConfigError
-        The dataset, or the model, is not for that.
+        The dataset or the model does not fit the task.
     """
 
     def __init__(self, dataset: Dataset, settings: TrainSettings) -> None:
@@ -64,7 +64,7 @@ class DatasetQuestion(Question):
 
     @property
     def num_seeds(self) -> int:
-        """Nodes, or edges, that an epoch trains on."""
+        """Nodes, or edges, trained in an epoch."""
         return self._seeds.order.num_items
 
     @cached_property
@@ -75,16 +75,16 @@ class DatasetQuestion(Question):
 
     @property
     def most_shown(self) -> int:
-        """Bytes that this machine has left: a larger budget is none of a run here."""
+        """Bytes of free memory: no run here can have a larger budget."""
         return available_memory_bytes()
 
     @property
     def learned_share(self) -> float:
-        """The part of the weights that is learned rows of node types without features."""
+        """The share of learned node rows in the weights, for types without features."""
         return learned_row_bytes(self._task.spec) / max(parameter_bytes(self._task.spec), 1)
 
     def least_share(self) -> RunBudget:
-        """Return the shares of the least budget, in three digits, that `gloader train` accepts.
+        """Return the division of the least budget, in three digits, that `gloader train` accepts.
 
         Raises
         ------
@@ -98,7 +98,7 @@ class DatasetQuestion(Question):
         return self.least_share().total_bytes
 
     def train(self, budget_bytes: int) -> Fit:
-        """Return how a run shares ``budget_bytes`` out; BudgetError, which names the least budget, where it cannot."""
+        """Return the division of ``budget_bytes`` by a run; BudgetError, with the least budget, if it is too small."""
         budget, opened = self._opening.open(budget_bytes)
         with cast("PlannedLoader", opened) as planned:
             return Fit(
@@ -124,7 +124,7 @@ class DatasetQuestion(Question):
     def _plan(
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
-        """Return the plan of a loader in the place of one."""
+        """Return the plan of a loader in place of a loader."""
         measure = partial(
             measure_load,
             dataset,
@@ -146,7 +146,7 @@ class DatasetQuestion(Question):
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoader:
-    """What a loader would have of graph and features, and its plan; owns what was opened until it is left."""
+    """The graph, features and plan that a loader would have; owns the opened files until it is left."""
 
     load: MeasuredLoad
     memory_plan: MemoryPlan

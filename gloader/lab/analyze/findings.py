@@ -1,4 +1,4 @@
-"""The findings of an analysis, as one value and in words.
+"""The findings of an analysis, as one value and as text.
 
 The screen, the report page and `analysis.json` show the same `Findings`.
 """
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
 
 
 FINDINGS_VERSION: Final = 1
-LEAST_GAIN: Final = 0.02  # of an epoch: a change that saves less is not worth a line
+LEAST_GAIN: Final = 0.02  # of an epoch: a smaller saving is not worth a line
 EPOCH: Final = "epoch"  # of ``unexplained``, the whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """What would become of an epoch with some changes."""
+    """The predicted epoch with some changes."""
 
-    change: str  # in words, as asked
+    change: str  # in the words of the request
     replayed_s: float
-    gain: float  # the share of the replayed epoch that it saves; below 0: it costs time
-    bound_by: str  # what most of the epoch would go to, as `gloader.replay.stalls` names it
-    memory_bytes: int | None  # that its loader plans for; None: its batches cannot be sampled again
+    gain: float  # the saved share of the replayed epoch; below 0 if it takes longer
+    bound_by: str  # the largest part of the epoch, named as in `gloader.replay.stalls`
+    memory_bytes: int | None  # planned by its loader; None if its batches cannot be sampled again
     spill_bytes: int | None  # of disk, likewise
     settings: dict[str, Any]  # keywords of `gloader.Loader` that make the change
     note: str
 
     @property
     def helps(self) -> bool:
-        """Whether it saves anything to speak of."""
+        """True if it saves a notable share."""
         return self.gain >= LEAST_GAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What every lane did while some batches went from sampling to computation; times count from there."""
+    """Each lane's work while some batches went from sampling to computation; times count from the first sampling."""
 
     epoch: int
     batches: tuple[int, ...]  # indices
@@ -58,19 +58,19 @@ class Course:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """Where an epoch goes and what would help, for files and for people."""
+    """The parts of an epoch and the changes that would help, for files and for the screen."""
 
     run: str
     measured_s: float  # of an epoch
     replayed_s: float
     unexplained: dict[str, float]  # measured over replayed, less 1, by stage; "epoch" of the whole
-    lags: float  # the share of an epoch in which nothing that was recorded is used
-    refused: str  # why nothing is predicted; empty: the replay is trusted, and the rest is there
-    parts: dict[str, float]  # seconds of an epoch, by what they were spent on
+    lags: float  # the share of an epoch without use of any recorded resource
+    refused: str  # why nothing is predicted; empty if the replay is trusted
+    parts: dict[str, float]  # seconds of an epoch, by cause
     stalls: dict[str, float]
-    floor_s: float | None  # None: nothing is predicted
+    floor_s: float | None  # None without predictions
     floor_of: str
-    was_asked: bool  # whether ``what_if`` is what the user asked for, in that order
+    was_asked: bool  # whether ``what_if`` are the user's own requests, in their order
     what_if: tuple[WhatIf, ...]
     curve: tuple[CurvePoint, ...]
     knee_bytes: int | None
@@ -81,12 +81,12 @@ class Findings:
 
     @property
     def is_trusted(self) -> bool:
-        """Whether anything is predicted."""
+        """True if the replay is trusted, so that predictions exist."""
         return not self.refused
 
     @property
     def shown(self) -> tuple[WhatIf, ...]:
-        """What was asked for, or what helps, the fastest first."""
+        """The requested changes, or those that help, the fastest first."""
         if self.was_asked:
             return self.what_if
         return tuple(sorted((one for one in self.what_if if one.helps), key=lambda one: one.replayed_s))
@@ -140,13 +140,13 @@ def findings_of(
     memory_bytes: Callable[[Prediction], int],
     spill_bytes: Callable[[Prediction], int],
 ) -> Findings:
-    """Return what an analysis found; of one that is not to be trusted what was measured alone, and why.
+    """Return the findings of an analysis; for an untrusted one only the measurements, and the reason.
 
     Parameters
     ----------
     analysis : of a run
     recording : of the same
-    memory_bytes, spill_bytes : return what the loader of a prediction would take; may raise GloaderError
+    memory_bytes, spill_bytes : return the sizes that a prediction's loader would take; may raise GloaderError
     """
     base = analysis.base
     epoch, indices = middle_batches(recording)
@@ -193,14 +193,14 @@ def findings_of(
 
 
 def bound_of(prediction: Prediction) -> str:
-    """Return what most of an epoch of a prediction goes to, as `gloader.replay.stalls` names it. Pure."""
+    """Return the largest part of a predicted epoch, named as in `gloader.replay.stalls`. Pure."""
     epochs = sorted(prediction.replayed.epoch_s)
     parts = mean_parts(prediction.replayed, tuple(epochs[1:] or epochs))
     return max(parts, key=lambda name: parts[name])
 
 
 def _known(size: Callable[[Prediction], int], prediction: Prediction) -> int | None:
-    """Return a size; None where it would follow from batches that cannot be sampled again."""
+    """Return a size; None if it depends on batches that cannot be sampled again."""
     try:
         return size(prediction)
     except GloaderError:
@@ -221,7 +221,7 @@ def _course_from(body: Mapping[str, Any]) -> Course:
     )
 
 
-# Of an epoch: what is less is named in no line, and in every table.
+# Share of an epoch: smaller parts stand in no line, but in every table.
 _LEAST_SHARE: Final = 0.005
 _LEAST_UNEXPLAINED: Final = 0.01
 _LEAST_LAGS: Final = 0.02
@@ -249,7 +249,7 @@ _RESOURCES: Final = {
 
 
 def lines_of(findings: Findings) -> dict[str, str]:
-    """Return what was found, a line for each heading, without the what-ifs."""
+    """Return the findings, a line for each heading, without the what-ifs."""
     epoch = findings.replayed_s
     lines = {
         "measured": f"{format_exact_seconds(findings.measured_s)} an epoch",
@@ -270,19 +270,19 @@ def lines_of(findings: Findings) -> dict[str, str]:
 
 
 def what_if_words(one: WhatIf) -> str:
-    """Return what would become of an epoch: its seconds, the change of them, what it is bound by then."""
+    """Return a predicted epoch in words: its seconds, their change, and its largest part."""
     found = f"{format_exact_seconds(one.replayed_s)} ({signed(-one.gain)}), bound by {bound_words(one.bound_by)} then"
     return f"{found}; {one.note}" if one.note else found
 
 
 def no_help_words(findings: Findings) -> str:
-    """Return what stands where nothing helps."""
+    """Return the text for the case that nothing helps."""
     tried = ", ".join(one.change for one in findings.what_if)
     return f"nothing that was tried saves {LEAST_GAIN:.0%} of an epoch" + (f" ({tried})" if tried else "")
 
 
 def unexplained_words(unexplained: Mapping[str, float]) -> str:
-    """Return by how much the stages took longer, or less, than in the replay, the worst first."""
+    """Return in words by how much the stages took longer, or less, than in the replay, the worst first."""
     found = sorted(
         (item for item in unexplained.items() if item[0] != EPOCH and abs(item[1]) >= _LEAST_UNEXPLAINED),
         key=lambda item: -abs(item[1]),
@@ -293,7 +293,7 @@ def unexplained_words(unexplained: Mapping[str, float]) -> str:
 
 
 def lag_words(lags: float) -> str:
-    """Return the share of an epoch in which nothing that was recorded is used; nothing where it is small."""
+    """Return in words the share of an epoch without use of any recorded resource; "" if it is small."""
     if lags < _LEAST_LAGS:
         return ""
     return (
@@ -302,17 +302,17 @@ def lag_words(lags: float) -> str:
 
 
 def bound_words(part: str) -> str:
-    """Return what a part of an epoch is, in a sentence."""
+    """Return a sentence for a part of an epoch."""
     return _BOUNDS.get(part, part)
 
 
 def resource_words(resource: str) -> str:
-    """Return what people call a resource of a machine."""
+    """Return the usual name of a machine's resource."""
     return _RESOURCES.get(resource, f"the {resource}")
 
 
 def verified_words(verified: Mapping[str, float]) -> str:
-    """Return the stalls that differential runs measured, and what they are differences of."""
+    """Return in words the stalls that differential runs measured, and the compared runs."""
     runs = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
     took = ", ".join(
         f"{name} {format_exact_seconds(verified[key])}" for key, name in runs.items() if key in verified
@@ -331,7 +331,7 @@ def verified_words(verified: Mapping[str, float]) -> str:
 
 
 def signed(share: float, *, digits: int = 0) -> str:
-    """Return a change as a percentage with its sign; without one where it is none at all."""
+    """Return a change as a percentage with its sign; a zero has none."""
     text = f"{share:+.{digits}%}"
     return text if float(text[:-1]) else text[1:]
 

@@ -1,6 +1,6 @@
-"""The fit of a graph on a machine: memory, disk and time of preparing and training, from the size of the graph alone.
+"""The fit of a graph on a machine: memory, disk and time to prepare and train, from the graph's size alone.
 
-The plans of a run are made for a `SizedGraph`, which has the size of the graph and no edges.
+A run's plans are made for a `SizedGraph`, which has the size of the graph and no edges.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gloader.plan.topology_home import TopologyChoice
 
 
-_NUM_BATCHES: Final = 3  # that are drawn, as many as a loader makes before it plans
+_NUM_BATCHES: Final = 3  # drawn batches, as many as a loader makes before it plans
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class SizedGraph:
     """Nodes of one type, their features and edges, as numbers."""
 
     num_nodes: int
-    num_edges: int  # as stored: of an undirected graph twice as many as it has
+    num_edges: int  # as stored: for an undirected graph twice its number
     feature_dim: int
-    dtype: str = "float32"  # that features are stored in
-    num_train: int | None = None  # seeds of an epoch; None: a hundredth of the nodes
+    dtype: str = "float32"  # of the stored features
+    num_train: int | None = None  # seeds of an epoch; None means a hundredth of the nodes
     num_classes: int = 100
 
     def __post_init__(self) -> None:
-        """Raise ConfigError where there can be no such graph."""
+        """Raise ConfigError if no graph has these sizes."""
         for name in ("num_nodes", "num_edges", "feature_dim", "num_classes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
@@ -79,11 +79,11 @@ class SizedGraph:
 
     @property
     def num_seeds(self) -> int:
-        """Nodes that are trained on."""
+        """Number of training nodes."""
         return max(1, self.num_nodes // 100) if self.num_train is None else self.num_train
 
     def dataset(self) -> Dataset:
-        """Return a dataset whose record says these sizes; there are no files behind it."""
+        """Return a dataset whose record has these sizes; no files exist."""
         ids = id_dtype(self.num_nodes).name
         arrays = [
             _record("indptr", "int64", self.num_nodes + 1),
@@ -103,8 +103,8 @@ class SizedGraph:
         return Dataset(Path("sized"), manifest)
 
     def source(self) -> Source:
-        """Return a source of these sizes, for the plan of a conversion; there is nothing to read."""
-        ids = np.broadcast_to(np.zeros(1, np.int64), self.num_nodes)  # as long, and no memory
+        """Return a source of these sizes, for the plan of a conversion; it has no data."""
+        ids = np.broadcast_to(np.zeros(1, np.int64), self.num_nodes)  # as long, without memory
         return Source(
             name="sized",
             origin="a graph of this size",
@@ -117,10 +117,10 @@ class SizedGraph:
         )
 
     def batches(self, sampling: SamplingSettings) -> list[SampledBatch]:
-        """Return the first batches of a graph of this size whose edges were drawn at random. Pure.
+        """Return the first batches of a random graph of this size. Pure.
 
-        Every node has about the same degree there, and a batch meets few nodes twice: with hubs, as most graphs have
-        them, batches are smaller. Neighbours are taken uniformly, whatever the sampler.
+        Every node of it has about the same degree, and a batch meets few nodes twice: with hubs, as in most graphs,
+        batches are smaller. Neighbours are drawn uniformly for any sampler.
         """
         (fanouts,) = resolve_fanouts(sampling.fanouts, tuple(self.dataset().relations))
         random = np.random.default_rng(sampling.seed)
@@ -147,7 +147,7 @@ class SizedGraph:
 def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the distinct ``ids`` that are not ``known``, ascending. Pure.
 
-    As `np.setdiff1d`, which hashes: of a million ids that takes a second, and sorting them a hundredth of it.
+    Like `np.setdiff1d`, which hashes: for a million ids that takes a second, and a sort a hundredth of it.
     """
     ids, known = np.sort(ids), np.sort(known)
     distinct = ids[np.flatnonzero(np.diff(ids, prepend=-1))]
@@ -156,7 +156,7 @@ def _without(ids: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _block(counts: NDArray[np.int64], num_src: int, random: np.random.Generator) -> Block:
-    """Return a block with so many edges into each destination; who neighbours whom does not matter here."""
+    """Return a block with so many edges into each destination; the neighbours themselves do not matter here."""
     indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     num_edges = int(indptr[-1])
     return Block(
@@ -182,7 +182,7 @@ def _record(name: str, dtype: str, *shape: int) -> ArrayRecord:
 
 @dataclass(frozen=True, slots=True)
 class _SizedEdges:
-    """An `EdgeStream` that nobody reads."""
+    """An `EdgeStream` for plans only: it is never read."""
 
     num_edges: int
     has_weights: bool = False
@@ -195,7 +195,7 @@ class _SizedEdges:
 
 @dataclass(frozen=True, slots=True)
 class _SizedRows:
-    """A `FeatureStream` that nobody reads."""
+    """A `FeatureStream` for plans only: it is never read."""
 
     num_rows: int
     dim: int
@@ -206,24 +206,24 @@ class _SizedRows:
         raise NotImplementedError
 
 
-# A plain NVMe SSD, where nobody measured one: `gloader doctor` measures that of this machine.
+# A plain NVMe SSD, the default: `gloader doctor` measures this machine's disk.
 PLAIN_SSD: Final = IoRates(
     random_reads_per_s=100_000, read_bytes_per_s=1.5e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1.5e9
 )
 
-_BOUNCE_BYTES: Final = 8 << 20  # of a store of features
+_BOUNCE_BYTES: Final = 8 << 20  # of a feature store
 _EDGE_BOUNCE_BYTES: Final = 2 << 20  # of edges that are read page by page
 _CHECKSUM_BYTES: Final = 8  # of a page
-_KEPT_SHARE: Final = 1 / 2  # of what such edges may take, that keeps pages
-_FETCHED_EDGE_BYTES: Final = 24  # of an edge that is being fetched
-_SPILL_MULTIPLE: Final = 4  # of what is read, where the disk has room
-_EDGES_PER_S: Final = 5e7  # that a core samples
+_KEPT_SHARE: Final = 1 / 2  # share of such edges' memory that keeps pages
+_FETCHED_EDGE_BYTES: Final = 24  # per edge that is being fetched
+_SPILL_MULTIPLE: Final = 4  # multiple of the read bytes, if the disk has room
+_EDGES_PER_S: Final = 5e7  # per core of sampling
 _LEAST_BYTES: Final = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What training within a budget would look like."""
+    """The predicted plan of training within a budget."""
 
     budget: RunBudget
     plan: MemoryPlan
@@ -232,22 +232,22 @@ class Fit:
 
     @property
     def holds_features(self) -> bool:
-        """Whether features are in memory, or would be if they were not asked to be on the SSD."""
+        """True if features are in memory, or would be unless the SSD was requested."""
         return self.plan.features == "ram" or self.plan.would_fit
 
     @property
     def loading_s(self) -> float:
-        """Seconds that an epoch takes where the model takes none."""
+        """Seconds of an epoch with a model that takes no time."""
         return self.num_batches * self.plan.step.seconds
 
     def words(self, what: Literal["features", "edges"]) -> str:
-        """Say where features or edges are."""
+        """Return the place of the features or edges in words."""
         if what == "features":
             return "in memory" if self.plan.features == "ram" else "on the SSD"
         return {"ram": "in memory", "sweep": "in sweeps", "direct": "page by page"}[self.topology.home]
 
     def to_json(self) -> dict[str, str | float]:
-        """Return the choices and what they make of an epoch."""
+        """Return the choices and their figures of an epoch."""
         return {
             "memory_budget": self.budget.total_bytes,
             "features": self.plan.features,
@@ -259,11 +259,11 @@ class Fit:
 
 
 class Question(ABC):
-    """Asks the plans of a run what they make of memory budgets."""
+    """Plans a run for given memory budgets."""
 
     @property
     def most_shown(self) -> int:
-        """The largest budget that `ladder` tries."""
+        """The largest budget of `ladder`."""
         return 10**12
 
     @property
@@ -274,7 +274,7 @@ class Question(ABC):
     @property
     @abstractmethod
     def num_seeds(self) -> int:
-        """What an epoch trains on: nodes, or edges."""
+        """Nodes, or edges, trained in an epoch."""
 
     @property
     @abstractmethod
@@ -283,20 +283,20 @@ class Question(ABC):
 
     @abstractmethod
     def train(self, budget_bytes: int) -> Fit:
-        """Return how a run shares ``budget_bytes`` out.
+        """Return the division of ``budget_bytes`` by a run.
 
         Raises
         ------
         BudgetError
-            It does not fit; says what needs how much.
+            The run does not fit; the error names the largest need.
         """
 
     @abstractmethod
     def least_to_train(self) -> int:
-        """Return the least budget that `train` accepts; BudgetError where none does."""
+        """Return the least budget that `train` accepts; BudgetError if there is none."""
 
     def ladder(self) -> tuple[Fit, ...]:
-        """Return what the least budget makes of a run, and doublings of it, until features are held or memory ends.
+        """Return the plan for the least budget and its doublings, until features are held or memory ends.
 
         Raises
         ------
@@ -312,13 +312,13 @@ class Question(ABC):
 
 
 class FitQuestion(Question):
-    """Asks about a graph that is not there. Nothing is read or written.
+    """Plans for a graph that does not exist. Reads and writes nothing.
 
     Parameters
     ----------
     graph : its size
     settings : of the loader
-    model : that is trained
+    model : the trained model
     rates : of the SSD
     """
 
@@ -358,12 +358,12 @@ class FitQuestion(Question):
 
     @property
     def num_seeds(self) -> int:
-        """Nodes that an epoch trains on."""
+        """Number of training nodes of an epoch."""
         return self._graph.num_seeds
 
     @property
     def knows_seeds(self) -> bool:
-        """Whether that was given; else it is assumed."""
+        """True if this number was given; otherwise it is a default."""
         return self._graph.num_train is not None
 
     @property
@@ -372,7 +372,7 @@ class FitQuestion(Question):
         return math.ceil(self._graph.num_seeds / self._settings.sampling.batch_size)
 
     def train(self, budget_bytes: int) -> Fit:
-        """Return how a run shares ``budget_bytes`` out; BudgetError where it does not fit."""
+        """Return the division of ``budget_bytes`` by a run; BudgetError if it does not fit."""
         ways = share_budget(
             total_bytes=budget_bytes,
             parameter_bytes=parameter_bytes(self._spec),
@@ -386,7 +386,7 @@ class FitQuestion(Question):
         return self._load(ways[-1])
 
     def prepare(self, budget_bytes: int) -> PreparePlan:
-        """Return how `gloader prepare` shares ``budget_bytes`` out, and what it takes of the disk.
+        """Return the division of ``budget_bytes`` by `gloader prepare`, and its disk usage.
 
         Raises
         ------
@@ -397,11 +397,11 @@ class FitQuestion(Question):
         return plan_prepare(self._graph.source(), options, budget_bytes=budget_bytes)
 
     def least_to_train(self) -> int:
-        """Return the least budget that `train` accepts; BudgetError where none does."""
+        """Return the least budget that `train` accepts; BudgetError if there is none."""
         return least_planned(self.train, low=_LEAST_BYTES)
 
     def least_to_prepare(self) -> int:
-        """Return the least budget that `prepare` accepts; BudgetError where none does."""
+        """Return the least budget that `prepare` accepts; BudgetError if there is none."""
         return least_planned(self.prepare, low=_LEAST_BYTES)
 
     def _load(self, budget: RunBudget) -> Fit:
@@ -416,7 +416,7 @@ class FitQuestion(Question):
             return Fit(budget=budget, plan=plan, topology=home, num_batches=self.num_batches)
 
     def _measure(self, num_bytes: int, room_bytes: int) -> tuple[TopologyChoice, Demand, int]:
-        """Return where the edges are, what a loader would hold, and the bytes of disk that it may take."""
+        """Return the place of the edges, a loader's memory demand, and its bytes of disk."""
         settings = self._settings
         memory, data = settings.memory, self.dataset.feature_bytes + self.dataset.topology_bytes
         spill = _SPILL_MULTIPLE * data if memory.spill_budget is None else memory.spill_budget
@@ -434,7 +434,7 @@ class FitQuestion(Question):
         )
         demand = self._demand(home)
         if sweeps is not None:
-            # Of what passes brought for a batch, while a thread makes it: that, and where it is looked up.
+            # Copies of a batch's pass output while a thread makes the batch: the output, and its lookup table.
             work = replace(
                 demand.work, edges_s=sweeps.pass_seconds(self._rates), edge_bytes=sweeps.read_bytes
             )
@@ -456,7 +456,7 @@ class FitQuestion(Question):
         )
 
     def _demand(self, home: TopologyChoice) -> Demand:
-        """Return what `measure_demand` would measure on a dataset of this size."""
+        """Return the result of `measure_demand` for a dataset of this size."""
         settings, graph = self._settings, self._graph
         threads = settings.stages.sampler_threads
         rows = _larger(max(len(batch.nodes) for batch in self.batches))
@@ -500,7 +500,7 @@ class FitQuestion(Question):
         return data_bytes(self._graph.dtype, (self._graph.feature_dim,))
 
     def _paged_bytes(self, home: TopologyChoice) -> int:
-        """Return what is held of edges that are read page by page."""
+        """Return the memory of edges that are read page by page."""
         pages = -(-4 * self._graph.num_edges // PAGE_BYTES)
         kept = int(_KEPT_SHARE * home.max_bytes)
         held = compact_bytes(self._graph.num_nodes) + _CHECKSUM_BYTES * pages
@@ -528,5 +528,5 @@ class FitQuestion(Question):
 
 
 def _larger(count: int) -> int:
-    """Return ``count`` with the room that a loader leaves for batches larger than the first."""
+    """Return ``count`` with a loader's reserve for batches larger than the first."""
     return math.ceil(LARGER_THAN_PROBED * count)

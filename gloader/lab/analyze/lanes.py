@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from gloader.replay.recording import Recording
 
 
-_AROUND = 3  # batches whose course is shown
-# What a batch passes after it was sampled; work on a superbatch is of many batches, and lies further back.
+_AROUND = 3  # batches in the shown course
+# Stages of a batch after sampling; work on a superbatch covers many batches, and lies earlier.
 _OF_A_BATCH = ("sample", "read", "gather", "transfer", "compute")
-_AHEAD = "trace"  # what the replay calls sampling that a trace alone is for: the same threads do it
+_AHEAD = "trace"  # the replay's name of sampling for a trace only: the same threads do it
 _SHOWN = {_AHEAD: "sample"}
 
 
 class Slice(NamedTuple):
     """A piece of work in the lane of a thread."""
 
-    lane: str  # its stage, numbered where several threads are at work on it
+    lane: str  # its stage, numbered if several threads work on it
     stage: str
     epoch: int
-    batch: int  # index in its epoch; of several, that of the first
+    batch: int  # index in its epoch; of several batches, that of the first
     batches: int
-    is_ahead: bool  # a batch that is sampled for its trace, which nobody computes on
+    is_ahead: bool  # a batch that is sampled only for its trace
     started_s: float
     ended_s: float
-    notes: dict[str, Any]  # what else is known of it, as JSON has it
+    notes: dict[str, Any]  # further facts, as JSON values
 
 
 def measured_slices(recording: Recording) -> list[Slice]:
-    """Return what the threads of a recorded run did, times as in the recording. Pure."""
+    """Return the work of a recorded run's threads, with the recording's times. Pure."""
     events = recording.events
     names = _lane_names((event.stage, event.thread) for event in events)
     return [
@@ -71,9 +71,9 @@ def measured_slices(recording: Recording) -> list[Slice]:
 
 
 def replayed_slices(prediction: Prediction) -> list[Slice]:
-    """Return what the threads of a replay did, in the order in which they began, from its first moment. Pure.
+    """Return the work of a replay's threads, by its start, from the first moment on. Pure.
 
-    Work that takes nothing, such as a sweep that a superbatch has no need of, is left out.
+    Work without duration, such as a sweep that a superbatch does not need, is left out.
     """
     batches = prediction.work.batches
     sizes = _superbatch_sizes(prediction)
@@ -101,14 +101,14 @@ def replayed_slices(prediction: Prediction) -> list[Slice]:
 
 
 def lane_order(lane: str) -> tuple[int, str]:
-    """Return where a lane stands: in the order in which a batch passes the stages. Pure."""
+    """Return the sort key of a lane: lanes are in the order in which a batch passes the stages. Pure."""
     stage = lane.partition(" ")[0]
     names: Sequence[str] = WORK_NAMES
     return names.index(stage) if stage in names else len(names), lane
 
 
 def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
-    """Return an epoch, and the indices of up to three batches in its middle, of those that a prediction is for. Pure.
+    """Return an epoch, and the indices of up to three batches in its middle, among the counted ones. Pure.
 
     Raises
     ------
@@ -123,14 +123,14 @@ def middle_batches(recording: Recording) -> tuple[int, tuple[int, ...]]:
 
 
 def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> list[Slice]:
-    """Return what was done from where the first of these batches was sampled to where the last was computed. Pure.
+    """Return the work from the sampling of the first of these batches to the computation of the last. Pure.
 
-    Times count from there; what lies across an end is cut, and waiting is left out.
+    Times count from the start; work across an end is cut, and waits are left out.
 
     Parameters
     ----------
     slices : of a run
-    epoch, indices : the batches, in order; empty where they are not among ``slices``
+    epoch, indices : the batches, in order; the result is empty if they are not among ``slices``
     """
     own = [
         one
@@ -152,7 +152,7 @@ def course_of(slices: Sequence[Slice], epoch: int, indices: Sequence[int]) -> li
 
 
 def _lane_names(rows: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """Return the name of each stage and thread: the stage, numbered where several threads do it. Pure."""
+    """Return the name of each stage and thread: the stage, numbered if it has several threads. Pure."""
     threads: dict[str, set[int]] = {}
     for stage, thread in rows:
         threads.setdefault(stage, set()).add(thread)
@@ -164,7 +164,7 @@ def _lane_names(rows: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
 
 
 def _superbatch_sizes(prediction: Prediction) -> Mapping[int, int]:
-    """Return how many batches each superbatch has, by the position of its first."""
+    """Return the number of batches in each superbatch, by the position of its first."""
     sizes, first = {}, 0
     for superbatch in prediction.work.superbatches:
         sizes[first] = superbatch.num_batches
@@ -177,19 +177,19 @@ REPLAYED: Final = 2
 
 
 def write_replay(path: Path, recording: Recording, prediction: Prediction, *, os_io: OsIO = REAL_OS) -> None:
-    """Replace ``path`` by what was measured and what was replayed, or leave it as it was.
+    """Replace ``path`` by the measured and the replayed lanes, or leave it unchanged.
 
     Parameters
     ----------
     path : the file, in a folder that exists
     recording : of a run
-    prediction : the replay of the same, as it was or with changes
+    prediction : the replay of the same run, as it was or with changes
     os_io : system calls
 
     Raises
     ------
     StoreExistsError
-        There is something at ``path`` that is no regular file.
+        ``path`` exists and is not a regular file.
     StoreWriteError
         Writing failed; no temporary file is left.
     """
@@ -210,7 +210,7 @@ def replay_events(recording: Recording, prediction: Prediction) -> Iterator[dict
 def _process(
     number: int, name: str, slices: Sequence[Slice], tracks: dict[str, int]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the names of a process and its lanes, then what was done in them."""
+    """Yield the names of a process and its lanes, then the work in them."""
     yield {"ph": "M", "name": "process_name", "pid": number, "args": {"name": name}}
     yield {"ph": "M", "name": "process_sort_index", "pid": number, "args": {"sort_index": number}}
     for lane in sorted({one.lane for one in slices}, key=lane_order):

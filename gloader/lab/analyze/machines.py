@@ -1,4 +1,4 @@
-"""Machines that a run could be on: types and prices from the user's file, seconds and price of an epoch on each."""
+"""Candidate machines for a run: types and prices from the user's file, seconds and price of an epoch on each."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 
 def non_dominated(points: Sequence[Sequence[float]]) -> tuple[int, ...]:
-    """Return the numbers of the points that no other one dominates, in their order. Pure.
+    """Return the numbers of the points that no other point dominates, in their order. Pure.
 
-    A point dominates another one where it is nowhere larger, and somewhere smaller; of equal points none does.
+    A point dominates another if it is nowhere larger, and somewhere smaller; of equal points none does.
 
     Parameters
     ----------
-    points : (P, D) what is to be small, such as seconds and dollars
+    points : (P, D) values to be minimised, such as seconds and dollars
     """
     if not points:
         return ()
@@ -54,7 +54,7 @@ _EXAMPLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskType:
-    """What a disk does, in the terms of `gloader.ssd_store.cost.strategy.IoRates`."""
+    """The rates of a disk, in the terms of `gloader.ssd_store.cost.strategy.IoRates`."""
 
     random_reads_per_s: float
     read_bytes_per_s: float
@@ -63,27 +63,27 @@ class DiskType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineType:
-    """A machine that can be had, and its price."""
+    """A machine on offer, and its price."""
 
     name: str
     cores: int
     memory_bytes: int
     ssd_bytes: int
     dollars_per_hour: float
-    disk: DiskType | str | None = None  # or a factor such as "2x"; None: as where the run was recorded
+    disk: DiskType | str | None = None  # or a factor such as "2x"; None means the recorded disk
     gpu: str | None = None  # a factor such as "4x"
     network: str | None = None  # a factor, or a rate such as "25Gb/s"
 
     def changes(self, header: RunHeader, *, loader_bytes: int | None) -> Changes:
-        """Return what differs on this machine from where a run was recorded. Pure.
+        """Return the differences between this machine and that of the recording. Pure.
 
         Parameters
         ----------
         header : of the recording
-        loader_bytes : of memory, for the loader; None: as much as it had
+        loader_bytes : memory for the loader; None means its recorded share
         """
         words = [f"cores={self.cores}"]
-        # Whoever names no number of sampling threads gets one for each core.
+        # The default number of sampling threads is one for each core.
         if header.settings.get("threads") is None:
             words.append(f"threads={self.cores}")
         words += _disk_words(self.disk, header.rates)
@@ -99,7 +99,7 @@ def read_machines(path: Path) -> tuple[MachineType, ...]:
     Raises
     ------
     ConfigError
-        The file is missing or no YAML, or a machine in it is not described as it has to be; says which, and how.
+        The file is missing or not YAML, or describes a machine wrongly; the error names the machine and the remedy.
     """
     content = read_yaml_mapping(path, what="the file of machines", holds=_EXAMPLE, error=ConfigError)
     listed = content.get("machines")
@@ -115,12 +115,12 @@ def read_machines(path: Path) -> tuple[MachineType, ...]:
 
 
 def _disk_words(disk: DiskType | str | None, rates: IoRates) -> list[str]:
-    """Return the changes that make of the disk with ``rates`` another one. Pure."""
+    """Return the changes from the disk with ``rates`` to another disk. Pure."""
     if disk is None:
         return []
     if isinstance(disk, str):
         return [f"disk={disk}"]
-    # A factor of reads at random, or of writes, comes on top of that of the disk.
+    # A factor of random reads, or of writes, multiplies the disk's factor.
     both = disk.read_bytes_per_s / rates.read_bytes_per_s
     random = disk.random_reads_per_s / rates.random_reads_per_s
     write = disk.write_bytes_per_s / rates.write_bytes_per_s
@@ -158,7 +158,7 @@ def _disk(content: object, where: str) -> DiskType:
 def _checked_keys(
     content: object, where: str, required: Sequence[str], allowed: Sequence[str]
 ) -> Mapping[str, Any]:
-    """Return ``content``, a mapping with these keys; ConfigError where it is none."""
+    """Return ``content``, a mapping with these keys; ConfigError for anything else."""
     if not isinstance(content, dict):
         raise ConfigError(f"{where} is a {type(content).__name__}, not a mapping with {', '.join(required)}")
     for key in content:
@@ -182,7 +182,7 @@ def _size(value: Any, name: str, where: str) -> int:
 
 
 def _rate(value: Any, name: str, where: str) -> float:
-    """Return a number in a second, which of bytes may be a text such as 3GB/s."""
+    """Return a rate per second; for bytes it may be a text such as 3GB/s."""
     if isinstance(value, str) and "bytes" in name:
         return float(_size(value.removesuffix("/s"), name, where))
     return _number(value, name, where)
@@ -197,7 +197,7 @@ def _number(value: Any, name: str, where: str, *, may_be_zero: bool = False) -> 
 
 
 def _word(value: object, name: str, where: str) -> str | None:
-    """Return a factor such as 2x, or whatever else a what-if of ``name`` takes."""
+    """Return a factor such as 2x, or another what-if value of ``name``."""
     if value is None:
         return None
     if not isinstance(value, str) or "," in value:
@@ -210,27 +210,27 @@ def _word(value: object, name: str, where: str) -> str | None:
 
 
 _RESULT: Final = "result.json"
-# Of a run's memory, for its evaluations; see `gloader.training.run_budget.share_budget`.
+# Share of a run's memory for its evaluations; see `gloader.training.run_budget.share_budget`.
 _EVALUATIONS: Final = 4
-# Budgets of memory that a machine is tried with, from the least that works to nearly all that it has: the system and
+# Memory budgets tried on a machine, from the least working one to nearly all of its memory: the system and
 # the cached pages of other files take the rest.
 _NUM_BUDGETS: Final = 6
 _OF_MEMORY: Final = 0.8
-_CLOSE_BUDGETS: Final = 1.1  # the least that works is known to within this factor
+_CLOSE_BUDGETS: Final = 1.1  # precision of the least working budget, as a factor
 _SMALLEST: Final = 1 << 20
 _SECONDS_PER_HOUR: Final = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMemory:
-    """How the memory of a run divides between its loader and everything else."""
+    """The division of a run's memory between its loader and everything else."""
 
     total_bytes: int  # of the recorded run
     loader_bytes: int  # likewise
 
     @classmethod
     def of_run(cls, run: Path, header: RunHeader) -> RunMemory:
-        """Return that of the run in a folder; of a trace alone, as if a loader had all of it."""
+        """Return the division of the run in a folder; for a trace alone, the loader has all of it."""
         try:
             total = int(json.loads((run / _RESULT).read_bytes())["memory_budget_bytes"])
         except (OSError, *MALFORMED):
@@ -238,25 +238,25 @@ class RunMemory:
         return cls(total_bytes=max(total, header.budget_bytes), loader_bytes=header.budget_bytes)
 
     def of_loader(self, total_bytes: int) -> int:
-        """Return about what a loader has of ``total_bytes``: evaluations take a share, all else what it took."""
+        """Return about the loader's part of ``total_bytes``: evaluations take a share, all else its recorded size."""
         beside = self.total_bytes - self.loader_bytes
         share = min(beside / self.total_bytes, 1 / _EVALUATIONS)
         return int(total_bytes * (1 - share) - (beside - share * self.total_bytes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """A machine with a budget of memory, and what an epoch is there."""
+class MachineOffer:
+    """A machine with a memory budget, and its predicted epoch."""
 
     machine: MachineType
-    budget_bytes: int  # of memory, for all of the run
+    budget_bytes: int  # for the whole run
     seconds: float  # of an epoch
     ssd_bytes: int  # of the dataset, and of packs
     dollars: float  # of an epoch
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """What is to be small."""
+        """The values to be minimised."""
         return (self.seconds, self.budget_bytes, self.ssd_bytes, self.dollars)
 
     def to_json(self) -> dict[str, Any]:
@@ -272,18 +272,20 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offers:
-    """What the machines make of a run."""
+    """The predictions of a run on all machines."""
 
-    best: tuple[Offer, ...]  # those that no other one beats in everything, the fastest first
+    best: tuple[MachineOffer, ...]  # those that no other one beats in everything, the fastest first
     num_predicted: int
-    left_out: Mapping[str, str]  # why a machine is none that the run could be on, by its name
+    left_out: Mapping[str, str]  # why the run cannot be on a machine, by its name
 
-    def choose(self, *, most_dollars: float | None = None, most_seconds: float | None = None) -> Offer | None:
-        """Return the cheapest offer within bounds; the fastest where dollars alone are bounded; None: there is none.
+    def choose(
+        self, *, most_dollars: float | None = None, most_seconds: float | None = None
+    ) -> MachineOffer | None:
+        """Return the cheapest offer within the bounds; the fastest if only dollars are bounded; None without any.
 
         Parameters
         ----------
-        most_dollars, most_seconds : of an epoch; None: any
+        most_dollars, most_seconds : of an epoch; None means no bound
         """
         within = [
             offer
@@ -303,29 +305,29 @@ def find_offers(
     memory: RunMemory,
     says: Callable[[str], None] = lambda _: None,
 ) -> Offers:
-    """Predict an epoch on each machine, with several budgets of memory, and keep what nothing else beats.
+    """Predict an epoch on each machine, with several memory budgets, and keep the undominated offers.
 
     Parameters
     ----------
     predictor : of the run
-    machines : that can be had
-    memory : how that of the run divides
-    says : told which machine is tried
+    machines : the machines on offer
+    memory : the division of the run's memory
+    says : receives the name of each tried machine
 
     Raises
     ------
     ReplayError
-        The replay explains too little of the run to predict anything.
+        The replay explains too little of the run for predictions.
     """
     header = predictor.recording.header
-    predictor.predict(NO_CHANGES)  # raises for a run that is not to be trusted: of no machine then
+    predictor.predict(NO_CHANGES)  # raises for an untrusted run, before any machine
     dataset_bytes = stored_bytes(header)
     least = _least_budget(predictor, memory, _most_memory(max(one.memory_bytes for one in machines)))
-    offers: list[Offer] = []
+    offers: list[MachineOffer] = []
     left_out: dict[str, str] = {}
     for machine in machines:
         says(machine.name)
-        found: list[Offer] = []
+        found: list[MachineOffer] = []
         reason = f"{format_bytes(machine.memory_bytes)} of memory are too little"
         for budget in _budgets(machine, least, memory):
             try:
@@ -342,7 +344,7 @@ def find_offers(
 
 
 def stored_bytes(header: RunHeader) -> int:
-    """Return the bytes of disk that the dataset of a run takes; of one that is not here, those of its feature rows."""
+    """Return the disk bytes of a run's dataset; of a missing one, those of its feature rows."""
     root = Path(header.dataset)
     if root.is_dir():
         return sum(
@@ -357,8 +359,8 @@ def _offer(
     budget_bytes: int | None,
     memory: RunMemory,
     dataset_bytes: int,
-) -> Offer:
-    """Return what an epoch is on ``machine``; BudgetError where its disk is too small."""
+) -> MachineOffer:
+    """Return the offer for ``machine``; BudgetError if its disk is too small."""
     loader_bytes = None if budget_bytes is None else memory.of_loader(budget_bytes)
     prediction = predictor.predict(machine.changes(predictor.recording.header, loader_bytes=loader_bytes))
     ssd_bytes = dataset_bytes + predictor.spill_bytes(prediction)
@@ -367,7 +369,7 @@ def _offer(
             f"dataset and packs take {format_bytes(ssd_bytes)} of disk, and it has {format_bytes(machine.ssd_bytes)}"
         )
     seconds = prediction.replayed_s
-    return Offer(
+    return MachineOffer(
         machine=machine,
         budget_bytes=memory.total_bytes if budget_bytes is None else budget_bytes,
         seconds=seconds,
@@ -377,7 +379,7 @@ def _offer(
 
 
 def _least_budget(predictor: Predicts, memory: RunMemory, most: int) -> int | None:
-    """Return the least memory that the run works with, about; None where other budgets cannot be planned."""
+    """Return approximately the least memory that the run works with; None if other budgets cannot be planned."""
 
     def works(budget_bytes: int) -> bool:
         loader_bytes = memory.of_loader(budget_bytes)
@@ -406,7 +408,7 @@ def _most_memory(memory_bytes: int) -> int:
 
 
 def _budgets(machine: MachineType, least: int | None, memory: RunMemory) -> tuple[int | None, ...]:
-    """Return the budgets that a machine is tried with, each so many times the last; None: that of the run. Pure."""
+    """Return the budgets to try on a machine, in geometric steps; None stands for the run's own. Pure."""
     most = _most_memory(machine.memory_bytes)
     if least is None:
         return (None,) if memory.total_bytes <= most else ()

@@ -35,28 +35,28 @@ _OF_THE_DISK: Final = ("disk", "disk.random", "disk.write")
 
 
 def open_run(run: Path) -> Predictor:
-    """Return the run that was recorded in a folder, or in a trace.
+    """Return the recorded run in a folder or a trace.
 
     Parameters
     ----------
-    run : the folder of `gloader train ... --trace`, or what `Loader.write_trace` wrote
+    run : the folder of `gloader train ... --trace`, or a file of `Loader.write_trace`
 
     Raises
     ------
     ReplayError
-        There is no recording, or it is none that can be replayed.
+        There is no recording, or it cannot be replayed.
     """
     folder = run if run.is_dir() else None
     return Predictor(read_recording(run if folder is None else run / TRACE), folder=folder)
 
 
 class Predictor:
-    """Replays a recorded run, as it was and with changes. Owns what it samples again, until `close`.
+    """Replays a recorded run, as it was and with changes. Owns its newly sampled batches until `close`.
 
     Parameters
     ----------
     recording : of the run
-    folder : of the run, with its config.yaml; None: there is none
+    folder : of the run, with its config.yaml, or None
 
     Raises
     ------
@@ -86,7 +86,7 @@ class Predictor:
         self.base = self._replayed("", calibrated.work, self._machine, header.shape)
 
     def predict(self, changes: Changes) -> Prediction:
-        """Return what an epoch takes with ``changes``.
+        """Return the predicted epoch with ``changes``.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class Predictor:
         planned = self._planned(changes)
         work = changed_compute(self._fit.apply(self._work_of(planned, changes)), changes)
         found = self._replayed(changes.text, work, machine, changed_shape(planned.shape, changes))
-        # What counts and costs make of the run as it was is a little off the run itself, and so is this.
+        # Counts and costs reproduce the run as it was with a small error; the prediction has the same one.
         return replace(
             found,
             replayed_s=found.replayed_s * self._correction,
@@ -124,7 +124,7 @@ class Predictor:
         )
 
     def require_trust(self) -> None:
-        """Raise ReplayError where the replay explains too little of the run to predict anything."""
+        """Raise ReplayError if the replay explains too little of the run for predictions."""
         if doubt := doubt_of(self.unexplained, self.lags):
             raise ReplayError(f"{doubt}; record the run again while the machine does nothing else")
 
@@ -134,19 +134,19 @@ class Predictor:
         return plan.total_bytes
 
     def spill_bytes(self, prediction: Prediction) -> int:
-        """Return the bytes of disk that packs of a prediction take at a time."""
+        """Return the disk bytes that the packs of a prediction take at a time."""
         return prediction.pack_bytes if prediction.plan else _pack_bytes(self._base_plan)
 
     @cached_property
     def replanner(self) -> Replanner:
-        """What samples and plans the batches of the run again."""
+        """Samples and plans the batches of the run again."""
         header = self.recording.header
         return self._stack.enter_context(
             Replanner.open(header, run=self._folder, sample_s=header.sample_s or None)
         )
 
     def close(self) -> None:
-        """Close what was opened. Idempotent."""
+        """Close the opened files. Idempotent."""
         self._stack.close()
 
     def __enter__(self) -> Self:
@@ -159,12 +159,12 @@ class Predictor:
 
     @cached_property
     def _has_exchanged(self) -> bool:
-        """Whether machines sent each other rows. Where none did, a network changes nothing."""
+        """True if machines exchanged rows. Otherwise a network changes nothing."""
         return any("exchanged" in str(event.notes.get("strategy", "")) for event in self.recording.events)
 
     @cached_property
     def _can_replan(self) -> bool:
-        """Whether the batches can be sampled again."""
+        """True if the batches can be sampled again."""
         try:
             _ = self._base_plan
         except GloaderError:
@@ -186,7 +186,7 @@ class Predictor:
 
     @cached_property
     def _correction(self) -> float:
-        """Return what the run takes, over what counts and costs make of it."""
+        """Return the run's seconds over the prediction from counts and costs."""
         planned = self._base_plan
         work = self._fit.apply(self._work_of(planned, NO_CHANGES))
         modelled = self._replayed("", work, self._machine, self.recording.header.shape)
@@ -201,20 +201,20 @@ class Predictor:
             changes,
             num_batches=count,
             rates=changed_rates(self._rates, changes),
-            # A run chooses by it how rows are read, as soon as it knows.
+            # A run chooses its read methods by it, as soon as it is measured.
             calibration=Calibration(hidden_s=self._hidden_s),
         )
 
     @cached_property
     def _hidden_s(self) -> float:
-        """Return the seconds of computation behind which the reads of a batch are hidden; 0 where none is recorded."""
+        """Return the computation seconds that hide a batch's reads; 0 if none are recorded."""
         header = self.recording.header
         seconds = [event.seconds for event in self.recording.events if event.stage == "compute"]
         tables = max(1, len(header.tables))
         return sum(seconds) / len(seconds) / (header.shape.num_ranks * tables) if seconds else 0.0
 
     def _work_of(self, planned: Replanned, changes: Changes) -> Work:
-        """Return what a plan has to do."""
+        """Return the work of a plan."""
         rates, sampling = changed_rates(self._rates, changes), 1.0
         recorded = work_of(self.recording, self.measured, rates=rates)
         if _has_other_batches(changes):
@@ -244,10 +244,10 @@ class Predictor:
 
 
 def _has_other_batches(changes: Changes) -> bool:
-    """Return whether batches are others than those that were recorded."""
+    """Return whether batches differ from the recorded ones."""
     return not _OF_BATCHES.isdisjoint(changes.values)
 
 
 def _pack_bytes(planned: Replanned) -> int:
-    """Return the bytes of packs that lie on the disk at a time: of one that is read, and one that is written."""
+    """Return the bytes of the packs on the disk at a time: one that is read, and one that is written."""
     return 2 * max((one.written_bytes for one in planned.superbatches), default=0)

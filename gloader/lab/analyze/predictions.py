@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 class Prediction:
     """A run with some changes, replayed."""
 
-    change: str  # in words, as asked; empty: the run as it was
-    replayed_s: float  # of an epoch, on average over those that count
+    change: str  # as requested; empty for the run as it was
+    replayed_s: float  # of an epoch, the mean over the counted ones
     replayed: Replayed
     work: Work
     machine: Machine
     shape: PipelineShape
-    plan: MemoryPlan | None = None  # where the memory was shared out anew
+    plan: MemoryPlan | None = None  # if the memory was planned anew
     pack_bytes: int = 0  # of disk at a time, likewise
-    # Keywords of `gloader.Loader` that make the change.
+    # Keywords of `gloader.Loader` for the change.
     settings: dict[str, Any] = field(default_factory=dict)
-    note: str = ""  # what else has to be known, for people
+    note: str = ""  # further remarks for the user
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,37 +38,37 @@ class CurvePoint:
     """Misses of a host cache of some size."""
 
     cache_bytes: int
-    miss_rate: float  # of the rows that are gathered on the host
+    miss_rate: float  # of the rows that the host gathers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """Where an epoch goes, and what would help."""
+    """The parts of an epoch, and the changes that would help."""
 
     run: str  # the folder or the trace
-    measured_s: float  # of an epoch, on average over those that count
+    measured_s: float  # of an epoch, the mean over the counted ones
     base: Prediction  # the run as it was
-    # Measured over replayed, less 1, of the seconds of a piece of work of each stage; "epoch" of the whole.
+    # Measured over replayed, less 1, for the seconds of a piece of work of each stage; "epoch" of the whole.
     unexplained: dict[str, float]
-    lags: float  # the share of an epoch in which nothing that was recorded is used
-    parts: dict[str, float]  # seconds of an epoch by what it was spent on; they add up to what was replayed
+    lags: float  # the share of an epoch without use of any recorded resource
+    parts: dict[str, float]  # seconds of an epoch by cause; they add up to the replayed epoch
     stalls: dict[str, float]  # seconds in DS-Analyzer's and Stash's terms
     floor_s: float  # of an epoch: no order of the same work takes less
-    floor_of: str  # the resource that it takes
-    what_if: tuple[Prediction, ...]  # those that were asked for, or the most useful ones, the fastest first
-    was_asked: bool  # whether ``what_if`` is what the user asked for
+    floor_of: str  # the resource that takes so long
+    what_if: tuple[Prediction, ...]  # the requested ones, or the most useful ones, the fastest first
+    was_asked: bool  # whether ``what_if`` are the user's own requests
     curve: tuple[CurvePoint, ...] = ()
-    knee_bytes: int | None = None  # the size of a cache beyond which a byte saves little
+    knee_bytes: int | None = None  # a cache size beyond which a byte saves little
     verified: dict[str, float] = field(default_factory=dict)  # measured stalls, of the differential runs
 
     @property
     def doubt(self) -> str:
-        """Say why nothing is predicted; empty where the replay is trusted."""
+        """Return the reason why nothing is predicted; "" if the replay is trusted."""
         return doubt_of(self.unexplained, self.lags)
 
 
 class Predicts(Protocol):
-    """Says what an epoch of a recorded run would take; as `gloader.lab.analyze.predict.Predictor`."""
+    """Predicts the epochs of a recorded run under changes; as `gloader.lab.analyze.predict.Predictor`."""
 
     @property
     def recording(self) -> Recording:
@@ -77,7 +77,7 @@ class Predicts(Protocol):
 
     @property
     def measured(self) -> Measured:
-        """What it took."""
+        """The measurements of the run."""
         ...
 
     @property
@@ -86,7 +86,7 @@ class Predicts(Protocol):
         ...
 
     def predict(self, changes: Changes, /) -> Prediction:
-        """Return what an epoch takes with ``changes``; ReplayError, ConfigError or BudgetError where it cannot."""
+        """Return the predicted epoch with ``changes``; ReplayError, ConfigError or BudgetError if it is impossible."""
         ...
 
     def memory_bytes(self, prediction: Prediction, /) -> int:
@@ -94,5 +94,5 @@ class Predicts(Protocol):
         ...
 
     def spill_bytes(self, prediction: Prediction, /) -> int:
-        """Return the bytes of disk that packs of a prediction take at a time."""
+        """Return the disk bytes that the packs of a prediction take at a time."""
         ...

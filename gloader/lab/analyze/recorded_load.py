@@ -62,22 +62,22 @@ if TYPE_CHECKING:
 def reordered_rows(
     dataset: Dataset, files: TableFiles, topology: Topology | HeteroGraph, name: str
 ) -> IdArray | None:
-    """Return the new number (N,) of each row, as of `gloader prepare --order`; None where it stays as it is.
+    """Return the new number (N,) of each row, as of `gloader prepare --order`; None if the order is the present one.
 
-    Nodes of equal degree keep the order that they have. Batches are sampled as before: that they are those of the same
-    nodes is what makes two orders comparable.
+    Nodes of equal degree keep their present order. Batches are sampled as before: two orders are comparable only with
+    batches of the same nodes.
 
     Parameters
     ----------
-    dataset : whose nodes
+    dataset : the dataset
     files : their rows
-    topology : in memory, where the order is one by communities
+    topology : in memory for an order by communities
     name : of the order
 
     Raises
     ------
     ConfigError
-        It cannot be found for this dataset.
+        The order cannot be computed for this dataset.
     """
     if isinstance(topology, HeteroGraph) or len(files.tables) != 1 or files.tables[0].is_of_edges:
         raise ConfigError(
@@ -100,7 +100,7 @@ def reordered_rows(
 
 
 def _order_of(dataset: Dataset) -> str:
-    """Return the order in which a dataset was prepared; what others wrote is in none."""
+    """Return the order in which a dataset was prepared; one that another program wrote has none."""
     options = dataset.metadata.get("options")
     return str(options.get("order", "none")) if isinstance(options, dict) else "none"
 
@@ -119,13 +119,13 @@ class _HeldLists:
         yield CscPiece(first=0, indptr=self.graph.indptr, indices=self.graph.indices)
 
 
-MOST_BATCHES: Final = 4000  # that are sampled again: enough to see what a change does
-_SHARE_OF_MEMORY: Final = 4  # of what is free, traces take a quarter at most
-_PER_THREAD: Final = 16  # batches, between two looks at that
+MOST_BATCHES: Final = 4000  # sampled again: enough to show the effect of a change
+_SHARE_OF_MEMORY: Final = 4  # traces take at most a quarter of the free memory
+_PER_THREAD: Final = 16  # batches between two checks of the memory
 
 
 class _Sampled(NamedTuple):
-    """What is kept of a batch."""
+    """The kept facts of a sampled batch."""
 
     entry: TraceEntry
     places: tuple[int, ...]  # rows of each table, repeats included
@@ -134,14 +134,14 @@ class _Sampled(NamedTuple):
 
 
 class SampledStream:
-    """Samples the batches of a stream from its first one on, as far as they are asked for, each once.
+    """Samples the batches of a stream from its first one on, on demand, each once.
 
-    Takes about a byte of memory an access. Not thread-safe; samples in threads of its own.
+    Takes about a byte of memory per access. Not thread-safe; samples in its own threads.
 
     Parameters
     ----------
     sampler : draws the neighbours; thread-safe
-    stream : names the batches, and has their seeds
+    stream : the addresses and seeds of the batches
     types : the number of each table, see `table_rows`
     """
 
@@ -154,7 +154,7 @@ class SampledStream:
         self._is_full = False
 
     def sample(self, num_batches: int) -> int:
-        """Sample the first batches; return how many there are: fewer where the stream ends, or memory does.
+        """Sample the first batches; return their number, which is smaller if the stream or the memory ends.
 
         Raises
         ------
@@ -185,8 +185,8 @@ class SampledStream:
 
         Parameters
         ----------
-        num_batches : of those that were sampled
-        new_ids : (N,) other numbers of the rows, of the only table; None: as they are
+        num_batches : of the sampled ones
+        new_ids : (N,) other numbers of the rows, of the only table; None means the present ones
         """
         entries = [one.entry for one in self._sampled[:num_batches]]
         return entries if new_ids is None else [_renumbered(entry, new_ids) for entry in entries]
@@ -200,16 +200,16 @@ class SampledStream:
         return traces
 
     def places(self, num_batches: int) -> IdArray:
-        """Return (batches,) the rows of all tables that each batch has, repeats included."""
+        """Return (batches,) the number of rows of each batch in all tables, repeats included."""
         return np.array([sum(one.places) for one in self._sampled[:num_batches]], np.int64)
 
     def edges(self, num_batches: int) -> IdArray:
-        """Return (batches,) the edges that each batch has."""
+        """Return (batches,) the number of edges of each batch."""
         return np.array([one.edges for one in self._sampled[:num_batches]], np.int64)
 
     @property
     def sample_s(self) -> float:
-        """Processor seconds of sampling a batch; the median, as some had to compile or to read."""
+        """Processor seconds to sample a batch; the median, as some had to compile or to read."""
         return median([one.seconds for one in self._sampled]) if self._sampled else 0.0
 
     def _sample(self, position: int) -> _Sampled:
@@ -231,7 +231,7 @@ def _renumbered(entry: TraceEntry, new_ids: IdArray) -> TraceEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadKey:
-    """The settings that batches, and what is opened for them, depend on."""
+    """The settings that determine batches and opened files."""
 
     fanouts: Fanouts
     batch_size: int
@@ -250,7 +250,7 @@ class LoadKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedLoad:
-    """What a loader of some settings would bring batches of, and these batches."""
+    """The load of a loader with some settings, and its batches."""
 
     measured: MeasuredLoad
     stream: SampledStream
@@ -266,7 +266,7 @@ class RecordedLoad:
         return replace(self.measured.files, rates=rates)
 
     def rows_in_memory(self, num_batches: int) -> IdArray:
-        """Return (batches,) the rows that the host gathers out of features in memory."""
+        """Return (batches,) the number of rows that the host gathers from features in memory."""
         rows = self.stream.places(num_batches)
         for number, tier in enumerate(self.measured.tiers[: len(self.measured.files.tables)]):
             share = tier.share()
@@ -277,7 +277,7 @@ class RecordedLoad:
 
 
 class RecordedLoads:
-    """The load of a recorded run, and the last one with changes. Owns the dataset and what is opened until `close`.
+    """The load of a recorded run, and the last one with changes. Owns dataset and opened files until `close`.
 
     Parameters
     ----------
@@ -310,12 +310,12 @@ class RecordedLoads:
 
     @classmethod
     def open(cls, header: RunHeader, *, run: Path | None) -> Self:
-        """Open what a recorded run loaded, and check that its batches are the same; ReplayError where they are not.
+        """Open the load of a recorded run, and check that its batches are the same; ReplayError if they differ.
 
         Parameters
         ----------
         header : of the recording
-        run : the run folder; None: there is none
+        run : the run folder, or None
         """
         try:
             LoaderState.from_json(header.state)
@@ -337,14 +337,14 @@ class RecordedLoads:
         return cls(header, dataset, settings, is_typed=is_typed)
 
     def get(self, settings: LoaderSettings) -> RecordedLoad:
-        """Return the load of ``settings``, which is usable until that of others is asked for.
+        """Return the load of ``settings``, which is valid until the next call with other settings.
 
         Raises
         ------
         BudgetError, ConfigError
-            There cannot be such a loader.
+            No loader can have these settings.
         ReplayError
-            There are no such batches.
+            No batches have these settings.
         """
         key = LoadKey.of(settings)
         if key == self._base_key:
@@ -359,15 +359,15 @@ class RecordedLoads:
         return self._changed[1]
 
     def seeds(self, settings: LoaderSettings) -> SeedPlan:
-        """Return the seeds of a loader of ``settings``; ReplayError where there are none."""
+        """Return the seeds of a loader with ``settings``; ReplayError if there are none."""
         return plan_recorded_seeds(self._dataset, settings, self._header, is_typed=self._is_typed)
 
     def reordered_rows(self, order: str) -> IdArray | None:
-        """Return what `gloader.lab.analyze.recorded_load.reordered_rows` does."""
+        """Return the result of `gloader.lab.analyze.recorded_load.reordered_rows`."""
         return reordered_rows(self._dataset, self.base.measured.files, self.topology, order)
 
     def close(self) -> None:
-        """Close what was opened. Idempotent."""
+        """Close the opened files. Idempotent."""
         self._stack.close()
 
     def _measure_run(self) -> MeasuredLoad:
@@ -394,9 +394,9 @@ class RecordedLoads:
         )
 
     def _held_topology(self, measured: MeasuredLoad) -> Topology | HeteroGraph:
-        """Return the edges, in memory where they fit, though the run may have read them from the SSD.
+        """Return the edges, in memory if they fit, even if the run read them from the SSD.
 
-        A batch is the same wherever they are, and there is no cache of features here that needs the memory.
+        Batches do not depend on the place of the edges, and no feature cache needs the memory here.
         """
         work, home = measured.work, measured.home
         if home.home == "ram" or home.topology_bytes > default_budget_bytes():
@@ -410,7 +410,7 @@ class RecordedLoads:
         )
 
     def _new_stream(self, settings: LoaderSettings, measured: MeasuredLoad) -> SampledStream:
-        """Return the stream of ``settings``, from the batch on that was recorded first."""
+        """Return the stream of ``settings``, from the first recorded batch on."""
         order, num_ranks = measured.work.order, self._header.shape.num_ranks
         first, size = self._first, settings.sampling.batch_size
         if size != self.settings.sampling.batch_size:

@@ -32,12 +32,12 @@ _CONFIG = "config.yaml"
 
 
 def read_config(run: Path | None) -> Mapping[str, Any]:
-    """Return the config.yaml of a run folder; empty where there is no folder, or none in it.
+    """Return the config.yaml of a run folder; empty without a folder or a file.
 
     Raises
     ------
     ReplayError
-        It cannot be read.
+        The file cannot be read.
     """
     if run is None or not (run / _CONFIG).exists():
         return {}
@@ -52,12 +52,12 @@ def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Datas
     Parameters
     ----------
     header : of the recording
-    config : the run's config.yaml, which says how a dataset at a URL is mirrored
+    config : the run's config.yaml, with the mirror settings of a dataset at a URL
 
     Raises
     ------
     ReplayError
-        It is not there, or it is another one by now.
+        The dataset is missing, or has changed.
     """
     try:
         dataset = Dataset.open(header.dataset, **config.get("objects", {}))
@@ -73,26 +73,26 @@ def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Datas
 
 
 def is_typed_run(dataset: Dataset, settings: LoaderSettings) -> bool:
-    """Return whether batches have several types, as far as it makes a difference: of one relation they are the same."""
+    """Return whether batches have several types in a way that matters: with one relation they are the same."""
     return dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple)
 
 
 def plan_recorded_seeds(
     dataset: Dataset, settings: LoaderSettings, header: RunHeader, *, is_typed: bool
 ) -> SeedPlan:
-    """Return the seeds of a loader of ``settings`` that learns what the recorded run learned.
+    """Return the seeds of a loader with ``settings`` for the task of the recorded run.
 
     Parameters
     ----------
-    dataset : whose nodes or links
+    dataset : the dataset with the nodes or links
     settings : those of the run, or with changes
-    header : of the recording, whose state says what is predicted
+    header : of the recording; its state names the task
     is_typed : whether batches have several types
 
     Raises
     ------
     ReplayError
-        There are no such seeds.
+        The dataset has no such seeds.
     """
     stream, ranks = header.state["stream"], settings.ranks
     try:
@@ -111,7 +111,7 @@ def plan_recorded_seeds(
 def require_same_stream(
     dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, header: RunHeader
 ) -> None:
-    """Raise ReplayError where ``seeds`` and ``settings`` do not make the batches that were recorded."""
+    """Raise ReplayError if ``seeds`` and ``settings`` do not reproduce the recorded batches."""
     facts = None if seeds.links is None else seeds.links.facts()
     recorded = LoaderState.from_json(header.state)
     own = LoaderState(
@@ -131,7 +131,7 @@ def require_same_stream(
 
 
 def with_recorded_device(settings: LoaderSettings, header: RunHeader, dataset: Dataset) -> LoaderSettings:
-    """Return ``settings`` with room for as many rows on the device as it held; what is free of it now is another."""
+    """Return ``settings`` with the recorded number of device rows; the device's free memory may differ now."""
     if settings.device.device_cache != "auto":
         return settings
     num_bytes = 0
@@ -148,7 +148,7 @@ def with_recorded_device(settings: LoaderSettings, header: RunHeader, dataset: D
 
 
 def require_all_rows(dataset: Dataset) -> None:
-    """Raise ReplayError where rows come from other machines."""
+    """Raise ReplayError if rows come from other machines."""
     if dataset.ranges is not None:
         raise ReplayError(
             f"{dataset.location} has a range of the rows, and the others come from other machines: what they exchange "
@@ -157,7 +157,7 @@ def require_all_rows(dataset: Dataset) -> None:
 
 
 def require_own_rows(header: RunHeader, settings: LoaderSettings) -> None:
-    """Raise ReplayError where rows may have come from other machines."""
+    """Raise ReplayError if rows may have come from other machines."""
     ranks = settings.ranks
     others = (ranks.world_size or 1) > header.shape.num_ranks
     if others and ranks.sharing != "private" and ranks.exchange != "never":
@@ -179,9 +179,9 @@ def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
 
 
 _NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}
-# Those that a state names, as no flag has them.
+# Settings that a state names, since no flag has them.
 _OF_STATE: Final = ("shuffle", "drop_last")
-# Keywords of `gloader.Loader` that are a change as it was asked for.
+# Keywords of `gloader.Loader` whose values are those of a change.
 _AS_ASKED: Final[Mapping[str, str]] = {
     "policy": "policy",
     "strategy": "io_strategy",
@@ -198,12 +198,12 @@ def recorded_settings(header: RunHeader) -> LoaderSettings:
     Raises
     ------
     ReplayError
-        They are not those of a loader of this version.
+        The settings are not those of a loader of this version.
     """
     values: dict[str, Any] = {_NAMES.get(name, name): value for name, value in header.settings.items()}
     stream = header.state["stream"]
     values |= {name: stream[name] for name in _OF_STATE if name in stream}
-    values.setdefault("rank", 0)  # the first one writes the recording of several
+    values.setdefault("rank", 0)  # the first rank writes the recording of several
     values |= {
         "memory_budget": header.budget_bytes,
         "device": header.device,
@@ -223,18 +223,18 @@ def recorded_settings(header: RunHeader) -> LoaderSettings:
 
 
 def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Changes) -> dict[str, Any]:
-    """Return the keywords of `gloader.Loader` that make ``changes``; those of rates and threads alone make none.
+    """Return the keywords of `gloader.Loader` for ``changes``; changes of rates and threads have none.
 
     Parameters
     ----------
     settings : of the run as it was
-    header : what it had
-    changes : what is asked
+    header : of its recording
+    changes : the request
 
     Raises
     ------
     ConfigError
-        A change is relative to what the run had not.
+        A change is relative to a setting that the run did not have.
     """
     values = changes.values
     found: dict[str, Any] = {keyword: values[name] for name, keyword in _AS_ASKED.items() if name in values}
@@ -253,7 +253,7 @@ def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Chang
 
 
 def _cache(value: Value, settings: LoaderSettings, header: RunHeader, changes: Changes) -> int | float | None:
-    """Return a host cache in bytes, or as a share of the features; None: as the memory plan chooses."""
+    """Return a host cache in bytes, or as a share of the features; None means the memory plan's choice."""
     if changes.values.get("policy", settings.memory.policy) == "none":
         raise ConfigError(
             "with policy=none nothing is cached: name another one beside cache=, such as policy=belady"

@@ -15,7 +15,7 @@ from gloader.lab.analyze.recorded_load import LoadKey, RecordedLoads
 from gloader.lab.analyze.recorded_run import changed_keywords
 from gloader.lab.analyze.replan_counts import (
     Alteration,
-    PlannedTable,
+    CountedTable,
     ReadingRules,
     SuperbatchCounter,
     superbatch_jobs,
@@ -52,24 +52,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """A run with some changes, as far as they are planned for."""
+    """A run with some changes, as far as they need a plan."""
 
     settings: LoaderSettings
-    keywords: dict[str, Any]  # of `gloader.Loader`, that make the change
+    keywords: dict[str, Any]  # of `gloader.Loader`, for the change
     alteration: Alteration
-    order: str | None  # in which rows lie; None: as they do
+    order: str | None  # of the rows; None means the present order
     rates: IoRates
-    note: str  # what else makes the change, for people
+    note: str  # further remarks on the change, for the user
 
 
 class MemoryReplan:
-    """Shares the budget of a run out again, as the opening of a loader does. Not thread-safe.
+    """Divides a run's budget again, as the opening of a loader does. Not thread-safe.
 
     Parameters
     ----------
     header : of the recording
     base : the load of the run as it was
-    sample_s : processor seconds of sampling a batch in the run; None: they are measured here
+    sample_s : processor seconds to sample a batch in the run; None means that they are measured here
     """
 
     def __init__(self, header: RunHeader, base: RecordedLoad, *, sample_s: float | None) -> None:
@@ -79,7 +79,7 @@ class MemoryReplan:
         self._demands: dict[Any, Demand] = {}
 
     def plan(self, case: Case, load: RecordedLoad) -> MemoryPlan:
-        """Return who gets how many bytes.
+        """Return the division of the memory.
 
         Parameters
         ----------
@@ -89,7 +89,7 @@ class MemoryReplan:
         Raises
         ------
         BudgetError, ConfigError
-            There cannot be such a run.
+            No run can have these settings.
         """
         require_pack_folder(case.settings, has_folder=self._header.spill_bytes > 0)
         budget = case.settings.memory.memory_budget
@@ -102,7 +102,7 @@ class MemoryReplan:
         )
 
     def num_buffers(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> int:
-        """Return the buffers of features of a rank: those that were planned, and those that idle memory makes."""
+        """Return the feature buffers of a rank: the planned ones, and those from idle memory."""
         files, tiers = load.measured.files, load.measured.tiers
         ranks = self._header.shape.num_ranks
         return open_ring(
@@ -110,14 +110,14 @@ class MemoryReplan:
         ).num_buffers
 
     def pack_bytes(self, plan: MemoryPlan) -> int:
-        """Return the disk that packs may take: what passes over the edges leave of it; 0 where none are made."""
+        """Return the disk bytes for packs: the rest after edge passes; 0 without packs."""
         if not plan.pack_buffer_bytes:
             return 0
         swept = 0 if plan.sweeps is None else plan.sweeps.spill_bytes
         return max(self._header.spill_bytes - swept, 0)
 
     def _demand(self, case: Case, load: RecordedLoad) -> Demand:
-        """Return what the run would like to hold; measured once for settings that it is the same for."""
+        """Return the run's memory demand; measured once for settings with equal demands."""
         settings, alteration = case.settings, case.alteration
         key = (
             LoadKey.of(settings),
@@ -145,7 +145,7 @@ class MemoryReplan:
         return self._demands[key]
 
     def _probe_s(self, load: RecordedLoad) -> float:
-        """Return the seconds of sampling a batch by which memory is planned: those of the run, where they are known."""
+        """Return the seconds to sample a batch that the plan uses: those of the run, if they are known."""
         own, base = load.measured.work.probe_s, self._base.measured.work.probe_s
         if self._sample_s is None:
             return own
@@ -154,23 +154,23 @@ class MemoryReplan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replanned:
-    """What a run with some changes would do with the batches that were sampled again."""
+    """The plan of a run with some changes, for the batches that were sampled again."""
 
     plan: MemoryPlan
-    shape: PipelineShape  # with the buffers and the home of the features that were planned
+    shape: PipelineShape  # with the planned buffers and place of the features
     tables: tuple[RecordedTable, ...]
-    batches: tuple[BatchId, ...]  # in the order of the stream, those of all ranks interleaved
-    superbatches: tuple[SuperbatchCounts, ...]  # of these batches; empty where features end up in memory
-    rows: IdArray  # (batches,) that are gathered on the host
+    batches: tuple[BatchId, ...]  # in stream order, with all ranks interleaved
+    superbatches: tuple[SuperbatchCounts, ...]  # of these batches; empty if features end up in memory
+    rows: IdArray  # (batches,) gathered on the host
     edges: IdArray  # (batches,)
-    sample_s: float  # processor seconds of sampling a batch, here
-    kept_share: float  # of the batches, those that are kept from their trace to their execution
-    settings: dict[str, Any]  # keywords of `gloader.Loader` that make the change
-    note: str = ""  # what else makes it, for people
+    sample_s: float  # processor seconds to sample a batch, here
+    kept_share: float  # share of the batches that are kept from their trace to their execution
+    settings: dict[str, Any]  # keywords of `gloader.Loader` for the change
+    note: str = ""  # further remarks for the user
 
     @property
     def num_sampled(self) -> int:
-        """Batches that were sampled again: not all that were asked for, where they are very many."""
+        """Number of batches that were sampled again; fewer than requested if those are very many."""
         return len(self.batches)
 
 
@@ -178,13 +178,13 @@ class Replanner:
     """Samples the batches of a recorded run again, bit for bit, and plans them with changed settings.
 
     Every plan is made with the code of a run: `plan_memory`, the planners, `choose_strategy`. Owns the dataset, its
-    edges and the files of the features until `close`. Not thread-safe.
+    edges and the feature files until `close`. Not thread-safe.
 
     Parameters
     ----------
     header : of the recording
     loads : of the run, and of changes to it
-    sample_s : processor seconds of sampling a batch in the run; None: they are measured here
+    sample_s : processor seconds to sample a batch in the run; None means that they are measured here
     """
 
     def __init__(self, header: RunHeader, loads: RecordedLoads, *, sample_s: float | None = None) -> None:
@@ -200,29 +200,29 @@ class Replanner:
         Parameters
         ----------
         header : of the recording
-        run : the run folder; None: there is none
-        sample_s : processor seconds of sampling a batch in the run. The memory plan depends on them: with those of the
-            run it is the run's
+        run : the run folder, or None
+        sample_s : processor seconds to sample a batch in the run. The memory plan depends on them: only these values
+            reproduce the run's plan
 
         Raises
         ------
         ReplayError
-            The dataset is gone or another one, or the recording does not say all that the batches depend on.
+            The dataset is missing or has changed, or the recording lacks facts that determine the batches.
         """
         return cls(header, RecordedLoads.open(header, run=run), sample_s=sample_s)
 
     def plan(self, changes: Changes = NO_CHANGES, *, rates: IoRates | None = None) -> MemoryPlan:
-        """Return the memory plan of the run with ``changes``, within the same budget unless that is changed.
+        """Return the memory plan of the run with ``changes``, within the same budget unless it is changed.
 
         Parameters
         ----------
-        changes : those that need no plan are ignored, but for the sampling threads
-        rates : of the disk; None: those that were recorded
+        changes : those that need no plan are ignored, except the sampling threads
+        rates : of the disk; None means the recorded ones
 
         Raises
         ------
         ConfigError, BudgetError
-            There cannot be such a run.
+            No run can have these changes.
         ReplayError
             It cannot be planned here.
         """
@@ -234,7 +234,7 @@ class Replanner:
         return self._loads.seeds(self._case(changes, None).settings).order.num_batches
 
     def traces(self, *, num_batches: int) -> tuple[Trace, ...]:
-        """Return the traces of the first batches of the run as it was, of each table; errors as `plan`."""
+        """Return the traces of the first batches of the run as it was, for each table; errors as `plan`."""
         stream = self._loads.base.stream
         return stream.traces(stream.sample(num_batches))
 
@@ -246,13 +246,13 @@ class Replanner:
         rates: IoRates | None = None,
         calibration: Calibration | None = None,
     ) -> Replanned:
-        """Return what the first batches of the run need with ``changes``, counted as a run counts that ends with them.
+        """Return the counts of the run's first batches with ``changes``, as of a run that ends with them.
 
         Parameters
         ----------
         changes, rates : as of `plan`
-        num_batches : from the first that was recorded on, over the borders of epochs, those of all ranks
-        calibration : what the cost model's seconds are corrected by; None: nothing
+        num_batches : from the first recorded one on, across epochs, of all ranks
+        calibration : corrections of the cost model's seconds; None means no correction
 
         Raises
         ------
@@ -288,7 +288,7 @@ class Replanner:
         )
 
     def close(self) -> None:
-        """Close what was opened. Idempotent."""
+        """Close the opened files. Idempotent."""
         self._loads.close()
 
     def __enter__(self) -> Self:
@@ -325,7 +325,7 @@ class Replanner:
         )
 
     def _numbers(self, order: str) -> IdArray | None:
-        """Return the numbers of the rows in another order; found once."""
+        """Return the numbers of the rows in another order; computed once."""
         if order not in self._new_ids:
             self._new_ids[order] = self._loads.reordered_rows(order)
         return self._new_ids[order]
@@ -350,7 +350,7 @@ class Replanner:
         )
         return tuple(counter.count(job) for job in jobs)
 
-    def _planned_tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> list[PlannedTable]:
+    def _planned_tables(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> list[CountedTable]:
         settings, new_ids = case.settings, case.alteration.new_ids
         staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
         shares = spill_shares(plan)
@@ -368,7 +368,7 @@ class Replanner:
                 number=number,
             )
             found.append(
-                PlannedTable(
+                CountedTable(
                     rows=case.alteration.rows_on_disk(table),
                     planner=planner,
                     staging_bytes=staging[number],

@@ -1,6 +1,6 @@
 """Counts of the superbatches of a run that is planned again: cache decisions and disk reads, as in the pipeline.
 
-An `Alteration` describes rows on another disk, stored in another dtype, or in another order.
+An `Alteration` describes rows on another disk, with another dtype, or in another order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import CachePlan, SuperbatchPlanner
-    from gloader.pipeline.open.disk import TableFile
+    from gloader.pipeline.open.disk import FeatureFile
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.seeds import BatchStream
@@ -47,23 +47,21 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_SUM_BYTES = 8  # of the checksum of a page
+_SUM_BYTES = 8  # of a page's checksum
 _SCALE_BYTES = 4  # of an int8 row, in memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Alteration:
-    """What is known of the rows of a run, and what differs; nothing, as it is."""
+    """Changes of a run's rows, and recorded facts about them; the default changes nothing."""
 
-    recorded: tuple[
-        RecordedTable, ...
-    ] = ()  # of those that the run had; of others the profile by now says it
-    dtype: str | None = None  # that rows of nodes are stored as; None: as they are
-    new_ids: IdArray | None = None  # (N,) the new number of each row of the only table; None: as they are
-    rates: IoRates | None = None  # of another disk; None: the one that was recorded
+    recorded: tuple[RecordedTable, ...] = ()  # recorded; other values come from the present profile
+    dtype: str | None = None  # stored dtype of node rows; None means the present one
+    new_ids: IdArray | None = None  # (N,) new number of each row of the only table; None: unchanged
+    rates: IoRates | None = None  # of another disk; None means the recorded one
 
-    def rows_on_disk(self, table: TableFile) -> RowsOnDisk:
-        """Return how the rows of ``table`` would lie in their file, and be read."""
+    def rows_on_disk(self, table: FeatureFile) -> RowsOnDisk:
+        """Return the layout of ``table``'s rows in their file, with the changes."""
         rows, row_bytes = RowsOnDisk.of(table.store), self.row_bytes(table)
         rows = replace(
             rows,
@@ -74,18 +72,18 @@ class Alteration:
             known = self._recorded(table)
             gap = None if known is None else known.sweep_gap_bytes
             return rows if gap is None else replace(rows, sweep_gap_bytes=gap)
-        # As the profile of such a disk would say.
+        # As in the profile of such a disk.
         gap = self.rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES)
         return replace(rows, sweep_gap_bytes=max(gap, MIN_GAP_BYTES))
 
-    def row_bytes(self, table: TableFile) -> int:
+    def row_bytes(self, table: FeatureFile) -> int:
         """Return R."""
         if self.dtype is None or table.is_of_edges:
             return table.store.row_bytes
         return table.store.dim * stored_dtype(self.dtype).itemsize
 
-    def gap_bytes(self, table: TableFile) -> int:
-        """Return the longest hole that a batch's reads would go over at first."""
+    def gap_bytes(self, table: FeatureFile) -> int:
+        """Return the initial longest hole in a batch's reads."""
         stored, row_bytes = table.store.stored_rows, self.row_bytes(table)
         if stored.settings.gap_bytes is not None:
             return stored.gap_bytes
@@ -102,7 +100,7 @@ class Alteration:
         Parameters
         ----------
         demand : with the rows as they are
-        load : what it was measured on
+        load : the load with the measurements
         """
         files = load.files.tables
         probes = [self._probed(load, number) for number in load.files.types]
@@ -121,7 +119,7 @@ class Alteration:
         rows = [distinct_rows(batch, number) for batch in load.work.probe]
         return rows if self.new_ids is None else [np.sort(self.new_ids[one]) for one in rows]
 
-    def _table(self, demand: TableDemand, file: TableFile, *, is_staged: bool) -> TableDemand:
+    def _table(self, demand: TableDemand, file: FeatureFile, *, is_staged: bool) -> TableDemand:
         if self.dtype is None or file.is_of_edges:
             return demand
         row_bytes, stored = self.row_bytes(file), file.store.stored_rows
@@ -133,12 +131,12 @@ class Alteration:
             feature_bytes=file.store.num_rows * row_bytes,
             stored_row_bytes=row_bytes,
             store_bytes=demand.store_bytes - before + sums + scale,
-            # A device widens rows itself; the CPU gets them as float32.
+            # A device widens rows itself; the CPU receives float32.
             row_bytes=row_bytes if is_staged else demand.row_bytes,
         )
 
     def _work(
-        self, work: TableWork, demand: TableDemand, file: TableFile, probe: Sequence[IdArray]
+        self, work: TableWork, demand: TableDemand, file: FeatureFile, probe: Sequence[IdArray]
     ) -> TableWork:
         row_bytes, num_rows = demand.stored_row_bytes, file.store.num_rows
         pages = sum(num_pages(rows, row_bytes=row_bytes) for rows in probe) / max(len(probe), 1)
@@ -150,7 +148,7 @@ class Alteration:
             gap_bytes=self.gap_bytes(file),
         )
 
-    def _recorded(self, table: TableFile) -> RecordedTable | None:
+    def _recorded(self, table: FeatureFile) -> RecordedTable | None:
         return next((one for one in self.recorded if one.name == table.rows.name), None)
 
 
@@ -159,8 +157,8 @@ _NO_PACKS: Final = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedTable:
-    """What decides about the rows of a table, superbatch after superbatch."""
+class CountedTable:
+    """The planner, cache and reading facts of a table over the superbatches."""
 
     rows: RowsOnDisk
     planner: SuperbatchPlanner
@@ -171,28 +169,28 @@ class PlannedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingRules:
-    """By what it is chosen how missing rows are read."""
+    """The rules that choose how missing rows are read."""
 
     rates: IoRates
     calibration: Calibration
-    forced: str  # the strategy that was asked for, or "auto"
-    pack_bytes: int  # disk for packs; 0: there are none
+    forced: str  # the requested strategy, or "auto"
+    pack_bytes: int  # disk for packs; 0 without packs
 
 
 def superbatch_jobs(
     entries: Sequence[TraceEntry], stream: BatchStream, *, size: int, num_tables: int, unit: int
 ) -> Iterator[InspectJob]:
-    """Yield superbatches as a run collects them that ends with these batches.
+    """Yield the superbatches that a run over exactly these batches collects.
 
     Parameters
     ----------
     entries : the trace of each batch
-    stream : names them
+    stream : the addresses of the batches
     size : S at most
-    num_tables : that each batch has rows of
-    unit : batches that sizes are multiples of
+    num_tables : number of tables
+    unit : superbatch sizes are multiples of it
     """
-    # With room for all plans: nothing is executed here, for which a plan would have to wait.
+    # With room for all plans: nothing is executed here, so no plan has to wait.
     window = SuperbatchWindow(len(entries) + 1)
     collector = SuperbatchCollector(
         _GivenTraces(entries), stream, window, size=size, num_tables=num_tables, unit=unit
@@ -205,18 +203,18 @@ def superbatch_jobs(
 
 
 class SuperbatchCounter:
-    """Plans and counts superbatches in the order of their execution, as a run would that begins with an empty cache.
+    """Plans and counts superbatches in the order of their execution, as a run from an empty cache.
 
     Parameters
     ----------
     tables : of the rows
-    rules : by which it is chosen how they are read
+    rules : choose how they are read
     """
 
-    def __init__(self, tables: Sequence[PlannedTable], rules: ReadingRules) -> None:
+    def __init__(self, tables: Sequence[CountedTable], rules: ReadingRules) -> None:
         self._tables = tables
         self._rules = rules
-        self._packed_bytes = 0  # of the superbatch before, which is executed while this one is staged
+        self._packed_bytes = 0  # of the previous superbatch, which is executed while this one is staged
 
     def count(self, job: InspectJob) -> SuperbatchCounts:
         """Return the counts of the next superbatch.
@@ -224,7 +222,7 @@ class SuperbatchCounter:
         Raises
         ------
         BudgetError
-            A strategy that was asked for by name does not fit.
+            A strategy requested by name does not fit.
         """
         superbatch = job.superbatch
         of_batches = np.zeros((superbatch.num_batches, len(BatchCounts._fields)), np.int64)
@@ -250,11 +248,11 @@ class SuperbatchCounter:
             unique_rows=sweeps.unique_rows,
         )
 
-    def _choose(self, table: PlannedTable, misses: MissLists, packed_bytes: int) -> ChosenReads:
-        """Return how a table is read, where those before it have packed so many bytes."""
+    def _choose(self, table: CountedTable, misses: MissLists, packed_bytes: int) -> ChosenReads:
+        """Return how a table is read, if earlier tables have packed ``packed_bytes``."""
         rules, spill_bytes = self._rules, _NO_PACKS
         if rules.pack_bytes:
-            # The pack of the superbatch before is whole: it begins to be executed as this one is staged.
+            # The pack of the previous superbatch is complete: its execution begins when this one is staged.
             room = max(rules.pack_bytes - self._packed_bytes - packed_bytes, 0)
             spill_bytes = packable_bytes(
                 forced=rules.forced,
@@ -275,7 +273,7 @@ class SuperbatchCounter:
 
 
 class _GivenTraces:
-    """Traces that are all there: what a `SamplerPool` is to a `SuperbatchCollector`."""
+    """Given traces, in place of a `SamplerPool` for a `SuperbatchCollector`."""
 
     def __init__(self, entries: Sequence[TraceEntry]) -> None:
         self._entries = entries
@@ -286,7 +284,7 @@ class _GivenTraces:
         return self._taken < len(self._entries)
 
     def next_trace(self) -> TraceEntry:
-        """Return the next trace; ChannelClosedError where there is none."""
+        """Return the next trace; ChannelClosedError after the last."""
         if not self.has_trace():
             raise ChannelClosedError("the stream of batches ended")
         self._taken += 1
@@ -295,7 +293,7 @@ class _GivenTraces:
 
 @dataclass(slots=True, kw_only=True)
 class _Sweeps:
-    """What staging a superbatch moves, of all tables together."""
+    """The bytes and requests of staging a superbatch, for all tables together."""
 
     requests: int = 0
     num_bytes: int = 0
@@ -307,7 +305,7 @@ class _Sweeps:
         self.unique_rows += reads.counts.unique_rows
         if reads.choice.strategy == "direct":
             return
-        # `MissCounts` has the reads of a batch's longest extents: those of a sweep are shorter.
+        # `MissCounts` counts reads up to a batch's longest extent: those of a sweep are shorter.
         by_pages = _sweep_extents(rows, misses)
         self.requests += int(by_pages.sum())
         self.num_bytes += int(by_pages @ np.arange(len(by_pages))) * ALIGNMENT
@@ -316,7 +314,7 @@ class _Sweeps:
 
 
 def _sweep_extents(rows: RowsOnDisk, misses: MissLists) -> IdArray:
-    """Return how many reads of each number of pages a sweep over the missing rows makes."""
+    """Return the number of reads of each size in pages in a sweep over the missing rows."""
     wanted = collect_union(
         misses, num_rows=rows.num_rows, row_bytes=rows.row_bytes, is_cancelled=lambda: False
     )
@@ -326,7 +324,7 @@ def _sweep_extents(rows: RowsOnDisk, misses: MissLists) -> IdArray:
 
 
 def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
-    """Add what a plan does for each batch."""
+    """Add the counts of a plan to each batch."""
     of_batches[:, _ROWS] += plan.hits + plan.misses
     of_batches[:, _HITS] += plan.hits
     of_batches[:, _MISSES] += plan.misses
@@ -334,7 +332,7 @@ def _count_batches(plan: CachePlan, of_batches: NDArray[Any]) -> None:
 
 
 def _count_reads(rows: RowsOnDisk, misses: MissLists, reads: ChosenReads, of_batches: NDArray[Any]) -> None:
-    """Add what each batch reads itself."""
+    """Add the reads of each batch itself."""
     if reads.choice.strategy == "staged":
         return
     for batch in range(len(misses)):

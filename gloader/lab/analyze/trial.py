@@ -1,4 +1,4 @@
-"""Trials of settings by short runs: the result of a search, measured beside the settings of the run.
+"""Trials of settings by short runs: the result of a search, measured in turns with the settings of the run.
 
 A short run trains a few batches without evaluations, and is timed as a recording is.
 """
@@ -38,27 +38,27 @@ if TYPE_CHECKING:
     from gloader.training.train_step import TrainStep
 
 
-_WARM_BATCHES: Final = 2  # that torch settles in, and its threads start
+_WARM_BATCHES: Final = 2  # in which torch settles and its threads start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """How much is trained."""
+class RunExtent:
+    """The size of a short run."""
 
     num_epochs: int
     num_batches: int  # of each epoch, at most
-    pause_s: float = 0.0  # between two epochs, as an evaluation takes: the loader works on meanwhile
+    pause_s: float = 0.0  # between two epochs, the length of an evaluation: the loader continues meanwhile
 
     @classmethod
-    def of_about(cls, num_batches: int, *, epoch_batches: int) -> Extent:
-        """Return about ``num_batches``: part of an epoch of ``epoch_batches``, or several behind a first one. Pure."""
+    def of_about(cls, num_batches: int, *, epoch_batches: int) -> RunExtent:
+        """Return about ``num_batches``: part of an epoch of ``epoch_batches``, or several after a first one. Pure."""
         if epoch_batches >= num_batches:
             return cls(num_epochs=1, num_batches=num_batches)
         return cls(num_epochs=1 + -(-num_batches // epoch_batches), num_batches=epoch_batches)
 
     @classmethod
-    def of_recording(cls, measured: Measured, work: Work) -> Extent:
-        """Return what measures the same as a recording: an epoch that counts, behind a first one. Pure."""
+    def of_recording(cls, measured: Measured, work: Work) -> RunExtent:
+        """Return the size that measures the same as a recording: a counted epoch after a first one. Pure."""
         first = measured.counted[0]
         pauses = [
             batch.pause_s for batch in work.batches if batch.epoch in measured.counted and not batch.index
@@ -73,23 +73,25 @@ class Extent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShortRun:
-    """What a short run took."""
+    """The times of a short run."""
 
-    epoch_s: tuple[float, ...]  # from where the loop asks for the first batch to its last step's end
-    extent: Extent  # of what was trained
+    epoch_s: tuple[float, ...]  # from the request for the first batch to the end of the last step
+    extent: RunExtent  # of the training
     epoch_batches: int  # of a whole epoch
     budget: RunBudget
 
     @property
     def seconds(self) -> float:
-        """Seconds of an epoch, on average over those behind the first where there are any."""
+        """Seconds of an epoch, the mean over those after the first, if there are any."""
         counted = self.epoch_s[1:] or self.epoch_s
         return sum(counted) / len(counted)
 
 
 def warm_up(dataset: Dataset, settings: TrainSettings, *, device: torch.device) -> ShortRun:
-    """Train a step or two, so that what a process does once is behind it; errors as of `run_short`."""
-    return run_short(dataset, settings, device=device, extent=Extent(num_epochs=1, num_batches=_WARM_BATCHES))
+    """Train a step or two, to get one-time work of the process done; errors as of `run_short`."""
+    return run_short(
+        dataset, settings, device=device, extent=RunExtent(num_epochs=1, num_batches=_WARM_BATCHES)
+    )
 
 
 def run_short(
@@ -97,20 +99,20 @@ def run_short(
     settings: TrainSettings,
     *,
     device: torch.device,
-    extent: Extent,
+    extent: RunExtent,
     most_s: float = math.inf,
     trace: Path | None = None,
 ) -> ShortRun:
-    """Train a new network on a few batches, in this process alone. Nothing is evaluated or saved.
+    """Train a new network on a few batches, in this process only. Nothing is evaluated or saved.
 
     Parameters
     ----------
-    dataset : what is trained on
-    settings : as of `gloader.training.train.fit`; ``optim.epochs`` is not looked at
-    device : where the network is
-    extent : how much is trained
-    most_s : seconds after which the first epoch ends where it is, and after which no other begins
-    trace : receives what every stage did; None: nothing is recorded
+    dataset : the training data
+    settings : as of `gloader.training.train.fit`; ``optim.epochs`` is ignored
+    device : of the network
+    extent : the size of the run
+    most_s : seconds after which the first epoch stops, and after which no other begins
+    trace : receives the events of every stage; None records nothing
 
     Raises
     ------
@@ -157,30 +159,30 @@ def run_short(
 def _train_epoch(
     loader: AnyLoader, step: TrainStep, device: torch.device, *, num_batches: int, most_s: float
 ) -> tuple[int, float]:
-    """Train on the first batches of an epoch; return how many, and the seconds."""
+    """Train on the first batches of an epoch; return their number, and the seconds."""
     taken, began = 0, time.perf_counter()
     for batch in loader:
         taken += 1
         step.take(batch, is_last=taken == num_batches)
         if taken == len(loader):
-            continue  # the loop asks once more, and the epoch is complete
+            continue  # one more request completes the epoch
         if taken == num_batches or time.perf_counter() - began >= most_s:
             break
     open_device(device).mark_computing().wait()
     return taken, time.perf_counter() - began
 
 
-# Beyond this a measurement contradicts what was predicted.
+# Ratio beyond which a measurement contradicts its prediction.
 CONTRADICTS: Final = 0.10
-# Settings that are measured in vain, as they did not fit, before the start is kept.
+# Settings that may fail to fit in measurements before the start is kept.
 _MOST_MISFITS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Settings that were predicted and measured."""
+    """Settings with their predicted and measured times."""
 
-    change: str  # in words; empty: the start
+    change: str  # in words; empty for the start
     settings: TrainSettings
     predicted_s: float
     measured_s: tuple[float, ...]  # of each repetition
@@ -192,7 +194,7 @@ class Trial:
 
     @property
     def error(self) -> float:
-        """By how much it took longer than predicted, as a share; negative: less long."""
+        """The measured time over the predicted one, less 1."""
         return self.seconds / self.predicted_s - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -208,22 +210,22 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Autotuned:
-    """The settings that were found, beside those that there were."""
+    """The found settings and the initial ones."""
 
     start: Trial
-    best: Trial | None  # None: nothing is predicted to be faster
+    best: Trial | None  # None if no settings are predicted to be faster
     tuned: Tuned
-    extent: Extent
-    misfits: tuple[str, ...] = field(default=())  # what was to be measured and did not fit
+    extent: RunExtent
+    misfits: tuple[str, ...] = field(default=())  # settings that did not fit in a measurement
 
     @property
     def kept(self) -> Trial:
-        """The faster one, as measured."""
+        """The faster one by measurement."""
         return self.best if self.best is not None and self.best.seconds < self.start.seconds else self.start
 
     @property
     def contradiction(self) -> str:
-        """Say in a sentence what the measurements have against the predictions; empty: nothing."""
+        """Return a sentence on measurements that contradict the predictions; "" if none do."""
         trials = [one for one in (self.best, self.start) if one is not None]
         found = [
             f"{one.change or 'the start'} took {format_exact_seconds(one.seconds)} instead of "
@@ -234,13 +236,13 @@ class Autotuned:
         if not found:
             return ""
         text = f"the measurement contradicts the prediction: {', '.join(found)}"
-        # The start was recorded: what it takes now is no matter of settings.
+        # The start was recorded: its present time does not depend on settings.
         if abs(self.start.error) > CONTRADICTS:
             text += "; something else was at work then, or is now: record the run again while nothing is"
         return text
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was found as a JSON object."""
+        """Return the result as a JSON object."""
         searched = self.tuned.searched
         return {
             "start": self.start.to_json(),
@@ -270,20 +272,20 @@ def measure_best(
     settings: TrainSettings,
     *,
     device: torch.device,
-    extent: Extent,
+    extent: RunExtent,
     rounds: int,
     says: Callable[[str], None],
 ) -> Autotuned:
-    """Train with the best of what was found and with the start in turns, so that both meet the same noise.
+    """Train with the best found settings and with the initial ones in turns, so that both have the same noise.
 
     Parameters
     ----------
-    tuned : what was found
-    dataset : what is trained on
+    tuned : the found settings
+    dataset : the training data
     settings : of the start, with its memory budget
     device, extent : as of `run_short`
-    rounds : times that each is measured
-    says : told what is measured
+    rounds : measurements of each
+    says : receives the name of each measurement
 
     Raises
     ------
@@ -298,7 +300,7 @@ def measure_best(
         took: dict[int, list[float]] = {number: [] for number in range(len(pair))}
         try:
             for turn in range(rounds):
-                # The other way round in every second turn: whoever comes later has it warmer.
+                # In reverse order in every second turn: the later run finds a warmer machine.
                 for number in sorted(took, reverse=bool(turn % 2)):
                     says(f"measuring {candidate.changes.text if number else 'the start'}")
                     took[number].append(

@@ -1,4 +1,4 @@
-"""Versions and machine that a measurement was made with."""
+"""The versions and the machine of a measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROOT: Final = Path(__file__).resolve().parents[3]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that figures depend on."""
+    """Return the versions of Python and of packages that influence figures."""
     versions = {"python": platform.python_version()}
     for name in ("numpy", "numba", "torch", "dgl"):
         try:
@@ -25,12 +25,12 @@ def versions() -> dict[str, str]:
 
 
 def provenance() -> dict[str, Any]:
-    """Return what a file of figures says of its origin: command, commit, versions and machine."""
+    """Return the origin for a file of figures: command, commit, versions and machine."""
     return {"command": command(), "commit": commit(), "versions": versions(), "machine": machine()}
 
 
 def command() -> str:
-    """Return the command that runs, with the folders of this machine as "DIR"."""
+    """Return the running command, with the folders of this machine as "DIR"."""
     program, *words = sys.argv
     path = Path(program)
     if path.name == "__main__.py" or path.suffix != ".py":
@@ -41,7 +41,7 @@ def command() -> str:
 
 
 def commit() -> str | None:
-    """Return the commit that the code was checked out at, "-dirty" where it was changed; None outside a checkout."""
+    """Return the commit of the checked-out code, with "-dirty" if it was changed; None outside a checkout."""
     words = ["git", "-C", str(_ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         return subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
@@ -50,7 +50,7 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, Any]:
-    """Return cores, memory, architecture and the load while it is asked."""
+    """Return cores, memory, architecture and the present load."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "cores": usable,

@@ -1,7 +1,7 @@
 """Benchmarks of feature rows: gathered from memory, and in an epoch with features on the SSD.
 
-Rows per second are measured beside `torch.index_select` on one thread, seconds of an epoch beside the same epoch with
-features in memory.
+Rows per second are compared with `torch.index_select` on one thread, seconds of an epoch with those of the same epoch
+with features in memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gloader.observe.epoch_stats import EpochStats
 
 
-# Bytes gathered between two looks at the clock, so that its resolution does not count.
+# Bytes gathered between two reads of the clock, so that its resolution does not count.
 _BYTES_PER_ROUND = 1 << 30
 
 
@@ -36,16 +36,16 @@ def bench_gather(
     table_bytes: int = 1 << 31,
     repeats: int = 7,
 ) -> dict[str, Any]:
-    """Gather the same random float32 rows into the same warm buffer by both, in turns.
+    """Gather the same random float32 rows into the same warm buffer by both contenders, in turns.
 
     A ratio is the median of the ratios of the repeats: a change in the machine's load meets both.
 
     Parameters
     ----------
     dims : widths of a row, one measurement each
-    rows : of a gather
-    table_bytes : size of the table that is gathered from; beyond the processor's caches
-    repeats : rounds, of which the median counts
+    rows : rows of one gather
+    table_bytes : size of the source table; larger than the processor's caches
+    repeats : rounds; the median counts
 
     Returns
     -------
@@ -70,7 +70,7 @@ def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[st
     table = np.empty((table_bytes // (4 * dim), dim), np.float32)
     table[:] = np.arange(len(table), dtype=np.float32)[:, None]
     rows = rng.integers(len(table), size=num_rows)
-    # Written once, so that no round pays for the first touch of a page.
+    # Written once, so that no round includes the first touch of a page.
     out = np.ones((num_rows, dim), np.float32)
     source, tensor = RamFeatures(table), torch.from_numpy(table)
     ids, buffer = torch.from_numpy(rows), torch.from_numpy(out)
@@ -116,7 +116,7 @@ def bench_epoch(
     threads: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Run epochs of a loader whose batches nobody computes on, from the SSD and then in memory.
+    """Run epochs of a loader without computation, from the SSD and then in memory.
 
     The first epoch of each compiles kernels and fills the cache, and is not counted.
 
@@ -125,15 +125,15 @@ def bench_epoch(
     dataset : a prepared dataset; its training nodes are the seeds
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
     batch_size : seeds per batch
-    cache_share : rows in the host cache of the loader on the SSD, as a share of the nodes
+    cache_share : host cache rows of the SSD loader, as a share of the nodes
     epochs : counted epochs of each
-    threads : sampling threads; None: as many as the process has cores
+    threads : sampling threads; None means one for each core of the process
     seed : key of the order and the sampling
 
     Returns
     -------
     A JSON-like dict with `seconds_per_epoch`, `ram_seconds_per_epoch`, `ratio_to_ram` (medians, and their ratio),
-    what an epoch on the SSD moved, every run, the workload, the versions and the machine.
+    the traffic of an SSD epoch, every run, the workload, the versions and the machine.
 
     Raises
     ------
@@ -155,7 +155,7 @@ def bench_epoch(
         "seeds_per_second": stats[-1].seeds / ssd,
         "rows_per_second": stats[-1].rows_gathered / ssd,
         "hit_rate": hit_rate(stats),
-        # A superbatch may be read in the epoch before the one that uses it: only the mean is sure to hold every byte.
+        # A superbatch may be read in the epoch before its use: only the mean is sure to include every byte.
         "bytes_read_per_epoch": sum(epoch.bytes_read for epoch in stats) / len(stats),
         "bytes_written_per_epoch": sum(epoch.bytes_written for epoch in stats) / len(stats),
         "runs_seconds": {"ssd": ssd_seconds, "ram": ram_seconds},
@@ -175,7 +175,7 @@ def bench_epoch(
 def _run(dataset: Dataset, epochs: int, **keywords: Any) -> tuple[list[float], list[EpochStats]]:
     """Return the seconds of every counted epoch, and the sums of every epoch."""
     seconds, stats = [], []
-    # The loader is told the number of epochs: otherwise it would sample the next one while the last is measured.
+    # The loader has the number of epochs: otherwise it would sample the next one while the last is measured.
     with Loader(dataset, epochs=epochs + 1, **keywords) as loader:
         for _ in range(epochs + 1):
             began = time.perf_counter()

@@ -27,19 +27,19 @@ _LOW_16, _SIXTEEN = np.uint64(0xFFFF), np.uint64(16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSpec:
-    """The graph of a benchmark, by the numbers that it is made from."""
+    """The graph of a benchmark, as the numbers that generate it."""
 
     kind: GraphKind = "rmat"
     num_nodes: int
     num_edges: int
-    seed: int = 0  # key of the graph, and of what is sampled from it
+    seed: int = 0  # key of the graph, and of its samples
 
     def make(self) -> CscGraph:
         """Return the graph; see `synthetic_graph`."""
         return synthetic_graph(self.kind, num_nodes=self.num_nodes, num_edges=self.num_edges, seed=self.seed)
 
     def to_json(self) -> dict[str, str | int]:
-        """Return the numbers as a report names them."""
+        """Return the numbers under their names in a report."""
         return {
             "graph": self.kind,
             "num_nodes": self.num_nodes,

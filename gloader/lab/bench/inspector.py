@@ -1,4 +1,4 @@
-"""Accesses planned per second, what each policy misses, and how fast hits are copied."""
+"""Benchmark of planning: accesses planned per second, misses of each policy, and the speed of copying hits."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def bench_inspector(
     threads: int = 2,
     policies: bool = True,
 ) -> dict[str, Any]:
-    """Plan a superbatch that follows another and sees the next, on one thread, again and again.
+    """Plan a superbatch that follows another and sees the next, on one thread, repeatedly.
 
-    The same is done with the ids spread over 25 times as many nodes: nothing but the table grows with these; and
-    with both traces sorted and coded, as a loader plans them, the decoding included.
+    The same is done with the ids spread over 25 times as many nodes, which enlarges only the table; and
+    with both traces sorted and coded, as a loader plans them, including the decoding.
     `accesses_per_second` counts the accesses of the planned superbatch only, though those of the look-ahead are
     walked as well; it is the median over the repeats, `best_accesses_per_second` the run that other programs
     disturbed least.
 
     Parameters
     ----------
-    graph : what is sampled from
+    graph : the sampled graph
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
     batch_size : seeds of a batch
     superbatch : batches planned together
     cache_share : slots of the cache, as a share of the nodes
-    repeats : of which the median counts
-    threads : sampling threads, and threads that copy
+    repeats : the median counts
+    threads : sampling threads, and copying threads
     policies : also evaluate every policy at ``cache_share`` of the rows
 
     Returns
@@ -91,7 +91,7 @@ def bench_inspector(
             f"{len(seeds)} seeds give {len(trace.accesses)} batches; lower superbatch or batch_size"
         )
     capacity = round(cache_share * graph.num_nodes)
-    # The same accesses among more nodes: what differs is the table alone, which leaves the processor's caches.
+    # The same accesses among more nodes: only the table differs, and no longer fits in the processor's caches.
     spread = _spread(trace)
     report = {
         "benchmark": "inspector",
@@ -104,7 +104,7 @@ def bench_inspector(
     }
     report["copy"] = _copying(repeats, threads)
     if policies:
-        # Another epoch than the measured one: a static cache must not be chosen by the accesses it is judged by.
+        # Another epoch than the measured one: a static cache must not be chosen by the accesses that judge it.
         presampled = sample_trace(sampler, order, batches=len(trace.accesses), epoch=1, threads=threads)
         report["policies"] = _policies(trace, presampled, sampler, order, superbatch, cache_share)
     report["workload"] = {
@@ -179,7 +179,7 @@ def _planning(
 
 
 def _copying(repeats: int, threads: int) -> dict[str, Any]:
-    """Return bytes/s of copying hits, by one thread and by ``threads``, beside numpy.take on the same rows."""
+    """Return bytes/s of copying hits, by one thread and by ``threads``, and by numpy.take on the same rows."""
     rng = np.random.default_rng(0)
     nothing = np.empty(0, dtype=np.int64)
     slots: IdArray = rng.permutation(4 * _COPY_ROWS)[:_COPY_ROWS]

@@ -1,4 +1,4 @@
-"""Sampled edges per second, next to DGL's sampler in the same run where DGL is installed."""
+"""Benchmark of sampling: edges per second, and those of DGL's sampler in the same run if DGL is installed."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def bench_sampler(
 
     Parameters
     ----------
-    graph : what is sampled from
+    graph : the sampled graph
     fanouts : neighbours sampled per node, one number per hop, the hop next to the seeds first
     batch_size : seeds of a batch
     threads : sampling threads, of gloader and of DGL
-    batches : of a repeat
-    repeats : of which the median counts
-    with_dgl : also run DGL's sampler, where dgl is installed
+    batches : batches of a repeat
+    repeats : the median counts
+    with_dgl : also run DGL's sampler, if dgl is installed
 
     Returns
     -------
@@ -156,7 +156,7 @@ def _dgl_run(sampler: Any, graph: Any, ids: Any, threads: int) -> Run:
 
 
 def _interleave(contenders: dict[str, Run], batches: Sequence[IdArray], repeats: int) -> tuple[Rates, Rates]:
-    """Return edges per second, by the clock and of processor time; a round that is not counted warms all up."""
+    """Return edges per second, by the clock and of processor time; an uncounted round warms all up."""
     wall: Rates = {name: [] for name in contenders}
     cpu: Rates = {name: [] for name in contenders}
     for repeat in range(repeats + 1):
@@ -190,7 +190,7 @@ def _report(wall: Rates, cpu: Rates) -> dict[str, Any]:
 
 
 def _medians(rates: Rates, ours: str) -> tuple[float, float | None, str | None]:
-    """Return the median of ``ours``, that of DGL's best setting, and which it is. Pure."""
+    """Return the median of ``ours``, the best median of DGL's settings, and that setting. Pure."""
     medians = {name: statistics.median(runs) for name, runs in rates.items()}
     theirs = {name: median for name, median in medians.items() if name.startswith("dgl")}
     setting = max(theirs, key=lambda name: theirs[name], default=None)

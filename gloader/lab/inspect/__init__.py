@@ -1,4 +1,4 @@
-"""Reads of a run, known before it runs: misses of a cache of any size, and pages of edges."""
+"""Predicted reads of a run: misses of a cache of any size, and pages of edges."""
 
 from gloader.lab.inspect.policy_misses import AccessTrace, Inspection, inspect_trace, sample_trace
 from gloader.lab.inspect.topology_reads import (

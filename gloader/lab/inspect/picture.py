@@ -28,7 +28,7 @@ def save_picture(inspection: Inspection, path: Path | BinaryIO, *, title: str) -
 
     Parameters
     ----------
-    inspection : what is drawn
+    inspection : the data of the curves
     path : of the PNG file, replaced if it exists; or a file that is open for writing
     title : above the picture
 
@@ -70,7 +70,7 @@ def save_topology_picture(reads: TopologyReads, path: Path | BinaryIO, *, title:
 
     Parameters
     ----------
-    reads : what is drawn
+    reads : the data of the curves
     path, title : as of `save_picture`
 
     Raises
@@ -87,7 +87,7 @@ def save_topology_picture(reads: TopologyReads, path: Path | BinaryIO, *, title:
     if reads.sweep is not None:
         axes.axvline(reads.sweep.num_batches, color="grey", linewidth=0.8, label="a loader's choice")
     axes.set_xscale("log", base=2)
-    # Of a graph without edges nothing is read, which has no logarithm.
+    # A graph without edges has no reads, and zero has no logarithm.
     if reads.file_bytes:
         axes.set_yscale("log")
     axes.set(
@@ -101,13 +101,13 @@ def save_topology_picture(reads: TopologyReads, path: Path | BinaryIO, *, title:
 
 
 def _canvas() -> tuple[Axes, Callable[[Path | BinaryIO], None]]:
-    """Return the axes of a new picture, and what writes it."""
+    """Return the axes of a new picture, and the function that writes it."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
-    # A canvas of its own instead of pyplot: no display, and nothing global is left behind.
+    # A new canvas instead of pyplot: no display, and no global state.
     figure = Figure(figsize=(8, 5), layout="constrained")
     return figure.add_subplot(), FigureCanvasAgg(figure).print_png
 

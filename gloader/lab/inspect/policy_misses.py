@@ -55,7 +55,7 @@ class AccessTrace:
 
     @property
     def num_accesses(self) -> int:
-        """Rows that the batches take."""
+        """Number of rows over all batches, with repeats."""
         return sum(len(nodes) for nodes in self.accesses)
 
 
@@ -68,16 +68,16 @@ def sample_trace(
     threads: int = 1,
     budget_bytes: int | None = None,
 ) -> AccessTrace:
-    """Sample the batches that a loader with this sampler and order takes in ``epoch``, or the first of them.
+    """Sample the batches of ``epoch`` for a loader with this sampler and order, or the first of them.
 
     Parameters
     ----------
     sampler : of the loader; thread-safe
     order : of the loader's seeds, the training nodes
     epoch : 0, 1, ...
-    batches : how many; None: the whole epoch
-    threads : that sample at once
-    budget_bytes : that the trace and the counts between its batches may take; None: any
+    batches : how many; None means the whole epoch
+    threads : parallel sampling threads
+    budget_bytes : bound of the trace and the counts between its batches; None means no bound
 
     Raises
     ------
@@ -100,7 +100,7 @@ def sample_trace(
         batch = sampler.sample(BatchId(epoch=epoch, index=index), order.batch_seeds(ordered, index))
         return batch.nodes.astype(dtype)
 
-    # The first few tell what all would take, before memory is spent on it.
+    # The first few predict the size of all, before memory is used.
     first = [nodes_of(index) for index in range(min(_PROBE_BATCHES, num_batches))]
     _require_room(first, num_batches, budget_bytes)
     tasks = [partial(nodes_of, index) for index in range(len(first), num_batches)]
@@ -132,21 +132,21 @@ _SIMULATED: tuple[OnlineName, ...] = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Inspection:
-    """What each policy would read at each size of the host cache, starting the trace with an empty cache.
+    """The reads of each policy at each size of the host cache, over the trace from an empty cache.
 
-    Static sets are in memory from the start. `belady` knows the whole trace: no policy reads less than it
-    without having been filled before.
+    Static sets are in memory from the start. `belady` sees the whole trace: of all policies that start empty, none
+    reads less.
     """
 
     num_nodes: int
     row_bytes: int
     num_accesses: int
-    num_distinct: int  # rows that occur at all
+    num_distinct: int  # rows that occur at least once
     num_batches: int
     epoch_batches: int
     slots: tuple[int, ...]
     misses: dict[str, tuple[int, ...]]  # by policy, one for each of ``slots``
-    knee_slots: int  # where the curve of `belady` turns
+    knee_slots: int  # the knee of the curve of `belady`
 
     @property
     def knee_bytes(self) -> int:
@@ -208,7 +208,7 @@ def inspect_trace(
     ----------
     trace : of the first batches of an epoch, or of all
     presampled : of another epoch; hot sets are counted in it
-    sampler, order : that the traces were sampled with: the analytic hot set follows from the graph, the fan-outs, the
+    sampler, order : of the traces: the analytic hot set follows from the graph, the fan-outs, the
         seeds and the batch size
     row_bytes : R
     superbatch : S, batches that a run plans together
@@ -262,10 +262,10 @@ def inspect_trace(
 
 
 def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superbatch: int) -> tuple[int, ...]:
-    """Return the misses of the planner of a run, for each number of slots. Pure.
+    """Return the misses of a run's planner, for each number of slots. Pure.
 
-    It plans superbatch by superbatch and sees the next one. The batches are sorted, as a run sorts them: between rows
-    without a known next use, the order decides.
+    It plans superbatch by superbatch and sees the next one. The batches are sorted, as in a run: the order
+    decides between rows without a known next use.
 
     Parameters
     ----------
@@ -283,7 +283,7 @@ def superbatch_misses(trace: AccessTrace, slots: Sequence[int] | IdArray, superb
 def knee(curve: MissCurve) -> int:
     """Return the capacity at which a convex curve lies farthest below its chord. Pure.
 
-    V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. No corner but one can be the farthest.
+    V. Satopaa et al., "Finding a Kneedle in a haystack", 2011. Only a corner can be the farthest point.
     """
     # Both axes from 0 to 1, or the chord would follow from the units.
     capacities, misses = curve.capacities.astype(np.float64), curve.misses.astype(np.float64)
@@ -295,11 +295,11 @@ def knee(curve: MissCurve) -> int:
 
 
 def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCurve:
-    """Return Belady's curve when every superbatch starts with an empty cache and sees itself alone (Ginex)."""
+    """Return Belady's curve if every superbatch starts with an empty cache and without look-ahead (Ginex)."""
     curves = []
     for start in range(0, len(trace.accesses), superbatch):
         end = min(start + superbatch, len(trace.accesses))
-        # What a superbatch knows of itself is a block on the diagonal of what is known of the whole trace.
+        # The counts within a superbatch are a block on the diagonal of the whole trace's counts.
         own = np.ascontiguousarray(counts[start:end, start:end])
         curves.append(belady_curve(own, sum(len(nodes) for nodes in trace.accesses[start:end])))
     return add_curves(curves)
@@ -307,7 +307,7 @@ def _reset_curve(trace: AccessTrace, counts: IdArray, superbatch: int) -> MissCu
 
 def _planned_misses(parts: Sequence[Trace], num_nodes: int, capacity: int) -> int:
     planner = make_planner("belady", num_nodes=num_nodes, capacity=capacity)
-    # As in a run, whose last superbatch sees nothing ahead.
+    # As in a run, in which the last superbatch has no look-ahead.
     beyond = [*parts[1:], ()]
     return sum(planner.plan(part, ahead).num_misses for part, ahead in zip(parts, beyond, strict=True))
 

@@ -38,16 +38,16 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_POSITION_BYTES: Final = 16  # of a position that is asked for, beside its value: itself, and its place
+_POSITION_BYTES: Final = 16  # of a requested position, besides its value: itself, and its place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PageMarks:
-    """What each of L hops of K batches wants of the P pages of edges."""
+    """The pages of edges that each of L hops of K batches needs, among P pages."""
 
     bits: NDArray[np.uint64]  # (K, L, P / 64), a bit for each page
     nodes: IdArray  # (K, L) that draw
-    edges: IdArray  # (K, L) distinct positions that are taken
+    edges: IdArray  # (K, L) distinct positions taken
     num_pages: int
     epoch_batches: int  # batches of the whole epoch
 
@@ -66,9 +66,9 @@ def mark_pages(
     epoch: int = 0,
     budget_bytes: int | None = None,
 ) -> PageMarks:
-    """Mark the pages of the first batches that a loader with this sampler and order takes in ``epoch``.
+    """Mark the pages of the first batches of ``epoch`` for a loader with this sampler and order.
 
-    Which edges the last hop takes follows from its nodes, so only the hops before it are read: those of many batches
+    The last hop's edges follow from its nodes, so only the earlier hops are read: those of many batches
     together, in file order.
 
     Parameters
@@ -76,9 +76,9 @@ def mark_pages(
     sampler : of the loader, without weights
     order : of the loader's seeds, the training nodes
     edge_bytes : of a source in the file
-    batches : how many, at most
+    batches : number of batches, at most
     epoch : 0, 1, ...
-    budget_bytes : half of it for the marks, half for what is read; None: any
+    budget_bytes : half of it for the marks, half for reads; None means no bound
 
     Raises
     ------
@@ -109,7 +109,7 @@ def mark_pages(
     )
     seeds = order.epoch_seeds(epoch)
     room = None if budget_bytes is None else budget_bytes // 2
-    done, together = 0, 1  # the first tells what others will take
+    done, together = 0, 1  # the first batch predicts the size of the others
     while done < num_batches:
         indices = range(done, min(done + together, num_batches))
         frontiers = [
@@ -131,7 +131,7 @@ def _mark_together(
     *,
     per_page: int,
 ) -> int:
-    """Mark all hops of batches from number ``first`` on, a hop of all of them at a time; return the bytes held."""
+    """Mark all hops of batches from number ``first`` on, one hop of all of them at a time; return the bytes held."""
     most = 0
     for hop in range(rule.num_hops):
         counts = rule.counts(frontiers)
@@ -165,7 +165,7 @@ def _positions(rule: PickRule, frontier: Frontier) -> IdArray:
 
 
 def _require_room(shape: Sequence[int], budget_bytes: int | None) -> None:
-    """Refuse marks that would not fit, with the number of batches whose marks would."""
+    """Refuse marks that would not fit, and name the number of batches with marks that would."""
     each = 8 * int(np.prod(shape[1:]))
     needed = each * shape[0]
     if budget_bytes is not None and needed > budget_bytes // 2:
@@ -180,11 +180,11 @@ PASS_SIZES: Final = tuple(2**power for power in range(10))  # 1 to 512 batches
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HopReads:
-    """What a hop of a batch takes, on average."""
+    """The reads of one hop of a batch, on average."""
 
     nodes: float  # that draw
     edges: float  # distinct
-    pages: float  # that hold them
+    pages: float  # with those edges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,7 +203,7 @@ class Reads:
         return cls(requests=requests, num_bytes=num_bytes, seconds=seconds)
 
     def times(self, factor: float) -> Reads:
-        """Return so many of them."""
+        """Return the reads multiplied by ``factor``."""
         return Reads(
             requests=factor * self.requests,
             num_bytes=factor * self.num_bytes,
@@ -211,7 +211,7 @@ class Reads:
         )
 
     def part(self, size: int) -> Reads:
-        """Return one batch's part of what is read for ``size``."""
+        """Return one batch's part of the reads for ``size`` batches."""
         return self.times(1 / size)
 
 
@@ -220,64 +220,64 @@ class PassReads:
     """A pass over the edges for superbatches of ``num_batches``: its last hop, the hop before of the next, ..."""
 
     num_batches: int  # S_t
-    pages: float | None  # that a pass wants; None: so many batches were not sampled
-    ways: dict[PassWay, Reads]  # for a batch; those that are known
+    pages: float | None  # of a pass; None if so many batches were not sampled
+    ways: dict[PassWay, Reads]  # for a batch; the known ones
 
     @property
     def fastest(self) -> PassWay:
-        """The way that takes the least time."""
+        """The way with the least time."""
         return min(self.ways, key=lambda way: self.ways[way].seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadDemand:
-    """The files of a run, and what it has of memory and disk."""
+    """The files of a run, and its memory and disk."""
 
     edge_bytes: int  # of a source in the file
     num_nodes: int
     num_edges: int
-    home: TopologyChoice  # where a loader has the edges
+    home: TopologyChoice  # place of a loader's edges
     budget_bytes: int  # of memory
-    spill_bytes: int  # of disk; 0: none
+    spill_bytes: int  # of disk; 0 without spilling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GapBytes:
-    """The longest holes between wanted pages that are read through."""
+    """The longest holes between needed pages that reads include."""
 
-    alone: int  # by a batch that reads its pages
+    alone: int  # in a batch's own reads
     of_passes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepChoice:
-    """How a loader with this budget would sweep the edges, and what that takes."""
+    """A loader's choice of sweeps with this budget, and their cost."""
 
     num_batches: int  # S_t
     reason: str
     memory_bytes: int
     spill_bytes: int
-    read_bytes: float  # of a batch: its part of full passes, and what was written for it, twice
+    read_bytes: float  # of a batch: its part of full passes, and twice its written output
     seconds: float  # of the disk, for a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopologyReads:
-    """What each way of reading edges takes for the batches that were sampled."""
+    """The cost of each way to read edges, for the sampled batches."""
 
     num_pages: int
     file_bytes: int
     num_batches: int
     epoch_batches: int
     hops: tuple[HopReads, ...]
-    faults: float  # of a batch alone, where the file is mapped and no page of it is in memory
+    faults: float  # page faults of a batch alone, with a mapped file and no page in memory
     direct: Reads  # of a batch alone, hop after hop
-    drawn_bytes: float  # that passes write for a batch, and that are read back twice
+    drawn_bytes: float  # written by passes for a batch, and read back twice
     passes: tuple[PassReads, ...]
-    home: str  # where a loader has the edges: "ram", "sweep" or "direct"
+    home: str  # the place of a loader's edges: "ram", "sweep" or "direct"
     reason: str  # why
-    sweep: SweepChoice | None  # how it sweeps them, or would
-    refusal: str  # why it cannot, where it cannot
+    sweep: SweepChoice | None  # the sweeps of a loader, or those that it would make
+    refusal: str  # why it cannot sweep; "" if it can
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON values. Pure."""
@@ -287,14 +287,14 @@ class TopologyReads:
 
 
 def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps: GapBytes) -> TopologyReads:
-    """Evaluate every way of reading on the pages that batches touch. Pure, but for the marks, which it uses up.
+    """Evaluate every way of reading on the pages that batches touch. Pure, but it consumes the marks.
 
     Parameters
     ----------
-    marks : of K batches; passes for more batches than that are known only where they read the whole file
+    marks : of K batches; passes for more batches are known only if they read the whole file
     demand : of the run
     rates : of the disk
-    gaps : the longest holes that are read through
+    gaps : the longest holes that reads include
     """
     sweep, refusal = _choose(marks, demand, rates)
     hops, direct, faults = _alone(marks, rates, gaps.alone)
@@ -326,7 +326,7 @@ def inspect_topology(marks: PageMarks, demand: ReadDemand, rates: IoRates, gaps:
 
 
 def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopReads, ...], Reads, float]:
-    """Return what batches take that are read alone, hop after hop, and their page faults."""
+    """Return the cost of batches that are read alone, hop after hop, and their page faults."""
     plans = [
         [plan_pass(hop, marks.num_pages, rates, gap_bytes=gap_bytes, written_bytes=0) for hop in batch]
         for batch in marks.bits
@@ -339,14 +339,14 @@ def _alone(marks: PageMarks, rates: IoRates, gap_bytes: int) -> tuple[tuple[HopR
             strict=True,
         )
     )  # fmt: skip
-    # As `PagedArray` reads them: holes are read through where that is faster than a request, not all of the file.
+    # As in `PagedArray`: holes are included if that is faster than a request, but not the whole file.
     direct = Reads.mean([plan.ways["merged"] for batch in plans for plan in batch]).times(len(hops))
     together = [count_bits(np.bitwise_or.reduce(batch)) for batch in marks.bits]
     return hops, direct, float(np.mean(together))
 
 
 def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassReads]:
-    """Yield what passes want, and a batch's part of reading it, for each size up to K."""
+    """Yield the pages of passes, and a batch's part of their reads, for each size up to K."""
     level, size = marks.bits, 1
     while len(level):
         plans = [
@@ -358,16 +358,16 @@ def _passes(marks: PageMarks, rates: IoRates, gap_bytes: int) -> Iterator[PassRe
         }
         pages = float(np.mean([plan.pages_wanted for plan in plans]))
         yield PassReads(num_batches=size, pages=pages, ways=ways)
-        # Two superbatches make one of twice the size; one that is left over is not counted.
+        # Two superbatches make one of twice the size; a single remaining one is not counted.
         pairs = len(level) // 2
         level[: 2 * pairs : 2] |= level[1 : 2 * pairs : 2]
         level, size = level[: 2 * pairs : 2], 2 * size
 
 
 def _wanted(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
-    """Yield what each pass wants: the last hop of a superbatch, the hop before of the next one, and so on.
+    """Yield the pages of each pass: the last hop of a superbatch, the hop before it of the next one, and so on.
 
-    Behind the last superbatch comes the first: all are alike.
+    The last superbatch is followed by the first: all are alike.
     """
     num_superbatches, num_hops, _ = level.shape
     for first in range(num_superbatches):
@@ -378,8 +378,8 @@ def _wanted(level: NDArray[np.uint64]) -> Iterator[NDArray[np.uint64]]:
 
 
 def _choose(marks: PageMarks, demand: ReadDemand, rates: IoRates) -> tuple[SweepChoice | None, str]:
-    """Return how many batches a loader would make a pass for, or why it cannot make one."""
-    # As `sweep_demand` of a loader, which knows a few batches.
+    """Return the number of batches for which a loader would make a pass, or why it cannot make one."""
+    # As in a loader's `sweep_demand`, which measures a few batches.
     nodes, edges = (
         [math.ceil(LARGER_THAN_PROBED * most) for most in counts.max(axis=0)]
         for counts in (marks.nodes, marks.edges)

@@ -1,4 +1,4 @@
-"""Sections and pictures of an analysis: gains of changes, three batches beside their replay, memory, misses."""
+"""Sections and pictures of an analysis: gains of changes, three batches and their replay, memory, misses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gloader.lab.analyze.lanes import Slice
 
 
-# Of M. Okabe and K. Ito, "Color Universal Design", 2008: people who do not tell red from green tell these apart.
+# Of M. Okabe and K. Ito, "Color Universal Design", 2008: distinct colours without the difference of red and green.
 _BLUE: Final = "#0072b2"
 _ORANGE: Final = "#e69f00"
 _GREEN: Final = "#009e73"
@@ -32,13 +32,13 @@ _OF_BATCHES: Final = (_BLUE, _ORANGE, _GREEN)
 _ROW_INCHES: Final = 0.34
 _EDGE_POINTS: Final = 0.4
 _MOST_CHARACTERS: Final = 40
-_PLACES: Final = 40  # on an axis, for names that would stand on each other
+_PLACES: Final = 40  # on an axis, beyond which names overlap
 _GB: Final = 1e9
 _MB: Final = 1e6
 
 
 def draw_what_if(findings: Findings, path: Path | BinaryIO) -> None:
-    """Write a PNG: the epoch as it was, what is left of it with each change, and the floor below all of them.
+    """Write a PNG: the epoch as it was, the rest of it with each change, and the floor below all of them.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def draw_what_if(findings: Findings, path: Path | BinaryIO) -> None:
 
 
 def draw_course(course: Course, path: Path | BinaryIO) -> None:
-    """Write a PNG: what each lane did while some batches passed, measured above and replayed below.
+    """Write a PNG: the work of each lane while some batches passed, measured above and replayed below.
 
     Raises
     ------
@@ -125,8 +125,8 @@ def draw_memory(findings: Findings, names: Sequence[str], path: Path | BinaryIO)
 
     Parameters
     ----------
-    findings : of a run, whose sizes are known
-    names : what stands beside each point of `memory_points`
+    findings : of a run with known sizes
+    names : a label for each point of `memory_points`
     path : of the picture
 
     Raises
@@ -158,7 +158,7 @@ def draw_memory(findings: Findings, names: Sequence[str], path: Path | BinaryIO)
         axes.annotate(
             name,
             (size / factor, seconds),
-            # To the left where it is long: what lies side by side has room there.
+            # To the left of a long one: labels side by side have room there.
             xytext=(-5, 4) if "," in name else (5, 4),
             ha="right" if "," in name else "left",
             textcoords="offset points",
@@ -204,7 +204,7 @@ def draw_curve(findings: Findings, path: Path | BinaryIO) -> None:
 
 
 def memory_points(findings: Findings) -> list[tuple[int, float]]:
-    """Return memory and seconds of the run, then of each change, of those whose memory is known. Pure."""
+    """Return memory and seconds of the run, then of each change with known memory. Pure."""
     found = [(findings.memory_bytes, findings.replayed_s)]
     found += [(one.memory_bytes, one.replayed_s) for one in findings.what_if]
     return [(size, seconds) for size, seconds in found if size is not None]
@@ -222,7 +222,7 @@ def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
 
 
 def _joined(points: Sequence[tuple[int, float]], names: Sequence[str]) -> dict[tuple[int, float], str]:
-    """Return the names at each point; those of points that lie side by side stand together, at the first of them."""
+    """Return the names at each point; names of neighbouring points are joined at the first of them."""
     widths = [max(axis) - min(axis) or 1.0 for axis in zip(*points, strict=True)]
     found: dict[tuple[int, ...], tuple[tuple[int, float], list[str]]] = {}
     for point, name in zip(points, names, strict=True):
@@ -251,7 +251,7 @@ def _color(one: Slice, course: Course) -> str:
 
 
 def _short(text: str) -> str:
-    """Return what stands beside a bar, however long the text is: it may come from data."""
+    """Return a bar's label, shortened: it may come from data."""
     line = printable_line(text)
     return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"
 
@@ -274,12 +274,12 @@ class AnalysisSections:
 
 
 def analysis_sections(findings: Findings, *, source: str, name: str) -> AnalysisSections:
-    """Return the sections of ``findings``; without pictures where matplotlib is not installed.
+    """Return the sections of ``findings``; without pictures if matplotlib is not installed.
 
     Parameters
     ----------
-    findings : what was found
-    source : where they were read from
+    findings : the findings
+    source : the file that they were read from
     name : of the run
     """
     page = _Page(name)
@@ -300,7 +300,7 @@ class _Page:
         self.missing = ""
 
     def draw(self, what: str, caption: str, draw: Callable[[BinaryIO], None]) -> tuple[Picture, ...]:
-        """Return a picture, or none where matplotlib is not installed."""
+        """Return a picture, or none if matplotlib is not installed."""
         try:
             return (drawn(f"{self.name}-{what}", caption, draw),)
         except MissingDependencyError as error:

@@ -31,7 +31,7 @@ METRICS: Final = "metrics.jsonl"
 CONFIG: Final = "config.yaml"
 _RESULT: Final = "result.json"
 MLP: Final = "mlp"  # of `--compare-mlp`
-PART: Final = "run-"  # and a number: the folder of one of several runs
+PART: Final = "run-"  # followed by a number: the folder of one of several runs
 _ACCURACY = "acc"
 
 
@@ -41,7 +41,7 @@ def read_training(folder: Path) -> Training:
     Raises
     ------
     FormatError
-        ``metrics.jsonl``, ``result.json`` or ``config.yaml`` is not what `gloader train` writes.
+        ``metrics.jsonl``, ``result.json`` or ``config.yaml`` was not written by `gloader train`.
     """
     path = _config_of(folder)
     try:
@@ -65,7 +65,7 @@ def read_training(folder: Path) -> Training:
             budget_bytes=result.get("memory_budget_bytes") or settings.budget_bytes,
             result=dict(result),
         )
-        # Whatever is not a figure in the last of them is found now, with its name.
+        # Malformed values in the last of them are found now, with their names.
         facts_of(found), circumstances_of(found), table_of(found)
     except MALFORMED as error:
         raise FormatError(f"{path} is not what `gloader train` writes: {shown(error)}") from error
@@ -73,13 +73,13 @@ def read_training(folder: Path) -> Training:
 
 
 def _run_name(folder: Path) -> str:
-    """Return the name of a run; of a part of one, that of the whole before it."""
+    """Return the name of a run; for one of several, the common name and its own."""
     is_part = folder.name == MLP or folder.name.startswith(PART)
     return f"{_run_name(folder.parent)}/{folder.name}" if is_part else folder.name
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:
-    """Return the lines; the last may be torn where a run was killed while it wrote it."""
+    """Return the lines; the last may be torn if the run was killed while it wrote."""
     whole, _, torn = path.read_text().rpartition("\n") if path.is_file() else ("", "", "")
     lines = [json.loads(line) for line in whole.splitlines()]
     try:
@@ -89,13 +89,13 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _config_of(folder: Path) -> Path:
-    """Return where the settings of a run are: one of several has those of all."""
+    """Return the file with a run's settings; one of several runs shares it with the others."""
     is_part = folder.name.startswith(PART) and not (folder / CONFIG).is_file()
     return (folder.parent if is_part else folder) / CONFIG
 
 
 def _metric_of(lines: list[dict[str, Any]]) -> str:
-    """Return what validation measured, by the name that the lines have for it."""
+    """Return the validation metric, by its name in the lines."""
     names = (name.removeprefix("valid_") for line in lines for name in line if name.startswith("valid_"))
     return next(names, _ACCURACY)
 
@@ -137,14 +137,14 @@ _ACCEPTED = (
 
 
 def read_sections(path: Path) -> list[Section]:
-    """Return the sections of ``path``: of what a folder holds, or of one file.
+    """Return the sections of ``path``: of a folder's content, or of one file.
 
     Raises
     ------
     ConfigError
         There is nothing at ``path``, or nothing that can be shown.
     FormatError
-        A file is not what its writer writes.
+        A file is not as its writer writes it.
     MissingDependencyError
         matplotlib is not installed.
     """
@@ -157,7 +157,7 @@ def read_sections(path: Path) -> list[Section]:
             raise ConfigError(f"{path} does not exist; give {_ACCEPTED}")
     except GloaderError:
         raise
-    # Files of figures may be anybody's: what a table or a picture cannot show is a value that no run has.
+    # Files of figures may come from anywhere: a value that no table or picture can show is malformed.
     except (RuntimeError, *MALFORMED) as error:
         raise FormatError(f"{path} cannot be shown: {shown(error)}; give {_ACCEPTED}") from error
     if not sections:
@@ -166,7 +166,7 @@ def read_sections(path: Path) -> list[Section]:
 
 
 def _why_not(folder: Path) -> str:
-    """Say what a folder is, of which nothing can be shown."""
+    """Return why nothing in a folder can be shown."""
     if (folder / _DATASET).is_file():
         return "is a dataset, which `gloader info` tells of"
     runs = sorted(path.parent.name for path in folder.glob(f"*/{METRICS}"))
@@ -177,14 +177,14 @@ def _why_not(folder: Path) -> str:
 
 
 def _folder_sections(folder: Path) -> Iterator[Section]:
-    # Several runs of one command have a folder each, and so has the MLP that one is compared with.
+    # Several runs of one command have a folder each, and so does the compared MLP.
     runs = [
         run
         for home in (folder, folder / MLP)
         for run in (home, *sorted(home.glob(f"{PART}*"), key=lambda path: (len(path.name), path.name)))
         if (run / METRICS).is_file()
     ]
-    # A run that was ended in its first epoch has its settings alone.
+    # A run that was ended in its first epoch has only its settings.
     if not runs and (folder / CONFIG).is_file():
         runs = [folder]
     for run in runs:
@@ -245,7 +245,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
 
 
 def _tried_table(part: dict[str, Any]) -> TextTable:
-    """Return the settings that were tried for each contender, and what became of them."""
+    """Return the settings that were tried for each contender, and their outcomes."""
     rows = [
         (
             row["name"],
@@ -266,7 +266,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
         epochs = {e["args"]["epoch"] for e in values["traceEvents"] if e["ph"] == "X" and e["cat"] == "stage"}
     except MALFORMED as error:
         raise FormatError(f"{path} is no trace of gloader: {shown(error)}") from error
-    epoch = min(1, max(epochs, default=0))  # the second is the first that shows the steady state
+    epoch = min(1, max(epochs, default=0))  # the second is the first in the steady state
     name = _name_of(path)
     caption = f"Epoch {epoch + 1}: what each stage did while the others worked. Shades alternate between superbatches."
     return Section(
@@ -320,7 +320,7 @@ def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
 
 
 def _name_of(path: Path) -> str:
-    """Return the folder of a file that is always named alike, or the file's own name."""
+    """Return the folder of a file with a fixed name, or the file's own name."""
     return path.resolve().parent.name if path.name in _FILES else path.stem
 
 
@@ -336,14 +336,14 @@ def make_report(
     title: str = "",
     os_io: OsIO = REAL_OS,
 ) -> list[Section]:
-    """Write one HTML page that shows ``runs``, and return what it holds.
+    """Write one HTML page that shows ``runs``, and return its sections.
 
     Parameters
     ----------
     runs : folders and files, see `gloader.lab.report.build_page.read_sections`
-    out : the page; replaced as a whole, or left as it was
+    out : the page; replaced as a whole, or left unchanged
     png : folder for the pictures, as files of their own; None for none
-    title : heading of the page; empty: the names of the runs
+    title : heading of the page; empty means the names of the runs
 
     Raises
     ------
@@ -352,14 +352,14 @@ def make_report(
     MissingDependencyError
         matplotlib is not installed.
     StoreExistsError
-        A file to write is there and is no regular file: a folder, a link, a device.
+        A file to write exists and is not a regular file: a folder, a link, a device.
     StoreWriteError
         Writing failed.
     """
     if not runs:
         raise ConfigError("there are no runs; give at least one folder or file")
     require_file_target(out, os_io=os_io)
-    # All of it is read and drawn before the old page is touched.
+    # Everything is read and drawn before the old page is touched.
     sections = beside([section for run in runs for section in read_sections(run)])
     make_output_folder(out.parent, os_io=os_io)
     named = (
@@ -377,7 +377,7 @@ def make_report(
 
 
 def name_pictures(sections: Sequence[Section]) -> dict[str, bytes]:
-    """Return the pictures by the names of their files; a name that occurs again gets a number. Pure."""
+    """Return the pictures by the names of their files; a repeated name gets a number. Pure."""
     found = [(slug(chart.name), ".svg", chart.as_file()) for section in sections for chart in section.charts]
     found += [(picture.name, ".png", picture.png) for section in sections for picture in section.pictures]
     named: dict[str, bytes] = {}

@@ -37,7 +37,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A median over repeats, and how far they lie apart."""
+    """A median over repeats, and their range."""
 
     median: float
     least: float
@@ -49,10 +49,10 @@ class Row:
     """One contender. Figures that were not measured are None."""
 
     name: str
-    features: str  # where they are: "memory", "ssd" or "memmap"
+    features: str  # their place: "memory", "ssd" or "memmap"
     is_limited: bool
-    outcome: str  # "done", or why not
-    settings: str  # what was chosen among those tried, in words
+    outcome: str  # "done", or the reason of another end
+    settings: str  # the chosen ones among those tried, in words
     first_epoch_s: Spread | None
     later_epoch_s: Spread | None
     is_extrapolated: bool  # the figures of epochs are in proportion to a part of one
@@ -61,13 +61,13 @@ class Row:
     compute_s: float | None
     wait_s: float | None
     bytes_read: float | None
-    peak_bytes: int | None  # resident; pages of files that others hold too are counted
-    group_peak_bytes: int | None  # of the control group: what a limit counts, page cache included
+    peak_bytes: int | None  # resident; file pages shared with others are counted
+    group_peak_bytes: int | None  # of the control group: the bytes that a limit counts, page cache included
     seconds_to_target: Spread | None
 
     @property
     def shown_epoch_s(self) -> Spread | None:
-        """A later epoch, or the first where there is no other."""
+        """A later epoch, or the first if there is no other."""
         return self.later_epoch_s or self.first_epoch_s
 
 
@@ -104,7 +104,7 @@ class Comparison:
         return TextTable(header=_HEADER, rows=tuple(_cells(row) for row in self.rows))
 
     def notes(self) -> tuple[str, ...]:
-        """Return a line for each contender that ended otherwise than planned, or with settings that were chosen."""
+        """Return a line for each contender with another end than planned, or with chosen settings."""
         return tuple(
             f"{row.name}: "
             + "; ".join(filter(None, (row.settings, "" if row.outcome == "done" else row.outcome)))
@@ -182,7 +182,7 @@ def _seconds(value: float | None) -> str:
     return "" if value is None else format_seconds(value)
 
 
-# Blue and orange stay apart for readers who do not tell red from green.
+# Blue and orange differ for readers without the difference of red and green.
 _OURS: Final = "#4c78a8"
 _PEERS: Final = "#f58518"
 _PARTS: Final = {
@@ -221,7 +221,7 @@ def draw_comparison(comparison: Comparison, path: Path | BinaryIO) -> None:
 
 
 def _draw_epochs(axes: Any, rows: Sequence[Row]) -> None:
-    """Draw a bar to the later epoch, a mark at the first, and what became of a contender without either."""
+    """Draw a bar to the later epoch, a mark at the first, and the outcome of a contender without either."""
     for place, row in enumerate(rows):
         shown = row.shown_epoch_s
         if shown is None:
@@ -252,7 +252,7 @@ def _draw_epochs(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _draw_parts(axes: Any, rows: Sequence[Row]) -> None:
-    """Draw the parts of an epoch one after another; those of gloader's stages overlap its computation."""
+    """Draw the parts of an epoch one after another; gloader's stages overlap its computation."""
     left = [0.0] * len(rows)
     for name, (label, color) in _PARTS.items():
         widths = [_share(row, name) for row in rows]

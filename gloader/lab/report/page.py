@@ -95,12 +95,12 @@ dl {{ display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; f
 dt {{ color: var(--soft); }} dd {{ margin: 0; overflow-wrap: anywhere; }}
 @media (max-width: 30rem) {{ dl {{ grid-template-columns: auto; gap: 0; }} dd {{ margin: 0 0 .4rem; }} }}
 """.strip()
-_MOST_ROWS: Final = 12  # of a table that is open when the page opens
+_MOST_ROWS: Final = 12  # rows of an initially open table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """A PNG and what it shows."""
+    """A PNG with its caption."""
 
     name: str  # of the file, without ".png"
     caption: str
@@ -109,17 +109,17 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What a page says of one run, or of several."""
+    """The part of a page for one run, or for several."""
 
     title: str
-    source: str  # where it was read from
-    run: Training | None = None  # that others can stand beside
+    source: str  # the path that it was read from
+    run: Training | None = None  # for comparison with others
     facts: tuple[tuple[str, str], ...] = ()
     charts: tuple[Chart, ...] = ()
     pictures: tuple[Picture, ...] = ()
     tables: tuple[TextTable, ...] = ()
     named_tables: tuple[tuple[str, TextTable], ...] = ()  # with a heading each
-    folded_tables: tuple[tuple[str, TextTable], ...] = ()  # behind a heading, where they are long
+    folded_tables: tuple[tuple[str, TextTable], ...] = ()  # shown behind a heading, for long ones
     notes: tuple[str, ...] = ()  # text as it was printed
 
 
@@ -129,8 +129,8 @@ def render_page(title: str, sections: Sequence[Section], *, made: str = "") -> s
     Parameters
     ----------
     title : its heading
-    sections : what it shows
-    made : when and how it was made, for the line below the heading; empty: there is none
+    sections : the content of the page
+    made : time and command of its making, for the line below the heading; empty for none
     """
     body = "\n".join(map(_section, sections))
     return (
@@ -205,7 +205,7 @@ def new_figure(*, width: float, height: float) -> Any:
 
 
 def tidy(axes: Any, *, grid: str = "y") -> None:
-    """Take what is not needed from ``axes``, and let thin lines help to read values off."""
+    """Remove unneeded lines from ``axes``, and add thin ones that help to read values."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis=grid, linewidth=0.4, alpha=0.5)
     axes.set_axisbelow(True)
@@ -216,19 +216,19 @@ def save_figure(figure: Any, path: Path | BinaryIO) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure.set_dpi(_DPI)
-    # A report is drawn of any numbers, those of a diverged run among them, whose axes overflow.
+    # A report draws any numbers, including those of a diverged run, whose axes overflow.
     with np.errstate(over="ignore"):
         FigureCanvasAgg(figure).print_png(path)
 
 
 def drawn(name: str, caption: str, draw: Callable[[BinaryIO], None]) -> Picture:
     """Return the picture that ``draw`` writes; errors as of ``draw``."""
-    # Never a file of its own: a page that is killed in the making leaves nothing.
+    # Without a file of its own: an interrupted page leaves nothing.
     png = BytesIO()
     draw(png)
     return Picture(name=slug(name), caption=caption, png=png.getvalue())
 
 
 def slug(name: str) -> str:
-    """Return ``name`` as that of a file. Pure."""
+    """Return ``name`` as a file name. Pure."""
     return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)

@@ -1,4 +1,4 @@
-"""Tables of training runs: facts of one run, groups of runs that differ in their seed only, a row for each. Pure."""
+"""Tables of training runs: facts of one run, groups of runs that differ only in their seed, a row for each. Pure."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _HEADER: Final = (
 
 
 def metric_words(metric: str) -> str:
-    """Return what people call a metric."""
+    """Return the usual name of a metric."""
     return "accuracy" if metric == "acc" else metric
 
 
 def epochs_of(run: Training) -> str:
-    """Return how many epochs there are, and of how many, where these are more."""
+    """Return the number of epochs, and the planned number if it is larger."""
     planned = run.settings.get("epochs", "")
     return str(len(run.epochs)) + (f" of {planned}" if planned not in ("", str(len(run.epochs))) else "")
 
@@ -67,7 +67,7 @@ def facts_of(run: Training) -> tuple[tuple[str, str], ...]:
 
 
 def circumstances_of(run: Training) -> tuple[tuple[str, str], ...]:
-    """Return what the figures depend on, as far as it is recorded."""
+    """Return the recorded circumstances of the figures."""
     versions, machine = run.result.get("versions", {}), run.result.get("machine", {})
     known = [
         ("dataset", run.settings.get("dataset", "")),
@@ -85,7 +85,7 @@ def table_of(run: Training) -> TextTable:
 
 
 def waits_of(run: Training) -> tuple[str, ...]:
-    """Return each sentence on what epochs waited for, once, behind the numbers of its epochs."""
+    """Return the distinct sentences on the epochs' bottlenecks, each behind the numbers of its epochs."""
     epochs_of: dict[str, list[int]] = {}
     for epoch in run.epochs:
         epochs_of.setdefault(epoch.bottleneck, []).append(epoch.number)
@@ -96,7 +96,7 @@ def waits_of(run: Training) -> tuple[str, ...]:
 
 
 def _tables(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what came from memory of each table, where there are several."""
+    """Return each table's share from memory, if there are several tables."""
     return [
         (
             f"rows of {name} from memory",
@@ -185,7 +185,7 @@ class RunGroup:
 
 
 def with_own_names(runs: Sequence[Training]) -> list[Training]:
-    """Return ``runs`` with names that tell them apart: as much of their paths as that takes."""
+    """Return ``runs`` with distinct names: as much of their paths as that takes."""
     named = list(runs)
     for parts in range(2, 5):
         count = Counter(run.name for run in named)
@@ -204,8 +204,8 @@ def grouped(runs: Sequence[Training]) -> list[RunGroup]:
     for place, run in enumerate(runs):
         known = {"metric": run.metric, **run.settings, **_surroundings(run)}
         key = frozenset(known.items())
-        # Of one seed twice, the second is a repetition, whose figures are no other draw; and of a run without
-        # settings no seed is known.
+        # A second run with the same seed is a repetition, and no further draw; and a run without
+        # settings has no known seed.
         seeds = {other.seed for other in members.get(key, [])}
         members.setdefault((key, place) if run.seed in seeds else key, []).append(run)
     return [
@@ -215,9 +215,9 @@ def grouped(runs: Sequence[Training]) -> list[RunGroup]:
 
 
 def differing_settings(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
-    """Return the settings of each group in which ``groups`` differ, and what was measured where that differs.
+    """Return the settings of each group in which ``groups`` differ, and their metrics if those differ.
 
-    Of a run without ``config.yaml`` nothing is known, and it differs in nothing.
+    A run without ``config.yaml`` has no known settings, and differs in none.
     """
     columns = [
         {**group.runs[0].settings, "metric": group.runs[0].metric} if group.runs[0].settings else {}
@@ -229,14 +229,14 @@ def differing_settings(groups: Sequence[RunGroup]) -> list[dict[str, str]]:
 
 
 def differences(groups: Sequence[RunGroup]) -> TextTable | None:
-    """Return a row for each setting, version and machine in which ``groups`` differ; None where they do in nothing.
+    """Return a row for each setting, version and machine in which ``groups`` differ; None without differences.
 
-    What a run that is not finished ran on is not known, and differs in nothing.
+    The machine of an unfinished run is unknown, and differs in nothing.
     """
     told = differing_settings(groups)
     ran_on = [_surroundings(group.runs[0]) for group in groups]
     seeds = [{"seed": ", ".join(run.seed for run in group.runs)} for group in groups]
-    # Of a setting, to be without it is a difference too.
+    # The absence of a setting is a difference too.
     names = [(name, told) for name in _all_names(told)]
     names += [
         (name, columns)
@@ -253,7 +253,7 @@ def _all_names(columns: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def shortened(text: str) -> str:
-    """Return ``text`` as far as a cell has room for it."""
+    """Return ``text``, shortened to fit a cell."""
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
 
 
@@ -279,7 +279,7 @@ _UNBROKEN: Final = "\u00a0"
 
 
 def overview(groups: Sequence[RunGroup]) -> TextTable:
-    """Return a row for each group: of one run its figures, of several their means and standard deviations."""
+    """Return a row for each group: the figures of one run, or the means and standard deviations of several."""
     settings = differing_settings(groups)
     rows = [
         (group.name, _description(group, differing), *_figures(group.runs))
@@ -289,7 +289,7 @@ def overview(groups: Sequence[RunGroup]) -> TextTable:
 
 
 def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
-    """Return a row for each run of the groups of several seeds; None where there are none."""
+    """Return a row for each run in the groups of several seeds; None without such groups."""
     several = [group for group in groups if len(group.runs) > 1]
     rows = [
         (run.name, f"seed{_UNBROKEN}{run.seed}", *_figures([run])) for group in several for run in group.runs
@@ -299,16 +299,16 @@ def each_seed(groups: Sequence[RunGroup]) -> TextTable | None:
 
 def _header(groups: Sequence[RunGroup]) -> tuple[str, ...]:
     metrics = {group.runs[0].metric for group in groups}
-    # Of several metrics, what a run is says which.
+    # With several metrics, the run's description names its own.
     words = f" {metric_words(*metrics)}" if len(metrics) == 1 else ""
     return ("run", "what it is", f"test{words}", f"best validation{words}", *_COLUMNS)
 
 
 def _description(group: RunGroup, differing: Mapping[str, str]) -> str:
-    """Return the model, and the settings that have no column of their own."""
+    """Return the model, and the settings without a column of their own."""
     model = group.runs[0].settings.get("model", "")
     told = [f"{name} {text}" for name, text in differing.items() if name not in _ELSEWHERE]
-    # A cell is as narrow as its longest setting, and breaks between them.
+    # A cell is as narrow as its longest setting, and breaks between settings.
     return shortened(", ".join(text.replace(" ", _UNBROKEN) for text in [model, *told] if text))
 
 
@@ -328,7 +328,7 @@ def _figures(runs: Sequence[Training]) -> tuple[str, ...]:
 
 
 def _mean(values: Iterable[float | None], written: Callable[[float], str]) -> str:
-    """Return "mean ± standard deviation" of what is known; what is the same of all stands alone."""
+    """Return "mean ± standard deviation" of the known values; equal values have no deviation."""
     known = [value for value in values if value is not None]
     if not known:
         return "-"

@@ -42,7 +42,7 @@ _BAND: Final = "Bands: one standard deviation over seeds."
 
 
 def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
-    """Return the charts of what is known of the runs; one that no run has anything for is left out."""
+    """Return the charts of the runs' known values; a chart without data is left out."""
     runs = [run for group in groups for run in group.runs]
     found = [
         _curve("loss", "Training loss over epochs.", groups, lambda epoch: epoch.loss),
@@ -60,7 +60,7 @@ def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
 
 
 def epoch_parts(run: Training) -> Chart | None:
-    """Return the seconds of each epoch of a run, by what they went to; None where it is not recorded."""
+    """Return the seconds of each epoch of a run, by cause; None if they are not recorded."""
     epochs = [epoch for epoch in run.epochs if epoch.parts]
     if not epochs:
         return None
@@ -83,7 +83,7 @@ def _of_metric(metric: str, groups: Sequence[RunGroup]) -> list[Chart | None]:
         for group in own
         for series in _lines(group, lambda epoch: epoch.train_acc, label="", is_dotted=True)
     ]
-    is_same = metric == "acc"  # what training counts is not what ranks of links are
+    is_same = metric == "acc"  # the training accuracy is not comparable with metrics of link ranks
     dotted = " Dotted: training." if is_same else ""
     valid = f"Validation {words} over epochs.{dotted}"
     return [
@@ -124,7 +124,7 @@ def _lines(
     over_seconds: bool = False,
     is_dotted: bool = False,
 ) -> list[Series]:
-    """Return the line of a group: of one run as it is, of several their mean over the epochs that all have."""
+    """Return the line of a group: one run as it is, several as their mean over the common epochs."""
     courses = [_course(run, value, over_seconds=over_seconds) for run in group.runs]
     shared = [number for number in courses[0] if all(number in course for course in courses)]
     points, spread = [], []
@@ -146,7 +146,7 @@ def _lines(
 def _course(
     run: Training, value: Callable[[Epoch], float | None], *, over_seconds: bool
 ) -> dict[int, tuple[float, float]]:
-    """Return where each epoch of a run is drawn, by its number."""
+    """Return the point of each epoch of a run, by its number."""
     ends = accumulate(epoch.all_seconds for epoch in run.epochs)
     found = {}
     for epoch, end in zip(run.epochs, ends, strict=True):
@@ -179,7 +179,7 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
     runs = [(group, run) for group in groups for run in group.runs]
     lines: list[Series] = []
     levels: dict[int, Level] = {}
-    beyond: dict[int, str] = {}  # budgets that are not drawn, and whose they are
+    beyond: dict[int, str] = {}  # budgets that are not drawn, and the runs with them
     for group, run in runs:
         points = _memory_points(run)
         if points:
@@ -187,11 +187,11 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
             label = "" if any(line.label == group.name for line in lines) else group.name
             lines.append(Series(label=label, style=style, points=points, has_marks=False))
             most = max(up for _, up in points)
-            # A budget that is far above would press the lines to the ground.
+            # A budget that is far above would press the lines to the bottom.
             if run.budget_bytes is not None and run.budget_bytes >= 4 * most:
                 beyond.setdefault(run.budget_bytes, group.name)
             elif run.budget_bytes is not None:
-                # One that several have is nobody's own.
+                # A shared budget belongs to no single run.
                 levels[run.budget_bytes] = Level(
                     label=f"budget {format_bytes(run.budget_bytes)}",
                     style=_SHARED if run.budget_bytes in levels else style,
@@ -217,7 +217,7 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
 
 
 def _memory_points(run: Training) -> list[tuple[float, float]]:
-    """Return the most memory in pieces of the run's time, each at its end."""
+    """Return the peak memory in pieces of the run's time, each at its end."""
     points, began = [], 0.0
     per_epoch = max(1, _MOST_PIECES // max(len(run.epochs), 1))
     for epoch in run.epochs:
@@ -231,7 +231,7 @@ def _memory_points(run: Training) -> list[tuple[float, float]]:
 
 
 def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
-    """Return what each epoch read, and wrote; None where nobody read anything."""
+    """Return the bytes that each epoch read and wrote; None if all are zero."""
     runs = [run for group in groups for run in group.runs]
     if not any(run.bytes_read or run.bytes_written for run in runs):
         return None
@@ -255,7 +255,7 @@ def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
 
 
 def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
-    """Return the share of rows from memory; None where all are."""
+    """Return the share of rows from memory; None if all are."""
     if all(epoch.hit_rate == 1 for group in groups for run in group.runs for epoch in run.epochs):
         return None
     return draw_lines(
@@ -270,7 +270,7 @@ def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
 
 
 def _unknown(runs: Sequence[Training], is_known: Callable[[Epoch], bool]) -> str:
-    """Return a sentence that names the runs that did not record something."""
+    """Return a sentence that names the runs without a recorded value."""
     names = [run.name for run in runs if run.epochs and not any(map(is_known, run.epochs))]
     return f" Not recorded, by an earlier version: {', '.join(names)}." if names else ""
 
@@ -279,18 +279,18 @@ _NOTHING: Final = "nothing: settings, versions and machine are the same"
 
 
 def run_section(run: Training) -> Section:
-    """Return the section of a run that stands alone."""
+    """Return the section of a single run."""
     section = _own_section(run, said=())
     return replace(section, charts=(*section.charts, *charts_of(grouped([run]))))
 
 
 def beside(sections: Sequence[Section]) -> list[Section]:
-    """Return ``sections`` with one before them that shows their runs together; one run stays alone."""
+    """Return ``sections`` after a first one that shows their runs together; a single run is unchanged."""
     runs = with_own_names([section.run for section in sections if section.run is not None])
     if len(runs) < 2:
         return list(sections)
     together, own = _together(runs), iter(runs)
-    # Once is enough: what is shown of all is left out of the runs' own sections.
+    # Once is enough: the common charts are left out of the runs' own sections.
     return [
         together,
         *(
@@ -319,7 +319,7 @@ def _together(runs: Sequence[Training]) -> Section:
 
 
 def _notes(groups: Sequence[RunGroup], *, has_differences: bool) -> tuple[str, ...]:
-    """Return what a reader should know who compares the runs."""
+    """Return notes for a reader who compares the runs."""
     runs = [run for group in groups for run in group.runs]
     notes = [
         f"without a config.yaml, so that its settings are not known: {run.name}"

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
 _MARGIN: Final = 0.05
-# Damaged files and runs that diverged have such values: of larger ones differences overflow, and a smaller range has no
-# parts, for its step rounds to 0.
+# Damaged files and diverged runs have such values: differences of larger ones overflow, and a smaller range has no
+# parts, since its step rounds to 0.
 _MOST: Final = 1e100
 _LEAST_RANGE: Final = 1e-100
 
@@ -41,7 +41,7 @@ class Axis:
 
 
 def can_be_drawn(value: float | None) -> bool:
-    """Return whether ``value`` has a place on an axis; that of a run that diverged has none."""
+    """Return whether ``value`` has a place on an axis; values of a diverged run may have none."""
     return value is not None and abs(value) < _MOST
 
 
@@ -54,15 +54,15 @@ def fit_axis(
     is_whole: bool = False,
     most_ticks: int = 5,
 ) -> Axis:
-    """Return the axis that holds ``values``, all of which `can_be_drawn`.
+    """Return the axis for ``values``, all of which `can_be_drawn`.
 
     Parameters
     ----------
-    values : that it holds; 0 to 1 where there are none
+    values : the values on it; 0 to 1 if there are none
     start, end : pixels of its ends
-    from_zero : it begins at 0
-    is_whole : between whole numbers there is nothing, as between epochs
-    most_ticks : that have room
+    from_zero : whether it begins at 0
+    is_whole : whether only whole numbers exist, as for epochs
+    most_ticks : upper bound of the ticks
     """
     found = list(values) or [0.0, 1.0]
     low, high = min(found), max(found)
@@ -85,12 +85,12 @@ def _step(least: float) -> float:
     return next(step * magnitude for step in _STEPS if step * magnitude >= least * (1 - 1e-9))
 
 
-# Of M. Okabe and K. Ito, "Color Universal Design", 2008, but for the last two, which their yellow and black were: on
-# a page that may be white or black, these show on neither. Those of dark screens are lighter.
+# Of M. Okabe and K. Ito, "Color Universal Design", 2008, except the last two, which replace yellow and black: on
+# a white or black page those would vanish. The colours for dark screens are lighter.
 _LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5c3e", "#777777")
 _DARK: Final = ("#4ba3d9", "#f0803c", "#2fc79a", "#e0a3c6", "#f0b840", "#8fd0f5", "#b8977a", "#a8a8a8")
 NUM_STYLES: Final = len(_LIGHT)
-# Of each style a mark of its own, for readers and printers without colours.
+# Each style has its own mark, for readers and printers without colours.
 _MARKS: Final = ("circle", "square", "diamond", "triangle", "cross", "ring", "bar", "frame")
 
 WIDTH: Final = 520
@@ -100,7 +100,7 @@ _CHARACTER: Final = 6.6  # about the width of one, at the size of the text
 LINE: Final = 18
 SWATCH: Final = 30
 _MOST_CHARACTERS: Final = 34
-_HEAD: Final = 9  # of them, where a text is cut
+_HEAD: Final = 9  # characters before a cut
 
 
 def _variables(colors: Sequence[str], *, text: str, grid: str, paper: str) -> str:
@@ -110,7 +110,7 @@ def _variables(colors: Sequence[str], *, text: str, grid: str, paper: str) -> st
 
 LIGHT: Final = _variables(_LIGHT, text="#333", grid="#ddd", paper="#fff")
 DARK: Final = _variables(_DARK, text="#ccc", grid="#444", paper="#17191c")
-# A chart alone, as a file, has these; a page has them once for all.
+# A chart in its own file has these; a page has them once for all.
 RULES: Final = "\n".join(
     [
         "svg.chart text{font:12px system-ui,sans-serif;fill:var(--text)}",
@@ -125,7 +125,7 @@ RULES: Final = "\n".join(
             f"svg.chart .s{number}{{stroke:var(--s{number})}}svg.chart .f{number}{{fill:var(--s{number})}}"
             for number in range(NUM_STYLES)
         ),
-        f"svg.chart .f{NUM_STYLES}{{fill:var(--grid)}}",  # of what is beside the point
+        f"svg.chart .f{NUM_STYLES}{{fill:var(--grid)}}",  # for content around the point
         "svg.chart .hollow{fill:var(--paper);stroke-width:2}",
     ]
 )
@@ -133,14 +133,14 @@ RULES: Final = "\n".join(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A drawing, and what it shows."""
+    """A drawing with its caption."""
 
     name: str  # of the file, without ".svg"
     caption: str
     svg: str
 
     def as_file(self) -> bytes:
-        """Return it as a file of its own, on white paper."""
+        """Return the chart as a separate file, on white paper."""
         head, _, rest = self.svg.partition(">")
         own = f'{head} xmlns="http://www.w3.org/2000/svg">'
         style = f"<style>svg.chart{{{LIGHT};background:var(--paper)}}\n{RULES}</style>"
@@ -148,7 +148,7 @@ class Chart:
 
 
 def mark(style: int, x: float, y: float, *, title: str = "") -> str:
-    """Return the mark of a style, with what it says where the pointer rests on it."""
+    """Return the mark of a style, with the text that appears under the pointer."""
     kind = _MARKS[style % NUM_STYLES]
     fill = f'class="f{style}"'
     hollow = f'class="s{style} hollow"'
@@ -178,14 +178,14 @@ def grid_lines(y: Axis, written: Callable[[float], str]) -> list[str]:
 
 
 def axis_below(x: Axis, bottom: float, written: Callable[[float], str], label: str) -> list[str]:
-    """Return a horizontal axis, its values and what they are."""
+    """Return a horizontal axis with its values and label."""
     parts = [straight("axis", min(x.start, LEFT), bottom, WIDTH - RIGHT, bottom)]
     parts += [text_at(x.place(tick), bottom + 16, written(tick), anchor="middle") for tick in x.ticks]
     return [*parts, text_at((x.start + x.end) / 2, bottom + 34, label, anchor="middle")]
 
 
 def legend_of(entries: Sequence[tuple[str, Callable[[float, float], str]]]) -> tuple[list[str], float]:
-    """Return the legend, in as many lines as it needs, and where the plot begins below it."""
+    """Return the legend, in as many lines as it needs, and the top of the plot below it."""
     parts, left, line = [], 4.0, _TOP + 10.0
     for label, swatch in entries:
         width = SWATCH + len(shortened(label)) * _CHARACTER + 14
@@ -198,7 +198,7 @@ def legend_of(entries: Sequence[tuple[str, Callable[[float, float], str]]]) -> t
 
 
 def chart_of(name: str, caption: str, parts: Sequence[str], *, height: float) -> Chart:
-    """Return the chart that ``parts`` make."""
+    """Return the chart with the drawing ``parts``."""
     body = "\n".join(filter(None, parts))
     svg = (
         f'<svg class="chart" role="img" aria-label="{safe(caption)}" viewBox="0 0 {WIDTH} {height:.0f}">\n'
@@ -223,7 +223,7 @@ def joined(places: Sequence[tuple[float, float]]) -> str:
 
 
 def shortened(text: str) -> str:
-    """Return ``text`` as far as there is room for it: names of runs often differ at their ends alone."""
+    """Return ``text``, shortened to fit: names of runs often differ only at their ends."""
     return text if len(text) <= _MOST_CHARACTERS else f"{text[:_HEAD]}…{text[_HEAD + 1 - _MOST_CHARACTERS :]}"
 
 
@@ -247,14 +247,14 @@ class Bar:
 def draw_bars(
     name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
 ) -> Chart | None:
-    """Return bars below each other, each of the same parts; None where they are empty.
+    """Return bars below each other, each with the same parts; None if they are empty.
 
     Parameters
     ----------
     name, caption : of the chart
     parts : names of the parts, and their styles; those too short to be seen in any bar are left out
     bars : of one part each for every name
-    x_label : what their lengths are
+    x_label : the label of their lengths
     """
     shown = _shown(bars)
     if not shown:
@@ -268,7 +268,7 @@ def draw_bars(
     body += [straight("grid", x.place(tick), top, x.place(tick), bottom) for tick in x.ticks]
     for place, bar in enumerate(bars):
         above = top + place * (_BAR + LINE + 4) + LINE
-        # Above its bar: beside it, a long name would leave the bar no room on a narrow screen.
+        # Above its bar: at its side, a long name would leave the bar no room on a narrow screen.
         body.append(text_at(RIGHT, above - 5, shortened(bar.label)))
         left = 0.0
         for i in shown:
@@ -282,7 +282,7 @@ def draw_bars(
 def draw_columns(
     name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
 ) -> Chart | None:
-    """Return columns beside each other; parameters as of `draw_bars`, of which this is the upright form."""
+    """Return columns side by side; parameters as of `draw_bars`, of which this is the upright form."""
     shown = _shown(bars)
     if not shown:
         return None
@@ -311,7 +311,7 @@ def draw_columns(
 
 
 def _shown(bars: Sequence[Bar]) -> list[int]:
-    """Return which parts are drawn: those that can be seen; none where a bar has no place on an axis."""
+    """Return the visible parts; none if a bar has no place on an axis."""
     if not bars or not all(can_be_drawn(part) for bar in bars for part in bar.parts):
         return []
     least = _LEAST_SHARE * max(sum(bar.parts) for bar in bars)
@@ -340,12 +340,12 @@ _MOST_POINTS: Final = 400
 class Series:
     """A line."""
 
-    label: str  # in the legend; empty: it is not there
+    label: str  # in the legend; empty for none
     style: int
     points: Sequence[tuple[float, float]]
     spread: Sequence[float] = ()  # to either side of each point
     is_dotted: bool = False
-    has_marks: bool = True  # that say their values where the pointer rests on them; a dotted line has none
+    has_marks: bool = True  # marks show their values under the pointer; a dotted line has none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,17 +368,17 @@ def draw_lines(
     is_whole_x: bool = False,
     written: Callable[[float], str] = "{:g}".format,
 ) -> Chart | None:
-    """Return lines over a common axis; None where none of them has a point to draw.
+    """Return lines over a common axis; None if no line has a point to draw.
 
     Parameters
     ----------
     name, caption : of the chart
     series : the lines
-    x_label : what they are over
+    x_label : the label of the horizontal axis
     levels : lines across
     from_zero : the vertical axis begins at 0
-    is_whole_x : the horizontal axis counts, as epochs are counted
-    written : a value on the vertical axis as text
+    is_whole_x : whether the horizontal axis counts, as epochs do
+    written : returns a value of the vertical axis as text
     """
     drawn = [kept for each in series if (kept := _kept(each)).points]
     if not drawn:
@@ -408,7 +408,7 @@ def draw_lines(
 
 
 def _kept(series: Series) -> Series:
-    """Return what can be drawn of a line, and of a long one not more than there are pixels."""
+    """Return the drawable points of a line, and of a long one at most one per pixel."""
     spread = series.spread or [0.0] * len(series.points)
     kept = [
         (point, width)

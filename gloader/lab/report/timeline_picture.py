@@ -1,4 +1,4 @@
-"""The picture of a timeline: each stage's work beside the work of the others."""
+"""The picture of a timeline: the work of all stages, one row each."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def render_timeline(
     seconds: tuple[float, float] | None = None,
     title: str = "",
 ) -> None:
-    """Draw what `TimelineRecorder.write` wrote: a row per stage and thread, time from left to right.
+    """Draw a file of `TimelineRecorder.write`: a row per stage and thread, time from left to right.
 
     Superbatches alternate between a stage's two shades, or batches, if the timeline names no superbatch.
 
     Parameters
     ----------
-    timeline_json : what was written
+    timeline_json : the timeline
     out_png : the picture
-    epoch : the one to draw, by the batches that were worked on; None: all
-    seconds : begin and end of the part to draw, from the first event that would be drawn; None: all of it
+    epoch : draws only work on its batches; None means all epochs
+    seconds : begin and end of the drawn part, from the first drawn event; None means all of it
     title : above the picture
 
     Raises
@@ -81,7 +81,7 @@ def render_timeline(
                 for s in slices
                 if (s["name"], s["tid"], s["shade"]) == (stage, thread, shade)
             ]
-            # White edges part slices that touch, but would cover those that are thinner than they are.
+            # White edges separate touching slices, but would cover slices thinner than the edges.
             edge = _EDGE_POINTS if min((length for _, length in spans), default=0.0) > thinnest else 0.0
             axes.broken_barh(
                 spans,
@@ -109,7 +109,7 @@ def _slices_of(timeline_json: Path, epoch: int | None) -> list[dict[str, Any]]:
         and event["cat"] == "stage"
         and (epoch is None or event["args"]["epoch"] == epoch)
     ]
-    # Sampling and sending know no superbatch: their slices take the shade of the one that their batch is in.
+    # Sampling and sending record no superbatch: their slices take the shade of their batch's superbatch.
     superbatch = {
         _batch(event): event["args"]["superbatch"] for event in events if "superbatch" in event["args"]
     }
@@ -131,7 +131,7 @@ def _batch(event: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _cut(slices: list[dict[str, Any]], seconds: tuple[float, float] | None) -> list[dict[str, Any]]:
-    """Return the slices as they show between two times, which are from then on the origin. Pure."""
+    """Return the slices between two times, with the first time as the new origin. Pure."""
     origin = min((s["begin"] for s in slices), default=0.0)
     begin, end = seconds or (0.0, float("inf"))
     shown = [
@@ -147,7 +147,7 @@ def _rows(slices: Iterable[Mapping[str, Any]]) -> list[tuple[str, int]]:
 
 
 def _labels(rows: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the stage of each row, numbered where it has several. Pure."""
+    """Return the stage of each row, numbered if it has several. Pure."""
     names = [stage for stage, _ in rows]
     return [
         f"{name} {names[:i].count(name) + 1}" if names.count(name) > 1 else name

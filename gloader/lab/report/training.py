@@ -1,4 +1,4 @@
-"""A run of `gloader train` as the values of a report: settings, epochs, and the seconds of an epoch by their cause."""
+"""A run of `gloader train` as the values of a report: settings, epochs, and the seconds of an epoch by cause."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ if TYPE_CHECKING:
 
 _SEED: Final = "loader seed"
 _BUDGET: Final = "loader memory_budget_bytes"
-# Which run it was, how many there were, and where the dataset was: no settings.
+# The run's number, the number of runs, and the dataset's path are no settings.
 _NO_SETTINGS: Final = ("run id", "runs", "dataset path", _SEED)
 _FINGERPRINT: Final = "dataset fingerprint"
-_FINGERPRINT_SHOWN: Final = 12  # characters that tell datasets of one name apart
+_FINGERPRINT_SHOWN: Final = 12  # characters that distinguish datasets of one name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSettings:
-    """What a run was told."""
+    """The settings of a run."""
 
     named: Mapping[str, str]  # without the seed
-    seed: str  # empty: not known
+    seed: str  # empty if unknown
     budget_bytes: int | None
 
 
 def read_settings(path: Path) -> RunSettings:
-    """Read the settings of a run; nothing is known where there is no file.
+    """Read the settings of a run; the result is empty without a file.
 
     Raises
     ------
     FormatError
-        It is no YAML, or a value is none that a run has.
+        It is not YAML, or a value does not occur in a run.
     """
     content = (
         read_yaml_mapping(
@@ -55,7 +55,7 @@ def read_settings(path: Path) -> RunSettings:
 
 
 def _settings_of(config: Mapping[str, Any]) -> RunSettings:
-    """Return the settings of a run; one of `MALFORMED` where a value is none that a run has."""
+    """Return the settings of a run; raise one of `MALFORMED` for a value that does not occur in a run."""
     named: dict[str, str] = {}
     for name, value in config.items():
         short = _short_name(name)
@@ -70,7 +70,7 @@ def _settings_of(config: Mapping[str, Any]) -> RunSettings:
 
 
 def _flat(prefix: str, content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the settings, "loader fanouts" for those within those."""
+    """Yield the settings, with names such as "loader fanouts" for nested ones."""
     for name, value in content.items():
         if isinstance(value, dict):
             yield from _flat(f"{prefix}{name} ", value)
@@ -99,16 +99,16 @@ _COMPUTE: Final = "the model's step"
 _OTHER_WAIT: Final = "waiting for the loader"
 _REST: Final = "the rest of the loop"
 _EVALUATION: Final = "evaluation"
-# Words of a bottleneck's sentence (`gloader.observe.bottleneck`), and what the wait of its epoch is called. The wait is
-# measured as one: all of it goes to the cause that the epoch named.
+# Words of a bottleneck's sentence (`gloader.observe.bottleneck`), and the name of its epoch's wait. The wait is
+# one measurement: all of it goes to the cause that the epoch named.
 _CAUSES: Final = (
     ("waits for the SSD", "waiting for the SSD"),
     ("the object store", "waiting for the object store"),
-    ("the samplers", "waiting for samplers"),  # and what these wait for: passes over the edges
+    ("the samplers", "waiting for samplers"),  # including their own waits, for passes over the edges
     ("the CPU cores", "waiting for a core"),
     ("kernels are compiled", "compiling kernels"),
 )
-# In the order in which they are drawn, with the styles of their colours.
+# In drawing order, with the styles of their colours.
 PARTS: Final[tuple[tuple[str, int], ...]] = (
     (_COMPUTE, 0),
     ("waiting for the SSD", 1),
@@ -123,8 +123,8 @@ PARTS: Final[tuple[tuple[str, int], ...]] = (
 
 
 def cause_of(sentence: str) -> str:
-    """Return what the wait of an epoch is called that said ``sentence`` of itself."""
-    said = sentence.partition(";")[0]  # what would help stands behind it
+    """Return the name of an epoch's wait from its ``sentence``."""
+    said = sentence.partition(";")[0]  # the advice follows the semicolon
     return next((cause for words, cause in _CAUSES if words in said), _OTHER_WAIT)
 
 
@@ -135,9 +135,9 @@ def split_seconds(
 
     Parameters
     ----------
-    seconds, evaluate_seconds : of the training and of what came behind it
-    stage_seconds : of them "compute" and "wait" are the loop's own; the others run beside it
-    sentence : what the epoch said it waited for
+    seconds, evaluate_seconds : of the training and of the evaluation after it
+    stage_seconds : "compute" and "wait" are the loop's own; the other stages run at the same time
+    sentence : the epoch's bottleneck
     """
     compute, wait = stage_seconds["compute"], stage_seconds["wait"]
     parts = {_COMPUTE: compute, cause_of(sentence): wait, _EVALUATION: evaluate_seconds}
@@ -145,7 +145,7 @@ def split_seconds(
     return tuple(parts.get(name, 0.0) for name, _ in PARTS)
 
 
-_ERRORS: Final = ("rmse",)  # metrics of which less is better
+_ERRORS: Final = ("rmse",)  # metrics whose smaller values are better
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +163,13 @@ class Epoch:
     bytes_read: int  # those of passes over the edges too
     bytes_written: int
     bottleneck: str
-    wait_s: float | None  # that the loop waited for the loader; None: an earlier version did not record it
-    parts: tuple[float, ...]  # its seconds as of `gloader.lab.report.training.PARTS`; empty: not recorded
-    memory_bytes: tuple[int, ...]  # the most in equal parts of its time; empty: not recorded
+    wait_s: float | None  # wait of the loop for the loader; None if an earlier version did not record it
+    parts: tuple[float, ...]  # its seconds as of `gloader.lab.report.training.PARTS`; empty if not recorded
+    memory_bytes: tuple[int, ...]  # peaks in equal parts of its time; empty if not recorded
 
     @property
     def all_seconds(self) -> float:
-        """With its evaluation."""
+        """Seconds with its evaluation."""
         return self.seconds + self.evaluate_seconds
 
 
@@ -180,21 +180,21 @@ class Training:
     name: str
     source: str
     epochs: tuple[Epoch, ...]
-    metric: str  # what validation and the test measured: acc, or of links hits@K, mrr, auc
-    settings: Mapping[str, str]  # of config.yaml; empty: it has none
+    metric: str  # of validation and test: acc, or for links hits@K, mrr, auc
+    settings: Mapping[str, str]  # of config.yaml; empty without one
     seed: str
-    budget_bytes: int | None  # of memory; None: not recorded
-    result: Mapping[str, Any]  # empty as long as it is not finished
+    budget_bytes: int | None  # of memory; None if not recorded
+    result: Mapping[str, Any]  # empty until it is finished
 
     @property
     def test(self) -> float | None:
-        """What the test measured; None as long as it did not, or without anything to test with."""
+        """The test figure; None before the test, or without test data."""
         value = self.result.get(f"test_{self.metric}")
         return None if value is None else float(value)
 
     @property
     def best(self) -> float | None:
-        """The best validation; one that is not a number counts for none."""
+        """The best validation figure; NaN does not count."""
         known = [each.valid for each in self.epochs if each.valid is not None and not isnan(each.valid)]
         return (min if self.metric in _ERRORS else max)(known) if known else None
 
@@ -205,24 +205,24 @@ class Training:
 
     @property
     def waiting(self) -> float | None:
-        """Share of the seconds of its epochs that the loop waited for the loader; None: not recorded."""
+        """Share of the epochs' seconds that the loop waited for the loader; None if not recorded."""
         known = [epoch for epoch in self.epochs if epoch.wait_s is not None]
         total = sum(epoch.seconds for epoch in known)
         return sum(epoch.wait_s or 0.0 for epoch in known) / total if total > 0 else None
 
     @property
     def total_seconds(self) -> float:
-        """Of the whole run; of one that is not finished, of its epochs."""
+        """Seconds of the whole run, or of its epochs so far if it is unfinished."""
         return float(self.result.get("total_seconds", sum(epoch.all_seconds for epoch in self.epochs)))
 
     @property
     def bytes_read(self) -> int:
-        """From the SSD."""
+        """Bytes read from the SSD."""
         return sum(epoch.bytes_read for epoch in self.epochs)
 
     @property
     def bytes_written(self) -> int:
-        """To the SSD."""
+        """Bytes written to the SSD."""
         return sum(epoch.bytes_written for epoch in self.epochs)
 
     @property
@@ -233,7 +233,7 @@ class Training:
 
     @property
     def peak_bytes(self) -> int | None:
-        """Most anonymous memory, as the budget counts it; None: not recorded."""
+        """Peak of anonymous memory, as the budget counts it; None if not recorded."""
         seen = max((most for epoch in self.epochs for most in epoch.memory_bytes), default=None)
         known = self.result.get("peak_anonymous_bytes", seen)
         return None if known is None else int(known)

@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Budgets are planned for batches this much larger than the largest of the few that are sampled to know their size: a
-# larger one comes late in an epoch, when nothing can be given back any more.
+# Budgets are planned for batches this much larger than the largest sampled one: a larger batch comes late in an
+# epoch, when no memory can be given back any more.
 LARGER_THAN_PROBED: Final = 1.15
 
-DryRun: TypeAlias = "Callable[[Any], object]"  # takes what the loader yields
+DryRun: TypeAlias = "Callable[[Any], object]"  # receives what the loader yields
 
 
 def room_for_rows(
@@ -64,19 +64,19 @@ def room_for_rows(
     dims: Mapping[int, int],
     dry_run: DryRun | None = None,
 ) -> int:
-    """Return the bytes of ``device`` that rows may take: those asked for, or what is free beside the model.
+    """Return the bytes of ``device`` that rows may take: the requested size, or the free memory beside the model.
 
-    None of the CPU, whose memory has a budget, unless they were asked for.
+    The CPU has a memory budget of its own: 0, unless a size was requested.
 
     Parameters
     ----------
-    device : where the rows would lie
-    settings : how much of it was asked for
-    largest : the largest of a few batches; None: there are none
+    device : the device that would hold the rows
+    settings : the requested size
+    largest : the largest of a few batches; None if no batch exists
     dims : F of each table, by its number
-    dry_run : one step of the model, which is taken and measured; None: the model gets half of what is free
+    dry_run : one step of the model, which is run and measured. Without it the model gets half of the free memory
     """
-    # Asked for by size: nothing is measured.
+    # A requested size needs no measurement.
     if settings.device_cache != "auto":
         return settings.device_cache
     if isinstance(device, CpuDevice) or largest is None:
@@ -104,7 +104,7 @@ def room_for_rows(
 
 
 def _step_bytes(device: Device, dry_run: DryRun, batch: HostBatch, types: Sequence[int]) -> int:
-    """Return what one step takes of the device, its batch included; ``types`` are those of its tables."""
+    """Return the device bytes of one step, its batch included; ``types`` are the numbers of its tables."""
 
     def step() -> None:
         transfer = Transfer([DeviceTier(device=device)] * len(types), device=device, types=types)
@@ -132,7 +132,7 @@ def _blank_batch(sampled: AnyBatch, dims: Mapping[int, int]) -> HostBatch:
 
 
 def _num_bytes(batch: HostBatch) -> int:
-    """Return the bytes that a batch takes on the device; ids at their longest."""
+    """Return the device bytes of a batch; ids count at their longest."""
     blocks = sum(
         array.nbytes
         for block in batch.sampled.all_blocks
@@ -145,15 +145,15 @@ def _num_bytes(batch: HostBatch) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceTable:
-    """The feature rows of a node type or a relation, as far as a device has to know them."""
+    """The feature rows of a node type or a relation, as far as a device needs them."""
 
     type_number: int  # of the table, see `table_rows`
-    num_nodes: int  # N; of a relation its edges
-    form: RowFormat  # how they are stored
+    num_nodes: int  # N; for a relation, its edges
+    form: RowFormat  # the stored form
     is_of_edges: bool = False
 
     def num_rows(self, num_bytes: int, *, as_stored: bool) -> int:
-        """Return how many rows ``num_bytes`` hold, where the host brings the others as they are stored, or not."""
+        """Return how many rows fit into ``num_bytes``, if the host sends the others as stored, or widened."""
         has_scale = self.form.scale is not None
         return rows_that_fit(
             num_bytes,
@@ -174,7 +174,7 @@ class DeviceTable:
         )
 
     def shelf(self, heat: RowHeat, *, as_stored: bool) -> DeviceShelf:
-        """Return what the division of a device has to know of the rows."""
+        """Return the description of the rows from which a device is divided."""
         has_scale = self.form.scale is not None
         return DeviceShelf(
             scores=heat.scores,
@@ -187,32 +187,32 @@ class DeviceTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the device will work on."""
+    """The device's future work: sampler, batches and model step."""
 
     topology: Topology | HeteroGraph
     sampler: AnySampler  # of it
     order: AnyOrder
     fanouts: Fanouts
     probe: list[Any]  # a few batches of the sampler
-    probe_s: float  # processor seconds of sampling one, the least of them
+    probe_s: float  # processor seconds to sample the fastest of them
     threads: int  # that may sample before the first epoch
-    dry_run: DryRun | None = None  # one step of the model, to see what it takes
+    dry_run: DryRun | None = None  # one step of the model, to measure its memory
 
     @property
     def largest(self) -> AnyBatch | None:
-        """The largest of these batches; None: there are none."""
+        """The largest of the sampled batches; None if there are none."""
         return max(self.probe, key=lambda batch: sum(map(len, batch.node_arrays)), default=None)
 
 
 class RowChoice:
-    """Chooses the rows of each table that a device holds: the hottest, as many as so many bytes have room for.
+    """Chooses the rows of each table for a device: the hottest, as many as fit.
 
     Parameters
     ----------
-    hotness : what is hot, see `gloader.device.hottest_rows`
-    workload : what the device will work on
-    tables : the feature rows of each node type, and behind them of each relation, that has them
-    as_stored : the host brings the other rows as they are stored
+    hotness : measure of hotness, see `gloader.device.hottest_rows`
+    workload : the device's future work
+    tables : the feature rows of each node type, then of each relation, that has features
+    as_stored : the host sends the other rows as they are stored
     """
 
     def __init__(
@@ -225,9 +225,9 @@ class RowChoice:
         self._as_stored = as_stored
 
     def plans(self, num_bytes: int) -> list[DeviceCachePlan]:
-        """Return the rows of each table; ``num_bytes`` are for all of them together, and none for those of edges.
+        """Return the rows of each table; all of them share ``num_bytes``, and edges get none.
 
-        An edge is taken by batches that have its destination alone: the few that a device could hold are seldom met.
+        Only batches with an edge's destination need the edge: the few that fit on a device are seldom hit.
         """
         plans = iter(self._plans_of_nodes(num_bytes))
         return [no_device_cache(table.num_nodes) if table.is_of_edges else next(plans) for table in self._all]
@@ -268,9 +268,9 @@ class RowChoice:
 
     @cached_property
     def _heats(self) -> tuple[RowHeat, ...]:
-        # Once: half of the room is tried where all of it turns out not to be there.
+        # Computed once: if the room turns out smaller, half of it is tried.
         work = self._work
-        graph = cast("HeteroGraph", work.topology)  # of a graph of one type nobody asks
+        graph = cast("HeteroGraph", work.topology)  # not used for a graph of one type
         return heat_of_tables(
             self._hotness,
             [table.type_number for table in self._tables],

@@ -1,4 +1,4 @@
-"""The compute device of a loader: its feature rows, and the topology where batches are sampled on the device."""
+"""The compute device of a loader: its feature rows, and its topology if batches are sampled on the device."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("gloader")
 
-# Calls take turns: a second thread does the host's part of a batch beside the device's part of the next.
+# Calls take turns: a second thread does the host's part of a batch during the device's part of the next.
 MOST_THREADS: Final = 2
-# Sampled batches on the device: those of the threads, of the queue behind them, and of the stages up to the model.
+# Sampled batches on the device: those in the threads, in the queue after them, and in the stages up to the model.
 _BATCHES: Final = 8
 _LABEL_BYTES: Final = 4  # of a node
 # Of an edge of the hop that is sampled: its place, destination, draw, source, and whether and in which place it found a
 # node; of an edge and a destination of all hops, until the batch has its own arrays of the size that they came to.
 _EDGE_BYTES, _KEPT_EDGE_BYTES, _KEPT_ROW_BYTES = 37, 12, 32
-_TRIALS: Final = 3  # of which the fastest counts
-# Of what rows could have. They lose few hits by it, and the host all of its sampling.
+_TRIALS: Final = 3  # the fastest counts
+# Share of the rows' room. Rows lose few hits by it, and the host loses all of its sampling work.
 _MOST_OF_ROOM: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DeviceSampling:
-    """The sampler of a device, and what it takes there."""
+    """The sampler of a device, and its memory there."""
 
     sampler: DeviceSampler
     num_bytes: int  # with its topology
@@ -78,25 +78,25 @@ def open_device_sampler(
     all_rows_bytes: int | None,
     obstacle: str = "",
 ) -> tuple[DeviceSampling | None, str]:
-    """Return the sampler of ``device`` where batches are sampled there, and a line that says where and why.
+    """Return the sampler of ``device`` if batches are sampled there, and a line with the place and the reason.
 
-    "auto" is a GPU where the topology and what sampling holds beside it take at most a quarter of the room, or leave
-    enough for all rows, and where it is not slower than the CPU's threads together. The largest of the workload's
-    batches is sampled there first, compared and timed.
+    "auto" chooses a GPU if two conditions hold. The topology and the sampler's memory take at most a quarter of the
+    room, or leave enough for all rows. And the GPU is not slower than all CPU threads together. The largest batch of
+    the workload is first sampled there, compared and timed.
 
     Parameters
     ----------
     wanted : "auto", "cpu" or "cuda"
-    device : batches are computed there
+    device : computes the batches
     workload : the CPU's sampler and its threads, its topology, and a few batches
-    room_bytes : of ``device``, that rows or a topology may take
-    all_rows_bytes : of all rows; None: rows have memory of their own already
-    obstacle : what keeps these batches from being sampled there, whatever the graph and the sampler; "": nothing
+    room_bytes : device memory for rows or a topology
+    all_rows_bytes : of all rows; None if the rows already have their own memory
+    obstacle : the reason that rules out device sampling for any graph and sampler, or ""
 
     Raises
     ------
     ConfigError
-        "cuda" was asked for, and cannot be.
+        "cuda" was requested, and is impossible.
     """
     is_gpu, must = device.place.type == "cuda", wanted == "cuda"
     if wanted == "cpu" or not (is_gpu or must):
@@ -122,9 +122,9 @@ def open_device_sampler(
 
 
 class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it
-    """Why batches are not sampled on a device."""
+    """The reason why batches are not sampled on a device."""
 
-    is_fault = False  # something failed that ought to work
+    is_fault = False  # an expected feature failed
 
 
 class _Failed(_Refused):
@@ -134,7 +134,7 @@ class _Failed(_Refused):
 def _require_form(
     device: Device, sampler: AnySampler, topology: Topology | HeteroGraph, *, obstacle: str
 ) -> tuple[CscGraph, NeighborSampler | MergedBlockSampler]:
-    """Return topology and sampler where ``device`` could do the same."""
+    """Return topology and sampler if ``device`` supports them."""
     if isinstance(topology, HeteroGraph):
         raise _Refused("batches of several node types and relations are sampled on the CPU alone")
     if not device.is_asynchronous:
@@ -159,7 +159,7 @@ def _uniform(sampler: NeighborSampler | MergedBlockSampler) -> NeighborSampler:
 
 
 def _needed_bytes(graph: CscGraph, probe: SampledBatch | None, fanouts: tuple[int, ...]) -> int:
-    """Return the most that sampling holds on a device. Pure."""
+    """Return the peak device memory of sampling. Pure."""
     held = graph.indptr.nbytes + graph.indices.nbytes + _LABEL_BYTES * graph.num_nodes
     if probe is None:
         return held
@@ -186,14 +186,14 @@ def _require_worth(num_bytes: int, room_bytes: int, all_rows_bytes: int | None) 
 def _placed(
     device: Device, sampler: NeighborSampler | MergedBlockSampler, graph: CscGraph, probe: SampledBatch | None
 ) -> DeviceSampler:
-    """Return the sampler of ``device``, which has sampled the batch ``probe`` as ``sampler`` did."""
+    """Return the sampler of ``device``, after it has sampled the same batch ``probe`` as ``sampler``."""
     try:
         from gloader.device.device_sampler import DeviceSampler  # imports Triton, which looks for a GPU
 
         found = DeviceSampler(sampler, graph=upload_topology(graph, device.place), device=device)
         is_same = probe is None or _is_same(found, probe)
     except Exception as error:
-        # Whatever a driver, a compiler or an allocator raises: the CPU needs none of them.
+        # Any error of a driver, a compiler or an allocator: the CPU needs none of them.
         raise _Failed(f"it failed there with a first batch: {type(error).__name__}: {error}") from error
     if not is_same:
         raise _Failed("a first batch was another one there: its driver or compiler is at fault")
@@ -208,7 +208,7 @@ def _require_speed(
     *,
     num_threads: int,
 ) -> None:
-    """Raise where the threads of the CPU sample ``probe`` faster than ``device``, whose calls take turns."""
+    """Raise if the threads of the CPU sample ``probe`` faster than ``device``, whose calls take turns."""
     seeds = probe.nodes[: probe.num_seeds]
 
     def seconds_there() -> float:
@@ -237,7 +237,7 @@ def _require_speed(
 
 
 def _is_same(sampler: DeviceSampler, probe: SampledBatch) -> bool:
-    """Return whether ``sampler`` finds the batch that the CPU found."""
+    """Return whether ``sampler`` reproduces the CPU's batch."""
     from gloader.device.device_sampler import blocks_on_host
 
     found = blocks_on_host(sampler.sample(probe.id, probe.nodes[: probe.num_seeds]))
@@ -269,29 +269,29 @@ def open_device_tiers(
     tables: Sequence[DeviceTable],
     others: OtherDevices | None = None,
 ) -> tuple[DeviceTier, ...]:
-    """Open the device, with memory for the hottest rows that fit what it, and each of the ``others``, may take.
+    """Open the device, with memory for the hottest rows that fit on it and on each of the ``others``.
 
-    The rows are not there until `DeviceTier.fill`, from what the host then has them in.
+    The rows are absent until `DeviceTier.fill`, which copies them from host memory.
 
     Parameters
     ----------
-    settings : which device, and how much of it rows may take
-    workload : what the device will work on
-    tables : the feature rows of each node type that has them
-    others : the devices of the other ranks that this one loads for; defaults to none
+    settings : the device, and the size of its rows
+    workload : the device's future work
+    tables : the feature rows of each node type that has features
+    others : the devices of the other ranks that this rank loads for; defaults to none
 
     Returns
     -------
-    One for each table, all of one device, of which the first says where batches are sampled; a bare one without tables
+    One tier for each table, all of one device; the first holds the sampler. Without tables, a bare tier
 
     Raises
     ------
     ConfigError
-        There is no such device, or batches cannot be sampled there and must be.
+        There is no such device, or sampling on it was requested and is impossible.
     torch.OutOfMemoryError
-        The rows do not fit the device; of an automatic size, nor do half of them.
+        The rows do not fit on the device; for an automatic size, not even half of them.
     ShapeError
-        Rows of this dtype cannot be widened on a device, and a cache was asked for by its size.
+        Rows of this dtype cannot be widened on a device, and a cache size was requested.
     RankError
         Another rank cannot open its device, or cannot hold the rows.
     """
@@ -309,7 +309,7 @@ def open_device_tiers(
         settings.sampling_device,
         device,
         workload,
-        # What is left beside rows of a given size, or what rows could have.
+        # The room beside rows of a requested size, or the room of the rows.
         room_bytes=device.free_bytes() - num_bytes if is_sized else num_bytes,
         all_rows_bytes=None
         if is_sized
@@ -318,7 +318,7 @@ def open_device_tiers(
     )
     if sampling is not None and not is_sized:
         num_bytes = max(num_bytes - sampling.num_bytes, 0)
-    # Buffers that the consumer itself gets are float32; one dtype for the buffers of all ranks.
+    # The consumer's own buffers are float32; the buffers of all ranks have one dtype.
     as_stored = device.is_asynchronous and others.are_asynchronous
     choice = RowChoice(settings.device_hotness, workload, tables, as_stored=as_stored)
 
@@ -334,7 +334,7 @@ def open_device_tiers(
             for number, (plan, table) in enumerate(zip(plans, tables, strict=True))
         )
 
-    # Ranks hold the same rows: none of them takes fewer by itself.
+    # Ranks hold the same rows: none of them may shrink its cache alone.
     tiers = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
     first, *rest = tiers or (bare_tier(device, num_nodes=0),)
     first = replace(first, where_sampled=where)
@@ -344,11 +344,11 @@ def open_device_tiers(
 
 
 def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, serves_ranks: bool) -> str:
-    """Return what keeps batches from being sampled on a device, whatever graph and sampler; "" where nothing does.
+    """Return the reason that rules out device sampling for any graph and sampler, or "".
 
     Parameters
     ----------
-    probe : one of the batches; None: there are none
+    probe : a sampled batch; None if there are none
     tables : the feature rows of node types and relations
     serves_ranks : batches are loaded for other ranks too
     """
@@ -365,7 +365,7 @@ def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, 
 
 
 def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
-    """Return what ``hold`` makes of ``num_bytes`` of rows, or of half as many where they do not fit."""
+    """Return ``hold(num_bytes)``, or the result for half as many bytes if those do not fit."""
     try:
         return hold(num_bytes)
     except torch.OutOfMemoryError:
@@ -373,7 +373,7 @@ def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
             "%s of rows do not fit the device, though that much was free: half of it is tried",
             format_bytes(num_bytes),
         )
-    # Outside of the handler, whose traceback holds what the first try took.
+    # Outside of the handler: its traceback holds the memory of the first try.
     return hold(num_bytes // 2)
 
 
@@ -382,10 +382,10 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stor
 
     Parameters
     ----------
-    device : where they will lie
+    device : holds the rows
     plan : which rows
     form : how they are stored
-    as_stored : the host brings the other rows so, and the device widens them
+    as_stored : the host sends the other rows as stored, and the device widens them
     """
     tier = bare_tier(device, num_nodes=plan.num_nodes)
     if as_stored:
@@ -406,12 +406,12 @@ def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stor
 
 
 def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
-    """Return ``device`` as it is before it holds or reaches any of the N rows."""
+    """Return ``device`` before it holds or reaches any of the N rows."""
     return DeviceTier(device=device, has_short_ids=device.is_asynchronous and num_nodes <= _SHORT_IDS)
 
 
 def row_format(store: FeatureStore) -> RowFormat:
-    """Return how the rows of ``store`` are stored."""
+    """Return the stored form of the rows of ``store``."""
     stored = store.stored_rows
     return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=stored.is_bfloat16, scale=stored.scale)
 
@@ -419,15 +419,15 @@ def row_format(store: FeatureStore) -> RowFormat:
 def load_features(
     store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None, table: int = 0
 ) -> LoadedFeatures:
-    """Load all features, where the device, and every one of the ``others``, reads them in place if all of them can.
+    """Load all features; the device and all ``others`` read them in place, or none of them does.
 
-    The rows that the device holds come from there.
+    Rows that the device holds are copied from the device.
 
     Parameters
     ----------
-    store : holds them; is closed
-    tier : what the device holds so far
-    others : the devices of the other ranks that this one loads for; defaults to none
+    store : the rows; is closed
+    tier : the device's present rows
+    others : the devices of the other ranks that this rank loads for; defaults to none
     table : the number of the rows' table
     """
     form = row_format(store)
@@ -435,7 +435,7 @@ def load_features(
     def load(memory: NDArray[np.uint8] | None) -> LoadedFeatures:
         source = store.load(into=memory)
         store.close()
-        # From memory: not once more from the disk.
+        # From device memory, without a second read from the disk.
         tier.fill(source)
         return LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
 
@@ -444,12 +444,12 @@ def load_features(
 
 
 def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> DeviceTier:
-    """Return ``tier`` where the device reads ``features`` in place, if it can and does not hold all of them.
+    """Return ``tier`` so that the device reads ``rows`` in place, if it can and does not hold all of them.
 
     Parameters
     ----------
-    tier : what the device holds so far
-    rows : (N, F) as stored, all of them, in host memory, which is pinned
+    tier : the device's present rows
+    rows : (N, F) as stored, all rows, in host memory, which is pinned
     form : how these rows are stored
     """
     if tier.cache is not None and tier.cache.plan.holds_all:

@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, Block, Relation
 
 
-# Open files at most of what reads a file: the file, a ring, and the events that it waits for.
+# Most open files of one reader: the file, a ring, and its event descriptors.
 FILES_OF_A_READER: Final = 4
-FILES_OF_A_MIRRORED_FILE: Final = 3  # for reading and for writing, and its marks
-_AS_PROBED: Final = ("auto", "uring")  # the ways to make requests that a probe would choose
+FILES_OF_A_MIRRORED_FILE: Final = 3  # for reading, for writing, and its marks
+_AS_PROBED: Final = ("auto", "uring")  # request methods that a probe may choose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableFile:
-    """The feature rows of a node type, or of the edges of a relation."""
+class FeatureFile:
+    """The feature rows of a node type, or of a relation's edges."""
 
     rows: FeatureRows
     store: FeatureStore
@@ -72,24 +72,22 @@ class TableFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownDisk:
-    """What a run had of its disks, for planning it again: nothing is measured then, and no folder is made."""
+    """A recorded run's disks, from which the run is planned again without measurements or folders."""
 
     rates: IoRates
-    spill_bytes: int  # that could be spilled
+    spill_bytes: int  # the bytes that could be spilled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFiles:
-    """The feature rows of every node type and relation that has them, and room for packs."""
+    """The feature rows of every node type and relation with features, and room for packs."""
 
-    tables: tuple[TableFile, ...]
+    tables: tuple[FeatureFile, ...]
     spill: SpillFolder | None
     rates: IoRates
-    known: KnownDisk | None = None  # of a run that is planned alone
-    edge_spill: SpillFolder | None = None  # for what passes over the edges bring; None: there are no such
-    learner: RateLearner | None = (
-        None  # of what a run sees of the disks; None: that says nothing of their rates
-    )
+    known: KnownDisk | None = None  # set if a run is only planned
+    edge_spill: SpillFolder | None = None  # for the output of edge passes; None without passes
+    learner: RateLearner | None = None  # learns rates from the run, if its reads are like a probe's
 
     @property
     def stores(self) -> tuple[FeatureStore, ...]:
@@ -126,14 +124,14 @@ def open_files(
 
     Parameters
     ----------
-    dataset : whose nodes and edges
+    dataset : the dataset with the features
     settings : those of the loader
-    spill : the folder for packs; None: there is none
-    stack : closes what was opened
-    known : of the disks of a run that is planned alone; None: they are measured
+    spill : the folder for packs, or None
+    stack : closes the files
+    known : disks of a recorded run that is only planned; None means that the disks are measured
     """
     tables = feature_rows(dataset, settings)
-    # Before a store is opened, which reads through holes as long as the device's rates make that cheaper.
+    # Before a store is opened: its reads go through holes as long as the device's rates make that cheaper.
     learner = None
     if known is None:
         rates, learner = _measured_rates(dataset, tables, settings, spill)
@@ -142,7 +140,7 @@ def open_files(
     if learner is not None:
         stack.callback(learner.close)
     found = [
-        TableFile(
+        FeatureFile(
             rows=rows,
             store=stack.enter_context(open_store(rows, settings.reading)),
             is_of_edges=rows.number >= len(dataset.node_types),
@@ -153,26 +151,26 @@ def open_files(
 
 
 def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> TableFiles:
-    """Return ``files`` with a folder for passes over the edges, whose part of the disk packs cannot take."""
+    """Return ``files`` with a folder for edge passes, whose part of the disk packs cannot take."""
     if files.spill is None or plan.sweeps is None:
         return files
     return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
 
 
 def feature_rows(dataset: Dataset, settings: LoaderSettings) -> tuple[FeatureRows, ...]:
-    """Return the tables of ``dataset`` that a loader of ``settings`` brings rows of, in the order of their numbers."""
+    """Return the tables of ``dataset`` that a loader with ``settings`` loads, ordered by number."""
     return dataset.feature_rows(edges=settings.sampling.edge_features == "auto")
 
 
 def open_store(rows: FeatureRows, reading: ReadingSettings) -> FeatureStore:
-    """Open the features ``rows`` for reading as ``reading`` says."""
+    """Open the features ``rows`` for reading with the settings ``reading``."""
     return rows.open_features(io=reading.io, verify=reading.verify, gap_bytes=reading.max_gap)
 
 
 def _measured_rates(
     dataset: Dataset, tables: Sequence[FeatureRows], settings: LoaderSettings, spill: SpillFolder | None
 ) -> tuple[IoRates, RateLearner | None]:
-    """Return the rates of the disks, and who learns from the run, where it reads as their probes do."""
+    """Return the disks' rates, and their learner if the run reads by the same method as the probes."""
     file, span = _largest_file(dataset, tables)
     found = find_rates(file, None if spill is None else spill.path, span=span)
     if dataset.mirrored is not None:
@@ -181,16 +179,16 @@ def _measured_rates(
 
 
 def _largest_file(dataset: Dataset, tables: Sequence[FeatureRows]) -> tuple[Path, tuple[int, int] | None]:
-    """Return the file by which the disk is judged, the largest of features, else of edges, and which bytes are here."""
+    """Return the file that represents the disk, the largest of features, else of edges, and its local byte range."""
     if tables:
         largest = max(tables, key=lambda rows: rows.held_bytes)
         return largest.features_path, None if largest.held is None else largest.held_span
     edges = max(dataset.edge_tables.values(), key=lambda table: table.topology_bytes, default=None)
-    # Nothing is read of a dataset without either.
+    # Of a dataset with neither features nor edges no file is read.
     return (dataset.root if edges is None else edges.root / edges.arrays["indices"].file), None
 
 
-# Those that are swept, with the options that `hetero_sweep_refusal` allows.
+# Samplers that support sweeps, with the options that `hetero_sweep_refusal` allows.
 SWEPT_SAMPLERS: Final = (
     NeighborSampler,
     MergedBlockSampler,
@@ -199,25 +197,25 @@ SWEPT_SAMPLERS: Final = (
     MergedHeteroBlockSampler,
 )
 
-# What passes bring is in proportion to batches, not to the graph: a small one gets as much disk as a batch may need.
+# The output of passes grows with batches, not with the graph: a small graph gets as much disk as a batch may need.
 _LEAST_EDGE_BYTES: Final = 64 * 2**20
 
-# Of each of several tables: a pack takes a page of each batch, however few rows of a small table it misses.
+# For each of several tables: a pack takes a page per batch, even if the batch misses few rows of a small table.
 _LEAST_TABLE_BYTES: Final = 4 * 2**20
 
 
 def open_spill_folder(
     dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, budget_bytes: int, num_loaders: int = 1
 ) -> SpillFolder | None:
-    """Open the folder for packs and for what passes over the edges bring; None where there is neither.
+    """Open the folder for packs and for the output of edge passes; None if neither is needed.
 
     Parameters
     ----------
-    dataset : whose features and edges
+    dataset : the features and edges
     settings : those of the loader
     stack : closes the folder
-    budget_bytes : of memory, for everything
-    num_loaders : loaders on this host; each takes its part of a disk of which nobody named the share
+    budget_bytes : the whole memory budget
+    num_loaders : loaders on this host; each takes its part of a disk if no share is set
     """
     memory = settings.memory
     is_large = dataset.topology_bytes > topology_share(budget_bytes)
@@ -246,15 +244,15 @@ def choose_edge_home(
     budget_bytes: int,
     room_bytes: int | None = None,
 ) -> TopologyChoice:
-    """Return where the edges live, as far as it does not depend on the batches.
+    """Return the place of the edges, as far as it does not depend on the batches.
 
     Parameters
     ----------
-    dataset : whose edges
+    dataset : the edges
     settings : those of the loader
-    spill : the folder for what passes bring; None: there is none
-    budget_bytes : of memory, for everything
-    room_bytes : of it, by which edges are dealt with; None: all
+    spill : the folder for the output of passes, or None
+    budget_bytes : the whole memory budget
+    room_bytes : the part of it from which edges are planned; None means all of it
 
     Raises
     ------
@@ -283,20 +281,20 @@ def plan_edges(
     spill_bytes: int,
     room_bytes: int | None = None,
 ) -> tuple[TopologyChoice, SweepPlan | None]:
-    """Return where the edges live, and how they are swept if they are. Pure.
+    """Return the place of the edges, and the plan of their sweeps if they are swept. Pure.
 
     Parameters
     ----------
-    choice : made before a batch was sampled
-    demand : of the sweeps; None: there are no batches
-    is_required : whether sweeps were asked for by name
-    budget_bytes, spill_bytes : of memory and disk, for everything
-    room_bytes : of memory, by which edges are dealt with; None: all
+    choice : the choice before any batch was sampled
+    demand : of the sweeps; None if there are no batches
+    is_required : whether sweeps were requested by name
+    budget_bytes, spill_bytes : the whole memory budget and disk budget
+    room_bytes : the memory from which edges are planned; None means the whole budget
 
     Raises
     ------
     BudgetError
-        Sweeps were asked for by name, and the disk has no room for them.
+        Sweeps were requested by name, and the disk has no room for them.
     """
     if choice.home != "sweep":
         return choice, None
@@ -315,14 +313,14 @@ def plan_edges(
 def sweep_demand(
     dataset: Dataset, settings: LoaderSettings, probe: Sequence[AnyBatch], *, num_batches: int | None
 ) -> SweepDemand | None:
-    """Return what sweeps over the edges of ``dataset`` would have to bring for batches like ``probe``.
+    """Return the demand of sweeps over the edges of ``dataset`` for batches like ``probe``.
 
     Parameters
     ----------
-    dataset : whose edges
+    dataset : the edges
     settings : those of the loader
-    probe : a few batches; None is returned where there are none
-    num_batches : of the whole run, where that is known
+    probe : a few batches; without batches the result is None
+    num_batches : of the whole run; None if unknown
     """
     if not probe:
         return None
@@ -353,11 +351,11 @@ def sweep_demand(
             )
             for hop in range(len(nodes))
         ),
-        # Who looks at whole lists reads at least two pages of each, and more of long ones.
+        # A sampler of whole lists reads at least two pages of each, and more of long ones.
         touched_pages=num_edges if words == 1 else len(names) * (2 * sum(nodes) + num_edges),
         num_batches=num_batches,
         kept_bytes=_kept_bytes(dataset, settings),
-        # Passes that bring the edges at known positions take turns with one set of buffers.
+        # Passes that read edges at known positions share one set of buffers in turn.
         num_files=1 if words == 1 else max(len(tables), 1),
     )
 
@@ -372,27 +370,27 @@ def open_sweeps(
     rates: IoRates,
     stack: ExitStack,
 ) -> SweepTier | None:
-    """Open what makes passes over the edges of ``dataset``; None where none are made.
+    """Open the reader of edge passes over ``dataset``; None if no passes are made.
 
     Parameters
     ----------
-    dataset : whose edges
+    dataset : the edges
     settings : those of the loader
-    plan : of the passes; None: none are made
-    work : the sampler, and batches of it
-    folder : takes what passes bring
+    plan : of the passes, or None
+    work : the sampler, and sampled batches
+    folder : receives the output of passes
     rates : of the disks
-    stack : closes what was opened
+    stack : closes the files
 
     Raises
     ------
     BudgetError
-        The buffers of ``plan`` are too little for a pass.
+        The buffers of ``plan`` are too small for a pass.
     StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
         The edges cannot be opened.
     """
     sampler = work.sampler
-    # No other is swept, see `_obstacle`.
+    # No other sampler is swept, see `_obstacle`.
     if plan is None or folder is None or not isinstance(sampler, SWEPT_SAMPLERS):
         return None
     passes = open_any_passes(
@@ -414,7 +412,7 @@ def open_sweeps(
 
 
 def _obstacle(sampling: SamplingSettings, spill: SpillFolder | KnownDisk | None) -> SweepObstacle | None:
-    """Return what keeps edges from being swept, whatever the batches are like."""
+    """Return the reason why edges cannot be swept, for batches of any size."""
     refusal = hetero_sweep_refusal(sampling.sampler, sampling.fanouts)
     if sampling.is_temporal:
         refusal = TIMED_SWEEP_REFUSAL
@@ -424,7 +422,7 @@ def _obstacle(sampling: SamplingSettings, spill: SpillFolder | KnownDisk | None)
 
 
 def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
-    """Return the memory of a frontier for what it has taken of a list, and may yet give up. Pure."""
+    """Return the memory of a frontier for tentative picks from a list, which it may yet discard. Pure."""
     if not reads_weights(settings.sampling.sampler):
         return 0
     hops = resolve_fanouts(settings.sampling.fanouts, dataset.relations)
@@ -437,7 +435,7 @@ def _blocks_of(batch: AnyBatch, relation: Relation) -> Sequence[Block]:
 
 
 def _hop_nodes(batch: AnyBatch, *, is_merged: bool) -> list[int]:
-    """Return how many ids wait for each hop: those that draw, and all that were seen where these are others. Pure."""
+    """Return how many ids wait for each hop: the drawing nodes, and all seen nodes if they differ. Pure."""
     seen = _seen_of_types(batch)
     if is_merged:
         seen = [[2 * after - before for before, after in pairwise([0, *counts])] for counts in seen]
@@ -445,7 +443,7 @@ def _hop_nodes(batch: AnyBatch, *, is_merged: bool) -> list[int]:
 
 
 def _seen_of_types(batch: AnyBatch) -> list[list[int]]:
-    """Return how many nodes of each type were known before each hop. Pure."""
+    """Return the number of known nodes of each type before each hop. Pure."""
     if isinstance(batch, SampledBatch):
         return [[block.num_dst for block in reversed(batch.blocks)]]
     seen = []
@@ -460,11 +458,11 @@ def _seen_of_types(batch: AnyBatch) -> list[list[int]]:
 
 
 def _hop_edges(blocks: Sequence[Block], *, is_merged: bool) -> list[int]:
-    """Return the edges that each hop took; a block of merged hops has those of the hops before too. Pure."""
+    """Return the edges of each hop; a block of merged hops includes the edges of earlier hops. Pure."""
     edges = [block.num_edges for block in reversed(blocks)]
     return [after - before for before, after in pairwise([0, *edges])] if is_merged else edges
 
 
 def _largest(hops: list[list[int]]) -> tuple[int, ...]:
-    """Return the most of each hop, and some more, as a later batch may have. Pure."""
+    """Return the maximum of each hop, and some more, as a later batch may be larger. Pure."""
     return tuple(math.ceil(LARGER_THAN_PROBED * max(column)) for column in zip(*hops, strict=True))

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
     from gloader.pipeline.open.device_rows import Workload
-    from gloader.pipeline.open.disk import TableFile, TableFiles
+    from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.plan.sweep_plan import SweepPlan
     from gloader.samplers import Topology
     from gloader.samplers.sweeping import SweptSampler
@@ -63,9 +63,9 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, AnySampler, AnySeeds, Fanouts, IdArray
 
 
-# Enough to see how large a batch is, and few: each waits for a cold disk before the first batch comes.
+# Enough to measure the size of a batch, and few: each waits for a cold disk before the first batch comes.
 _BATCHES: Final = 3
-# Whose neighbours are counted, to find a batch that is larger than the first: a tenth of a second.
+# Batches with counted neighbours, to find one that is larger than the first: a tenth of a second.
 _COUNTED_SEEDS: Final = 1_000_000
 
 
@@ -74,20 +74,20 @@ class Probe:
     """The first batches of epoch 0."""
 
     batches: list[AnyBatch]
-    seconds: float  # of one core, to make the fastest of them in one thread, where nothing has to be read
+    seconds: float  # of one core, to make the fastest batch in one thread without reads
 
 
 def probe_one_by_one(
     sampler: AnySampler, order: AnyOrder, first: list[tuple[BatchId, AnySeeds]], *, threads: int
 ) -> Probe:
-    """Sample the first batches; a cold topology keeps each of them waiting.
+    """Sample the first batches; a cold topology delays each of them.
 
     Parameters
     ----------
-    sampler : samples them
+    sampler : samples the batches
     order : of the seeds
-    first : what `first_seeds` returns
-    threads : that sample
+    first : the result of `first_seeds`
+    threads : number of sampling threads
     """
 
     def sample(batch_id: BatchId, seeds: Any) -> tuple[AnyBatch, float]:
@@ -107,26 +107,26 @@ def probe_in_passes(
     rates: IoRates,
     io: IoMode,
 ) -> Probe:
-    """Make the first batches of passes over the edges, one for each hop.
+    """Make the first batches with one pass over the edges for each hop.
 
-    They touch much of a graph's pages each: read together, past one another, those take a fraction of the time.
+    Each batch touches many of a graph's pages: one pass for all of them takes a fraction of the time.
 
     Parameters
     ----------
-    dataset : whose edges
+    dataset : the edges
     sampler : makes the batches
     order : of the seeds
-    first : what `first_seeds` returns
-    folder : takes what passes bring
+    first : the result of `first_seeds`
+    folder : receives the output of passes
     rates : of the disks
-    io : how requests are made
+    io : the request method
 
     Raises
     ------
     BudgetError
-        The folder has no room for so few batches.
+        The folder has no room for these few batches.
     """
-    # On a thread of its own, where no Ctrl-C comes between a file that is opened and the line that keeps it.
+    # On its own thread, where no Ctrl-C comes between the opening of a file and the line that keeps it.
     cut = threading.Event()
 
     def make() -> Probe:
@@ -174,26 +174,26 @@ def _make_in_passes(
 def first_seeds(
     order: AnyOrder, topology: Topology | HeteroGraph, fanouts: Fanouts, *, epochs: int | None
 ) -> list[tuple[BatchId, AnySeeds]]:
-    """Return the seeds of the first batches, and of a later one that draws many more edges for its seeds.
+    """Return the seeds of the first batches, and of a later one whose seeds draw many more edges.
 
-    Hubs, and parts of a graph that come late, make batches that no room beside the first ones would hold.
+    Hubs, and parts of a graph that come late, make batches that do not fit into the room of the first ones.
 
     Parameters
     ----------
-    order : gives the seeds
-    topology : has their neighbours
-    fanouts : how many of them are drawn
-    epochs : of the run; None: that is not known
+    order : the seeds
+    topology : the neighbours
+    fanouts : neighbours drawn per node
+    epochs : of the run; None if unknown
     """
     count = order.num_batches
     first = (BatchId(epoch=0, index=index) for index in range(min(_BATCHES, count)))
     found = [(batch, order.seeds_of(batch)) for batch in first]
     total = count * (epochs or 1)
-    # Rows that become seeds take longer than to make a batch of them.
+    # To derive seeds from rows takes longer than to make a batch from them.
     if total <= _BATCHES or (isinstance(order, RowOrder) and order.expand is not None):
         return found
     looks = max(_COUNTED_SEEDS // order.batch_size, _BATCHES)
-    # All batches of the run, where these are few; else some of the first epoch.
+    # All batches of a short run; otherwise some of the first epoch.
     places = range(total) if total <= looks else range(0, count, -(-count // looks))
     most, later = LARGER_THAN_PROBED * max(_num_drawn(topology, fanouts, seeds) for _, seeds in found), None
     for batch in (BatchId(epoch=place // count, index=place % count) for place in places):
@@ -205,7 +205,7 @@ def first_seeds(
 
 
 def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySeeds) -> int:
-    """Return the edges of the first hop, of a sampler that draws up to the fan-outs of each node."""
+    """Return the edges of the first hop for a sampler that draws up to the fan-outs of each node."""
     nodes = seed_nodes(seeds)
     if not isinstance(topology, HeteroGraph):
         return _num_capped(topology, nodes, resolve_fanouts(fanouts, [("", "", "")])[0][0])
@@ -224,7 +224,7 @@ def _num_capped(topology: Topology, nodes: IdArray, fanout: int) -> int:
 
 
 def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
-    began = time.thread_time()  # not what it waits for: a core, or a page that the run will find in memory
+    began = time.thread_time()  # no waits: for a core, or for a page that is in memory later
     batch = make()
     return batch, time.thread_time() - began
 
@@ -236,21 +236,21 @@ def _probe_of(found: list[tuple[AnyBatch, float]], order: AnyOrder) -> Probe:
 
 
 def _seed_seconds(order: AnyOrder) -> float:
-    """Return the seconds that the rows of a batch take to become seeds; the order of nodes is there already."""
+    """Return the seconds to derive a batch's seeds from its rows; an order of nodes needs no derivation."""
     if not isinstance(order, RowOrder):
         return 0.0
     began = time.thread_time()
-    order.seeds_of(BatchId(epoch=0, index=0))  # once more: the first call may have compiled what it needs
+    order.seeds_of(BatchId(epoch=0, index=0))  # a second call: the first may have compiled
     return time.thread_time() - began
 
 
-# Of what passes over the edges brought for a batch, while a thread makes it: that, and where it is looked up.
+# Copies of a batch's pass output while a thread makes the batch: the output, and its lookup table.
 _REPLAY_FACTOR: Final = 3
 
-# Of each other rank's batches, kept here until it gives them back; their features lie in rings.
+# For each other rank's batches, kept here until the rank returns them; their features lie in rings.
 _LENT_TOPOLOGIES: Final = 5
 
-# Whose edge ids stay on the host while an asynchronous device has the rest: sent, waiting, and computed on.
+# Batches with edge ids on the host while an asynchronous device has the rest: sent, waiting, and computed on.
 _ON_DEVICE: Final = BATCHES_AHEAD + 1
 
 
@@ -264,21 +264,21 @@ def measure_demand(
     num_ranks: int,
     is_exchanged: bool,
 ) -> Demand:
-    """Return what a loader of ``settings`` would like to hold, about the batches that ``work`` probed.
+    """Return the memory demand of a loader with ``settings``, from the sampled batches of ``work``.
 
     Parameters
     ----------
     settings : those of the loader
-    work : batches, and how they were sampled
+    work : sampled batches, and their sampler
     files : the feature rows of each table
-    tiers : what the device holds of each, the first of them at least
-    sweeps : passes over the edges; None: none are made
-    num_ranks : ranks that the loader brings batches to
+    tiers : the device's rows of each table; at least one tier
+    sweeps : passes over the edges, or None
+    num_ranks : ranks that the loader serves
     is_exchanged : whether all missing rows come from other machines
     """
     first, spec = tiers[0], settings.sampling.sampler
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
-    # In file order, each once, as plans and stores count.
+    # In file order, each row once, as plans and stores count.
     rows = [[distinct_rows(batch, number) for batch in work.probe] for number in files.types]
     most = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
@@ -293,7 +293,7 @@ def measure_demand(
         batch_edges=edges,
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=num_sampler_threads(settings, first),
-        # A device that samples has its map of nodes with it.
+        # A sampling device also holds its node map.
         sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
         beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
         sampler_call_bytes=max(_hop_bytes(spec, work, sweeps), _seed_bytes(work)),
@@ -307,7 +307,7 @@ def measure_demand(
 
 
 def num_sampler_threads(settings: LoaderSettings, tier: DeviceTier) -> int:
-    """Return the threads that sample; a device that does so needs few. Pure."""
+    """Return the number of sampling threads; a sampling device needs few. Pure."""
     threads = settings.stages.sampler_threads
     return threads if tier.sampler is None else min(threads, MOST_THREADS)
 
@@ -318,13 +318,13 @@ def in_flight(settings: LoaderSettings, tier: DeviceTier, num_ranks: int) -> int
 
 
 def num_batches_of(settings: LoaderSettings, order: AnyOrder, num_ranks: int) -> int | None:
-    """Return the batches of the whole run, of all ranks that are loaded for; None: they are not known. Pure."""
+    """Return the batches of the whole run, for all served ranks; None if the number is unknown. Pure."""
     epochs = settings.stages.epochs
     return None if epochs is None else epochs * order.num_batches * num_ranks
 
 
 def _table_demand(
-    table: TableFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings, *, most_rows: int
+    table: FeatureFile, tier: DeviceTier, batches: list[IdArray], settings: LoaderSettings, *, most_rows: int
 ) -> TableDemand:
     store, num_nodes = table.store, table.rows.num_rows
     most = max(map(len, batches), default=1)
@@ -352,7 +352,7 @@ def _step_work(
     *,
     is_exchanged: bool,
 ) -> StepWork:
-    """Return what a step has to do, as the batches that ``work`` probed and the disk say."""
+    """Return the work of a step, from the sampled batches of ``work`` and the disk."""
     return StepWork(
         tables=tuple(
             _table_work(table, tier, batches)
@@ -369,7 +369,7 @@ def _step_work(
     )
 
 
-def _table_work(table: TableFile, tier: DeviceTier, batches: list[IdArray]) -> TableWork:
+def _table_work(table: FeatureFile, tier: DeviceTier, batches: list[IdArray]) -> TableWork:
     store = table.store
     rows = sum(map(len, batches)) / max(len(batches), 1)
     pages = sum(num_pages(batch, row_bytes=store.row_bytes) for batch in batches) / max(len(batches), 1)
@@ -382,20 +382,20 @@ def _table_work(table: TableFile, tier: DeviceTier, batches: list[IdArray]) -> T
     )
 
 
-def _buffer_row_bytes(table: TableFile, tier: DeviceTier) -> int:
-    """Return the bytes of a row in a buffer of the ring: a device widens it, the CPU gets it as float32."""
+def _buffer_row_bytes(table: FeatureFile, tier: DeviceTier) -> int:
+    """Return the bytes of a row in a buffer of the ring: as stored for a device, float32 for the CPU."""
     return table.store.dim * tier.staged_dtype.itemsize
 
 
 def _batch_rows(work: Workload) -> int:
-    """Return the nodes of a large batch, of all types."""
+    """Return the nodes of a large batch, over all types."""
     most = max((sum(map(len, batch.node_arrays)) for batch in work.probe), default=1)
     wanted = math.ceil(LARGER_THAN_PROBED * most)
     return wanted if any(batch.may_repeat for batch in work.probe) else min(wanted, _num_nodes(work))
 
 
 def _edge_rows(files: TableFiles, most: Sequence[int]) -> int:
-    """Return the rows of features of edges that a large batch has; ``most`` of each table."""
+    """Return the edge feature rows of a large batch; ``most`` is the maximum of each table."""
     of_edges = (rows for table, rows in zip(files.tables, most, strict=True) if table.is_of_edges)
     return math.ceil(LARGER_THAN_PROBED * sum(of_edges))
 
@@ -410,7 +410,7 @@ def _num_edges(batch: AnyBatch) -> int:
 
 
 def _map_bytes(spec: str, work: Workload, edges: int) -> int:
-    """Return the most bytes that a sampling thread keeps to find nodes again."""
+    """Return the peak bytes of a sampling thread's node map."""
     graph = work.topology
     if isinstance(graph, HeteroGraph):
         # Any edge of a batch may lead to any type.
@@ -430,12 +430,12 @@ def _map_bytes(spec: str, work: Workload, edges: int) -> int:
 
 
 def _seed_bytes(work: Workload) -> int:
-    """Return what a sampling thread holds while it works out the seeds of a batch."""
+    """Return the bytes that a sampling thread holds while it derives a batch's seeds."""
     return work.order.expand_bytes if isinstance(work.order, RowOrder) else 0
 
 
 def _hop_bytes(spec: str, work: Workload, sweeps: SweepPlan | None) -> int:
-    """Return what a sampling thread holds for the hops of a large batch, beside it."""
+    """Return the bytes that a sampling thread holds for the hops of a large batch, besides the batch."""
     if sweeps is not None:
         return _REPLAY_FACTOR * sweeps.drawn_bytes
     return math.ceil(LARGER_THAN_PROBED * _most_call_bytes(spec, work))

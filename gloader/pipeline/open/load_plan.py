@@ -1,6 +1,6 @@
 """The measured sizes of the first batches, and the memory plan that is made from them.
 
-`plan_load` runs before any memory is held. `LoadPlanner` names a sufficient budget where the given one is too small.
+`plan_load` runs before any memory is held. If the budget is too small, `LoadPlanner` names a sufficient one.
 Relations that no seed reaches are reported once.
 """
 
@@ -76,21 +76,21 @@ logger = logging.getLogger("gloader")
 
 
 def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int, where: str) -> None:
-    """Say once of a dataset which relations no seed can reach, which else would be empty in every batch without a word.
+    """Log once per dataset the relations that no seed can reach; they would be silently empty in every batch.
 
     Parameters
     ----------
     graph : the topology
     seeds : of every epoch
     num_hops : L
-    where : the dataset
+    where : the dataset's path
     """
     relations = tuple(graph.relations)
     seed_types = _seed_types(graph, seeds.order) if seeds.links is None else seeds.links.seed_types
     unreachable = unreachable_relations(relations, seed_types, num_hops)
     if not unreachable or not seed_types:
         return
-    # As many hops as there are relations reach whatever any number of hops does.
+    # As many hops as relations reach everything that any number of hops reaches.
     lost = unreachable_relations(relations, seed_types, len(relations))
     advice = (
         "messages go from source to destination, so that a relation that leads away from the seeds needs its reverse "
@@ -107,7 +107,7 @@ def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int, wher
 
 @cache
 def _warn_once(where: str, text: str) -> None:
-    """Log ``text``, which each of several loaders over the dataset ``where`` would repeat."""
+    """Log ``text`` once, even if several loaders open the dataset ``where``."""
     del where
     logger.warning("%s", text)
 
@@ -135,15 +135,15 @@ _MOST_OF_BLOCKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredLoad:
-    """The work of a loader before anything is held for it but edges."""
+    """The measured work of a loader, before it holds anything but edges."""
 
     work: Workload
     files: TableFiles
-    home: TopologyChoice  # of the edges
-    # One more than there are tables, where there is none: what there is of the device.
+    home: TopologyChoice  # place of the edges
+    # One for each table; without tables, one bare tier of the device.
     tiers: tuple[DeviceTier, ...]
     demand: Demand
-    links: str  # what is predicted, for people
+    links: str  # the predicted edges, for the user
 
 
 def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
@@ -163,17 +163,17 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     probe: Probe | None = None,
     tiers: tuple[DeviceTier, ...] | None = None,
 ) -> MeasuredLoad:
-    """Open edges and files of rows, and make the first batches; the features are left alone.
+    """Open edges and row files, and make the first batches; the features are not read.
 
     Parameters
     ----------
     dataset, seeds, settings, dry_run, num_ranks, num_loaders, others, machines : as of `open_feature_tier`
-    stack : closes what was opened
+    stack : closes the files
     budget_bytes : of memory
-    room_bytes : of it, by which is dealt with what may be held or read: edges, and those to predict; None: all
-    known : of the disks of a run that is planned alone, for which nothing is written; None: they are measured
-    probe : the first batches, where they are known; None: they are made
-    tiers : of the device, where they are open; None: they are opened
+    room_bytes : the part of it for edges and link tables, held or read directly; None means all of it
+    known : disks of a recorded run that is only planned, without writes; None means that the disks are measured
+    probe : the first batches, if they are known; None means that they are made
+    tiers : the open tiers of the device; None means that they are opened
 
     Raises
     ------
@@ -187,7 +187,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     disk = known if known is not None and known.spill_bytes else spill
     home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
     require_descriptors(_most_open_files(dataset, settings, home))
-    # Held first: what it leaves of the budget is shared out below.
+    # Held first: the rest of the budget is divided below.
     topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
     beside: list[tuple[str, int]] = []
     order, links = seeds.order, ""
@@ -232,12 +232,12 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
 
 
 def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyChoice) -> int:
-    """Return how many files may be open at a time, without those of packs of rows."""
+    """Return how many files may be open at a time, without packs of rows."""
     count = FILES_OF_A_READER * len(feature_rows(dataset, settings))
     if home.home == "sweep":
         arrays = 2 if reads_weights(settings.sampling.sampler) else 1
         count += FILES_OF_A_READER * arrays * num_swept(dataset)
-        # Those of a pass are written together: of each hop, as its batches are not done at the same time.
+        # The files of a pass are written together: one set per hop, as the hops' batches end at different times.
         count += MAX_FILES * len(settings.sampling.fanouts)
     if dataset.mirrored is not None:
         count += FILES_OF_A_MIRRORED_FILE * len(dataset.mirrored.os_io.mirror.record.files)
@@ -269,7 +269,7 @@ def _workload(
     fanouts = settings.sampling.fanouts
     first = first_seeds(order, topology, fanouts, epochs=settings.stages.epochs) if probe is None else []
     if probe is None and is_swept and files.spill is not None and isinstance(sampler, SWEPT_SAMPLERS):
-        # A disk without room for so few is found out, and told of, where the passes are planned.
+        # The planning of the passes finds and reports a disk without room for these few batches.
         with suppress(BudgetError):
             probe = probe_in_passes(
                 dataset, sampler, order, first, files.spill, rates=files.rates, io=settings.reading.io
@@ -289,7 +289,7 @@ def _workload(
 
 
 def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
-    """Return what samples the batches of a loader from ``topology``; ConfigError where it cannot."""
+    """Return the sampler of a loader's batches from ``topology``; ConfigError if it does not support them."""
     sampling = settings.sampling
     if not isinstance(topology, HeteroGraph):
         hops = checked_hops(sampling.fanouts)
@@ -334,15 +334,15 @@ def _device_tables(files: TableFiles) -> list[DeviceTable]:
 
 
 def _memory_of_blocks(budget_bytes: int) -> int:
-    """Return the memory for blocks from an object store: enough to hide its latency, little beside a cache."""
+    """Return the memory for blocks from an object store: enough to hide its latency, little next to a cache."""
     return min(max(budget_bytes // 8, _LEAST_OF_BLOCKS), _MOST_OF_BLOCKS)
 
 
-_LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: what is always counted takes more
+_LITTLE_BYTES: Final = 16 << 20  # less than any loader needs: the fixed parts alone take more
 
 
 class Measure(Protocol):
-    """Measures the load of a loader: `measure_load` of all but these."""
+    """Measures the load of a loader: `measure_load` with all other arguments bound."""
 
     def __call__(
         self,
@@ -354,7 +354,7 @@ class Measure(Protocol):
         others: OtherDevices | None,
         tiers: tuple[DeviceTier, ...] | None,
     ) -> MeasuredLoad:
-        """Return it; ``stack`` closes what was opened."""
+        """Return the load; ``stack`` closes its files."""
         ...
 
 
@@ -363,19 +363,19 @@ class LoadPlanner:
 
     Parameters
     ----------
-    measure : what a loader would bring, called again for every other budget that is tried
+    measure : measures the load; called again for every budget that is tried
     settings : those of the loader
     """
 
     def __init__(self, measure: Measure, settings: LoaderSettings) -> None:
         self._measure = measure
         self._settings = settings
-        self._probe: Probe | None = None  # batches are the same with any budget
+        self._probe: Probe | None = None  # batches do not depend on the budget
 
     def plan(
         self, stack: ExitStack, *, budget_bytes: int, others: OtherDevices | None = None
     ) -> tuple[MeasuredLoad, MemoryPlan]:
-        """Return the load and its plan, with as much room for edges as the rest of it leaves.
+        """Return the load and its plan; edges get the room that the other parts leave.
 
         Parameters
         ----------
@@ -384,7 +384,7 @@ class LoadPlanner:
         Raises
         ------
         BudgetError, ConfigError
-            As of `plan_load`, without a budget that is enough.
+            As of `plan_load`; the error names no sufficient budget.
         """
         room, tiers = budget_bytes, None
         while True:
@@ -404,7 +404,7 @@ class LoadPlanner:
                     )
                 except BudgetError as error:
                     room = less_room(error, load.home, load.demand, room_bytes=room)
-                    # The others hold what they were asked to, and cannot be asked again.
+                    # The other ranks hold the agreed rows, and cannot agree a second time.
                     tiers = None if others is None else load.tiers
                     continue
                 stack.enter_context(own.pop_all())
@@ -419,19 +419,19 @@ def plan_load(
     budget_bytes: int,
     others: OtherDevices | None = None,
 ) -> tuple[MeasuredLoad, MemoryPlan]:
-    """Return what a loader would bring batches of, and how it would share its budget out.
+    """Measure the load of a loader, and plan its memory.
 
     Parameters
     ----------
     measure, settings : as of `LoadPlanner`
-    stack : closes what was opened
+    stack : closes the files
     budget_bytes : of memory
-    others : the devices of the other ranks, which are asked once, and not for other budgets
+    others : the devices of the other ranks; they agree once, and not for other budgets
 
     Raises
     ------
     BudgetError
-        The budget is too small; names one that was planned with, where more memory helps.
+        The budget is too small; the error names a sufficient budget if more memory helps.
     ConfigError
         As `measure_load`.
     """
@@ -455,11 +455,11 @@ def plan_tiers(
     *,
     budget_bytes: int,
 ) -> MemoryPlan:
-    """Share the budget out; of a table that the device holds whole, only the checksums stay on the host.
+    """Divide the budget; for a table that the device holds whole, only the checksums stay on the host.
 
     Parameters
     ----------
-    demand, files, tiers : what was measured, see `MeasuredLoad`
+    demand, files, tiers : the measurements, see `MeasuredLoad`
     settings : those of the loader
     budget_bytes : of memory
 
@@ -484,8 +484,8 @@ def plan_tiers(
         features="ram" if holds_all else memory.features,
         cache_bytes=0 if memory.policy == "none" else memory.cache_bytes(feature_bytes),
         superbatch=memory.superbatch,
-        # Rows of other machines have to be put somewhere, and those of the first superbatch, which finds nothing
-        # cached, hardly fit in the memory that is idle.
+        # Rows of other machines need a place, and those of the first superbatch, with an empty cache,
+        # hardly fit in the idle memory.
         must_pack=settings.reading.io_strategy == "packed" or demand.work.is_exchanged,
         num_buffers=memory.buffers,
     )

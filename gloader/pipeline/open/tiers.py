@@ -1,7 +1,7 @@
 """The tiers of a loader, held for its whole life: topology, sampler, feature source, caches and buffers.
 
 `open_feature_tier` measures a few batches, divides the memory budget and opens the parts of the plan. `open_ssd` opens
-the parts that bring features from the SSD: for each table a host cache, its planner and its reader.
+the parts that read features from the SSD: for each table a host cache, its planner and its reader.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gloader.device import Device, DeviceTier
     from gloader.pipeline.edge_sweeps import SweepTier
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.open.disk import TableFile, TableFiles
+    from gloader.pipeline.open.disk import FeatureFile, TableFiles
     from gloader.pipeline.open.load_plan import MeasuredLoad
     from gloader.pipeline.other_ranks import ExchangeTier, OtherDevices, OtherMachines
     from gloader.pipeline.seeds import SeedPlan
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SsdTable:
-    """The parts that bring the features of a table from the SSD."""
+    """The parts that serve a table's features from the SSD."""
 
     store: FeatureStore
     slots: SlotCache
@@ -66,26 +66,26 @@ class SsdTable:
 class FeatureTier:
     """The parts behind a loader, sized by ``plan``. Owns them until `close`.
 
-    Tuples have an entry for each table: the feature rows of a node type, or of a relation's edges, that has them.
+    Tuples have an entry for each table: each node type or relation with features.
     """
 
     topology: Topology | HeteroGraph
     order: AnyOrder  # the batches of this rank, and their seeds
     sampler: AnySampler
     types: tuple[int, ...]  # the number of each table, see `table_rows`
-    sources: tuple[FeatureSource, ...]  # all rows
+    sources: tuple[FeatureSource, ...]  # all rows of each table
     ring: BufferRing
     device: Device
     device_tiers: tuple[DeviceTier, ...]
     plan: MemoryPlan
-    spill_bytes: int  # of disk, for packs and for what passes over the edges bring
-    ssd: tuple[SsdTable, ...] | None  # None where the features are in memory
-    sweeps: SweepTier | None  # None where batches are sampled one by one
-    exchange: ExchangeTier | None  # with other machines; None: missing rows are read here alone
+    spill_bytes: int  # of disk, for packs and for the output of edge passes
+    ssd: tuple[SsdTable, ...] | None  # None for features in memory
+    sweeps: SweepTier | None  # None if batches are sampled one by one
+    exchange: ExchangeTier | None  # with other machines; None if missing rows are only read locally
     sampler_threads: int
     batches_in_flight: int
     facts: TierFacts
-    load: MeasuredLoad  # by which the memory was shared out
+    load: MeasuredLoad  # the measurements behind the plan
     stack: ExitStack
 
     @property
@@ -94,17 +94,17 @@ class FeatureTier:
         return self.facts.table_names
 
     def require_ssd(self) -> tuple[SsdTable, ...]:
-        """Return ``ssd`` where it is known to be there."""
+        """Return ``ssd``, which must not be None."""
         if self.ssd is None:
             raise ConfigError("features are in memory: there is no SSD tier")
         return self.ssd
 
     def explain(self) -> str:
-        """Say what is held where and how large it is, a line each."""
+        """Return lines that name each part's place and size."""
         return "\n".join(filter(None, [self.explain_host(), *(tier.explain() for tier in self.device_tiers)]))
 
     def explain_host(self) -> str:
-        """Say the part of that which is the same for all ranks that this one loads for: all but the device."""
+        """Return the lines that all served ranks share: all but those of the device."""
         text = explain_tiers(self.facts)
         if self.ssd is None:
             return text
@@ -118,7 +118,7 @@ class FeatureTier:
         return "\n".join(lines if self.exchange is None else [*lines, self.exchange.explain()])
 
     def restart(self) -> None:
-        """Let the planner count on what the slots hold, after plans that were not executed to their end."""
+        """Reset the planner to the present contents of the slots, after plans that were not fully executed."""
         for table in self.ssd or ():
             table.planner.restart(table.slots.resident)
 
@@ -127,10 +127,10 @@ class FeatureTier:
         self.stack.close()
 
 
-# They copy hits; more do not pay where a model computes beside them.
+# They copy hits; more threads do not pay while a model computes.
 _COPY_THREADS: Final = 2
 
-# Shares of the disk are shared out in millionths, whatever is free of it by then.
+# Shares of the disk are counted in millionths, independent of its free space.
 _WHOLE: Final = 10**6
 
 
@@ -145,31 +145,31 @@ def open_ssd(
     staging_bytes: int,
     filling: Callable[[int], AbstractContextManager[FeatureSource]],
 ) -> tuple[SsdTable, ...]:
-    """Open the host caches of ``plan``, their planners, and what stages and packs missing rows.
+    """Open the host caches of ``plan``, their planners, and the readers that stage and pack missing rows.
 
     Parameters
     ----------
     files : the rows of each table
     plan : of the memory
-    topology : says which rows a static cache holds
+    topology : determines the rows of a static cache
     settings : those of the loader
-    tiers : what the device holds of each table
-    stack : closes what was opened
+    tiers : the device's rows of each table
+    stack : closes the parts
     staging_bytes : idle memory that missing rows of all tables may take
-    filling : returns the rows of a table, with which its cache is filled
+    filling : returns the source from which a table's cache is filled
 
     Raises
     ------
     BudgetError
-        Packs were asked for, and there is no folder for them.
+        Packs were requested, and there is no folder for them.
     """
     require_pack_folder(settings, has_folder=files.spill is not None)
     staging = share_out(staging_bytes, plan.missed_bytes)
     spill = spill_shares(plan)
     buffers = None
-    # The plan may have found packs too dear, though there is a folder for them.
+    # The plan may have rejected packs as too expensive, although there is a folder for them.
     if files.spill is not None and plan.pack_buffer_bytes:
-        # Each table is swept by a reader of its own; the files of a pack are written together.
+        # Each table is swept by its own reader; the files of a pack are written together.
         require_descriptors(FILES_OF_A_READER * len(files.tables) + MAX_FILES)
         buffers = pack_buffers(plan.pack_buffer_bytes)
         stack.callback(buffers.close)
@@ -191,7 +191,7 @@ def open_ssd(
         )
         slots = _open_slots(table.store, capacity, settings, stack)
         with filling(number) as rows:
-            # Static rows are read now; the others come with the batches that miss them.
+            # Static rows are read now; other rows are admitted when batches miss them.
             slots.fill(hot, rows)
         found.append(
             SsdTable(
@@ -205,7 +205,7 @@ def open_ssd(
 
 
 def require_pack_folder(settings: LoaderSettings, *, has_folder: bool) -> None:
-    """Raise BudgetError where packs were asked for, and there is no folder for them."""
+    """Raise BudgetError if packs were requested, and there is no folder for them."""
     if settings.reading.io_strategy == "packed" and not has_folder:
         raise BudgetError(
             "io_strategy='packed' needs disk for packs, and there is no folder for them: give spill_budget bytes (0 "
@@ -214,20 +214,26 @@ def require_pack_folder(settings: LoaderSettings, *, has_folder: bool) -> None:
 
 
 def spill_shares(plan: MemoryPlan) -> tuple[float, ...]:
-    """Return the part of the disk for packs that each table may take. Pure."""
+    """Return each table's share of the disk for packs. Pure."""
     return tuple(share / _WHOLE for share in share_out(_WHOLE, plan.missed_bytes))
 
 
 def open_planner(
-    plan: MemoryPlan, settings: LoaderSettings, table: TableFile, *, hot: IdArray, held: IdArray, number: int
+    plan: MemoryPlan,
+    settings: LoaderSettings,
+    table: FeatureFile,
+    *,
+    hot: IdArray,
+    held: IdArray,
+    number: int,
 ) -> SuperbatchPlanner:
-    """Return what decides the hits, misses and admissions of a table.
+    """Return the planner of a table's hits, misses and admissions.
 
     Parameters
     ----------
     plan : of the memory
     settings : those of the loader
-    table : whose rows
+    table : the table
     hot : the rows of a static cache, see `static_rows`
     held : the rows that the device holds
     number : of the table in ``plan``
@@ -280,10 +286,12 @@ def _open_retrieval(
     )
 
 
-def static_rows(topology: Topology | HeteroGraph, table: TableFile, capacity: int, held: IdArray) -> IdArray:
-    """Return the rows of a static host cache of ``table``, beside those ``held`` by the device."""
+def static_rows(
+    topology: Topology | HeteroGraph, table: FeatureFile, capacity: int, held: IdArray
+) -> IdArray:
+    """Return the rows of a static host cache of ``table``, without the rows ``held`` by the device."""
     if table.is_of_edges:
-        # How often an edge is taken is seen in batches alone: no edge is hotter than another before the first.
+        # The use of edges shows only in batches: before the first one no edge is hotter than another.
         return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]
     if isinstance(topology, HeteroGraph):
         relations = [
@@ -298,7 +306,7 @@ def static_rows(topology: Topology | HeteroGraph, table: TableFile, capacity: in
     return hottest_by_degree(degrees, capacity)
 
 
-# Of a row each: one for gather, the queue, the thread that sends, and one more.
+# Buffers of one row each: one for gather, the queue, the sender thread, and one more.
 _EMPTY_BUFFERS: Final = 4
 
 
@@ -313,25 +321,25 @@ def open_feature_tier(
     others: OtherDevices | None = None,
     machines: OtherMachines | None = None,
 ) -> FeatureTier:
-    """Measure a few batches, share the memory budget out, and open what it says.
+    """Measure a few batches, plan the memory, and open the parts of the plan.
 
     Parameters
     ----------
-    dataset : what is sampled, and where the features are
+    dataset : graph and features
     seeds : those of the batches of this rank
     settings : those of the loader
-    dry_run : one step of the model, to see what it takes of the device
-    num_ranks : ranks that this loader brings batches to
-    num_loaders : loaders on this host; each takes its part of a budget that nobody named
-    others : the devices of the other ranks that this loader brings batches to; defaults to none
-    machines : open loaders as well, now, and may exchange rows with this one; defaults to none
+    dry_run : one step of the model, to measure its device memory
+    num_ranks : ranks that this loader serves
+    num_loaders : loaders on this host; each takes its part of the budget if none is set
+    others : the devices of the other ranks that this loader serves; defaults to none
+    machines : other machines that open loaders at the same time, and may exchange rows; defaults to none
 
     Raises
     ------
     BudgetError
         The budget is too small; raised before features or cache are loaded.
     ConfigError
-        Sweeps over the edges, or sampling on a device, were asked for and cannot be.
+        Sweeps over the edges, or sampling on a device, were requested and are impossible.
     """
     if dataset.ranges is not None:
         settings = _from_ssd(dataset, settings)
@@ -369,7 +377,7 @@ def open_feature_tier(
             for number, tier in enumerate(tiers[: len(files.tables)]):
                 with filling(number) as rows:
                     tier.fill(rows)
-            # What nobody planned for stages missing rows, of two superbatches at a time.
+            # Unplanned memory stages missing rows, for two superbatches at a time.
             staging_bytes = idle_part(plan.spare_bytes)
             ssd = open_ssd(
                 files,
@@ -400,7 +408,7 @@ def open_feature_tier(
             sampler_threads=num_sampler_threads(settings, tiers[0]),
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
             facts=_facts(load, plan, settings),
-            # Not the batches that it was measured by, which are large.
+            # Not the batches that were measured, which are large.
             load=replace(load, files=files, work=replace(work, probe=[])),
             stack=stack,
         )
@@ -410,7 +418,7 @@ def open_feature_tier(
 
 
 def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> TierFacts:
-    """Return what a loader explains itself by."""
+    """Return the facts for a loader's explanation."""
     return TierFacts(
         tables=tuple(
             TableFacts(name=table.name, num_nodes=table.num_nodes, row_bytes=table.stored_row_bytes)
@@ -425,7 +433,7 @@ def _facts(load: MeasuredLoad, plan: MemoryPlan, settings: LoaderSettings) -> Ti
 
 
 def _from_ssd(dataset: Dataset, settings: LoaderSettings) -> LoaderSettings:
-    """Return the settings of a loader of a range of the rows: they come from the SSDs of all machines."""
+    """Return the settings of a loader whose rows come from the SSDs of all machines, by ranges."""
     if settings.memory.features == "ram":
         raise ConfigError(
             f"features='ram' would hold all rows, and {dataset.location} has a range of them; use features='ssd', or "
@@ -445,7 +453,7 @@ def _join(
     budget_bytes: int,
     num_ranks: int,
 ) -> tuple[MemoryPlan, ExchangeTier | None]:
-    """Return the plan with superbatches that all machines have room for, and what exchanges rows; collective."""
+    """Return a plan with superbatches that fit on all machines, and the row exchange; collective."""
     size = machines.agree_on_superbatch(plan, num_ranks=num_ranks)
     if not size:
         return plan, None
@@ -458,7 +466,7 @@ def _join(
 def _filling(
     files: TableFiles, exchange: ExchangeTier | None
 ) -> Callable[[int], AbstractContextManager[FeatureSource]]:
-    """Return what brings the rows with which caches of a table are filled: this disk, or those of all machines."""
+    """Return the source of rows that fill a table's cache: this disk, or the disks of all machines."""
     if exchange is None:
         return lambda table: nullcontext(files.stores[table])
     return lambda table: exchange.filling(table, files.stores[table])
@@ -467,7 +475,7 @@ def _filling(
 def _settle_in_memory(
     files: TableFiles, tiers: tuple[DeviceTier, ...], stack: ExitStack, *, others: OtherDevices | None
 ) -> tuple[tuple[FeatureSource, ...], tuple[DeviceTier, ...]]:
-    """Return all rows in memory, and the device, which reads them there if all can; the disk is left alone."""
+    """Load all rows into memory, which the device reads if all devices can; the disk is no longer used."""
     sources: list[FeatureSource] = []
     settled: list[DeviceTier] = []
     for number, (store, tier) in enumerate(zip(files.stores, tiers, strict=False)):
@@ -480,7 +488,7 @@ def _settle_in_memory(
         stack.callback(loaded.tier.close)
         sources.append(loaded.source)
         settled.append(loaded.tier)
-    # Nothing will be packed: the folder is not left on the disk for the whole run.
+    # Nothing will be packed: the folder need not stay on the disk for the whole run.
     if files.spill is not None:
         files.spill.close()
     return tuple(sources), (*settled, *tiers[len(settled) :])
@@ -495,16 +503,16 @@ def open_ring(
     *,
     num_ranks: int,
 ) -> BufferRing:
-    """Return the buffers of a rank; of tables that the device brings, they only bound the batches under way.
+    """Return the buffers of a rank; for tables that the device serves, they only bound the batches under way.
 
     Nothing is allocated before a batch is gathered.
 
     Parameters
     ----------
-    demand, files, tiers : what was measured, see `MeasuredLoad`
+    demand, files, tiers : the measurements, see `MeasuredLoad`
     plan : of the memory
-    settings : those of the loader; where they name no number of buffers, memory that nobody planned for makes more
-    num_ranks : ranks that this loader brings batches to
+    settings : those of the loader; without a number of buffers, unplanned memory makes more
+    num_ranks : ranks that this loader serves
     """
     # For a loop that keeps batches.
     spare = 0 if settings.memory.buffers else idle_part(plan.spare_bytes)
@@ -512,10 +520,9 @@ def open_ring(
     tables = list(zip(demand.tables, files.stores, tiers, strict=False))
     if tables and all(tier.brings_all for *_, tier in tables):
         max_bytes = _EMPTY_BUFFERS * sum(table.row_bytes for table, *_ in tables)
-    # Between the matrices of two tables, at most; nothing to a plan, but a buffer too few without it.
+    # The largest gap between the matrices of two tables: negligible for a plan, but without it a buffer is too small.
     padding = ALIGNMENT * (len(tables) - 1) * (plan.num_buffers + _EMPTY_BUFFERS)
-    # With room for batches somewhat larger than those that were probed: to make a buffer anew takes longer than
-    # to gather a batch into it.
+    # With room for batches somewhat larger than the measured ones: a new buffer takes longer than a gather.
     return BufferRing(
         forms=[RowForm(dim=store.dim, dtype=tier.staged_dtype) for _, store, tier in tables],
         rows=[1 if tier.brings_all else table.buffer_rows for table, _, tier in tables],

@@ -1,6 +1,6 @@
 """Names and digests of the checkpoints in a run folder.
 
-A file ends with its own digest; a folder that ranks wrote holds the digests of its files.
+A checkpoint file ends with its own digest. A folder written by several ranks holds the digests of its files.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _ADVICE = "it is damaged, or not written by this version of gloader train; take 
 
 
 def sealed(body: memoryview, position: tuple[int, int]) -> bytes:
-    """Return ``body`` with the seal that makes it a checkpoint file. Pure.
+    """Return ``body`` followed by the seal of a checkpoint file. Pure.
 
     Parameters
     ----------
     body : the content
-    position : epoch and index of the batch that training goes on with
+    position : epoch and index of the next training batch
     """
     head = f"\ngloader checkpoint {position[0]:05}-{position[1]:07} ".encode()
     digest = hashlib.sha256(body)
@@ -47,7 +47,7 @@ def unsealed(content: bytes, file: Path) -> tuple[memoryview, tuple[int, int]]:
     Raises
     ------
     CheckpointError
-        There is no seal, or not one bit for bit of this content.
+        The seal is missing, or does not match the content.
     """
     found = _SEAL.search(content, max(0, len(content) - _MAX_SEAL_BYTES))
     if found is None:
@@ -61,7 +61,7 @@ def unsealed(content: bytes, file: Path) -> tuple[memoryview, tuple[int, int]]:
 
 
 def is_sealed(file: Path) -> bool:
-    """Return whether ``file`` ends as a checkpoint does; its bytes are not compared with the digest."""
+    """Return whether ``file`` ends with a seal; its bytes are not compared with the digest."""
     with file.open("rb") as opened:
         size = opened.seek(0, 2)
         opened.seek(max(0, size - _MAX_SEAL_BYTES))
@@ -69,31 +69,31 @@ def is_sealed(file: Path) -> bool:
 
 
 def write_sums(folder: Path, sums: Mapping[str, str], *, os_io: OsIO = REAL_OS) -> None:
-    """Complete the checkpoint ``folder``, whose files are on the device, with their digests.
+    """Complete the checkpoint ``folder``, with files already on the device, by a record of their digests.
 
     Parameters
     ----------
-    folder : holds the files, and nothing else
-    sums : the SHA-256 of each, by name
+    folder : the checkpoint files, and nothing else
+    sums : SHA-256 of each file, by name
     """
-    # The names reach the device before the record does that makes a checkpoint of them.
+    # The file names reach the device before the record that makes the folder a checkpoint.
     os_io.fsync_dir(folder)
     write_atomically(folder / SUMS_NAME, _sums_text(sums).encode(), os_io=os_io)
 
 
 def read_checked(folder: Path) -> dict[str, bytes]:
-    """Return the content of every file of the checkpoint ``folder``, compared with its digest.
+    """Return the content of each file in the checkpoint ``folder``, verified against its digest.
 
     Raises
     ------
     CheckpointError
-        A file is damaged, or the record of the digests is.
+        A file or the record of digests is damaged.
     OSError
         A file is missing, or cannot be read.
     """
     text = (folder / SUMS_NAME).read_bytes()
     sums = {name: digest for digest, name in _SUM.findall(text.decode("ascii", "replace"))}
-    # Written out again and compared: not one bit of the record is taken for granted.
+    # The record is written out again and compared, so that every bit of it is checked.
     if _sums_text(sums).encode() != text:
         raise CheckpointError(f"{folder}: {SUMS_NAME} is malformed; {_ADVICE}")
     contents = {name: (folder / name).read_bytes() for name in sums}
@@ -108,7 +108,7 @@ def _sums_text(sums: Mapping[str, str]) -> str:
 
 
 CHECKPOINT_NAME = "checkpoint.pt"
-MARK_NAME = "gloader-run"  # in a folder of shards, written first: the id of the run that made the folder
+MARK_NAME = "gloader-run"  # in a folder of shards, written first: the run id
 TORCH_RECORD_NAME = ".metadata"  # in such a folder: names every tensor and its place; torch writes it last
 _SHARDS = re.compile(r"checkpoint-(\d{5,})-(\d{7,})")  # folders, of runs on several ranks
 
@@ -116,9 +116,9 @@ _REMOVED = re.compile(rf"\.{_SHARDS.pattern}\.removed")
 
 
 def find_checkpoint(path: Path) -> Path:
-    """Return the checkpoint that ``path``, itself one or a run folder, stands for; CheckpointError if none.
+    """Return the checkpoint at ``path``, which is a checkpoint or a run folder; CheckpointError if there is none.
 
-    It is a file, or a folder where several ranks wrote it.
+    The result is a file, or a folder if several ranks wrote it.
     """
     if path.is_file() or is_sharded_checkpoint(path):
         return path
@@ -134,33 +134,33 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def newest_checkpoint(root: Path) -> Path | None:
-    """Return the complete checkpoint in the run folder ``root`` that is furthest in training; None without one."""
+    """Return the complete checkpoint in the run folder ``root`` with the latest position; None without one."""
     folders = [folder for folder in shard_folders(root) if is_sharded_checkpoint(folder)]
     own = [file for file in (root / CHECKPOINT_NAME,) if file.is_file()]
     found = [*own, *folders]
     if len(found) < 2:
         return found[0] if found else None
-    # Of a run that was killed before it deleted the older one, or that went on with another number of ranks. Not by
-    # time: clocks are set, and copies have new times.
+    # A run may be killed before it deletes an older checkpoint, or resume with another number of ranks. File times
+    # are no criterion: clocks are set, and copies have new times.
     return max(found, key=_position)
 
 
 def is_sharded_checkpoint(path: Path) -> bool:
-    """Return whether ``path`` is a complete checkpoint that several ranks wrote."""
+    """Return whether ``path`` is a complete checkpoint written by several ranks."""
     return (path / SUMS_NAME).is_file()
 
 
 def shard_folders(root: Path) -> list[Path]:
-    """Return the folders in ``root`` that ranks wrote parts of checkpoints to, complete or not.
+    """Return the folders in ``root`` with parts of checkpoints from several ranks, complete or not.
 
-    A folder that another program gave such a name has no mark, or other files before it.
+    A folder of another program with such a name has no mark, or has older files.
     """
     named = [path for path in root.iterdir() if _SHARDS.fullmatch(path.name)] if root.is_dir() else []
     return [path for path in named if path.is_dir() and not path.is_symlink() and _is_marked(path)]
 
 
 def foreign_folders(root: Path) -> list[Path]:
-    """Return checkpoints in ``root`` that are named like ours and have no mark, as those of earlier versions."""
+    """Return folders in ``root`` with a checkpoint's name and no mark, such as those of earlier versions."""
     ours = shard_folders(root)
     return [
         path
@@ -170,12 +170,12 @@ def foreign_folders(root: Path) -> list[Path]:
 
 
 def removed_name(folder: Path) -> str:
-    """Return the name that a folder of shards gets before its files are deleted. Pure."""
+    """Return the temporary name of a folder of shards during its deletion. Pure."""
     return f".{folder.name}.removed"
 
 
 def removed_folders(root: Path) -> list[Path]:
-    """Return the folders in ``root`` whose deletion was cut."""
+    """Return the folders in ``root`` with an interrupted deletion."""
     return [path for path in root.iterdir() if _REMOVED.fullmatch(path.name) and path.is_dir()]
 
 
@@ -184,19 +184,19 @@ def _is_torch_checkpoint(path: Path) -> bool:
 
 
 def _is_marked(folder: Path) -> bool:
-    # One that was made and not yet marked is ours too: it is empty, or holds the mark in the making.
+    # A new folder without a mark is also ours: it is empty, or holds an incomplete mark.
     names = {path.name for path in folder.iterdir()}
     return MARK_NAME in names or all(name.startswith(f".{MARK_NAME}.") for name in names)
 
 
 def _position(path: Path) -> tuple[int, int]:
-    """Return epoch and index of the batch that training would go on with; CheckpointError for a damaged file."""
+    """Return epoch and index of the next training batch; CheckpointError for a damaged file."""
     named = _SHARDS.fullmatch(path.name)
     return (int(named[1]), int(named[2])) if named else unsealed(path.read_bytes(), path)[1]
 
 
 def _best_run(result: Path) -> str:
-    """Return the name of the best of several runs, the first where ``result`` cannot tell."""
+    """Return the name of the best of several runs, or of the first if ``result`` does not tell."""
     try:
         return f"run-{int(json.loads(result.read_bytes())['best_run'])}"
     except (OSError, *MALFORMED):

@@ -1,6 +1,6 @@
-"""Writing and reading of checkpoints: the weights, their settings, and the place where training goes on.
+"""Checkpoint files: the weights, their settings, and the position from which training continues.
 
-Ranks of a run write a checkpoint together, each its part, with ``torch.distributed.checkpoint``.
+Ranks write a checkpoint together with ``torch.distributed.checkpoint``; each writes its part.
 """
 
 from __future__ import annotations
@@ -74,38 +74,38 @@ _ALLOWED = {
 def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os_io: OsIO = REAL_OS) -> None:
     """Write ``content``, dicts and lists of tensors and JSON values, to a new ``folder``; collective.
 
-    Every rank gives the same tensors; what is no tensor is taken from the first. The bytes reach the device before
-    the record of their digests does.
+    Every rank passes the same tensors; JSON values are taken from the first rank. The bytes reach the device before
+    the record of their digests.
 
     Parameters
     ----------
     folder : must not exist yet
-    content : of this rank
+    content : this rank's content
     group : the ranks that write together
-    run_id : of the run that may remove the folder
+    run_id : the run that may remove the folder
 
     Raises
     ------
     StoreWriteError
-        A rank could not write its part; there is no checkpoint in the folder.
+        A rank could not write its part; the folder holds no checkpoint.
     """
     tensors: dict[str, torch.Tensor] = {}
     own = _take_tensors(content, "", tensors)
-    # One document for all: what ranks measured, such as seconds, differs.
+    # One document for all: measured values such as seconds differ between ranks.
     document = json.dumps(group.run_on_first(lambda: own)).encode()
     tensors[_DOCUMENT] = torch.frombuffer(bytearray(document), dtype=torch.uint8)
     files = _NewFiles(os_io, needed_bytes=sum(tensor.nbytes for tensor in tensors.values()))
-    # What torch syncs it syncs past `os_io`; `_NewFiles` does it for every file.
+    # torch syncs files without `os_io`; `_NewFiles` syncs every file through it.
     writer = FileSystemWriter(folder, sync_files=False)
     writer.fs = files
     try:
         group.run_on_first(lambda: files.begin(folder, run_id))
-        # torch takes Ctrl-C for a failure of this rank's part, and goes on to tell the others.
+        # torch takes Ctrl-C for a failure of this rank's part, and continues to notify the others.
         with group.lost_rank_errors(), interruption_first(), _is_quiet():
             save(tensors, storage_writer=writer)
     except CheckpointException as error:  # a BaseException
         raise StoreWriteError(f"checkpoint {folder} could not be written: {_first_failure(error)}") from error
-    # Of what each rank wrote, taken while it was written: nothing is read again.
+    # Digests are taken while each rank writes: no file is read again.
     parts = group.gather(files.sums)
     sums = {name: digest for part in parts for name, digest in part.items()}
     group.run_on_first(lambda: _complete(folder, sums, os_io))
@@ -114,15 +114,15 @@ def save_shards(folder: Path, content: Any, group: RankGroup, *, run_id: str, os
 def _complete(folder: Path, sums: Mapping[str, str], os_io: OsIO) -> None:
     write_sums(folder, sums, os_io=os_io)
     with write_errors(folder, "writing the checkpoint", os_io=os_io):
-        # The folder's own name: a power loss must not take it after the older checkpoint was deleted.
+        # Sync the folder's own name: a power loss must not remove it after the older checkpoint was deleted.
         os_io.fsync_dir(folder.parent)
 
 
 def load_shards(folder: Path) -> Any:
     """Return the content of ``folder``, on the CPU; not collective. Never executes code from the files.
 
-    torch keeps the record as a pickle, and reads entries that are no tensors with one: of the first only the classes
-    that it is made of are allowed, and the second are refused.
+    torch stores the record as a pickle, and unpickles entries that are not tensors. In the record only its own
+    classes are allowed; other pickled entries are refused.
 
     Raises
     ------
@@ -130,9 +130,9 @@ def load_shards(folder: Path) -> Any:
         The folder holds no checkpoint, or a malformed or damaged one.
     """
     try:
-        reader = _Reader(folder, read_checked(folder))
+        reader = _ShardReader(folder, read_checked(folder))
         found = reader.read_metadata().state_dict_metadata
-        # torch loads into tensors that exist; the record says their shapes.
+        # torch loads into existing tensors; the record has their shapes.
         tensors = {name: _empty(name, entry) for name, entry in found.items()}
         with _is_quiet():
             load(tensors, storage_reader=reader, no_dist=True)
@@ -140,13 +140,13 @@ def load_shards(folder: Path) -> Any:
         return _put_tensors(document, tensors)
     except CheckpointError:
         raise
-    # torch's own is a BaseException; a malformed file raises anything.
+    # torch raises its own BaseException; a malformed file may raise any error.
     except (CheckpointException, Exception) as error:
         raise CheckpointError(f"{folder} cannot be read as a checkpoint: {_first_failure(error)}") from error
 
 
 class _NewFiles(FileSystem):
-    """The files that torch writes, through `OsIO`: on the device when they are closed, their digests taken."""
+    """The files of torch's writer, through `OsIO`: synced when they are closed, with their digests."""
 
     def __init__(self, os_io: OsIO, *, needed_bytes: int) -> None:
         self._os_io = os_io
@@ -154,7 +154,7 @@ class _NewFiles(FileSystem):
         self.sums: dict[str, str] = {}
 
     def begin(self, folder: Path, run_id: str) -> None:
-        """Make ``folder`` and mark it as that of a run."""
+        """Make ``folder`` and mark it with the run's id."""
         mark = f"{run_id}\n".encode()
         with write_errors(folder, "making the folder", os_io=self._os_io):
             self._os_io.mkdir(folder)
@@ -164,7 +164,7 @@ class _NewFiles(FileSystem):
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:  # noqa: ARG002
         """Yield a new file to write."""
-        # `rename` gives what is called .tmp here its name.
+        # `rename` gives this .tmp file its final name.
         name = Path(path).name.removesuffix(".tmp")
         with write_errors(Path(path), "writing", needed_bytes=self._needed_bytes, os_io=self._os_io):
             fd = self._os_io.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW)
@@ -176,7 +176,7 @@ class _NewFiles(FileSystem):
                 stream.close()
                 self._os_io.fsync(fd)
             finally:
-                # First: what a failed write left in the buffer would go to whatever file has the number next.
+                # First: after a failed write, buffered bytes would go to the next file with this descriptor number.
                 file.close()
                 self._os_io.close(fd)
         self.sums[name] = file.digest.hexdigest()
@@ -190,7 +190,7 @@ class _NewFiles(FileSystem):
 
 
 class _NewFile(io.RawIOBase):
-    """A file that is only written to, from its beginning to its end. Does not own the descriptor."""
+    """A write-only file, written from its beginning to its end. Does not own the descriptor."""
 
     def __init__(self, fd: int, os_io: OsIO) -> None:
         self.digest = hashlib.sha256()
@@ -216,19 +216,19 @@ class _NewFile(io.RawIOBase):
 
 
 class _CheckedFiles(FileSystem):
-    """Files whose digests were compared, out of memory: what was checked is what is read."""
+    """Verified files, held in memory, so that the checked bytes are the bytes that are read."""
 
     def __init__(self, contents: Mapping[str, bytes]) -> None:
         self._contents = contents
 
     @contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:  # noqa: ARG002
-        """Yield the file ``path``; KeyError where the record names another than those of the folder."""
+        """Yield the file ``path``; KeyError if the record names a file that is not in the folder."""
         yield io.BytesIO(self._contents[Path(path).name])
 
 
-class _Reader(FileSystemReader):
-    """Reads a checkpoint, its record without executing anything."""
+class _ShardReader(FileSystemReader):
+    """Reads a checkpoint without executing code from its record."""
 
     def __init__(self, folder: Path, contents: Mapping[str, bytes]) -> None:
         super().__init__(folder)
@@ -244,7 +244,7 @@ class _Reader(FileSystemReader):
 
 
 class _RecordUnpickler(pickle.Unpickler):
-    """Knows the classes of a record, and torch's dtypes."""
+    """Unpickles the classes of a record and torch's dtypes, nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         """Return a class of a record; CheckpointError for anything else."""
@@ -261,7 +261,7 @@ def _empty(name: str, entry: Any) -> torch.Tensor:
 
 
 def _take_tensors(content: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
-    """Return ``content`` with names for the tensors, which are put into ``tensors``."""
+    """Move tensors of ``content`` into ``tensors``, and return ``content`` with names in their places."""
     if isinstance(content, torch.Tensor):
         tensors[path] = content.detach()
         return {_TENSOR: path}
@@ -290,13 +290,13 @@ def _first_failure(error: BaseException) -> str:
 
 
 def _said(error: BaseException) -> str:
-    # The text of ours says the file and the bytes.
+    # The text of our errors names the file and the bytes.
     return str(error) if isinstance(error, StoreWriteError) else repr(error)
 
 
 @contextmanager
 def _is_quiet() -> Iterator[None]:
-    """Keep back torch's remarks about processes without a group and about its own deprecations."""
+    """Suppress torch's warnings about processes without a group and about its own deprecations."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
@@ -309,16 +309,16 @@ CHECKPOINT_VERSION = 3
 class Checkpoint:
     """The content of a checkpoint file: plain tensors and JSON values."""
 
-    run_id: str  # of the run that wrote it
-    settings: Mapping[str, Any]  # those that change what the run comes to, see `run_identity`
+    run_id: str  # of the run that wrote the checkpoint
+    settings: Mapping[str, Any]  # those that change a run's result, see `run_identity`
     spec: AnyModelSpec
     fingerprint: str  # of the dataset
     weights: Mapping[str, torch.Tensor]  # best on the validation nodes so far
-    progress: Mapping[str, Any]  # what `Trainer` needs to go on
+    progress: Mapping[str, Any]  # the state that `Trainer` needs to continue
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epoch and index of the batch that training goes on with."""
+        """Epoch and index of the next training batch."""
         epoch, index = self.progress["loader"]["next"]
         return epoch, index
 
@@ -346,7 +346,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint, *, os_io: OsIO = REAL_OS
     StoreExistsError, StoreWriteError
         As `write_atomically`.
     """
-    # Not straight into the file: torch turns a Ctrl-C inside a callback of its writer into a RuntimeError.
+    # Not directly into the file: torch turns a Ctrl-C inside a callback of its writer into a RuntimeError.
     buffer = io.BytesIO()
     torch.save(_content(checkpoint), buffer)
     write_atomically(path, sealed(buffer.getbuffer(), checkpoint.position), os_io=os_io)
@@ -359,7 +359,7 @@ def save_sharded_checkpoint(
 
     Parameters
     ----------
-    root : the run's folder, which all ranks see
+    root : the run's folder, visible to all ranks
     checkpoint : the same on every rank
     group : the ranks that write together
 
@@ -380,8 +380,8 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
 
     Parameters
     ----------
-    path : a checkpoint file or folder, or a run folder: its own checkpoint, or of several runs the one that was
-        best on the validation nodes
+    path : a checkpoint file or folder, or a run folder. Of several runs, the run with the best validation figure is
+        read
 
     Raises
     ------
@@ -392,9 +392,9 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     if file.is_dir():
         return _parse(load_shards(file), file)
     try:
-        # Read once: what was compared with the digest is what is believed.
+        # Read once: the verified bytes are the bytes that are used.
         body, _ = unsealed(file.read_bytes(), file)
-        # Without weights_only a pickle runs whatever code the file names.
+        # Without weights_only a pickle runs any code that the file names.
         content = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, UnpicklingError, *MALFORMED) as error:
         raise CheckpointError(f"{file} cannot be read as a checkpoint: {error}") from error
@@ -417,7 +417,7 @@ def _parse(content: Any, file: Path) -> Checkpoint:
     keys = {"version", "run_id", "settings", "spec", "fingerprint", "weights", "progress"}
     if not isinstance(content, dict) or set(content) != keys:
         raise CheckpointError(f"{file} is not a gloader checkpoint: it has other entries than {sorted(keys)}")
-    # Refused before anything of the content is used.
+    # Refused before any of the content is used.
     if content["version"] != CHECKPOINT_VERSION:
         raise CheckpointError(
             f"{file} has version {content['version']!r}; this build reads version {CHECKPOINT_VERSION}"

@@ -82,7 +82,9 @@ def test_a_full_disk_is_a_problem_and_little_space_is_noted(
 
 
 def test_what_to_do_is_shown_below_the_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    finding = machine_check.Finding(name="disk", value="1 GB free", severity="note", fix="free some space")
+    finding = machine_check.MachineFinding(
+        name="disk", value="1 GB free", severity="note", fix="free some space"
+    )
     Screen.open(is_json=False).console.print(_table([finding]))
     shown, advice = capsys.readouterr().out.splitlines()
     assert shown.split() == ["note", "disk", "1", "GB", "free"]

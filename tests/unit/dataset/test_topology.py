@@ -29,7 +29,7 @@ from gloader.errors import (
     StoreReadError,
     TruncatedStoreError,
 )
-from gloader.pipeline.open.disk import TableFile
+from gloader.pipeline.open.disk import FeatureFile
 from gloader.pipeline.open.tiers import static_rows
 from gloader.samplers import CscGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
@@ -231,7 +231,7 @@ def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
         elif who == "static":
             with dataset.open_features() as store:
                 os_io.pages.clear()
-                table = TableFile(rows=dataset.labelled.feature_rows, store=store, is_of_edges=False)
+                table = FeatureFile(rows=dataset.labelled.feature_rows, store=store, is_of_edges=False)
                 static_rows(topology, table, 10, np.empty(0, np.int64))
         else:
             sampler = make_sampler("neighbor", topology, [5, 5])

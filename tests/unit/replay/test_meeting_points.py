@@ -8,7 +8,7 @@ import pytest
 from replay_oracles import batches_of, lags
 
 from gloader.replay.engine import Clock, Job
-from gloader.replay.replay import Channel, Pool, Ring, Steps
+from gloader.replay.replay import Pool, ReplayChannel, Ring, StepBarrier
 from gloader.replay.work import Demands, Machine, PipelineShape, Work
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def started(clock: Clock, *threads: Thread, awaited: int | None = None) -> None:
 @pytest.mark.parametrize(("capacity", "puts"), [(1, [0.0, 2.0, 4.0]), (2, [0.0, 0.0, 2.0])])
 def test_a_channel_hands_over_in_order_and_keeps_so_many(capacity: int, puts: list[float]) -> None:
     clock = Clock(Machine(cores=1))
-    channel: Channel[int] = Channel(clock, capacity)
+    channel: ReplayChannel[int] = ReplayChannel(clock, capacity)
     put, got = [], []
 
     def giver() -> Thread:
@@ -52,7 +52,7 @@ def test_a_channel_hands_over_in_order_and_keeps_so_many(capacity: int, puts: li
 
 def test_who_asks_an_empty_channel_waits() -> None:
     clock = Clock(Machine(cores=1))
-    channel: Channel[str] = Channel(clock, 1)
+    channel: ReplayChannel[str] = ReplayChannel(clock, 1)
     got = []
 
     def taker() -> Thread:
@@ -141,7 +141,7 @@ def test_a_loop_holds_one_buffer_at_a_time() -> None:
 
 def test_those_who_meet_go_on_together() -> None:
     clock = Clock(Machine(cores=1))
-    steps, met = Steps(clock, 3), []
+    steps, met = StepBarrier(clock, 3), []
 
     def rank(seconds: float) -> Thread:
         for _ in range(2):
@@ -155,7 +155,7 @@ def test_those_who_meet_go_on_together() -> None:
 
 def test_one_alone_meets_nobody() -> None:
     clock = Clock(Machine(cores=1))
-    assert list(Steps(clock, 1).meet()) == []
+    assert list(StepBarrier(clock, 1).meet()) == []
 
 
 def test_a_pool_makes_traces_only_where_somebody_asks_for_them() -> None:

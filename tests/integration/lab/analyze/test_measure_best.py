@@ -9,7 +9,7 @@ import torch
 
 from gloader.errors import BudgetError
 from gloader.lab.analyze.autotune import Searched, Tried, Tuned
-from gloader.lab.analyze.trial import Extent, measure_best
+from gloader.lab.analyze.trial import RunExtent, measure_best
 from gloader.replay.changes import NO_CHANGES, parse_changes
 from gloader.replay.floor import Floor
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gloader.config import TrainSettings
     from gloader.lab.analyze.trial import Autotuned
 
-EXTENT = Extent(num_epochs=1, num_batches=2)
+EXTENT = RunExtent(num_epochs=1, num_batches=2)
 START = settings(features="ssd", cache=100_000, memory_budget=150_000_000)
 TOO_LARGE = "cache=30000000"
 

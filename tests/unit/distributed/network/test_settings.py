@@ -9,8 +9,8 @@ from gloader.cli.machine_check import what_to_do
 from gloader.distributed.network.interfaces import (
     Card,
     Interface,
+    NetworkTrial,
     Setting,
-    Trial,
     advise,
     failed,
     interface_of,
@@ -32,8 +32,8 @@ def _card(name: str, *interfaces: Interface, named: str = "", resolved: str = "1
     return Card(name=name, host=name, interfaces=(LO, *interfaces), named=named, resolved=resolved)
 
 
-def _trial(names: tuple[str, ...], megabytes: float, connections: int = 1) -> Trial:
-    return Trial(
+def _trial(names: tuple[str, ...], megabytes: float, connections: int = 1) -> NetworkTrial:
+    return NetworkTrial(
         setting=Setting(names=names, connections=connections),
         used=("10.0.0.1", "10.0.0.2"),
         bytes_per_s=megabytes * 1e6,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gloader.lab.analyze.replan_counts import Alteration
-from gloader.pipeline.open.disk import TableFile
+from gloader.pipeline.open.disk import FeatureFile
 from gloader.pipeline.stage import RowsOnDisk
 from gloader.replay.recording import RecordedTable
 from gloader.ssd_store import FeatureStore
@@ -23,19 +23,19 @@ FAST: dict[str, Any] = {"random_reads_per_s": 1e6, "medium_reads_per_s": 2.5e5, 
 
 
 @pytest.fixture
-def table(tmp_path: Path) -> Iterator[TableFile]:
+def table(tmp_path: Path) -> Iterator[FeatureFile]:
     """2,000 rows of 100 float32."""
     rows: Any = SimpleNamespace(name="node", num_rows=2000)
     with FeatureStore.create(tmp_path / "store", np.zeros((2000, 100), np.float32)) as store:
-        yield TableFile(rows=rows, store=store, is_of_edges=False)
+        yield FeatureFile(rows=rows, store=store, is_of_edges=False)
 
 
-def test_nothing_altered_is_what_a_run_reads(table: TableFile) -> None:
+def test_nothing_altered_is_what_a_run_reads(table: FeatureFile) -> None:
     assert Alteration().rows_on_disk(table) == RowsOnDisk.of(table.store)
     assert Alteration().gap_bytes(table) == table.store.stored_rows.gap_bytes
 
 
-def test_holes_are_those_of_the_run_though_the_profile_has_learnt_since(table: TableFile) -> None:
+def test_holes_are_those_of_the_run_though_the_profile_has_learnt_since(table: FeatureFile) -> None:
     known = RecordedTable(
         name="node", num_rows=2000, row_bytes=400, cache_rows=0, gap_bytes=12288, sweep_gap_bytes=40960
     )
@@ -55,16 +55,16 @@ def test_holes_are_those_of_the_run_though_the_profile_has_learnt_since(table: T
 @pytest.mark.parametrize(
     ("dtype", "row_bytes"), [("float32", 400), ("float16", 200), ("bfloat16", 200), ("int8", 100)]
 )
-def test_rows_of_another_dtype_take_other_bytes(table: TableFile, dtype: str, row_bytes: int) -> None:
+def test_rows_of_another_dtype_take_other_bytes(table: FeatureFile, dtype: str, row_bytes: int) -> None:
     altered = Alteration(dtype=dtype)
     assert altered.rows_on_disk(table).row_bytes == altered.row_bytes(table) == row_bytes
-    of_edges = TableFile(rows=table.rows, store=table.store, is_of_edges=True)
+    of_edges = FeatureFile(rows=table.rows, store=table.store, is_of_edges=True)
     assert altered.row_bytes(of_edges) == 400  # `gloader prepare --dtype` is about nodes
 
 
 @pytest.mark.parametrize("reads", [SLOW, FAST])
 def test_a_sweep_reads_through_the_holes_that_the_profile_of_such_a_disk_says(
-    table: TableFile, reads: dict[str, Any]
+    table: FeatureFile, reads: dict[str, Any]
 ) -> None:
     rates = IoRates(read_bytes_per_s=1e9, write_bytes_per_s=1e9, pack_read_bytes_per_s=1e9, **reads)
     profile = DeviceProfile(

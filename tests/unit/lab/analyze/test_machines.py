@@ -12,7 +12,14 @@ from replayed_runs import header
 from tunable_run import BUDGET, LEAST, PACKS, PER_BATCH, ROW_BYTES, TunableRun
 
 from gloader.errors import ReplayError
-from gloader.lab.analyze.machines import MachineType, Offer, Offers, RunMemory, find_offers, stored_bytes
+from gloader.lab.analyze.machines import (
+    MachineOffer,
+    MachineType,
+    Offers,
+    RunMemory,
+    find_offers,
+    stored_bytes,
+)
 from gloader.replay.changes import parse_changes
 
 if TYPE_CHECKING:
@@ -103,8 +110,8 @@ def test_a_run_that_predicts_nothing_is_planned_for_no_machine() -> None:
         find_offers(TunableRun(is_trusted=False), [SMALL], memory=ALL)
 
 
-def offer(name: str, seconds: float, dollars: float) -> Offer:
-    return Offer(
+def offer(name: str, seconds: float, dollars: float) -> MachineOffer:
+    return MachineOffer(
         machine=replace(SMALL, name=name), budget_bytes=1, seconds=seconds, ssd_bytes=1, dollars=dollars
     )
 

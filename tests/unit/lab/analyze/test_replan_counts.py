@@ -10,7 +10,7 @@ from gloader.cache import make_planner
 from gloader.core.order import EpochOrder
 from gloader.errors import BudgetError
 from gloader.lab.analyze.replan_counts import (
-    PlannedTable,
+    CountedTable,
     ReadingRules,
     SuperbatchCounter,
     superbatch_jobs,
@@ -41,7 +41,7 @@ def _jobs(batches: list[list[list[int]]], *, size: int, unit: int = 1) -> list[A
     return list(superbatch_jobs(entries, stream, size=size, num_tables=len(batches[0]), unit=unit))
 
 
-def _table(*, capacity: int = 0, **values: Any) -> PlannedTable:
+def _table(*, capacity: int = 0, **values: Any) -> CountedTable:
     given: dict[str, Any] = {
         "rows": ROWS,
         "planner": make_planner("belady", num_nodes=NUM_ROWS, capacity=capacity),
@@ -49,7 +49,7 @@ def _table(*, capacity: int = 0, **values: Any) -> PlannedTable:
         "spill_share": 1.0,
         "is_whole": True,
     }
-    return PlannedTable(**(given | values))
+    return CountedTable(**(given | values))
 
 
 def _rules(forced: str, **values: Any) -> ReadingRules:

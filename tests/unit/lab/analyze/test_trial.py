@@ -7,7 +7,7 @@ from tunable_run import TunableRun
 
 from gloader.config import TrainSettings
 from gloader.lab.analyze.autotune import tune
-from gloader.lab.analyze.trial import Autotuned, Extent, Trial
+from gloader.lab.analyze.trial import Autotuned, RunExtent, Trial
 
 
 def trial(change: str, predicted_s: float, *measured_s: float) -> Trial:
@@ -16,7 +16,7 @@ def trial(change: str, predicted_s: float, *measured_s: float) -> Trial:
 
 def autotuned(start: Trial, best: Trial | None) -> Autotuned:
     return Autotuned(
-        start=start, best=best, tuned=tune(TunableRun()), extent=Extent(num_epochs=2, num_batches=8)
+        start=start, best=best, tuned=tune(TunableRun()), extent=RunExtent(num_epochs=2, num_batches=8)
     )
 
 
