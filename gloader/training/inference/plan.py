@@ -69,22 +69,18 @@ class Extent:
 
     def needed(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
         """Return the types that are needed after each number of layers, 0 to ``num_layers``: see `Schema.reaching`."""
-        return self._schema.reaching(num_layers)
+        targets = tuple(self.outputs)
+        schema = Schema(num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=targets)
+        return schema.reaching(num_layers)
 
     def relations_into(self, node_type: str) -> tuple[Relation, ...]:
         """Return the relations with edges into a type."""
-        return self._schema.relations_into(node_type)
+        return tuple(relation for relation in self.relations if relation[2] == node_type)
 
     def types_read(self, node_type: str) -> tuple[str, ...]:
         """Return the types whose rows a layer reads to make those of ``node_type``."""
         sources = {source for source, _, _ in self.relations_into(node_type)} | {node_type}
         return tuple(name for name in self.num_nodes if name in sources)
-
-    @property
-    def _schema(self) -> Schema:
-        return Schema(
-            num_nodes=self.num_nodes, feature_dims={}, relations=self.relations, targets=tuple(self.outputs)
-        )
 
 
 def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:

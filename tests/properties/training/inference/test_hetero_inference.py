@@ -12,7 +12,9 @@ from dense_forward import dense_logits, dense_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gloader.cache import DeviceCachePlan
 from gloader.config import ModelConfig
+from gloader.device import DeviceTier, RowFormat, StaticCache
 from gloader.errors import BudgetError, ConfigError
 from gloader.models import HeteroNetwork, Schema, build_hetero_model
 from gloader.samplers import CscGraph
@@ -323,6 +325,29 @@ def test_a_relation_without_edges_has_no_table_and_its_source_is_not_read() -> N
     logits(job, typed_network("rsage"), np.arange(60))
     # Authors were the way from institutes to papers.
     assert (features["institute"].counts == 0).all()
+
+
+def test_rows_that_the_device_holds_are_read_there() -> None:
+    graph, x = typed_graph(5, 200), matrices(5)
+    network, device, place = typed_network("rsage"), Gpu(free=10_000_000), torch.device("cpu")
+    features = {name: CountedFeatures(rows) for name, rows in x.items()}
+    plan = DeviceCachePlan(num_nodes=SIZES["paper"], rows=np.arange(SIZES["paper"]))
+    form = RowFormat(dtype=np.dtype(np.float32), dim=DIMS["paper"], scale=None)
+    tier = DeviceTier(device=device, cache=StaticCache(plan, form=form, place=place))
+    tier.fill(RamFeatures(x["paper"]))
+    job = HeteroInference(
+        graph=graph,
+        features=features,
+        target="paper",
+        memory_budget_bytes=1 << 20,
+        device=device,
+        tiers={"paper": tier},
+    )
+    found = logits(job, network, np.arange(60))
+    expected = logits(inference(graph, x, 1 << 20, device=device), network, np.arange(60))
+    assert torch.equal(found, expected)
+    assert (features["paper"].counts == 0).all()
+    assert (features["institute"].counts > 0).all()
 
 
 def test_a_network_of_another_dataset_is_refused() -> None:
