@@ -236,11 +236,6 @@ class Layer:
         """Return the convolutions into a type."""
         return {relation: conv for relation, conv in self.relations.items() if relation[2] == node_type}
 
-    def finish(self, sums: torch.Tensor) -> torch.Tensor:
-        """Return the output of the layer for ``sums`` (n, out_dim)."""
-        found: torch.Tensor = sums if self.head is None else self.head(sums)
-        return found
-
     def own(self, node_type: str, x: torch.Tensor, columns: slice) -> torch.Tensor:
         """Return what the nodes' own rows add, (n, columns), bias included.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -44,6 +45,12 @@ class GraphNetwork(nn.Module):
     def layers(self) -> tuple[Conv, ...]:
         """The convolutions, the one next to the input features first."""
         return tuple(self.convs)  # type: ignore[arg-type]
+
+    def below(self, num_layers: int) -> GraphNetwork:
+        """Return the network of the lowest ``num_layers``, at least 1; shares its parts, and has modes of its own."""
+        found = GraphNetwork(self.layers[:num_layers], dropout=self.dropout, batch_norm=False)
+        found.norms = self.norms[: num_layers - 1]
+        return found.train(self.training)
 
     @property
     def relation_layers(self) -> tuple[Layer, ...]:
@@ -95,8 +102,8 @@ class GraphNetwork(nn.Module):
         num_layers : number of the layer, 1 to L
         is_output : whether the output of the network is wanted, or that of the layer alone
         """
-        layer = self.relation_layers[num_layers - 1]
-        return None if layer.head is None else layer.finish
+        is_finished = self.layers[num_layers - 1].head is None
+        return None if is_finished else partial(self.finish, num_layers - 1)
 
     def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - there is one type
         """Return the rows that enter layer ``depth``.
@@ -107,7 +114,13 @@ class GraphNetwork(nn.Module):
         node_type : of the rows
         sums : (n, width) of the layer below; of layer 0 the features
         """
-        return self.enter(depth, self.relation_layers[depth - 1].finish(sums) if depth else sums)
+        return self.enter(depth, self.finish(depth - 1, sums) if depth else sums)
+
+    def finish(self, depth: int, made: torch.Tensor) -> torch.Tensor:
+        """Return the output of layer ``depth`` for rows (n, width) that its `Conv.propagate` made."""
+        head = self.layers[depth].head
+        found: torch.Tensor = made if head is None else head(made)
+        return found
 
     def enter(self, depth: int, x: torch.Tensor) -> torch.Tensor:
         """Return what layer ``depth`` sees of the output ``x`` (n, width) of the layer below it."""

@@ -16,10 +16,10 @@ import torch
 from gloader.device.seam import settle_vector_math
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
+from gloader.training.inference.layer_pass import InferenceRun
 from gloader.training.inference.placement import Given, in_less_memory, place_inference
 from gloader.training.inference.plan import plan_inference
 from gloader.training.inference.rows import EmbeddedRows, iter_rows
-from gloader.training.inference.run import InferenceRun
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:

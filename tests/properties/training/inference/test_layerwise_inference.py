@@ -189,6 +189,7 @@ def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(name, 
     with torch.no_grad():
         for depth, conv in enumerate(model.layers[:num_layers]):
             rows = conv(model.enter(depth, rows), _whole(graph))
+        assert torch.equal(model.below(num_layers)(torch.tensor(x), [_whole(graph)] * num_layers), rows)
     model.train()
     job = _job(name, graph, x, budget)
     found = list(job.activations(model, num_layers, np.arange(N), order=order))
