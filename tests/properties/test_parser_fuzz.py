@@ -46,6 +46,7 @@ from gloader.errors import CheckpointError, GloaderError
 from gloader.lab.analyze.findings import findings_of
 from gloader.lab.report.build_page import read_sections
 from gloader.ssd_store.cost import profile
+from gloader.ssd_store.cost.device_profile import PROFILE_VERSION
 from gloader.ssd_store.format.manifest import (
     EDGE_COLUMNS_FEATURE,
     FOLDERS_FEATURE,
@@ -374,9 +375,7 @@ def device_profile() -> bytes:
         "write_bytes_per_s": 1e9,
         "medium_reads_per_s": 3e4,
     }
-    return json.dumps(
-        {"version": profile.PROFILE_VERSION, **rates, "queue_depth": 64, "is_direct": True}
-    ).encode()
+    return json.dumps({"version": PROFILE_VERSION, **rates, "queue_depth": 64, "is_direct": True}).encode()
 
 
 def read_profile(path: Path) -> None:
