@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("gloader", "samplers", "cache", "ssd_store")
+LARGEST = "code lines of the largest file"
 GOALS = {
     "code lines": 70_000,
     "files": 450,
     "median code lines of a file": None,
-    "code lines of the largest file": 500,
+    LARGEST: 500,
     "class names that stand twice": 0,
     "file names that stand twice": 12,
     "places that ask: one type or several?": 12,
@@ -46,8 +47,8 @@ GOALS = {
     "callback parameters": 120,
     "files a batch enters": 60,
 }
-_QUESTION = re.compile(r"\s*(What|How|Where|Which|Who|Whose|Whether)\b")
-_PERSON = re.compile(r"\b(nobody|somebody|whoever|anybody)\b", re.IGNORECASE)
+QUESTION = re.compile(r"\s*(What|How|Where|Which|Who|Whose|Whether)\b")
+PERSON = re.compile(r"\b(nobody|somebody|whoever|anybody)\b", re.IGNORECASE)
 _ASKS = re.compile(r"\bis_typed\b|\bis_hetero\w*|\bis_homogeneous\b|isinstance\([^()]*\bHetero\w+")
 _LAYOUT = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -126,11 +127,11 @@ def count_file(path: Path, count: Count) -> None:
     count.asks += len(_ASKS.findall(text))
     for node, doc in docstring_nodes(tree):
         words = str(doc.value.value)  # type: ignore[attr-defined]
-        if _QUESTION.match(words):
+        if QUESTION.match(words):
             count.questions += 1
             if isinstance(node, ast.Module):
                 count.headlines.append(str(path.relative_to(ROOT)))
-        count.persons += bool(_PERSON.search(words))
+        count.persons += bool(PERSON.search(words))
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             count.classes[node.name] += 1
@@ -151,7 +152,7 @@ def measures(count: Count) -> dict[str, float]:
         "code lines": sum(lines),
         "files": len(lines),
         "median code lines of a file": statistics.median(lines),
-        "code lines of the largest file": max(lines),
+        LARGEST: max(lines),
         "class names that stand twice": sum(n > 1 for n in count.classes.values()),
         "file names that stand twice": sum(n > 1 for n in count.names.values()),
         "places that ask: one type or several?": count.asks,

@@ -490,7 +490,7 @@ class HeteroGraph(ByShapes):
 
     @property
     def is_one_type(self) -> bool:
-        """Whether this is a graph of one type, see `of_one_type`: messages then name no type."""
+        """True for a graph made by `of_one_type`: messages then name no type."""
         return len(self.num_nodes) == 1 and tuple(self.relations) == (EDGE,)
 
     @property

@@ -60,7 +60,7 @@ class RelationPick(Protocol):
 
     @property
     def has_edge_weight(self) -> bool:
-        """Whether its blocks have weights."""
+        """True if the relation's blocks have weights."""
         ...
 
     @property

@@ -62,7 +62,7 @@ class LaborPick:
 
     @property
     def has_edge_weight(self) -> bool:
-        """Whether blocks have weights: they do."""
+        """True: blocks have weights."""
         return True
 
     @property

@@ -86,7 +86,7 @@ class LayerPick:
 
     @property
     def has_edge_weight(self) -> bool:
-        """Whether blocks have weights: they do."""
+        """True: blocks have weights."""
         return True
 
     @property

@@ -76,7 +76,7 @@ class NeighborPick:
 
     @property
     def has_edge_weight(self) -> bool:
-        """Whether blocks have weights."""
+        """True if blocks have weights."""
         return self.weighted and self.importance
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:

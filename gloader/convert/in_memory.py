@@ -197,7 +197,7 @@ def _counts(
     edges: Mapping[Relation, NDArray[Any]],
 ) -> dict[str, int]:
     """Return the number of nodes of each type: as many as its arrays have rows, else as its edges need."""
-    # What is of another shape is refused by whoever reads it.
+    # The reader refuses other shapes.
     counts = {
         name: np.size(array, 0) for name, array in (*labels.items(), *features.items()) if np.ndim(array)
     }

@@ -116,7 +116,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
         found = [path.expanduser() for path in paths]
         below = "**/*" if prefix in _DEEP else "*"
         files = [file for path in found for file in _files_at(path, below) if file.is_file()]
-    except (OSError, RuntimeError, ValueError) as error:  # a name too long, a home that nobody has
+    except (OSError, RuntimeError, ValueError) as error:  # a name too long, or the home of an unknown user
         if isinstance(error, GloaderError):
             raise
         raise SourceError(f"{shown(spec)} names no file: {error}") from error

@@ -177,7 +177,7 @@ class HeteroHops:
 
     Parameters
     ----------
-    hops : what was brought of each relation; None: nobody drew in it
+    hops : what was brought of each relation; None means that no draw was made in it
     owners : of each relation, the number that a frontier has there
     """
 

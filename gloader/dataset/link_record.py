@@ -94,7 +94,7 @@ def read_links(root: Path, manifest: Manifest, schema: Schema) -> tuple[LinkReco
     FormatError
         A table or one of its arrays cannot be, or an array is of no table.
     """
-    # Without the feature, which arrays of links need, whatever the metadata say of "links" is somebody's note.
+    # Without the feature, which arrays of links need, a "links" entry of the metadata is a user's note.
     if LINKS_FEATURE not in manifest.required_features:
         return ()
     entries = manifest.metadata.get(METADATA_KEY)

@@ -194,7 +194,7 @@ class ListPasses:
         with self._turn, ExitStack() as stack:
             for pieces in self._passes:
                 stack.callback(pieces.close)
-            # The lane before the files: nobody may read what goes away.
+            # The lane closes before the files: no read may reach a file that is closed.
             self._is_closed = True
             self._stack.close()
             self._buffers = []
@@ -325,7 +325,7 @@ class ListPasses:
         begins = np.flatnonzero(np.diff(piece.pages, prepend=-2) != 1)
         for first, last in zip(begins, np.append(begins[1:], len(piece.pages)), strict=True):
             begin = int(piece.pages[first]) * per_page
-            # What follows the last edge in its page is nobody's.
+            # The bytes behind the last edge in its page belong to no edge.
             count = min(int(last - first) * per_page, self._rule.graph.num_edges - begin)
             here = sources[first * per_page : first * per_page + count]
             if self._weights is None:

@@ -32,14 +32,14 @@ _NONE = np.empty(0, dtype=np.int64)
 
 
 class TimeCheck:
-    """The check that times are sorted, which come in the order of their edges, in pieces.
+    """The check that the times of each node's in-edges are sorted. Times come in pieces, in the order of their edges.
 
-    Memory is that of the offsets that lie within a piece.
+    It holds the offsets within a piece.
 
     Parameters
     ----------
-    offsets : pieces of indptr, in order. Where they cannot be read no list is known, and nothing is said: whoever
-        reads them says more
+    offsets : pieces of indptr, in order. If they cannot be read, no list is known and the check reports nothing: the
+        check of the offsets reports the damage.
     """
 
     def __init__(self, offsets: Iterable[IdArray]) -> None:

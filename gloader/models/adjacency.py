@@ -23,7 +23,7 @@ class Adjacency:
     indptr : (D + 1,) int32 or int64, from 0 to E
     indices : (E,) of the same dtype, the source of each edge
     num_src : number of sources
-    features : (E, F_e) float32 of the edges; None: they have none, or nobody looks at them
+    features : (E, F_e) float32 of the edges; None means that there are none, or that no layer reads them
     """
 
     def __init__(

@@ -150,7 +150,7 @@ class GatConv(nn.Module):
 
     @property
     def edge_floats(self) -> int:
-        """What its features add to the scores of an edge, and room for it beside them."""
+        """Scores of an edge from its features, and the room of their sum with the other scores."""
         return 2 * self.heads if self.edge_dim else 0
 
     @property

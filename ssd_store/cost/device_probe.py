@@ -235,7 +235,7 @@ def shares_together(
 def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
     """Return the job for the reads ``first`` to ``past``, without rows and without verification."""
     out = np.empty((0, 1), np.uint8)
-    nobody = np.empty(0, np.int64)
+    no_ids = np.empty(0, np.int64)
     return ReadJob(
         offset=extents.offset[first:past],
         length=extents.length[first:past],
@@ -248,7 +248,7 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
         bounce_halves=memory.view(np.uint16),
         bounce_words=memory.view(np.uint64),
         slot_bytes=int(extents.length[0]),
-        target=make_target(nobody, nobody, out, dtype=out.dtype),
+        target=make_target(no_ids, no_ids, out, dtype=out.dtype),
     )
 
 

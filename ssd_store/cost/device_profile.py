@@ -252,7 +252,7 @@ def _lesson_from(lesson: Any) -> Lesson:
         if access in lesson:
             one = Known(*(float(number) for number in lesson[access]))
             if not (one.ratio == clamped(one.ratio) and 0 < one.share <= 1 and 1 <= one.times <= _MOST_COUNT):
-                raise ValueError(f"{access}: nobody can have learnt {one}")
+                raise ValueError(f"{access}: {one} cannot have been learnt")
             known[access] = one
     when = float(lesson["when"])
     if not math.isfinite(when):

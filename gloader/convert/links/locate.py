@@ -179,7 +179,7 @@ class _Groups:
         seen, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
         cursor = np.arange(num_rows, dtype=np.int64)
         sorted_positions = np.empty(num_rows, np.int64)
-        # Lists before the first row and behind the last one are nobody's.
+        # No row belongs to the lists before the first row and behind the last one.
         wanted = np.flatnonzero(np.diff(self._start))
         node, at = int(wanted[0]), int(indptr[wanted[0]])
         for sources in lists.graph.sources(at, int(indptr[wanted[-1] + 1]), lists.max_edges):

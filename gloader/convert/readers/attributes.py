@@ -151,7 +151,7 @@ class Attributes:
         if rows.ndim == 1 and is_asked:
             rows = rows.reshape(-1, 1)
         if rows.ndim != 2 or rows.dtype.kind not in "fiub":
-            # Under a usual name there may be other things, which nobody asked for.
+            # A usual name may stand for something else, and the caller did not request it.
             if not is_asked:
                 return None
             raise ShapeError(

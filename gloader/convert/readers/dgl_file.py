@@ -41,7 +41,7 @@ _DTYPES = {
 }
 _BFLOAT = 4
 _MAX_NDIM = 32
-# Longer names, and more of them, are nobody's: the memory that they may take is bounded by these.
+# Real files have neither longer names nor more of them; the two limits bound the memory of names.
 _MAX_NAME_BYTES = 4096
 _MAX_ENTRIES = 1 << 14
 

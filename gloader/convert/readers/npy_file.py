@@ -386,7 +386,7 @@ def _handler() -> Any:
 
 def _set_handler(number: int, handler: Any) -> int | None:
     """Have C code handle a signal; return the address of the handler before; None: the default."""
-    # A library of its own: the type of what is returned is nobody else's.
+    # A handle of its own: no other code sets the result type of its functions.
     set_handler = ctypes.CDLL(None).signal
     set_handler.restype = ctypes.c_void_p
     return cast("int | None", set_handler(number, handler))

@@ -168,7 +168,7 @@ def dense_tensors(found: Mapping[Any, Any]) -> dict[str, torch.Tensor]:
     """Return the entries that are dense tensors under a name. Pure."""
     import torch
 
-    # Sparse and quantized tensors are no arrays of numbers. Other keys than text are nobody's attributes.
+    # Sparse and quantized tensors are no arrays of numbers. Keys other than text name no attribute.
     return {
         key: value
         for key, value in found.items()

@@ -422,7 +422,7 @@ class RowFetch:
                 if step:
                     self._ahead.begin(partial(self._reply, step + 1, self._requests))
                 self._move(step)
-        except BaseException as error:  # noqa: BLE001 - raised where somebody reads or waits
+        except BaseException as error:  # noqa: BLE001 - raised by the next read or wait
             self._error = error
             self.arrivals.fail(error)
         finally:

@@ -121,7 +121,7 @@ def open_device_sampler(
     return DeviceSampling(sampler=found, num_bytes=num_bytes), text
 
 
-class _Refused(Exception):  # noqa: N818 - no error where nobody asked for it
+class _Refused(Exception):  # noqa: N818 - no error unless the user requested the device
     """The reason why batches are not sampled on a device."""
 
     is_fault = False  # an expected feature failed

@@ -32,7 +32,7 @@ _ROWS_PER_READ: Final = 1 << 14  # of the features of edges
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PieceLimits:
-    """How much is propagated at once."""
+    """Bounds of a piece: the edges and rows that are propagated at once."""
 
     max_edges: int  # a lone node with more of them comes in several pieces
     max_rows: int
@@ -120,7 +120,7 @@ class Span:
 
     @property
     def is_range(self) -> bool:
-        """Whether the nodes, and so their edges, lie one behind the other."""
+        """True if the nodes, and therefore their edges, are consecutive."""
         return bool((np.diff(self.nodes) == 1).all())
 
     def positions(self, first: int, stop: int) -> IdArray:

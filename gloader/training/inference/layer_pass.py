@@ -53,7 +53,7 @@ class _Step:
 
     @property
     def is_sum(self) -> bool:
-        """Whether several terms are added; else a lone convolution gives the rows."""
+        """True if several terms are added; otherwise a lone convolution gives the rows."""
         return self.node_type in self.layer.roots
 
 

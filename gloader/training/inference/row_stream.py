@@ -46,7 +46,7 @@ def send_ahead(
     Parameters
     ----------
     items : taken by the thread
-    send : called by the thread with an item and the number of a buffer, below `num_ahead`, that nobody uses any more
+    send : called by the thread with an item and the number of a buffer, below `num_ahead`, that is no longer in use
     device : receives them
     name : of the thread
 
@@ -114,7 +114,7 @@ def fetch_behind(
             behind[0].wait()
             yield behind[1]
     finally:
-        # However it ends: the buffers may go with whoever asked.
+        # On every end: the caller may free the buffers.
         if behind is not None:
             behind[0].wait()
 

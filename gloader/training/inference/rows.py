@@ -45,7 +45,7 @@ class Rows(Protocol):
 
 
 class MadeRows(Rows, Protocol):
-    """What a layer made, in host memory or on the SSD."""
+    """The output of a layer, in host memory or on the SSD."""
 
     def take(self, rows: IdArray, out: Matrix) -> None:
         """Read ``rows`` (n,), in any order, into ``out`` (n, width) float32."""

@@ -1,4 +1,4 @@
-"""What layers of DGL's users import from ``dgl.utils``."""
+"""The names of ``dgl.utils`` that layers import."""
 
 from gloader.bridges.dgl_api.layers import expand_as_pair
 from gloader.bridges.dgl_api.names import missing_from

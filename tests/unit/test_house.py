@@ -1,0 +1,59 @@
+"""The text of the source keeps its form: a docstring says what a thing is or does, and no thing is a person."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "experiments" / "house.py"
+
+
+@pytest.fixture(scope="module")
+def house() -> Any:
+    spec = importlib.util.spec_from_file_location("house", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = module  # where its dataclasses look for their module
+    spec.loader.exec_module(module)
+    return module
+
+
+def complaints(house: Any, path: Path, text: str) -> list[str]:
+    tree = ast.parse(text)
+    found = []
+    for node, doc in house.docstring_nodes(tree):
+        words = doc.value.value
+        name = getattr(node, "name", "module")
+        if house.QUESTION.match(words):
+            found.append(f"{path}: the docstring of {name} begins with {words.split()[0]!r}")
+        if person := house.PERSON.search(words):
+            found.append(f"{path}: the docstring of {name} says {person[0]!r}")
+    return found
+
+
+def test_no_docstring_begins_with_a_question_or_speaks_of_persons(house: Any) -> None:
+    found = [
+        line for path in house.source_files() for line in complaints(house, path, path.read_text("utf-8"))
+    ]
+    assert found == []
+
+
+def test_the_rule_can_fail(house: Any) -> None:
+    text = '"""What a file holds."""\n\ndef f():\n    """Return rows; nobody needs them."""\n'
+    assert complaints(house, Path("a.py"), text) == [
+        "a.py: the docstring of module begins with 'What'",
+        "a.py: the docstring of f says 'nobody'",
+    ]
+
+
+def test_files_stay_within_a_room_of_500_lines(house: Any) -> None:
+    count = house.Count()
+    for path in house.source_files():
+        house.count_file(path, count)
+    assert [(name, lines) for lines, name in count.lines if lines > house.GOALS[house.LARGEST]] == []
