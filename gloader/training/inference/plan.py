@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -342,11 +343,11 @@ class _TypeWork:
 
     def widest(self, left: int) -> int | None:
         """Return the most output columns that fit ``left`` bytes; None if the narrowest do not."""
-        # The widest first: every slab less saves a pass over the inputs and the edges.
-        for width in range(self._out_dim, 0, -self.column_step):
-            if self.held_bytes(width) <= left:
-                return width
-        return None
+        # The widest: every slab less saves a pass over the inputs and the edges. Wider slabs hold more bytes, so the
+        # search halves: a network that no machine holds may have a billion columns.
+        widths = range(self._out_dim, 0, -self.column_step)
+        at = bisect_left(widths, True, key=lambda width: self.held_bytes(width) <= left)
+        return widths[at] if at < len(widths) else None
 
     def at_least(self, num_columns: int) -> int:
         """Return ``num_columns``, rounded up to what the layer can be cut into."""
