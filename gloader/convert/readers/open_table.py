@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gloader.convert.readers.column_names import listed
-from gloader.convert.readers.csv_table import CsvTable
-from gloader.convert.readers.parquet_table import ParquetTable
 from gloader.errors import SourceError
 
 if TYPE_CHECKING:
@@ -227,8 +225,12 @@ def open_table(path: Path) -> Table:
 def _open_file(path: Path) -> Table:
     suffix = plain_suffix(path)
     if suffix in CSV_SUFFIXES:
+        from gloader.convert.readers.csv_table import CsvTable  # pyarrow takes 30 MB
+
         return CsvTable.open(path)
     if suffix in PARQUET_SUFFIXES:
+        from gloader.convert.readers.parquet_table import ParquetTable
+
         return ParquetTable.open(path)
     raise SourceError(f"{path}: {unknown_format(path)}")
 

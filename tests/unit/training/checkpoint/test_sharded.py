@@ -21,13 +21,11 @@ from gloader.testing.faults import FaultyOS
 from gloader.training.checkpoint.files import find_checkpoint, newest_checkpoint, write_sums
 from gloader.training.checkpoint.save import (
     Checkpoint,
-    _NewFiles,
     load_checkpoint,
-    load_shards,
     save_checkpoint,
     save_sharded_checkpoint,
-    save_shards,
 )
+from gloader.training.checkpoint.sharded import _NewFiles, load_shards, save_shards
 from gloader.training.group import RankGroup
 from gloader.training.model_spec import ModelSpec
 from gloader.training.run_folder import RunFolder
