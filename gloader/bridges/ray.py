@@ -20,7 +20,7 @@ from gloader.errors import ConfigError, MissingDependencyError
 from gloader.ssd_store.spill.claim import scratch_folder
 from gloader.training.dataset_checks import require_dataset
 from gloader.training.first_run import compile_first
-from gloader.training.group import group_timeout
+from gloader.training.rendezvous import group_timeout
 from gloader.training.run_settings import setting_homes, train_settings
 
 if TYPE_CHECKING:

@@ -316,7 +316,7 @@ def survey_launch(launch: RankLaunch) -> Survey:
 
     from gloader.cli.ranks import apart
     from gloader.distributed.network.survey import survey_network
-    from gloader.training.group import fresh_store
+    from gloader.training.rendezvous import fresh_store
 
     timeout = timedelta(seconds=_START_S)
     try:

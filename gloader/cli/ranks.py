@@ -10,7 +10,8 @@ from datetime import timedelta
 
 from gloader.cli.screen import Screen, make_console, show_logs
 from gloader.errors import ConfigError, RankError
-from gloader.training.group import RankGroup, fresh_store, group_timeout
+from gloader.training.group import RankGroup
+from gloader.training.rendezvous import fresh_store, group_timeout
 
 _LAUNCHED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 # Ranks that only receive an error wait this long, so that the rank with the error reports first.

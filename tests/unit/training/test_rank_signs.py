@@ -11,8 +11,8 @@ from torch import distributed
 
 from gloader.distributed.exchange import notes
 from gloader.errors import RankError
-from gloader.training import rank_watch
-from gloader.training.rank_watch import RankSigns
+from gloader.training import rank_signs
+from gloader.training.rank_signs import RankSigns
 
 Show = Callable[[int], RankSigns]
 
@@ -21,7 +21,7 @@ Show = Callable[[int], RankSigns]
 def show(monkeypatch: pytest.MonkeyPatch) -> Iterator[Show]:
     """Return a function that shows signs of one of three ranks."""
     store = distributed.HashStore()
-    monkeypatch.setattr(rank_watch, "group_store", lambda: store)
+    monkeypatch.setattr(rank_signs, "group_store", lambda: store)
     monkeypatch.setattr(notes, "PATIENCE_S", 1.2)
     with ExitStack() as stack:
         yield lambda rank: stack.enter_context(

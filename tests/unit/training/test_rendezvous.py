@@ -7,7 +7,7 @@ import pytest
 from torch.distributed import HashStore
 
 from gloader.errors import RankError
-from gloader.training.group import fresh_store
+from gloader.training.rendezvous import fresh_store
 
 SOON = timedelta(seconds=20)
 

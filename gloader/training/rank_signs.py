@@ -1,0 +1,81 @@
+"""Signs of life of ranks on several machines: a silent rank is named when a collective fails."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from torch.distributed.distributed_c10d import PrefixStore
+
+from gloader.distributed.exchange.host_group import group_store
+from gloader.distributed.exchange.notes import LOST, STOPPED, Patience, StoreNotes, explain, note_of
+from gloader.errors import RankError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+# Every rank exists from the start, so only silence counts as a loss.
+_THERE: Final = 1
+
+
+class RankSigns:
+    """Shows this rank's presence in the process group's store, and finds silent ranks. Thread-safe.
+
+    Owns a thread until `close`.
+
+    Parameters
+    ----------
+    rank : of this process
+    machines : (W,) the name of each rank's machine
+    key : of these signs: the same on all ranks, and never used before
+    timeout_s : longest silence of a rank; 0 means for ever
+    """
+
+    def __init__(self, *, rank: int, machines: Sequence[str], key: str, timeout_s: float) -> None:
+        self._rank = rank
+        self._names = [f"rank {one} (machine {machine})" for one, machine in enumerate(machines)]
+        self._is_over = threading.Event()
+        self._notes = StoreNotes(
+            PrefixStore(f"gloader/ranks/{key}", group_store()),
+            index=rank,
+            num_hosts=len(machines),
+            call=_THERE,
+            alarm=self._is_over.set,
+        )
+        self._patience = Patience(
+            index=rank,
+            num_hosts=len(machines),
+            call=_THERE + 1,
+            timeout_s=timeout_s,
+            now=time.monotonic(),
+        )
+
+    def are_missed(self) -> bool:
+        """Return whether a rank was silent for too long, or has announced its end; to be polled."""
+        is_silent = self._patience.end(self._notes.read(), time.monotonic()) is not None
+        return is_silent or self._is_over.is_set()
+
+    def explain(self, cause: str) -> RankError:
+        """Return the error that names the rank that ended a collective with ``cause``; waits a few seconds."""
+        return explain(
+            self._notes,
+            index=self._rank,
+            names=self._names,
+            keeper=self._names[0],
+            cause=cause,
+            is_cancelled=lambda: False,
+        )
+
+    def fail(self, error: BaseException) -> None:
+        """Announce to the others that this rank ends, and why, unless it only reacts to another's end."""
+        if isinstance(error, RankError):
+            self._notes.write(LOST)
+        else:
+            # Ctrl-C, or SIGTERM: torchrun sends it to all ranks of a machine after a loss; the lost rank is the cause.
+            self._notes.write(note_of(error) if isinstance(error, Exception) else STOPPED)
+
+    def close(self) -> None:
+        """Stop the signs. Idempotent."""
+        self._notes.close()

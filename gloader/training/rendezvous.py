@@ -1,0 +1,98 @@
+"""The rendezvous of ranks after a restart: a part of the store without entries of dead ranks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from gloader.errors import RankError
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import Store
+
+
+# The store cannot wait for one of several keys; a rendezvous happens once per start, so polling costs nothing.
+_POLL_S = 0.02
+# The group waits longer than a stage may stall, so that the stage is named before the group gives up.
+_AFTER_STALL_S = 60.0
+
+
+def group_timeout(stall_timeout_s: float) -> timedelta:
+    """Return the timeout of a run's collectives. Pure.
+
+    Parameters
+    ----------
+    stall_timeout_s : seconds after which a stage counts as stalled
+    """
+    return timedelta(seconds=stall_timeout_s + _AFTER_STALL_S)
+
+
+def fresh_store(store: Store, *, rank: int, world_size: int, timeout: timedelta) -> Store:
+    """Return a part of ``store`` that no earlier group of ranks has written to; the same part for every rank.
+
+    torchrun keeps its store over restarts, so new ranks would find the addresses of dead ones (pytorch issue
+    135712), and the restart count differs between machines. So every rank sends the first one a request under an
+    unused name, and the first rank answers each with the name of the new part.
+
+    Parameters
+    ----------
+    store : torchrun's store, which all ranks reach
+    rank : of this process
+    world_size : W
+    timeout : until every rank has come
+
+    Raises
+    ------
+    RankError
+        A rank does not arrive within ``timeout``.
+    """
+    from torch.distributed.distributed_c10d import PrefixStore
+
+    deadline = time.monotonic() + timeout.total_seconds()
+    name = _invite(store, world_size, deadline) if rank == 0 else _ask(store, rank, deadline)
+    return PrefixStore(f"gloader/{name}", store)
+
+
+def _invite(store: Store, world_size: int, deadline: float) -> str:
+    name = secrets.token_hex(8)
+    missing = set(range(1, world_size))
+    # A rank is done when it confirms its arrival, not when it was answered: the answer may have gone to a dead rank.
+    while missing:
+        for rank in sorted(missing):
+            if store.check([_asked(rank)]):
+                # Requests of earlier ranks are answered as well; those ranks never confirm.
+                store.set(_answer(store.get(_asked(rank)).decode()), name)
+            if store.check([_came(name, rank)]):
+                missing.remove(rank)
+        if missing and time.monotonic() > deadline:
+            raise RankError(f"rank {', '.join(map(str, sorted(missing)))} did not come; see its own error")
+        if missing:
+            time.sleep(_POLL_S)
+    return name
+
+
+def _ask(store: Store, rank: int, deadline: float) -> str:
+    # A new random name at each start, so that no answer of an earlier rendezvous fits.
+    question = secrets.token_hex(8)
+    store.set(_asked(rank), question)
+    while not store.check([_answer(question)]):
+        if time.monotonic() > deadline:
+            raise RankError("rank 0 did not come; see its own error")
+        time.sleep(_POLL_S)
+    name = store.get(_answer(question)).decode()
+    store.set(_came(name, rank), "yes")
+    return name
+
+
+def _asked(rank: int) -> str:
+    return f"gloader/asked/{rank}"
+
+
+def _answer(question: str) -> str:
+    return f"gloader/answer/{question}"
+
+
+def _came(name: str, rank: int) -> str:
+    return f"gloader/came/{name}/{rank}"
