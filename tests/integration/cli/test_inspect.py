@@ -100,7 +100,7 @@ def test_reads_of_the_edges_as_tables_sentences_json_and_picture(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     # The disk is taken for a modest SSD, whatever is remembered of it.
-    for module in ("profile", "rates"):
+    for module in ("profile", "device_rates"):
         monkeypatch.setattr(f"gloader.ssd_store.cost.{module}.remembered_profile", lambda _: None)
     out = tmp_path / "new" / "inspection"
     assert main([*TOPOLOGY, "--out", str(out)]) == 0

@@ -17,7 +17,7 @@ import gloader.ray
 from gloader.bridges.ray import WorkerRun, _open, figures_of
 from gloader.config import LoaderSettings, ModelConfig, ObjectSettings, TrainSettings
 from gloader.errors import ConfigError, MissingDependencyError
-from gloader.training import first_run
+from gloader.training import compile_processes, first_run
 from gloader.training.checkpoint.save import Checkpoint
 from gloader.training.model_spec import ModelSpec
 
@@ -152,6 +152,7 @@ def test_a_worker_compiles_the_kernels_in_a_process_that_gives_the_memory_back(
         tmp_path / "d", features=np.ones((4, 2), np.float32), labels=ids % 2, edge_index=np.stack([ids, ids])
     )
     monkeypatch.setattr(first_run, "_is_compiled", lambda name: False)
+    monkeypatch.setattr(first_run, "run_all", compile_processes.run_all)  # the session starts none elsewhere
     monkeypatch.setattr(subprocess, "Popen", start)
     told = WorkerRun(
         dataset=str(tmp_path / "d"),

@@ -104,7 +104,7 @@ def test_freed_memory_is_given_back_near_the_bound_and_not_before(monkeypatch: p
         held[0] = 200_000_000
 
     peak = PeakMemory()
-    peak._beside = 0
+    peak._other_bytes = 0
     monkeypatch.setattr(peak_memory, "release_freed_memory", release)
     peak.keep_below(400_000_000)
     released.clear()
@@ -125,7 +125,7 @@ def test_what_a_program_held_before_does_not_count(monkeypatch: pytest.MonkeyPat
     peak.keep_below(400_000_000)
     released.clear()
     for held[0] in (5_300_000_000, 5_340_000_000):
-        peak._relieve(peak._look() - peak._beside)
+        peak._relieve(peak._look() - peak._other_bytes)
     assert released == [5_340_000_000]
 
 
@@ -134,7 +134,7 @@ def test_memory_that_is_in_use_is_not_asked_for_again_and_again(monkeypatch: pyt
     held, released = [0], []
     monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
     peak = PeakMemory()
-    peak._beside = 0
+    peak._other_bytes = 0
     monkeypatch.setattr(peak_memory, "release_freed_memory", lambda: released.append(held[0]))
     peak.keep_below(400_000_000)
     released.clear()
@@ -152,7 +152,7 @@ def test_memory_in_use_above_the_bound_ends_the_run_with_a_larger_budget(
     monkeypatch.setattr(peak_memory, "anonymous_bytes", lambda: held[0])
     monkeypatch.setattr(peak_memory, "release_freed_memory", lambda: held.__setitem__(0, min(held[0], left)))
     peak = PeakMemory()
-    peak._beside = 0
+    peak._other_bytes = 0
     peak.keep_below(400_000_000, budget_bytes=800_000_000)
     held[0] = 430_000_000
     peak._relieve(peak._look())
