@@ -28,7 +28,12 @@ _OUTDATED = (ImportError, AttributeError, TypeError, EOFError, KeyError)
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Return `numba.njit` with ``options``, whose cache on disk notices changes of callees."""
+    """Return `numba.njit`, with a cache on disk that notices changes of callees.
+
+    Parameters
+    ----------
+    options : of `numba.njit`; without ``cache=True`` nothing is kept on disk
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         compiled = numba.njit(**options)(function)
@@ -45,7 +50,7 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
     _is_stamped = False
 
     def is_filled(self) -> bool:
-        """Return whether machine code of the kernel as it is now lies on the disk."""
+        """Return whether the disk holds machine code of the kernel in its present version."""
         self._stamp()
         try:
             return bool(self._cache_file._load_index())  # noqa: SLF001 - numba has no public way
@@ -77,7 +82,10 @@ class KernelCache(FunctionCache):  # type: ignore[misc, unused-ignore]
 
 
 def kernel_stamp(function: FunctionType) -> str:
-    """Return a digest of the files of ``function`` and its callees, and of the constants in their globals."""
+    """Return a digest of the files of ``function`` and its callees, and of the constants in their globals.
+
+    Constants count by value, because a constant does not name the file that it was imported from.
+    """
     files, constants = set(), set()
     seen: set[FunctionType] = set()
     waiting = [function]
@@ -95,10 +103,8 @@ def kernel_stamp(function: FunctionType) -> str:
                 constants.add(f"{name}={value!r}")
             elif isinstance(value, np.ndarray):
                 constants.add(f"{name}={value.dtype}{value.tolist()}")
-            elif (
-                path := _own_file(value)
-            ) is not None:  # a named tuple, an intrinsic, an overloaded function
-                files.add(path)
+            elif (path := _own_file(value)) is not None:
+                files.add(path)  # of a named tuple, an intrinsic, an overloaded function
     parts = [*sorted(map(_digest, files)), *sorted(constants)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
