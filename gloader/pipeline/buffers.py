@@ -234,10 +234,14 @@ class BufferRing:
             try:
                 return self._free.get(timeout=self._patience_s / 8)
             except queue.Empty:
+                # Not while another batch is on its way to the consumer, even if a slow disk takes long. This is asked
+                # first: the consumer ends its wait and lends that batch in this order, and a wait that was seen
+                # before the lending would take the batch back from the loop that has just received it.
+                if self._on_their_way:
+                    continue
                 # Only while the consumer waits too: otherwise it computes, and returns a buffer when it is done.
-                # Nor while another batch is on its way to the consumer, even if a slow disk takes long.
                 since = self._consumer_waits_since
-                if since is None or self._on_their_way:
+                if since is None:
                     continue
                 # The request came before a batch that leaves room for one buffer only.
                 self.take_back()

@@ -2,6 +2,8 @@
 
 import threading
 import weakref
+from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -174,12 +176,58 @@ def test_a_batch_that_is_on_its_way_is_waited_for_however_slow_the_disk_is() -> 
         thread.start()
         thread.join(0.3)
         assert thread.is_alive()
-        x = torch.from_numpy(on_its_way)
-        del on_its_way
-        ring.lend([x])
-        ring.take_back()
+    x = torch.from_numpy(on_its_way)
+    del on_its_way
+    ring.lend([x])
+    ring.take_back()
+    with ring.consumer_waits():
         thread.join(5)
     assert isinstance(found[0], np.ndarray)
+
+
+class _RingWhoseConsumerReceivesMeanwhile(BufferRing):
+    """A ring whose consumer receives its batch at the moment another thread has seen that the consumer waits."""
+
+    receive: Callable[[], None] | None = None
+
+    @property
+    def _consumer_waits_since(self) -> float | None:
+        since, receive = self._since, self.receive
+        if receive is not None and threading.current_thread() is not threading.main_thread():
+            self.receive = None
+            receive()
+        return since
+
+    @_consumer_waits_since.setter
+    def _consumer_waits_since(self, since: float | None) -> None:
+        self._since = since
+
+
+def test_a_batch_that_has_just_arrived_is_not_taken_back() -> None:
+    ring = _RingWhoseConsumerReceivesMeanwhile(
+        forms=[RowForm(dim=1)], rows=[10], max_bytes=40, patience_s=0.05
+    )
+    ring.resume(is_lending=True)
+    x = torch.from_numpy(ring.acquire([10])[0])
+
+    def receive() -> None:
+        ring.note_wait(is_waiting=False)
+        ring.lend([x])
+
+    def gather() -> None:
+        with suppress(ChannelClosedError):
+            ring.acquire([10])
+
+    thread = threading.Thread(target=gather, name="gloader-test")
+    with ring.consumer_waits():
+        ring.receive = receive
+        thread.start()
+        thread.join(0.3)
+        ring.receive = None
+    receive()
+    assert x.shape == (10, 1)
+    ring.cancel()
+    thread.join(5)
 
 
 _TWO = (RowForm(dim=3, dtype=np.dtype(np.float32)), RowForm(dim=2, dtype=np.dtype(np.uint16)))
