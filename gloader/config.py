@@ -80,12 +80,12 @@ class ModelConfig:
     """The network."""
 
     name: Annotated[ModelName, Parameter(name="model"), FIRST] = "graphsage"
-    """Which network; gat and gine look at features of edges, mlp ignores the edges. Graphs of several types take rsage,
-    rgcn or rgat."""
+    """The network. gat and gine use edge features; mlp ignores edges. Graphs with several node types take rsage, rgcn
+    or rgat."""
     hidden: Annotated[Count, FIRST] = 256
     """Width of the hidden layers."""
     dropout: Share = 0.5
-    """Share of activations dropped while training."""
+    """Share of activations dropped during training."""
     batch_norm: bool = False
     """Normalise the hidden activations."""
     heads: Count = 4
@@ -108,7 +108,7 @@ class OptimConfig:
     lr_schedule: Literal["constant", "cosine", "step"] = "constant"
     """How the learning rate changes over the epochs."""
     patience: int = 0
-    """Epochs without a better result on the validation part before stopping; 0 never stops early."""
+    """Epochs without a better validation result before training stops; 0 never stops early."""
     eval_every: Count = 1
     """Epochs between evaluations."""
     checkpoint_every: int = 0
@@ -121,11 +121,12 @@ class StepConfig:
     """The cost and the precision of a step; never changes the content of a batch."""
 
     autocast: Autocast = "none"
-    """Precision of the training steps: float32 (none), or bf16 where torch deems it safe; evaluation is in float32."""
+    """Precision of training steps: float32 (none), or bf16 where torch considers it safe. Evaluation uses float32."""
     compile: Annotated[bool, SWITCH] = False
-    """Run the network through torch.compile: slower to start, and faster steps of large networks."""
+    """Run the network through torch.compile: the start is slower, steps of large networks are faster."""
     grad_compress: GradCompress = "none"
-    """Several ranks: what they send of their gradients; powersgd sends low-rank matrices after a tenth of the steps."""
+    """Compression of the gradients that several ranks exchange; powersgd sends low-rank matrices after a tenth of the
+    steps."""
 
 
 @Parameter(name="*", group=Group("Sampling", sort_key=4))
@@ -134,33 +135,34 @@ class SamplingSettings:
     """The content of a batch. Together with the dataset, the seeds and the world size, these alone decide it."""
 
     fanouts: Annotated[AnyFanout, FIRST] = (15, 10, 5)
-    """Neighbours sampled per node, one number per layer, the hop next to the seeds first; -1 takes all. Of a dataset
-    with several relations: of each of them; or as in author:writes:paper=25,20;*=10,5 by relation, * for all that are
-    not named; or as in collective:25,20 of all relations together."""
+    """Neighbours sampled per node: one number per layer, first the hop next to the seeds; -1 takes all neighbours. With
+    several relations, each relation has these numbers; author:writes:paper=25,20;*=10,5 sets them by relation, with *
+    for all others; collective:25,20 samples from all relations together."""
     batch_size: Annotated[Count, FIRST] = 1024
-    """Training nodes per step; of each rank where there are several."""
+    """Training nodes per step, for each rank."""
     shuffle: Annotated[bool, NOT_A_FLAG] = True
-    """Order the seeds anew in every epoch, as in ``torch.utils.data.DataLoader``."""
+    """Draw a new seed order for every epoch, as in ``torch.utils.data.DataLoader``."""
     drop_last: Annotated[bool, NOT_A_FLAG] = False
-    """Leave out the last batch where it is smaller, as in ``torch.utils.data.DataLoader``."""
+    """Leave out the last batch if it is smaller, as in ``torch.utils.data.DataLoader``."""
     seed: int = 0
-    """Key of the order, the sampling and the initial weights."""
+    """Key of the seed order, the sampling and the initial weights."""
     seed_blocks: Count = 1
-    """Neighbouring training nodes that stay together in a batch: fewer rows to read, and batches less random."""
+    """Neighbouring training nodes that stay together in a batch. A larger number reads fewer rows and makes batches
+    less random."""
     sampler: str = "neighbor"
     """neighbor, weighted, labor, ladies or fastgcn; options may follow, as in labor:iterations=1."""
     layout: Layout = "layered"
-    """Who draws in a hop: every node found so far (layered, as in DGL), or those found last (merged, as in PyG, with
-    fewer rows to read); neighbor and weighted have both."""
+    """Nodes that draw neighbours in a hop: all nodes found so far (layered, as in DGL), or the nodes of the last hop
+    (merged, as in PyG, with fewer rows to read). neighbor and weighted have both."""
     edge_features: EdgeFeatures = "auto"
-    """Features of edges, where the dataset has them: in every block (auto), or not (none)."""
+    """Edge features of the dataset: in every block (auto), or left out (none)."""
     time_strategy: TimeStrategy = "none"
-    """Which edges a node may take, where seeds ask at a time: all (none); drawn among those before it (uniform); the
-    latest before it (last)."""
+    """Edges that a node may take if the seeds have query times: all edges (none), a random choice of earlier edges
+    (uniform), or the latest earlier edges (last)."""
     time_bound: TimeBound = "<"
-    """Whether an edge of the very second of the seed counts as before it."""
+    """An edge is earlier than a seed if its time is before the seed's time (<), or at most the seed's time (<=)."""
     time_window: int | None = None
-    """Seconds before the seed that edges may lie back. Default: any number."""
+    """Greatest age of an edge, in seconds before the seed's time. Default: no limit."""
 
     @property
     def hops(self) -> tuple[int, ...]:
@@ -185,30 +187,30 @@ class MemorySettings:
     """The rows and edges in memory and on the spill disk; never changes the content of a batch."""
 
     memory_budget: Budget = None
-    """Host memory for everything, such as 8GB, of all ranks of a machine together; Python and torch themselves come on
-    top. Default: half of what is free."""
+    """Host memory for all ranks of a machine together, such as 8GB. Python and torch themselves come on top. Default:
+    half of the free memory."""
     features: Annotated[Features, FIRST] = "auto"
-    """Where the features live: ram, ssd, or ram where they fit the budget (auto)."""
+    """Place of the features: memory (ram), SSD (ssd), or memory if they fit the budget (auto)."""
     topology: TopologyHome = "auto"
-    """Where the edges live: in memory (ram), on the SSD and read in sweeps that serve many batches (sweep) or by each
-    batch (direct); ram where they fit half of the budget, else sweep (auto)."""
+    """Place of the edges: memory (ram), SSD with reads in sweeps that serve many batches (sweep), or SSD with reads by
+    each batch (direct). auto takes ram if the edges fit half of the budget, else sweep."""
     cache: SizeOrShare = None
-    """Host cache of features that live on the SSD: a size, or a share of the features such as 10%. Default: what the
-    budget leaves."""
+    """Host cache for features on the SSD: a size, or a share of the features such as 10%. Default: the rest of the
+    budget."""
     policy: Policy = "belady"
-    """What the host cache keeps. belady plans it from the sampled future, static holds the nodes with the most
-    out-edges, none has no cache; the others decide batch by batch."""
+    """Policy of the host cache. belady plans from the sampled future, static holds the nodes with the most out-edges,
+    none has no cache; the others decide batch by batch."""
     spill_budget: Size = None
-    """Disk that packs may use, such as 20GB, or 0 for none. Default: a share of what is free."""
+    """Disk space for packs, such as 20GB, or 0 for none. Default: a share of the free space."""
     spill_dir: Path | None = None
     """Folder for packs. Default: $GLOADER_SPILL_DIR, or the system's temporary folder."""
     superbatch: Count | None = None
-    """Batches planned together at most. Default: what fits."""
+    """Most batches planned together. Default: the number that fits the budget."""
     superbatch_reset: bool = False
-    """Begin every superbatch with an empty host cache, as Ginex does, to compare with."""
+    """Empty the host cache before every superbatch, as Ginex does, for comparisons."""
     buffers: Count | None = None
-    """Batches whose rows may be in memory on their way to the loop, of each rank. Default: what is predicted to be
-    fastest, and what idle memory holds."""
+    """Most batches whose rows are in memory on their way to the loop, for each rank. Default: the number predicted to
+    be fastest, and more if memory is idle."""
 
     def cache_bytes(self, feature_bytes: int) -> int | None:
         """Return the bytes of the host cache for ``feature_bytes`` of features; None means the rest of the budget."""
@@ -221,14 +223,14 @@ class ReadingSettings:
     """The reads of uncached rows from the SSD."""
 
     io_strategy: IoStrategy = "auto"
-    """How: by each batch (direct), by one pass into memory (staged), by one pass into a pack on the disk (packed), or
-    the fastest of these for each superbatch (auto)."""
+    """Reads of uncached rows: by each batch (direct), in one pass into memory (staged), in one pass into a pack on the
+    disk (packed), or the fastest of these for each superbatch (auto)."""
     max_gap: Size = None
-    """Longest hole between two wanted rows that one read goes over, or 0 for none. Default: what suits the disk."""
+    """Longest gap between two wanted rows that one read covers, or 0 for none. Default: the gap that suits the disk."""
     io: Annotated[IoMode, NOT_A_FLAG] = "auto"
-    """System calls that read, see `gloader.ssd_store.FeatureStore.open`."""
+    """System calls for reads, see `gloader.ssd_store.FeatureStore.open`."""
     verify: Annotated[Verify, NOT_A_FLAG] = "read"
-    """When rows are compared with their checksums, see `gloader.ssd_store.FeatureStore.open`."""
+    """Moment at which rows are compared with their checksums, see `gloader.ssd_store.FeatureStore.open`."""
 
 
 @Parameter(name="*", group=Group("Device", sort_key=7))
@@ -238,17 +240,18 @@ class DeviceSettings:
 
     # Not the flag --device, which is a network's training device: that may be "auto", and is each rank's own GPU.
     device: Annotated[str, NOT_A_FLAG] = "cpu"
-    """Device that the batches are delivered to."""
+    """Device that receives the batches."""
     device_cache: SizeOrAuto = "auto"
-    """Rows held on a GPU for the whole run: a size such as 4GB, 0 for none, or what its memory allows beside a training
-    step (auto). On the CPU auto holds none, and a size, which is for tests, is memory beside the budget. Ranks that
-    share a loader all hold the same rows."""
+    """Rows held on a GPU for the whole run: a size such as 4GB, 0 for none, or all that the GPU's memory allows next to
+    a training step (auto). On the CPU, auto holds none, and a size, which is for tests, comes on top of the budget.
+    Ranks that share a loader all hold the same rows."""
     device_hotness: Annotated[DeviceHotness, NOT_A_FLAG] = "presampled"
-    """Which rows: "presampled" counts accesses in sampled batches, "vip" computes their probability, "degree" takes
-    the nodes with the most out-edges."""
+    """Choice of these rows: "presampled" counts accesses in sampled batches, "vip" computes their probability, "degree"
+    takes the nodes with the most out-edges."""
     sampling_device: SamplingDevice = "auto"
-    """Where batches are sampled; the same batches everywhere. cuda holds the topology on the GPU that computes; auto
-    does so where that leaves three quarters of the room for rows, or all rows, and is not slower than the CPU."""
+    """Device that samples; the batches are the same on each. cuda holds the edges on the GPU that computes. auto does
+    so if three quarters of the room, or room for all rows, is left for rows and the GPU samples no slower than the
+    CPU."""
 
 
 @Parameter(name="*", group=Group("Several ranks", sort_key=8))
@@ -257,14 +260,15 @@ class RankSettings:
     """The part of each step that this process loads, and the ranks that share its loader."""
 
     sharing: Annotated[Sharing, Parameter(name="loader")] = "auto"
-    """Several ranks: one loader for those of a machine (shared; auto does that), or one for each of them (private)."""
+    """Loaders of several ranks: one for all ranks of a machine (shared, which auto takes), or one for each rank
+    (private)."""
     rank: Annotated[int | None, NOT_A_FLAG] = None
-    """This process among those that share out each step. Default: that of the process group."""
+    """Number of this process among the processes that share each step. Default: its rank in the process group."""
     world_size: Annotated[int | None, NOT_A_FLAG] = None
-    """Processes that share out each step. Default: the size of the process group."""
+    """Processes that share each step. Default: the size of the process group."""
     exchange: ExchangeMode = "auto"
-    """Several machines, features on the SSD: each reads a range of the rows for all of them (always), all that it needs
-    itself (never), or what is predicted to be faster for each superbatch (auto)."""
+    """Several machines, features on the SSD: each machine reads a range of rows for all machines (always), each reads
+    its own rows (never), or the way predicted to be faster for each superbatch (auto)."""
 
 
 @Parameter(name="*", group=Group("Stages", sort_key=9))
@@ -277,9 +281,9 @@ class StageSettings:
     stall_timeout_s: Annotated[Duration, Parameter(name="stall-timeout")] = 300.0
     """Seconds after which a stage that makes no progress ends the run."""
     epochs: Annotated[int | None, NOT_A_FLAG] = None
-    """Epochs behind which nothing is prepared. Default: the stages work ahead for ever."""
+    """Epochs after which no batch is prepared. Default: the stages work ahead without end."""
     trace: Annotated[bool, NOT_A_FLAG] = False
-    """Record what every stage does, for `Loader.write_trace`."""
+    """Record the work of each stage, for `Loader.write_trace`."""
 
     @property
     def sampler_threads(self) -> int:
@@ -290,28 +294,28 @@ class StageSettings:
 @Parameter(name="*", group=Group("Links", sort_key=10))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkConfig:
-    """The task of a run with --task link; other runs do not use it."""
+    """The link task (--task link); other tasks ignore these settings."""
 
     edges: str = "train"
-    """Link table whose edges are trained on; --batch-size counts them."""
+    """Link table to train on; --batch-size counts its edges."""
     negatives: str = "uniform:1"
-    """Wrong edges beside each of them: uniform:5 (other destinations; uniform:5,strict: none that is an edge),
-    binary:1.0 (random pairs), in_batch (the destinations of the others), table:NAME, or none, where the table has
+    """Negative pairs for each edge: uniform:5 (other destinations; uniform:5,strict takes none that is an edge),
+    binary:1.0 (random pairs), in_batch (the destinations of the other edges), table:NAME, or none if the table has
     labels of its own."""
     exclude: Exclude = "none"
-    """Edges that no message passes over while they are predicted: all may (none), not themselves (self), nor those
-    that lead back (reverse)."""
+    """Edges without messages while they are predicted: no edges (none), the predicted edges (self), or these and their
+    reverse edges (reverse)."""
     exclude_duplicates: bool = False
-    """Leave out what runs parallel to an excluded edge, too."""
+    """Exclude edges parallel to an excluded edge, too."""
     decoder: Decoder = "dot"
-    """What makes a score of the embeddings of two nodes: their dot product, or a network on their product (mlp)."""
+    """Score of a pair of nodes: the dot product of their embeddings (dot), or a network on their product (mlp)."""
     decoder_layers: Count = 3
     """Layers of an mlp decoder."""
     metric: str = "auto"
-    """hits@K, mrr or auc; as the given negatives are (auto): mrr for those of each edge, hits@50 for a table of them,
-    auc where none are given."""
+    """hits@K, mrr or auc. auto takes mrr if each edge has its own negatives, hits@50 for one table of negatives, and
+    auc if no negatives are given."""
     eval_edges: Names | None = None
-    """Link tables to validate with and to test with. Default: valid,test, where the dataset has them."""
+    """Link tables for validation and test. Default: valid,test, if the dataset has them."""
 
 
 @Parameter(name="*", group=Group("Object store", sort_key=11))
@@ -322,12 +326,12 @@ class ObjectSettings:
     mirror_dir: Path | None = None
     """Folder for mirrors of datasets at URLs, on an SSD. Default: mirrors below $GLOADER_HOME."""
     mirror_budget: Size = None
-    """Disk that the mirror may take, such as 40GB; what does not fit is fetched again when it is needed. Default: all
-    of the dataset."""
+    """Disk space of the mirror, such as 40GB; other parts of the dataset are fetched again when they are needed.
+    Default: the whole dataset."""
     object_limit: str | None = None
-    """Most that is asked of the store, such as 500MB/s,3000req/s. Default: no limit."""
+    """Highest load on the store, such as 500MB/s,3000req/s. Default: no limit."""
     object_requests: Count = 64
-    """Most requests under way at a time."""
+    """Most requests at a time."""
     object_price: Price | None = None
     """What the store asks, such as 0.0004/1000req,0.09/GB: the cost is shown then."""
     object_redirects: bool = False
