@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     import torch
 
@@ -261,6 +261,16 @@ class SampledBatch(ByShapes):
         return (self.num_seeds,)
 
     @property
+    def hops(self) -> tuple[tuple[Block, ...], ...]:
+        """The blocks of each hop and relation, in the order of ``blocks``: of the only relation."""
+        return tuple((block,) for block in self.blocks)
+
+    @property
+    def tree_arrays(self) -> tuple[LocalArray, ...]:
+        """The trees of each type's nodes, of the only one; () if seeds share nodes."""
+        return () if self.trees is None else (self.trees,)
+
+    @property
     def all_blocks(self) -> tuple[Block, ...]:
         """Every block."""
         return self.blocks
@@ -302,6 +312,21 @@ class HeteroBatch(ByShapes):
         return tuple(self.num_seeds.values())
 
     @property
+    def hops(self) -> tuple[tuple[Block, ...], ...]:
+        """The blocks of each hop and relation, in the order of ``blocks``."""
+        return tuple(tuple(hop.values()) for hop in self.blocks)
+
+    @property
+    def tree_arrays(self) -> tuple[LocalArray, ...]:
+        """The trees of each type's nodes; () if seeds share nodes."""
+        return () if self.trees is None else tuple(self.trees.values())
+
+    @property
+    def in_degrees(self) -> None:
+        """None: batches of several types carry no degrees."""
+        return None
+
+    @property
     def all_blocks(self) -> tuple[Block, ...]:
         """Every block: hop after hop as in ``blocks``, relation after relation."""
         return tuple(chain.from_iterable(hop.values() for hop in self.blocks))
@@ -322,6 +347,56 @@ class HeteroBatch(ByShapes):
 
 
 AnyBatch: TypeAlias = SampledBatch | HeteroBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTypes:
+    """The node types and relations of a loader's batches, in the order of the dataset's record.
+
+    A graph of one type is a graph of one type and one relation, which its batches do not name.
+    """
+
+    nodes: tuple[str, ...] = (NODE,)  # T
+    relations: tuple[Relation, ...] = (EDGE,)  # K
+    are_named: bool = False  # whether a batch is a `HeteroBatch`
+
+    def batch(
+        self,
+        *,
+        batch_id: BatchId,
+        nodes: Sequence[IdArray],
+        num_seeds: Sequence[int],
+        hops: Sequence[Sequence[Block]],
+        links: Links | None,
+        trees: Sequence[LocalArray],
+    ) -> AnyBatch:
+        """Return the batch of these parts.
+
+        Parameters
+        ----------
+        batch_id : the address of the batch
+        nodes, num_seeds : (T,) of each type
+        hops : (L, K) the blocks of each hop and relation, in the order of ``SampledBatch.blocks``
+        links : the links to predict, if any
+        trees : (T,) of each type's nodes; () if seeds share nodes
+        """
+        if not self.are_named:
+            return SampledBatch(
+                id=batch_id,
+                nodes=nodes[0],
+                num_seeds=num_seeds[0],
+                blocks=tuple(hop[0] for hop in hops),
+                links=links,
+                trees=trees[0] if trees else None,
+            )
+        return HeteroBatch(
+            id=batch_id,
+            nodes=dict(zip(self.nodes, nodes, strict=True)),
+            num_seeds=dict(zip(self.nodes, num_seeds, strict=True)),
+            blocks=tuple(dict(zip(self.relations, hop, strict=True)) for hop in hops),
+            links=links,
+            trees=dict(zip(self.nodes, trees, strict=True)) if trees else None,
+        )
 
 
 class Sampler(Protocol):

@@ -34,7 +34,7 @@ from gloader.pipeline.send import transfer
 from gloader.samplers.graph import float_in_degrees
 from gloader.ssd_store.cost.io_rates import Calibration
 from gloader.training.train_step import build_optimizer
-from gloader.types import BatchId
+from gloader.types import BatchId, BatchTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -103,7 +103,7 @@ def alone(job: dict[str, Any]) -> dict[str, Any]:
         batch_size=settings["batch_size"],
         seed=0,
     )
-    seeds = SeedPlan(order=order, labels=NoLabels(), is_typed=False)
+    seeds = SeedPlan(order=order, labels=NoLabels(), types=BatchTypes())
     tier = open_feature_tier(dataset, seeds, _loader_settings(settings))
     sink = make_sink(job["sink"], dataset, len(settings["fanouts"]))
     meter = Meter()

@@ -36,13 +36,13 @@ from gloader.pipeline.buffers import RowForm, matrices_in
 from gloader.pipeline.gather import HostBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from gloader.device import Pinned
     from gloader.distributed.agree import Team
-    from gloader.distributed.shared_memory import BatchTypes
+    from gloader.distributed.device_agreement import FollowerDevice
     from gloader.distributed.wire import Message, Received
     from gloader.types import BatchId
 
@@ -58,10 +58,7 @@ class LoaderClient:
     Parameters
     ----------
     team : the ranks of this machine
-    dims : F of each table
-    types : those of the dataset, if batches have several; otherwise None
-    pin : pins the features of batches in place for the device; returns None if the device copies from them as they are
-    answer : answers the host's requests while it opens the loader; None if the host makes no request
+    device : that of this rank, which answers the host's requests while the host opens the loader
     stall_timeout_s : longest wait for a sign of life, in seconds; 0 means for ever
 
     Raises
@@ -69,23 +66,18 @@ class LoaderClient:
     RankError
         The host cannot be reached, or cannot load.
     BaseException
-        The error of ``answer``; the other ranks are notified.
+        The error of ``device``; the other ranks are notified.
     """
 
     def __init__(
         self,
         team: Team,
+        device: FollowerDevice,
         *,
-        dims: Sequence[int],
-        types: BatchTypes | None = None,
-        pin: Callable[[NDArray[np.uint8]], Pinned | None],
-        answer: Callable[[Received], Message | None],
         stall_timeout_s: float,
     ) -> None:
         self._host = team.ranks[0]
-        self._dims = dims
-        self._types = types
-        self._pin = pin
+        self._device = device
         self._timeout_s = stall_timeout_s or None
         self._segments: dict[int, NDArray[np.uint8]] = {}
         self._pinned: dict[int, Pinned | None] = {}  # by segment of features
@@ -96,6 +88,7 @@ class LoaderClient:
         self._cancelled = 0  # the last run whose batches are no longer needed
         self._left = 0  # the last run without further batches
         self._num_received = 0  # in the present run
+        self._copies_ids = False  # as of `begin`
         self._error: RankError | None = None  # set if the connection is unusable
         self._bye: RankError | None = None  # the host closed: no message follows those in the inbox
         self._does_consumer_wait = False
@@ -104,7 +97,7 @@ class LoaderClient:
         self._connection = Connection.to(team.address, timeout_s=CONNECT_S)
         try:
             self._connection.send(Hello(rank=team.rank, token=team.token))
-            self.welcome = self._await_welcome(answer)
+            self.welcome = self._await_welcome()
         except EOFError as error:
             self._connection.close()
             raise RankError(f"rank {self._host} ended while it opened the loader of this machine") from error
@@ -112,8 +105,13 @@ class LoaderClient:
             self._connection.close()
             raise
 
-    def begin(self, position: BatchId) -> None:
+    def begin(self, position: BatchId, *, copies_ids: bool = False) -> None:
         """Request the batches from ``position`` on, and wait until every rank of the machine did.
+
+        Parameters
+        ----------
+        position : the first batch
+        copies_ids : as of `read_batch`: blocks are copied to a device before the next batch is requested
 
         Raises
         ------
@@ -122,6 +120,7 @@ class LoaderClient:
         """
         self._run += 1
         self._num_received = 0
+        self._copies_ids = copies_ids
         self._inbox.clear()
         self._post(Begin(run=self._run, epoch=position.epoch, index=position.index))
         self._wait_until(lambda: self._started == self._run, position, self._timeout_s)
@@ -196,7 +195,7 @@ class LoaderClient:
             for number in list(self._segments):
                 self._unmap(number)
 
-    def _await_welcome(self, answer: Callable[[Received], Message | None]) -> Welcome:
+    def _await_welcome(self) -> Welcome:
         while True:
             received = self._connection.receive(None)  # no limit for opening; the host's end is noticed
             if received is None:
@@ -206,7 +205,7 @@ class LoaderClient:
             if isinstance(received.message, Welcome):
                 return received.message
             try:
-                told = answer(received)
+                told = self._device.answer(received)
             except BaseException as error:
                 self.report_failure(error)
                 raise
@@ -325,7 +324,7 @@ class LoaderClient:
     def _pin_once(self, number: int) -> None:
         # At the first features in it: the CPU unpacks topologies, and their memory stays unpinned.
         if number not in self._pinned:
-            self._pinned[number] = self._pin(self._segments[number])
+            self._pinned[number] = self._device.pin(self._segments[number])
 
     def _unmap(self, number: int) -> None:
         if (pinned := self._pinned.pop(number, None)) is not None:
@@ -336,7 +335,7 @@ class LoaderClient:
         features, topology = (self._lease(number) for number in batch.segments)
         if batch.run != self._run or self._left >= self._run:
             return  # of a run that this rank left: dropping the leases returns the buffers
-        sampled, degrees = read_batch(batch.shape, topology, self._types)
+        sampled, degrees = read_batch(batch.shape, topology, self._device.types, copies_ids=self._copies_ids)
         if any(batch.rows):
             self._pin_once(batch.segments[0])
         x = tuple(matrices_in(features, self._forms, batch.rows))
@@ -348,7 +347,7 @@ class LoaderClient:
     @cached_property
     def _forms(self) -> tuple[RowForm, ...]:
         """The row form of each table, from the host's welcome."""
-        pairs = zip(self._dims, self.welcome.row_dtypes, strict=True)
+        pairs = zip(self._device.dims, self.welcome.row_dtypes, strict=True)
         return tuple(RowForm(dim=dim, dtype=np.dtype(name)) for dim, name in pairs)
 
     def _lease(self, number: int) -> NDArray[np.uint8]:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
-from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topology
+from gloader.dataset.topology import FEW_BYTES
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.device_agreement import FollowerDevice, FollowerTable
-from gloader.distributed.shared_memory import BatchTypes, pin_segment
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
-from gloader.pipeline.open.disk import feature_rows, open_store
+from gloader.pipeline.open.disk import feature_rows, open_edges, open_store
 from gloader.pipeline.send import Send, SendFeed, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread, weak_method
-from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.send import SentBatch
     from gloader.pipeline.superbatch import RunFeedback
     from gloader.samplers import HeteroGraph, Topology
-    from gloader.types import AnyBatch, FeatureSource
+    from gloader.types import BatchTypes, FeatureSource
 
 
 class ClientRun:
@@ -70,7 +67,7 @@ class ClientRun:
     ) -> None:
         self._client = client
         device = tiers[0].device
-        inbox = _Inbox(client, stream, is_read_at_once=device.is_asynchronous)
+        inbox = _Inbox(client, stream)
         self._sent: Channel[SentBatch] = Channel(SENT_AHEAD)
         # Weak: the timer and the watchdog must not keep a dropped run alive.
         self._failures = Failures(weak_method(self._end_with))
@@ -93,7 +90,7 @@ class ClientRun:
         self._pid = os.getpid()
         self._has_ended_well = True
         # Before any thread: `begin` receives in this one, and only one thread may receive at a time.
-        client.begin(self.consumer.next_id)
+        client.begin(self.consumer.next_id, copies_ids=is_sending)
 
         def release() -> None:
             send.close()  # the host uses the buffers again as soon as they are given back
@@ -148,13 +145,11 @@ class _Inbox:
     ----------
     client : receives them
     stream : the batches of this rank
-    is_read_at_once : whether blocks are copied to the device before the next batch is requested
     """
 
-    def __init__(self, client: LoaderClient, stream: BatchStream, *, is_read_at_once: bool) -> None:
+    def __init__(self, client: LoaderClient, stream: BatchStream) -> None:
         self._client = client
         self._stream = stream
-        self._is_read_at_once = is_read_at_once
         self._position = 0
 
     def has_next(self) -> bool:
@@ -173,39 +168,7 @@ class _Inbox:
             raise ChannelClosedError("the stream is over")
         batch = self._client.next_batch(self._stream.id_of(self._position))
         self._position += 1
-        if not self._is_read_at_once:
-            return batch
-        # The consumer receives the ids as they are, and would hold the shared memory of the whole batch.
-        return replace(batch, sampled=_with_own_ids(batch.sampled))
-
-
-def _with_own_ids(sampled: AnyBatch) -> AnyBatch:
-    """Return ``sampled`` with copies of its node and edge ids, their trees, and its links."""
-    links = sampled.links
-    if links is not None:
-        links = replace(
-            links,
-            pairs=links.pairs.copy(),
-            labels=links.labels.copy(),
-            edge_ids=links.edge_ids.copy(),
-            times=None if links.times is None else links.times.copy(),
-        )
-    if isinstance(sampled, SampledBatch):
-        blocks = tuple(replace(block, edge_ids=block.edge_ids.copy()) for block in sampled.blocks)
-        trees = None if sampled.trees is None else sampled.trees.copy()
-        return replace(sampled, nodes=sampled.nodes.copy(), blocks=blocks, links=links, trees=trees)
-    return replace(
-        sampled,
-        nodes={name: ids.copy() for name, ids in sampled.nodes.items()},
-        blocks=tuple(
-            {relation: replace(block, edge_ids=block.edge_ids.copy()) for relation, block in hop.items()}
-            for hop in sampled.blocks
-        ),
-        links=links,
-        trees=None
-        if sampled.trees is None
-        else {name: of_type.copy() for name, of_type in sampled.trees.items()},
-    )
+        return batch
 
 
 class RemoteTier:
@@ -219,7 +182,7 @@ class RemoteTier:
     team : the ranks of this machine
     settings : those of the loader
     dry_run : one step of the model, to measure its memory on this rank's device
-    is_typed : whether batches have node types and relations
+    types : those of the loader's batches
 
     Raises
     ------
@@ -236,17 +199,16 @@ class RemoteTier:
         settings: LoaderSettings,
         *,
         dry_run: DryRun | None,
-        is_typed: bool = False,
+        types: BatchTypes,
     ) -> None:
         self._dataset = dataset
-        self._is_typed = is_typed
+        self._types = types
         self._stall_timeout_s = settings.stages.stall_timeout_s
         self._host = team.ranks[0]
         tables = feature_rows(dataset, settings)
         self.types = tuple(rows.number for rows in tables)
         self.table_names = tuple(rows.name for rows in tables)
         self._stores = [partial(open_store, rows, settings.reading) for rows in tables]
-        types = BatchTypes(nodes=dataset.node_types, relations=dataset.relations) if is_typed else None
         follower = FollowerDevice(
             settings.device,
             tables=[
@@ -264,15 +226,7 @@ class RemoteTier:
         with ExitStack() as stack:
             stack.callback(follower.close)
             # Its constructor answers the host's requests through `follower`, which then holds the device's rows.
-            self._client = LoaderClient(
-                team,
-                dims=[rows.feature_dim for rows in tables],
-                types=types,
-                # The opened device has a number: the sending thread has a current device of its own.
-                pin=lambda memory: pin_segment(memory, follower.tiers[0].device.place),
-                answer=follower.answer,
-                stall_timeout_s=self._stall_timeout_s,
-            )
+            self._client = LoaderClient(team, follower, stall_timeout_s=self._stall_timeout_s)
             stack.callback(self._client.close)
             self.device_tiers = follower.tiers
             self._stack = stack.pop_all()
@@ -281,9 +235,7 @@ class RemoteTier:
     @cached_property
     def topology(self) -> Topology | HeteroGraph:
         """The graph; the host holds it in memory, and here few batches are sampled, if any."""
-        if self._is_typed:
-            return self._stack.enter_context(open_hetero_topology(self._dataset, max_bytes=FEW_BYTES))
-        return self._stack.enter_context(open_topology(self._dataset, max_bytes=FEW_BYTES))
+        return self._stack.enter_context(open_edges(self._dataset, self._types, max_bytes=FEW_BYTES))
 
     @cached_property
     def sources(self) -> tuple[FeatureSource, ...]:

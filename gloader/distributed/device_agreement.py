@@ -14,6 +14,7 @@ from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
 from gloader.device import DeviceTier, open_device
 from gloader.distributed.shared_memory import (
     create_segment,
+    pin_segment,
     read_batch,
     seal_contents,
     shape_of,
@@ -31,13 +32,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import DeviceSettings
-    from gloader.device import Device
-    from gloader.distributed.shared_memory import AnyShape, BatchTypes
+    from gloader.device import Device, Pinned
+    from gloader.distributed.shared_memory import BatchShape
     from gloader.distributed.wire import Connection, Message, Received
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.other_ranks import LoadedFeatures
     from gloader.ssd_store import FeatureStore
-    from gloader.types import AnyBatch
+    from gloader.types import AnyBatch, BatchTypes
 
 T = TypeVar("T")
 
@@ -77,10 +78,11 @@ class PeerDevices:
         if largest is None:
             self._tell(TryStep(shape=None))
         else:
-            shape = shape_of(largest)
+            degrees = np.empty(0, dtype=np.float32)  # a trial step has its own
+            shape = shape_of(largest, degrees)
             descriptor, memory = create_segment(shape.num_bytes)
             try:
-                write_batch(largest, np.ones(shape.num_degrees, dtype=np.float32), shape, memory)
+                write_batch(largest, degrees, shape, memory)
                 self._tell(TryStep(shape=shape), descriptor)
             finally:
                 os.close(descriptor)
@@ -192,7 +194,7 @@ class FollowerDevice:
     ----------
     settings : the device, and the size of its rows
     tables : of the dataset, in order
-    types : those of the dataset, if batches have several; otherwise None
+    types : those of the loader's batches
     dry_run : one step of the model, to measure its device memory
     """
 
@@ -201,14 +203,19 @@ class FollowerDevice:
         settings: DeviceSettings,
         *,
         tables: Sequence[FollowerTable],
-        types: BatchTypes | None = None,
+        types: BatchTypes,
         dry_run: DryRun | None = None,
     ) -> None:
         self._settings = settings
         self._dry_run = dry_run
         self._tables = tables
-        self._types = types
+        self.types = types
         self._tiers: dict[int, DeviceTier] = {}
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """F of each table."""
+        return tuple(table.dim for table in self._tables)
 
     @cached_property
     def _device(self) -> Device:
@@ -251,15 +258,20 @@ class FollowerDevice:
                 self._tiers[table] = self.tiers[table].out_of_reach()
         return None
 
+    def pin(self, memory: NDArray[np.uint8]) -> Pinned | None:
+        """Pin a batch's features in place; None if the device copies from ``memory`` as it is."""
+        # The opened device has a number: the sending thread has a current device of its own.
+        return pin_segment(memory, self._device.place)
+
     def close(self) -> None:
         """Release the features. Idempotent."""
         for tier in self._tiers.values():
             tier.close()
 
-    def _room(self, shape: AnyShape | None, descriptor: int | None) -> int:
+    def _room(self, shape: BatchShape | None, descriptor: int | None) -> int:
         largest = None
         if shape is not None and descriptor is not None:
-            largest, _ = read_batch(shape, take_segment(descriptor), self._types)
+            largest, _ = read_batch(shape, take_segment(descriptor), self.types)
         dims = {table.type_number: table.dim for table in self._tables}
         return room_for_rows(self._device, self._settings, largest=largest, dims=dims, dry_run=self._dry_run)
 

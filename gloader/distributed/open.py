@@ -159,7 +159,7 @@ def open_for_rank(
         team.close()
         with _telling_machines(machines):
             return LoaderParts(open_tier())
-    remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, is_typed=seeds.is_typed)
+    remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, types=seeds.types)
     with team:
         if not team.is_host:
             return LoaderParts(remote(), num_ranks=num_ranks)
@@ -238,7 +238,7 @@ def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: L
 def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:
     """Return the facts that must be equal on every rank. Threads may differ: those of the loading rank count."""
     order, links = seeds.order, seeds.links
-    kind = "HeteroLoader" if seeds.is_typed else "Loader"
+    kind = "HeteroLoader" if seeds.types.are_named else "Loader"
     batches = {
         **named_facts(dataset, order, settings.sampling, None if links is None else links.facts()),
         "batch_size": order.batch_size,

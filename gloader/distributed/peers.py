@@ -224,7 +224,7 @@ class Outbox:
         with self._lock:
             if self._run is None:
                 return
-            shape = shape_of(host.sampled)
+            shape = shape_of(host.sampled, host.src_degree)
             topology = self._topologies.acquire([-(-shape.num_bytes // _WORD.num_bytes)])
             write_batch(host.sampled, host.src_degree, shape, topology[0].reshape(-1).view(np.uint8))
             # Lent before it is sent: its release may arrive before `send` returns.

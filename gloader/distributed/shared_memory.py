@@ -11,24 +11,21 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from gloader.device.cuda import ONE_PIECE, CudaHostMemory, pin_in_place
 from gloader.errors import RankError
-from gloader.types import AnyBatch, BatchId, Block, HeteroBatch, Links, SampledBatch
+from gloader.types import BatchId, Block, Links
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from gloader.device.cuda import PinnedArray
-    from gloader.types import Relation
+    from gloader.types import AnyBatch, BatchTypes
 
 
 # Neither process can shrink the memory under the other, which would kill it with SIGBUS.
@@ -95,47 +92,33 @@ def pin_segment(memory: NDArray[np.uint8], device: torch.device) -> PinnedArray 
 ArrayKinds: TypeAlias = Iterator[tuple[type[np.generic], int]]  # dtype and length of one array after another
 
 _LABELS: Final[dict[str, type[np.generic]]] = {"float32": np.float32, "int64": np.int64}
+_ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read whole lines
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkShape:
+class BlockShape(NamedTuple):
+    """The sizes of a `Block`."""
+
+    num_src: int
+    num_dst: int
+    num_edges: int
+    is_weighted: bool
+
+    def arrays(self) -> ArrayKinds:
+        """Yield the arrays: ``indptr``, ``indices``, ``edge_ids`` and weights."""
+        yield np.int32, self.num_dst + 1
+        yield np.int32, self.num_edges
+        yield np.int64, self.num_edges
+        if self.is_weighted:
+            yield np.float32, self.num_edges
+
+
+class LinkShape(NamedTuple):
     """The sizes of `Links`."""
 
     num_pairs: int  # P
     num_positives: int
     label_dtype: str  # of `_LABELS`
-    has_times: bool = False
-
-    @classmethod
-    def of(cls, links: Links) -> LinkShape:
-        """Return the sizes of ``links``; raise TypeError if labels have another dtype."""
-        if links.labels.dtype.name not in _LABELS:
-            raise TypeError(f"labels of links have dtype {links.labels.dtype}; they must be float32 or int64")
-        return cls(
-            num_pairs=len(links.pairs),
-            num_positives=links.num_positives,
-            label_dtype=links.labels.dtype.name,
-            has_times=links.times is not None,
-        )
-
-    def to_json(self) -> list[Any]:
-        """Return the sizes as a JSON array."""
-        times = [True] if self.has_times else []
-        return [self.num_pairs, self.num_positives, self.label_dtype, *times]
-
-    @classmethod
-    def from_json(cls, sizes: object) -> LinkShape:
-        """Parse a result of `to_json`; raise ValueError for anything else."""
-        if isinstance(sizes, list) and [type(size) for size in sizes[:3]] == [int, int, str]:
-            num_pairs, num_positives, label_dtype, *times = sizes
-            if 0 <= num_positives <= num_pairs and label_dtype in _LABELS and times in ([], [True]):
-                return cls(
-                    num_pairs=num_pairs,
-                    num_positives=num_positives,
-                    label_dtype=label_dtype,
-                    has_times=bool(times),
-                )
-        raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
+    has_times: bool
 
     def arrays(self) -> ArrayKinds:
         """Yield the arrays: both ends of the pairs, labels, rows of the link table, times."""
@@ -145,345 +128,115 @@ class LinkShape:
         if self.has_times:
             yield np.int64, self.num_positives
 
-    def links(self, views: Iterator[NDArray[Any]]) -> Links:
-        """Return the links from the next arrays in ``views``."""
-        return Links(
-            pairs=next(views).reshape(-1, 2),
-            labels=next(views),
-            edge_ids=next(views),
-            num_positives=self.num_positives,
-            times=next(views) if self.has_times else None,
-        )
 
+class BatchShape(NamedTuple):
+    """The sizes of a sampled batch, from which both ranks compute the places of its arrays.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeedShape:
-    """The sizes of seed data other than plain nodes: the pairs of links, and the tree of each node."""
+    Tuples, which JSON writes as arrays without names: a shape is sent with every batch. Types and relations are those
+    of the dataset, in its order.
+    """
 
-    links: LinkShape | None = None
-    has_trees: bool = False
+    epoch: int
+    batch: int  # index in the epoch
+    num_nodes: tuple[int, ...]  # (T,) U of each type
+    num_seeds: tuple[int, ...]  # (T,)
+    hops: tuple[tuple[BlockShape, ...], ...]  # (L, K)
+    num_degrees: int  # 0, or U of the only type
+    has_trees: bool
+    links: tuple[LinkShape, ...]  # at most one
 
-    @classmethod
-    def of(cls, batch: AnyBatch) -> Self:
-        """Return the sizes of the seed data of ``batch``."""
-        links = None if batch.links is None else LinkShape.of(batch.links)
-        return cls(links=links, has_trees=batch.trees is not None)
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that the arrays take."""
+        return sum(_padded(dtype, count) for dtype, count in self.arrays())
 
-    def to_json(self) -> list[Any]:
-        """Return the sizes as the last items of a batch's JSON array; empty for plain nodes."""
-        if self.links is None and not self.has_trees:
-            return []
-        return [None if self.links is None else self.links.to_json(), self.has_trees]
-
-    @classmethod
-    def from_json(cls, sizes: list[Any]) -> Self:
-        """Parse a result of `to_json`; raise ValueError for anything else."""
-        if not sizes:
-            return cls()
-        if len(sizes) == 2 and type(sizes[1]) is bool and (sizes[0] is not None or sizes[1]):
-            links = None if sizes[0] is None else LinkShape.from_json(sizes[0])
-            return cls(links=links, has_trees=sizes[1])
-        raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
-
-    def arrays(self, num_nodes: Sequence[int]) -> ArrayKinds:
-        """Yield the arrays: trees of each type's nodes, then those of the links."""
+    def arrays(self) -> ArrayKinds:
+        """Yield the arrays: nodes of each type, degrees, blocks, trees of each type, links."""
+        yield from ((np.int64, count) for count in self.num_nodes)
+        yield np.float32, self.num_degrees
+        for block in chain.from_iterable(self.hops):
+            yield from block.arrays()
         if self.has_trees:
-            for count in num_nodes:
-                yield np.int32, count
-        if self.links is not None:
-            yield from self.links.arrays()
-
-    def read(
-        self, views: Iterator[NDArray[Any]], num_types: int
-    ) -> tuple[list[NDArray[np.int32]] | None, Links | None]:
-        """Return the trees of each type, and the links, from the next arrays in ``views``; None for absent ones."""
-        trees = [next(views) for _ in range(num_types)] if self.has_trees else None
-        return trees, None if self.links is None else self.links.links(views)
+            yield from ((np.int32, count) for count in self.num_nodes)
+        for links in self.links:
+            yield from links.arrays()
 
 
-PLAIN_SEEDS: Final = SeedShape()
+def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
+    """Return the sizes of ``batch`` and the ``degrees`` of its nodes.
+
+    Raises
+    ------
+    TypeError
+        Labels of links have another dtype than float32 and int64.
+    """
+    links = batch.links
+    if links is not None and links.labels.dtype.name not in _LABELS:
+        raise TypeError(f"labels of links have dtype {links.labels.dtype}; they must be float32 or int64")
+    return BatchShape(
+        epoch=batch.id.epoch,
+        batch=batch.id.index,
+        num_nodes=tuple(map(len, batch.node_arrays)),
+        num_seeds=batch.seed_counts,
+        hops=tuple(
+            tuple(
+                BlockShape(block.num_src, block.num_dst, block.num_edges, block.edge_weight is not None)
+                for block in hop
+            )
+            for hop in batch.hops
+        ),
+        num_degrees=len(degrees),
+        has_trees=batch.may_repeat,
+        links=()
+        if links is None
+        else (
+            LinkShape(
+                len(links.pairs), links.num_positives, links.labels.dtype.name, links.times is not None
+            ),
+        ),
+    )
 
 
-def seed_arrays(batch: AnyBatch) -> list[NDArray[Any]]:
-    """Return the arrays of a `SeedShape`, in its order."""
-    found: list[NDArray[Any]] = []
-    if batch.trees is not None:
-        found += batch.trees.values() if isinstance(batch, HeteroBatch) else [batch.trees]
-    if batch.links is not None:
-        found += [batch.links.pairs.reshape(-1), batch.links.labels, batch.links.edge_ids]
-        found += [] if batch.links.times is None else [batch.links.times]
+def parse_shape(sizes: object) -> BatchShape:
+    """Return the shape from its JSON form ``sizes``; raise ValueError for anything else."""
+    epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links = _checked(
+        sizes, [int, int, list, list, list, int, bool, list], "a batch"
+    )
+    counts, lists = {*map(type, chain(num_nodes, num_seeds))}, {*map(type, hops)}
+    if not (counts <= {int} and lists <= {list} and len(links) <= 1):
+        raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
+    return BatchShape(
+        epoch=epoch,
+        batch=batch,
+        num_nodes=tuple(num_nodes),
+        num_seeds=tuple(num_seeds),
+        hops=tuple(
+            tuple(BlockShape(*_checked(block, [int, int, int, bool], "a block")) for block in hop)
+            for hop in hops
+        ),
+        num_degrees=num_degrees,
+        has_trees=has_trees,
+        links=tuple(map(_link_shape, links)),
+    )
+
+
+def _link_shape(sizes: object) -> LinkShape:
+    found = LinkShape(*_checked(sizes, [int, int, str, bool], "links"))
+    if not (0 <= found.num_positives <= found.num_pairs and found.label_dtype in _LABELS):
+        raise ValueError(f"is {sizes!r:.80}, not the sizes of links")
     return found
 
 
-_ALIGNMENT = 64  # bytes: every array starts at a cache line, so that both sides read whole lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTypes:
-    """The types and relations that both ranks share, so that batches need not name them."""
-
-    nodes: Sequence[str]  # the T types, in the order of the record
-    relations: Sequence[Relation]  # K of them, likewise
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockShape:
-    """The sizes of a `Block`."""
-
-    num_src: int
-    num_dst: int
-    num_edges: int
-    is_weighted: bool
-
-    @classmethod
-    def of(cls, block: Block) -> BlockShape:
-        """Return the sizes of ``block``."""
-        return cls(
-            num_src=block.num_src,
-            num_dst=block.num_dst,
-            num_edges=block.num_edges,
-            is_weighted=block.edge_weight is not None,
-        )
-
-    def to_json(self) -> list[Any]:
-        """Return the sizes as a JSON array."""
-        return [self.num_src, self.num_dst, self.num_edges, self.is_weighted]
-
-    @classmethod
-    def from_json(cls, sizes: object) -> BlockShape:
-        """Parse a result of `to_json`; raise ValueError for anything else."""
-        if isinstance(sizes, list) and [type(size) for size in sizes] == [int, int, int, bool]:
-            num_src, num_dst, num_edges, is_weighted = sizes
-            return cls(num_src=num_src, num_dst=num_dst, num_edges=num_edges, is_weighted=is_weighted)
-        raise ValueError(f"is {sizes!r:.80}, not the sizes of a block")
-
-    def arrays(self) -> ArrayKinds:
-        """Yield its arrays."""
-        yield np.int32, self.num_dst + 1
-        yield np.int32, self.num_edges
-        yield np.int64, self.num_edges
-        if self.is_weighted:
-            yield np.float32, self.num_edges
-
-    def block(self, views: Iterator[NDArray[Any]]) -> Block:
-        """Return the block from the next arrays in ``views``."""
-        return Block(
-            indptr=next(views),
-            indices=next(views),
-            edge_ids=next(views),
-            num_src=self.num_src,
-            num_dst=self.num_dst,
-            edge_weight=next(views) if self.is_weighted else None,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchShape:
-    """The sizes of a `SampledBatch`, from which both ranks compute the places of its arrays."""
-
-    id: BatchId
-    num_nodes: int  # U
-    num_seeds: int
-    blocks: tuple[BlockShape, ...]
-    seeds: SeedShape = PLAIN_SEEDS
-
-    @classmethod
-    def of(cls, batch: SampledBatch) -> BatchShape:
-        """Return the sizes of ``batch``."""
-        return cls(
-            id=batch.id,
-            num_nodes=len(batch.nodes),
-            num_seeds=batch.num_seeds,
-            blocks=tuple(map(BlockShape.of, batch.blocks)),
-            seeds=SeedShape.of(batch),
-        )
-
-    def to_json(self) -> list[Any]:
-        """Return the sizes as a JSON array."""
-        # An array without names: it is sent with every batch.
-        blocks = [block.to_json() for block in self.blocks]
-        return [self.id.epoch, self.id.index, self.num_nodes, self.num_seeds, blocks, *self.seeds.to_json()]
-
-    @classmethod
-    def from_json(cls, sizes: object) -> BatchShape:
-        """Parse a result of `to_json`.
-
-        Raises
-        ------
-        ValueError
-            Anything else.
-        """
-        # Types compared as a list: the check of every batch costs no more than the unpacking.
-        if isinstance(sizes, list) and [type(size) for size in sizes[:5]] == [int, int, int, int, list]:
-            epoch, index, num_nodes, num_seeds, blocks, *seeds = sizes
-            return cls(
-                id=BatchId(epoch=epoch, index=index),
-                num_nodes=num_nodes,
-                num_seeds=num_seeds,
-                blocks=tuple(map(BlockShape.from_json, blocks)),
-                seeds=SeedShape.from_json(seeds),
-            )
-        raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the arrays take."""
-        return _num_bytes(self.arrays())
-
-    @property
-    def num_degrees(self) -> int:
-        """Number of nodes with degrees in the batch."""
-        return self.num_nodes
-
-    def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes, degrees, blocks, then the data of the seeds."""
-        yield np.int64, self.num_nodes
-        yield np.float32, self.num_nodes
-        for block in self.blocks:
-            yield from block.arrays()
-        yield from self.seeds.arrays((self.num_nodes,))
-
-    def read(
-        self, memory: NDArray[np.uint8], types: BatchTypes | None = None
-    ) -> tuple[SampledBatch, NDArray[np.float32]]:
-        """Return the batch and its degrees (U,), as `read_batch` does."""
-        if types is not None:
-            raise RankError("another rank sent a batch without types; use one kind of loader on all ranks")
-        views = _views(self.arrays(), memory)
-        nodes, degrees = next(views), next(views)
-        blocks = tuple(block.block(views) for block in self.blocks)
-        trees, links = self.seeds.read(views, 1)
-        sampled = SampledBatch(
-            id=self.id,
-            nodes=nodes,
-            num_seeds=self.num_seeds,
-            blocks=blocks,
-            links=links,
-            trees=None if trees is None else trees[0],
-        )
-        return sampled, degrees
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeteroShape:
-    """The sizes of a `HeteroBatch`. Types and relations are those of the dataset, in its order, without names."""
-
-    id: BatchId
-    num_nodes: tuple[int, ...]  # U of each type
-    num_seeds: tuple[int, ...]
-    hops: tuple[tuple[BlockShape, ...], ...]  # L, of every relation
-    seeds: SeedShape = PLAIN_SEEDS
-
-    @classmethod
-    def of(cls, batch: HeteroBatch) -> HeteroShape:
-        """Return the sizes of ``batch``."""
-        return cls(
-            id=batch.id,
-            num_nodes=tuple(map(len, batch.node_arrays)),
-            num_seeds=tuple(batch.num_seeds.values()),
-            hops=tuple(tuple(map(BlockShape.of, hop.values())) for hop in batch.blocks),
-            seeds=SeedShape.of(batch),
-        )
-
-    def to_json(self) -> list[Any]:
-        """Return the sizes as a JSON array."""
-        hops = [[block.to_json() for block in hop] for hop in self.hops]
-        counts = [*self.num_nodes], [*self.num_seeds]
-        return [self.id.epoch, self.id.index, *counts, hops, *self.seeds.to_json()]
-
-    @classmethod
-    def from_json(cls, sizes: object) -> HeteroShape:
-        """Parse a result of `to_json`.
-
-        Raises
-        ------
-        ValueError
-            Anything else.
-        """
-        if isinstance(sizes, list) and [type(size) for size in sizes[:5]] == [int, int, list, list, list]:
-            epoch, index, num_nodes, num_seeds, hops, *seeds = sizes
-            if {*map(type, chain(num_nodes, num_seeds))} <= {int} and {*map(type, hops)} <= {list}:
-                return cls(
-                    id=BatchId(epoch=epoch, index=index),
-                    num_nodes=tuple(num_nodes),
-                    num_seeds=tuple(num_seeds),
-                    hops=tuple(tuple(map(BlockShape.from_json, hop)) for hop in hops),
-                    seeds=SeedShape.from_json(seeds),
-                )
-        raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes that the arrays take."""
-        return _num_bytes(self.arrays())
-
-    @property
-    def num_degrees(self) -> int:
-        """Number of nodes with degrees in the batch: 0."""
-        return 0
-
-    def arrays(self) -> ArrayKinds:
-        """Yield the arrays: nodes of each type, no degrees, blocks, then the data of the seeds."""
-        for count in self.num_nodes:
-            yield np.int64, count
-        yield np.float32, 0
-        for block in chain.from_iterable(self.hops):
-            yield from block.arrays()
-        yield from self.seeds.arrays(self.num_nodes)
-
-    def read(
-        self, memory: NDArray[np.uint8], types: BatchTypes | None = None
-    ) -> tuple[HeteroBatch, NDArray[np.float32]]:
-        """Return the batch and no degrees (0,), as `read_batch` does."""
-        types = self._required(types)
-        views = _views(self.arrays(), memory)
-        nodes = {name: next(views) for name in types.nodes}
-        degrees = next(views)
-        blocks = tuple(
-            {relation: block.block(views) for relation, block in zip(types.relations, hop, strict=True)}
-            for hop in self.hops
-        )
-        trees, links = self.seeds.read(views, len(types.nodes))
-        sampled = HeteroBatch(
-            id=self.id,
-            nodes=nodes,
-            num_seeds=dict(zip(types.nodes, self.num_seeds, strict=True)),
-            blocks=blocks,
-            links=links,
-            trees=None if trees is None else dict(zip(types.nodes, trees, strict=True)),
-        )
-        return sampled, degrees
-
-    def _required(self, types: BatchTypes | None) -> BatchTypes:
-        """Return ``types`` if the batch has them."""
-        if types is None:
-            raise RankError("another rank sent a batch of types; use one kind of loader on all ranks")
-        counts = {len(types.nodes), len(self.num_nodes), len(self.num_seeds)}
-        if len(counts) > 1 or {len(types.relations), *map(len, self.hops)} != {len(types.relations)}:
-            raise RankError(
-                f"another rank sent a batch of {len(self.num_nodes)} types, where the dataset has {len(types.nodes)} "
-                f"types and {len(types.relations)} relations; use one dataset on all ranks"
-            )
-        return types
-
-
-AnyShape: TypeAlias = BatchShape | HeteroShape
-
-
-def shape_of(batch: AnyBatch) -> AnyShape:
-    """Return the sizes of ``batch``."""
-    return HeteroShape.of(batch) if isinstance(batch, HeteroBatch) else BatchShape.of(batch)
-
-
-def parse_shape(sizes: object) -> AnyShape:
-    """Return the shape from its ``to_json`` form ``sizes``; raise ValueError for anything else."""
-    # A batch of several types has a list in the place of one number.
-    is_typed = isinstance(sizes, list) and len(sizes) > 2 and type(sizes[2]) is list
-    return HeteroShape.from_json(sizes) if is_typed else BatchShape.from_json(sizes)
+def _checked(sizes: object, kinds: list[type], noun: str) -> list[Any]:
+    """Return ``sizes``, a list of values of these ``kinds``."""
+    # Types compared as a list: the check of every batch costs no more than the unpacking.
+    if isinstance(sizes, list) and [type(size) for size in sizes] == kinds:
+        return sizes
+    raise ValueError(f"is {sizes!r:.80}, not the sizes of {noun}")
 
 
 def write_batch(
-    sampled: AnyBatch, degrees: NDArray[np.float32], shape: AnyShape, memory: NDArray[np.uint8]
+    sampled: AnyBatch, degrees: NDArray[np.float32], shape: BatchShape, memory: NDArray[np.uint8]
 ) -> None:
     """Copy the topology of a batch into shared memory.
 
@@ -499,19 +252,24 @@ def write_batch(
     TypeError
         An array has another dtype than the layout.
     """
-    arrays: list[NDArray[Any]] = [*sampled.node_arrays, degrees]
+    arrays: list[NDArray[Any] | None] = [*sampled.node_arrays, degrees]
     for block in sampled.all_blocks:
-        arrays += [block.indptr, block.indices, block.edge_ids]
-        if block.edge_weight is not None:
-            arrays.append(block.edge_weight)
-    arrays += seed_arrays(sampled)
+        arrays += [block.indptr, block.indices, block.edge_ids, block.edge_weight]
+    arrays += sampled.tree_arrays
+    if (links := sampled.links) is not None:
+        arrays += [links.pairs.reshape(-1), links.labels, links.edge_ids, links.times]
+    present = (array for array in arrays if array is not None)
     # In the order of the shape's `arrays`, as in `read_batch`.
-    for view, array in zip(_views(shape.arrays(), memory), arrays, strict=True):
+    for view, array in zip(_views(shape.arrays(), memory), present, strict=True):
         np.copyto(view, array, casting="no")
 
 
 def read_batch(
-    shape: AnyShape, memory: NDArray[np.uint8], types: BatchTypes | None = None
+    shape: BatchShape,
+    memory: NDArray[np.uint8],
+    types: BatchTypes,
+    *,
+    copies_ids: bool = False,
 ) -> tuple[AnyBatch, NDArray[np.float32]]:
     """Return the batch that `write_batch` wrote to ``memory``, and its degrees, as views of the memory.
 
@@ -519,7 +277,8 @@ def read_batch(
     ----------
     shape : its sizes
     memory : (>= shape.num_bytes,) uint8
-    types : those of the dataset, if batches have several; otherwise None
+    types : those of the loader's batches
+    copies_ids : copy ids, trees and links, which the loop receives as they are: views would keep the whole memory
 
     Raises
     ------
@@ -531,7 +290,55 @@ def read_batch(
             f"another rank sent a batch of {shape.num_bytes} B in {len(memory)}; use one version of gloader on all "
             "ranks"
         )
-    return shape.read(memory, types)
+    _require_types(shape, types)
+    views = _views(shape.arrays(), memory)
+    own = np.copy if copies_ids else np.asarray
+    nodes = [own(next(views)) for _ in shape.num_nodes]
+    degrees = next(views)
+    hops = [
+        [
+            Block(
+                indptr=next(views),
+                indices=next(views),
+                edge_ids=own(next(views)),
+                num_src=block.num_src,
+                num_dst=block.num_dst,
+                edge_weight=next(views) if block.is_weighted else None,
+            )
+            for block in hop
+        ]
+        for hop in shape.hops
+    ]
+    trees = [own(next(views)) for _ in shape.num_nodes] if shape.has_trees else []
+    links = [
+        Links(
+            pairs=own(next(views)).reshape(-1, 2),
+            labels=own(next(views)),
+            edge_ids=own(next(views)),
+            num_positives=sizes.num_positives,
+            times=own(next(views)) if sizes.has_times else None,
+        )
+        for sizes in shape.links
+    ]
+    sampled = types.batch(
+        batch_id=BatchId(epoch=shape.epoch, index=shape.batch),
+        nodes=nodes,
+        num_seeds=shape.num_seeds,
+        hops=hops,
+        links=links[0] if links else None,
+        trees=trees,
+    )
+    return sampled, degrees
+
+
+def _require_types(shape: BatchShape, types: BatchTypes) -> None:
+    num_types, num_relations = len(types.nodes), len(types.relations)
+    counts = {num_types, len(shape.num_nodes), len(shape.num_seeds)}
+    if len(counts) > 1 or not {*map(len, shape.hops)} <= {num_relations}:
+        raise RankError(
+            f"another rank sent a batch of {len(shape.num_nodes)} types, where the dataset has {num_types} types and "
+            f"{num_relations} relations; use one dataset and one kind of loader on all ranks"
+        )
 
 
 def _views(arrays: ArrayKinds, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
@@ -540,10 +347,6 @@ def _views(arrays: ArrayKinds, memory: NDArray[np.uint8]) -> Iterator[NDArray[An
     for dtype, count in arrays:
         yield memory[offset : offset + count * np.dtype(dtype).itemsize].view(dtype)
         offset += _padded(dtype, count)
-
-
-def _num_bytes(arrays: ArrayKinds) -> int:
-    return sum(_padded(dtype, count) for dtype, count in arrays)
 
 
 def _padded(dtype: type[np.generic], count: int) -> int:

@@ -15,11 +15,11 @@ import select
 import socket
 import struct
 import weakref
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
 
 from gloader.core.malformed import MALFORMED
-from gloader.distributed.shared_memory import AnyShape, BatchShape, HeteroShape, parse_shape
+from gloader.distributed.shared_memory import BatchShape, parse_shape
 from gloader.errors import RankError
 from gloader.plan.memory_plan import MemoryPlan
 from gloader.plan.predict import StepSeconds
@@ -50,7 +50,7 @@ class Hello:
 class TryStep:
     """A request of the host for the bytes of the client's device rows; the trial batch comes in shared memory."""
 
-    shape: AnyShape | None  # None without a batch
+    shape: BatchShape | None  # None without a batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class Batch:
     run: int
     segments: tuple[int, int]  # of the features, of the topology
     rows: tuple[int, ...]  # of the features of each table: 0 if the client's device serves the whole table
-    shape: AnyShape
+    shape: BatchShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,38 +225,16 @@ Message: TypeAlias = (
     | Bye
 )
 
-_KINDS: Final[dict[str, type[Message]]] = {
-    "hello": Hello,
-    "try": TryStep,
-    "hold": HoldRows,
-    "reach": ReachFeatures,
-    "settle": SettleFeatures,
-    "answer": Answer,
-    "welcome": Welcome,
-    "begin": Begin,
-    "started": Started,
-    "segment": Segment,
-    "batch": Batch,
-    "release": Release,
-    "unmap": Unmap,
-    "ping": Ping,
-    "pong": Pong,
-    "leave": Leave,
-    "left": Left,
-    "failed": Failed,
-    "error": ErrorReport,
-    "bye": Bye,
-}
-_OPS: Final = {kind: op for op, kind in _KINDS.items()}
+_KINDS: Final[dict[str, type[Message]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def to_json(message: Message) -> dict[str, Any]:
     """Return ``message`` as a JSON object: its kind as "op", and the fields with other than default values. Pure."""
-    found: dict[str, Any] = {"op": _OPS[type(message)]}
+    found: dict[str, Any] = {"op": type(message).__name__}
     for name, default, _ in _FIELDS[type(message)]:
         value = getattr(message, name)
         if value != default:
-            found[name] = _json_value(value)
+            found[name] = asdict(value) if isinstance(value, MemoryPlan) else value
     return found
 
 
@@ -276,14 +254,6 @@ def parse(document: object) -> Message:
         return _parsed(kind, {name: value for name, value in document.items() if name != "op"})
     except ValueError as error:
         raise _refusal(f"a message {op!r} whose {error}") from None
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, BatchShape | HeteroShape):
-        return value.to_json()
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    return value
 
 
 def _refusal(what: str) -> RankError:
@@ -369,7 +339,7 @@ _PARSERS: Final[dict[str, Parser]] = {
     "tuple[int, int]": _list_of(_integer, 2),
     "tuple[str, ...]": _list_of(_text),
     "tuple[tuple[str, int], ...]": _list_of(_named_size),
-    "AnyShape": parse_shape,
+    "BatchShape": parse_shape,
     "MemoryPlan": _record(MemoryPlan),
     "SuperbatchSize": _record(SuperbatchSize),
     "SweepPlan": _record(SweepPlan),

@@ -26,6 +26,7 @@ from gloader.pipeline.seeds import (
     number_seeds,
     order_rows,
     order_seeds,
+    types_of,
 )
 from gloader.samplers.arguments import resolve_fanouts
 from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
@@ -140,7 +141,7 @@ class NodeLoader(BatchLoader[B]):
         )
         labels = labels_beside_order(order, lambda: self._labels_of(dataset, order.seeds))
         self._labels = SeedLabels(order, labels)
-        return SeedPlan(order=order, labels=self._labels, is_typed=self._is_typed)
+        return SeedPlan(order=order, labels=self._labels, types=types_of(dataset, are_named=self._is_typed))
 
 
 NodeLoader.__signature__ = with_settings(NodeLoader.__init__)
@@ -430,7 +431,8 @@ class LinkLoader(BatchLoader[LinkBatch]):
             task.table.num_rows, settings.sampling, rank=membership.rank, world_size=membership.world_size
         )
         order.ready_epoch(0)
-        return SeedPlan(order=order, labels=NoLabels(), is_typed=self._is_typed, links=task)
+        types = types_of(dataset, are_named=self._is_typed)
+        return SeedPlan(order=order, labels=NoLabels(), types=types, links=task)
 
 
 LinkLoader.__signature__ = with_settings(LinkLoader.__init__)

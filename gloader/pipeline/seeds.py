@@ -18,7 +18,7 @@ from gloader.core.ids import as_ids, outside
 from gloader.core.order import EpochOrder, RowOrder
 from gloader.core.signals import run_together
 from gloader.errors import SeedError
-from gloader.types import BatchId
+from gloader.types import BatchId, BatchTypes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -127,8 +127,18 @@ class SeedPlan:
 
     order: AnyOrder
     labels: BatchLabels
-    is_typed: bool  # whether batches have several types
+    types: BatchTypes  # those of the batches
     links: LinkTask | None = None  # the link task, if the order is of a link table's rows
+
+    @property
+    def is_typed(self) -> bool:
+        """True if batches name their types."""
+        return self.types.are_named
+
+
+def types_of(dataset: Dataset, *, are_named: bool) -> BatchTypes:
+    """Return the types of batches of ``dataset``, which name them or not."""
+    return BatchTypes(nodes=dataset.node_types, relations=dataset.relations, are_named=are_named)
 
 
 def order_seeds(
@@ -387,9 +397,11 @@ def plan_training_seeds(
     SeedError, ConfigError
         The dataset has no such seeds.
     """
+    types = types_of(dataset, are_named=is_typed)
+    order: AnyOrder
     if links is not None:
-        rows = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)
-        return SeedPlan(order=rows, labels=NoLabels(), is_typed=is_typed, links=links)
-    seeds = number_seeds(dataset, None) if is_typed else dataset.train
-    nodes = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
-    return SeedPlan(order=nodes, labels=NoLabels(), is_typed=is_typed)
+        order = order_rows(links.table.num_rows, sampling, rank=rank, world_size=world_size)
+    else:
+        seeds = number_seeds(dataset, None)
+        order = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
+    return SeedPlan(order=order, labels=NoLabels(), types=types, links=links)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.core.ids import id_dtype
 from gloader.dataset.hetero_passes import open_any_passes
-from gloader.dataset.topology import require_offsets
+from gloader.dataset.topology import open_hetero_topology, open_topology, require_offsets
 from gloader.errors import BudgetError
 from gloader.pipeline.edge_sweeps import SweepTier
 from gloader.pipeline.open.device_rows import LARGER_THAN_PROBED
@@ -39,20 +39,21 @@ from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import ExitStack
+    from contextlib import AbstractContextManager, ExitStack
     from pathlib import Path
 
-    from gloader.config import LoaderSettings, ReadingSettings, SamplingSettings
+    from gloader.config import IoMode, LoaderSettings, ReadingSettings, SamplingSettings
     from gloader.dataset import Dataset
     from gloader.dataset.tables import FeatureRows
     from gloader.pipeline.open.device_rows import Workload
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.plan.sweep_plan import SweepPlan
     from gloader.plan.topology_home import TopologyChoice
+    from gloader.samplers import HeteroGraph, Topology
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import AnyBatch, Block, Relation
+    from gloader.types import AnyBatch, BatchTypes, Block, Relation
 
 
 # Most open files of one reader: the file, a ring, and its event descriptors.
@@ -155,6 +156,15 @@ def with_edge_spill(files: TableFiles, plan: MemoryPlan, stack: ExitStack) -> Ta
     if files.spill is None or plan.sweeps is None:
         return files
     return replace(files, edge_spill=stack.enter_context(files.spill.split_off(plan.sweeps.spill_bytes)))
+
+
+def open_edges(
+    dataset: Dataset, types: BatchTypes, *, max_bytes: int, io: IoMode = "auto", times: bool = False
+) -> AbstractContextManager[Topology | HeteroGraph]:
+    """Open the topology for batches of ``types``: of each relation if batches name them; see `open_topology`."""
+    if types.are_named:
+        return open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times)
+    return open_topology(dataset, max_bytes=max_bytes, io=io, times=times)
 
 
 def feature_rows(dataset: Dataset, settings: LoaderSettings) -> tuple[FeatureRows, ...]:

@@ -17,7 +17,6 @@ from gloader.core.machine import require_descriptors
 from gloader.core.order import RowOrder
 from gloader.dataset.hetero_passes import num_swept
 from gloader.dataset.schema import relation_text
-from gloader.dataset.topology import open_hetero_topology, open_topology
 from gloader.errors import BudgetError
 from gloader.pipeline.open.device_rows import DeviceTable, Workload
 from gloader.pipeline.open.device_tier import open_device_tiers, row_format
@@ -27,6 +26,7 @@ from gloader.pipeline.open.disk import (
     SWEPT_SAMPLERS,
     choose_edge_home,
     feature_rows,
+    open_edges,
     open_files,
     open_spill_folder,
     plan_edges,
@@ -188,7 +188,15 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     home = choose_edge_home(dataset, settings, disk, budget_bytes=budget_bytes, room_bytes=room_bytes)
     require_descriptors(_most_open_files(dataset, settings, home))
     # Held first: the rest of the budget is divided below.
-    topology = _open_edges(dataset, settings, stack, max_bytes=home.max_bytes, is_typed=seeds.is_typed)
+    topology = stack.enter_context(
+        open_edges(
+            dataset,
+            seeds.types,
+            max_bytes=home.max_bytes,
+            io=settings.reading.io,
+            times=settings.sampling.is_temporal,
+        )
+    )
     beside: list[tuple[str, int]] = []
     order, links = seeds.order, ""
     if seeds.links is not None and isinstance(order, RowOrder):
@@ -242,15 +250,6 @@ def _most_open_files(dataset: Dataset, settings: LoaderSettings, home: TopologyC
     if dataset.mirrored is not None:
         count += FILES_OF_A_MIRRORED_FILE * len(dataset.mirrored.os_io.mirror.record.files)
     return count + FILES_OF_A_READER
-
-
-def _open_edges(
-    dataset: Dataset, settings: LoaderSettings, stack: ExitStack, *, max_bytes: int, is_typed: bool
-) -> Topology | HeteroGraph:
-    io, times = settings.reading.io, settings.sampling.is_temporal
-    if is_typed:
-        return stack.enter_context(open_hetero_topology(dataset, max_bytes=max_bytes, io=io, times=times))
-    return stack.enter_context(open_topology(dataset, max_bytes=max_bytes, io=io, times=times))
 
 
 def _workload(

@@ -2,8 +2,9 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from gloader.distributed.agree import Team
 from gloader.distributed.client import LoaderClient
 from gloader.distributed.client_run import ClientRun
-from gloader.distributed.shared_memory import BatchShape, create_segment, write_batch
+from gloader.distributed.shared_memory import create_segment, shape_of, write_batch
 from gloader.distributed.wire import (
     Answer,
     Batch,
@@ -27,6 +28,7 @@ from gloader.distributed.wire import (
     Message,
     Ping,
     Pong,
+    Received,
     Segment,
     Started,
     TryStep,
@@ -36,7 +38,7 @@ from gloader.errors import ChannelClosedError, RankError
 from gloader.plan.memory_plan import MemoryPlan
 from gloader.plan.predict import StepSeconds
 from gloader.ssd_store.cost.strategy import SuperbatchSize
-from gloader.types import BatchId, Block, SampledBatch
+from gloader.types import BatchId, BatchTypes, Block, SampledBatch
 
 HERE, NEXT = BatchId(epoch=0, index=0), BatchId(epoch=0, index=1)
 PLAN = MemoryPlan(
@@ -74,8 +76,16 @@ class Pinned:
         pinned_bytes.remove(self.array.nbytes)
 
 
-def _pin(memory: NDArray[np.uint8]) -> Pinned:
-    return Pinned(memory)
+@dataclass
+class Device:
+    """The device of the rank, as far as a client needs it."""
+
+    answer: Callable[[Received], Message | None] = lambda _: None
+    types: BatchTypes = field(default_factory=BatchTypes)
+    dims: tuple[int, ...] = (1,)
+
+    def pin(self, memory: NDArray[np.uint8]) -> Pinned:
+        return Pinned(memory)
 
 
 class Host:
@@ -91,11 +101,12 @@ class Host:
 
     def send(self, sampled: SampledBatch, *, rows: int) -> None:
         """Send a batch in the segments 1, of features, and 2, of the topology."""
-        shape = BatchShape.of(sampled)
+        degrees = np.ones(len(sampled.nodes), dtype=np.float32)
+        shape = shape_of(sampled, degrees)
         if not self._has_sent:
             for number, size in ((1, FEATURE_BYTES), (2, 4096)):
                 descriptor, memory = create_segment(size)
-                write_batch(sampled, np.ones(shape.num_nodes, dtype=np.float32), shape, memory)
+                write_batch(sampled, degrees, shape, memory)
                 self.connection.send(Segment(segment=number), descriptor=descriptor)
                 os.close(descriptor)
         self._has_sent = True
@@ -151,9 +162,7 @@ def _team(listener: Listener) -> Team:
 def _client(listener: Listener) -> LoaderClient:
     return LoaderClient(
         _team(listener),
-        dims=[1],
-        pin=_pin,
-        answer=lambda received: Answer(room=7) if received.message == TryStep(shape=None) else None,
+        Device(lambda received: Answer(room=7) if received.message == TryStep(shape=None) else None),  # type: ignore[arg-type]
         stall_timeout_s=5.0,
     )
 
@@ -242,7 +251,7 @@ def test_an_answer_that_cannot_be_given_is_told_and_raised() -> None:
         raise MemoryError("the device is full")
 
     with pytest.raises(MemoryError, match="the device is full"):
-        LoaderClient(_team(listener), dims=[1], pin=_pin, answer=refuse, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), Device(refuse), stall_timeout_s=5.0)
     thread.join()
     listener.close()
     assert told[0].message == Failed(text="MemoryError: the device is full")
@@ -269,7 +278,7 @@ def test_a_host_that_refuses_is_heard_although_nothing_can_be_answered() -> None
         return Answer()
 
     with pytest.raises(RankError, match="rank 0 failed: no disk") as caught:
-        LoaderClient(_team(listener), dims=[1], pin=_pin, answer=answer, stall_timeout_s=5.0)
+        LoaderClient(_team(listener), Device(answer), stall_timeout_s=5.0)
     assert caught.value.__notes__ == ["after lunch"]
     thread.join()
     listener.close()

@@ -33,7 +33,7 @@ from gloader.pipeline.open.device_tier import with_features
 from gloader.pipeline.other_ranks import LoadedFeatures
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.types import BatchId, Block, ReadyBatch, SampledBatch
+from gloader.types import BatchId, BatchTypes, Block, ReadyBatch, SampledBatch
 
 NUM_NODES, DIM = 40, 3
 FEATURES = np.random.default_rng(0).standard_normal((NUM_NODES, DIM)).astype(np.float32)
@@ -133,6 +133,7 @@ class Follower:
         self.device = FollowerDevice(
             DeviceSettings(**settings),
             dry_run=dry_run,
+            types=BatchTypes(),
             tables=[_table(self._open_store)] * num_tables,
         )
 
@@ -299,6 +300,7 @@ def test_a_device_that_was_told_nothing_holds_nothing() -> None:
     device = FollowerDevice(
         DeviceSettings(),
         tables=[_table(Store)],
+        types=BatchTypes(),
     )
     with pytest.raises(RankError, match="did not say what to hold"):
         _ = device.tiers
@@ -380,6 +382,7 @@ def test_every_thread_of_a_rank_pins_for_the_gpu_that_was_opened() -> None:
     follower = FollowerDevice(
         DeviceSettings(device="cuda"),
         tables=[_table(Store)],
+        types=BatchTypes(),
     )
     descriptor, memory = create_segment(1 << 16)
     pinned: list[Any] = []

@@ -9,18 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gloader.distributed.client_run import _with_own_ids
 from gloader.distributed.shared_memory import (
-    AnyShape,
-    BatchTypes,
-    HeteroShape,
+    BatchShape,
     parse_shape,
     read_batch,
     shape_of,
     write_batch,
 )
 from gloader.errors import RankError
-from gloader.types import BatchId, Block, HeteroBatch, Links, Relation
+from gloader.types import BatchId, BatchTypes, Block, HeteroBatch, Links, Relation
 
 NO_DEGREES = np.empty(0, dtype=np.float32)
 NAMES = ("paper", "author", "term")
@@ -67,7 +64,7 @@ def _batches(draw: st.DrawFn) -> tuple[HeteroBatch, BatchTypes]:
         num_seeds={name: draw(COUNTS) for name in names},
         blocks=tuple({relation: block() for relation in relations} for _ in range(draw(st.integers(0, 3)))),
     )
-    return batch, BatchTypes(nodes=names, relations=relations)
+    return batch, BatchTypes(nodes=names, relations=relations, are_named=True)
 
 
 def _arrays(batch: HeteroBatch) -> list[NDArray[Any] | None]:
@@ -82,11 +79,11 @@ def _arrays(batch: HeteroBatch) -> list[NDArray[Any] | None]:
 @given(made=_batches())
 def test_a_batch_of_several_types_comes_back_as_it_was(made: tuple[HeteroBatch, BatchTypes]) -> None:
     batch, types = made
-    shape = shape_of(batch)
+    shape = shape_of(batch, NO_DEGREES)
     memory = np.full(shape.num_bytes + 8, 0xAB, dtype=np.uint8)
     write_batch(batch, NO_DEGREES, shape, memory)
     assert (memory[shape.num_bytes :] == 0xAB).all()
-    parsed = parse_shape(json.loads(json.dumps(shape.to_json())))
+    parsed = parse_shape(json.loads(json.dumps(shape)))
     assert parsed == shape
     found, degrees = read_batch(parsed, memory, types)
     assert isinstance(found, HeteroBatch)
@@ -107,8 +104,8 @@ def test_a_batch_of_several_types_comes_back_as_it_was(made: tuple[HeteroBatch, 
         np.testing.assert_array_equal(ours, theirs)
 
 
-def _small() -> HeteroShape:
-    return HeteroShape(id=BatchId(epoch=0, index=0), num_nodes=(3, 0), num_seeds=(2, 0), hops=((), ()))
+def _small() -> BatchShape:
+    return parse_shape([0, 0, [3, 0], [2, 0], [[], []], 0, False, []])
 
 
 @pytest.mark.parametrize(
@@ -116,39 +113,36 @@ def _small() -> HeteroShape:
     [
         (BatchTypes(nodes=("a",), relations=()), "batch of 2 types, where the dataset has 1 types and 0"),
         (BatchTypes(nodes=("a", "b"), relations=(("a", "r", "b"),)), "has 2 types and 1 relations; use one"),
-        (None, "sent a batch of types; use one kind of loader on all ranks"),
+        (BatchTypes(), "has 1 types and 1 relations; use one dataset and one kind of loader on all ranks"),
     ],
 )
-def test_a_batch_of_another_dataset_is_refused(types: BatchTypes | None, says: str) -> None:
+def test_a_batch_of_another_dataset_is_refused(types: BatchTypes, says: str) -> None:
     shape = _small()
     with pytest.raises(RankError, match=says):
         read_batch(shape, np.zeros(shape.num_bytes, dtype=np.uint8), types)
 
 
-def test_a_batch_without_types_is_refused_where_there_are_some() -> None:
-    shape = parse_shape([0, 0, 3, 1, []])
-    types = BatchTypes(nodes=("a",), relations=())
-    with pytest.raises(RankError, match="sent a batch without types; use one kind of loader on all ranks"):
-        read_batch(shape, np.zeros(shape.num_bytes, dtype=np.uint8), types)
-
-
-@pytest.mark.parametrize("shape", [_small(), parse_shape([0, 0, 3, 1, []])])
-def test_a_batch_that_is_longer_than_its_memory_is_refused(shape: AnyShape) -> None:
+def test_a_batch_that_is_longer_than_its_memory_is_refused() -> None:
+    shape = _small()
     with pytest.raises(RankError, match=f"sent a batch of {shape.num_bytes} B in {shape.num_bytes - 1}; use"):
-        read_batch(shape, np.zeros(shape.num_bytes - 1, dtype=np.uint8))
+        read_batch(shape, np.zeros(shape.num_bytes - 1, dtype=np.uint8), BatchTypes())
 
 
 @pytest.mark.parametrize(
     "sizes",
     [
-        [0, 0, [], 1, []],
-        [0, 0, [1], [1]],
-        [0, 0, [1], ["1"], []],
-        [0, 0, [1], [True], []],
-        [0, 0, [1], [1], [1]],
-        [0, 0, [1], [1], [[1]]],
-        [0, 0, [1], [1], [[[1, 1, 1]]]],
-        [0, 0, [[]], [1], []],
+        None,
+        [0, 0, [1], [1], [], 1, False],
+        [0, 0, 1, [1], [], 1, False, []],
+        [0, 0, [1], 1, [], 1, False, []],
+        [0, 0, [1], ["1"], [], 1, False, []],
+        [0, 0, [1], [True], [], 1, False, []],
+        [0, 0, [[]], [1], [], 1, False, []],
+        [0, 0, [1], [1], [1], 1, False, []],
+        [0, 0, [1], [1], [[1]], 1, False, []],
+        [0, 0, [1], [1], [[[1, 1, 1]]], 1, False, []],
+        [0, 0, [1], [1], [], True, False, []],
+        [0, 0, [1], [1], [], 1, 0, []],
     ],
 )
 def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
@@ -159,11 +153,11 @@ def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
 @given(_batches())
 def test_ids_that_a_loop_keeps_hold_no_shared_memory(found: tuple[HeteroBatch, BatchTypes]) -> None:
     batch, types = found
-    shape = shape_of(batch)
+    shape = shape_of(batch, NO_DEGREES)
     memory = np.zeros(shape.num_bytes, dtype=np.uint8)
     write_batch(batch, NO_DEGREES, shape, memory)
     shared, _ = read_batch(shape, memory, types)
-    own = _with_own_ids(shared)
+    own, _ = read_batch(shape, memory, types, copies_ids=True)
     kept = [*own.node_arrays, *(block.edge_ids for block in own.all_blocks)]
     there = [*shared.node_arrays, *(block.edge_ids for block in shared.all_blocks)]
     assert [ids.tolist() for ids in kept] == [ids.tolist() for ids in there]

@@ -9,36 +9,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gloader.distributed import wire
-from gloader.distributed.shared_memory import BatchShape, BlockShape, HeteroShape, LinkShape, SeedShape
+from gloader.distributed.shared_memory import BatchShape, BlockShape, LinkShape
 from gloader.distributed.wire import Message, parse, to_json
 from gloader.errors import RankError
 from gloader.plan.memory_plan import MemoryPlan
 from gloader.plan.predict import StepSeconds
 from gloader.plan.sweep_plan import SweepPlan
 from gloader.ssd_store.cost.strategy import SuperbatchSize
-from gloader.types import BatchId
 
 SIZES = st.integers(0, 2**40)
 TEXTS = st.text(max_size=9)
 BLOCKS = st.builds(BlockShape, num_src=SIZES, num_dst=SIZES, num_edges=SIZES, is_weighted=st.booleans())
-IDS = st.builds(BatchId, epoch=SIZES, index=SIZES)
 COUNTS = st.lists(SIZES, max_size=3).map(tuple)
 HOPS = st.lists(st.lists(BLOCKS, max_size=3).map(tuple), max_size=3).map(tuple)
 LINKS = st.builds(
-    lambda pairs, others, dtype: LinkShape(num_pairs=pairs + others, num_positives=pairs, label_dtype=dtype),
+    lambda pairs, others, dtype, has_times: LinkShape(pairs + others, pairs, dtype, has_times),
     SIZES,
     SIZES,
     st.sampled_from(["float32", "int64"]),
+    st.booleans(),
 )
-SEEDS = st.builds(SeedShape, links=st.none() | LINKS, has_trees=st.booleans())
 SHAPES = st.builds(
     BatchShape,
-    id=IDS,
-    num_nodes=SIZES,
-    num_seeds=SIZES,
-    blocks=st.lists(BLOCKS, max_size=3).map(tuple),
-    seeds=SEEDS,
-) | st.builds(HeteroShape, id=IDS, num_nodes=COUNTS, num_seeds=COUNTS, hops=HOPS, seeds=SEEDS)
+    epoch=SIZES,
+    batch=SIZES,
+    num_nodes=COUNTS,
+    num_seeds=COUNTS,
+    hops=HOPS,
+    num_degrees=SIZES,
+    has_trees=st.booleans(),
+    links=st.lists(LINKS, max_size=1).map(tuple),
+)
 PLANS = st.builds(
     MemoryPlan,
     budget_bytes=SIZES,
@@ -91,8 +92,8 @@ BY_ANNOTATION = {
     "float | None": st.none() | st.floats(0, 1),
     "tuple[int, int]": st.tuples(SIZES, SIZES),
     "tuple[str, ...]": st.lists(TEXTS, max_size=3).map(tuple),
-    "AnyShape": SHAPES,
-    "AnyShape | None": st.none() | SHAPES,
+    "BatchShape": SHAPES,
+    "BatchShape | None": st.none() | SHAPES,
     "MemoryPlan": PLANS,
     "tuple[int, ...]": COUNTS,
     "tuple[RowDtype, ...]": st.lists(st.sampled_from(["float32", "float16", "uint16", "int8"])).map(tuple),
@@ -175,7 +176,7 @@ def test_what_is_wrong_inside_a_plan_is_named(plan: MemoryPlan) -> None:
 
 
 @pytest.mark.parametrize(
-    "document", [None, [], "bye", 3, {}, {"op": None}, {"op": ["bye"]}, {"op": "welcom"}]
+    "document", [None, [], "bye", 3, {}, {"op": None}, {"op": ["Bye"]}, {"op": "Welcom"}]
 )
 def test_what_is_no_kind_of_message_is_refused(document: object) -> None:
     with pytest.raises(
@@ -186,22 +187,23 @@ def test_what_is_no_kind_of_message_is_refused(document: object) -> None:
 
 def test_the_bytes_are_those_of_the_protocol() -> None:
     shape = BatchShape(
-        id=BatchId(epoch=1, index=2),
-        num_nodes=5,
-        num_seeds=3,
-        blocks=(BlockShape(num_src=5, num_dst=3, num_edges=9, is_weighted=False),),
+        epoch=1,
+        batch=2,
+        num_nodes=(5,),
+        num_seeds=(3,),
+        hops=((BlockShape(num_src=5, num_dst=3, num_edges=9, is_weighted=False),),),
+        num_degrees=5,
+        has_trees=False,
+        links=(),
     )
     found = to_json(wire.Batch(run=4, segments=(6, 7), rows=(5,), shape=shape))
     assert json.dumps(found) == (
-        '{"op": "batch", "run": 4, "segments": [6, 7], "rows": [5], "shape": [1, 2, 5, 3, [[5, 3, 9, false]]]}'
+        '{"op": "Batch", "run": 4, "segments": [6, 7], "rows": [5], '
+        '"shape": [1, 2, [5], [3], [[[5, 3, 9, false]]], 5, false, []]}'
     )
-    typed = HeteroShape(id=shape.id, num_nodes=(5, 0), num_seeds=(3, 0), hops=(shape.blocks, shape.blocks))
-    assert json.dumps(to_json(wire.TryStep(shape=typed))) == (
-        '{"op": "try", "shape": [1, 2, [5, 0], [3, 0], [[[5, 3, 9, false]], [[5, 3, 9, false]]]]}'
-    )
-    assert to_json(wire.Answer()) == {"op": "answer"}
+    assert to_json(wire.Answer()) == {"op": "Answer"}
     assert to_json(wire.ErrorReport(text="t", notes=(), now=True)) == {
-        "op": "error",
+        "op": "ErrorReport",
         "text": "t",
         "notes": (),
         "now": True,

@@ -13,7 +13,7 @@ from gloader.distributed.wire import Batch, Connection, Hello, Listener, Message
 from gloader.errors import RankError
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
-from gloader.types import BatchId, SampledBatch
+from gloader.types import BatchId, BatchTypes, SampledBatch
 
 TOKEN = "only the ranks know it"  # noqa: S105 - of this test
 
@@ -108,7 +108,7 @@ def test_a_batch_is_lent_until_it_is_released_and_unmapped_when_its_ring_is_gone
     features, topology = batch.segments
     assert (batch.run, batch.rows, outbox.num_sent) == (6, (2,), 1)
     assert memory[features][:24].view(np.float32).tolist() == [1, 2, 3, 4, 5, 6]
-    assert read_batch(batch.shape, memory[topology])[0].nodes.tolist() == [7, 8]
+    assert read_batch(batch.shape, memory[topology], BatchTypes())[0].nodes.tolist() == [7, 8]
 
     got_another = threading.Event()
     waiting = threading.Thread(target=_acquire, args=(outbox.ring, got_another))
