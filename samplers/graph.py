@@ -488,6 +488,11 @@ class HeteroGraph(ByShapes):
         """Return the graph of one type whose only relation is ``topology``."""
         return cls(num_nodes={NODE: topology.num_nodes}, relations={EDGE: topology})
 
+    @classmethod
+    def of(cls, topology: Topology | HeteroGraph) -> HeteroGraph:
+        """Return ``topology`` itself if it has types, else the graph whose only relation it is."""
+        return topology if isinstance(topology, HeteroGraph) else cls.of_one_type(topology)
+
     @property
     def is_one_type(self) -> bool:
         """True for a graph made by `of_one_type`: messages then name no type."""

@@ -232,7 +232,7 @@ def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topo
 
     The last hop is the largest. A batch without hops has none.
     """
-    typed = graph if isinstance(graph, HeteroGraph) else HeteroGraph.of_one_type(graph)
+    typed = HeteroGraph.of(graph)
     nodes = dict(zip(typed.node_types, batch.node_arrays, strict=True))
     return [
         (topology, nodes[relation[2]], batch.edges_of(number)[0])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from gloader.errors import ChannelClosedError
 from gloader.pipeline.threads import StageThread
 from gloader.samplers import HeteroGraph
 from gloader.samplers.graph import float_in_degrees
-from gloader.types import HeteroBatch, SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -345,25 +344,19 @@ def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[in
 
 def _degrees(batch: AnyBatch, topology: Topology | HeteroGraph) -> NDArray[np.float32]:
     """Return the degrees (U,) of the batch's nodes; empty if the device has them, or for several types."""
-    if isinstance(batch, HeteroBatch) or isinstance(topology, HeteroGraph):
-        return _NO_DEGREES
     if batch.in_degrees is not None:
         return batch.in_degrees
-    nodes = batch.nodes if batch.on_device is None else batch.nodes[:0]
-    return float_in_degrees(topology.offsets, nodes)
+    if batch.on_device is not None or isinstance(topology, HeteroGraph):
+        return _NO_DEGREES
+    return float_in_degrees(topology.offsets, batch.node_arrays[0])
 
 
 def beside_bytes(batch: AnyBatch) -> int:
     """Return the bytes of a batch besides its nodes and edges: links, trees and node degrees. Pure."""
-    found: list[NDArray[Any] | None]
-    found = (
-        [batch.trees, batch.in_degrees]
-        if isinstance(batch, SampledBatch)
-        else [*(batch.trees or {}).values()]
-    )
     links = batch.links
     of_links = () if links is None else (links.pairs, links.labels, links.edge_ids)
-    return sum(array.nbytes for array in (*found, *of_links) if array is not None)
+    degrees = () if batch.in_degrees is None else (batch.in_degrees,)
+    return sum(array.nbytes for array in (*batch.tree_arrays, *degrees, *of_links))
 
 
 def _num_bytes(batch: AnyBatch) -> int:

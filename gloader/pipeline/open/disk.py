@@ -35,7 +35,6 @@ from gloader.samplers.arguments import resolve_fanouts
 from gloader.samplers.list_rule import KEPT_EDGE_BYTES
 from gloader.ssd_store.cost.device_rates import RateLearner, find_rates
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
-    from gloader.types import AnyBatch, BatchTypes, Block, Relation
+    from gloader.types import AnyBatch, BatchTypes, Block
 
 
 # Most open files of one reader: the file, a ring, and its event descriptors.
@@ -338,10 +337,11 @@ def sweep_demand(
     names = ["indices", "edge_weight"] if reads_weights(spec) else ["indices"]
     words, is_merged = swept_words(spec), layout == "merged"
     tables = {relation: table for relation, table in dataset.edge_tables.items() if table.num_edges}
-    nodes = _largest([_hop_nodes(batch, is_merged=is_merged) for batch in probe])
+    nodes = _largest([_hop_nodes(dataset, batch, is_merged=is_merged) for batch in probe])
     edges = {
-        relation: _largest([_hop_edges(_blocks_of(batch, relation), is_merged=is_merged) for batch in probe])
-        for relation in tables
+        relation: _largest([_hop_edges(batch.edges_of(number), is_merged=is_merged) for batch in probe])
+        for number, relation in enumerate(dataset.relations)
+        if relation in tables
     }
     num_edges = sum(map(sum, edges.values()))
     return SweepDemand(
@@ -439,29 +439,26 @@ def _kept_bytes(dataset: Dataset, settings: LoaderSettings) -> int:
     return KEPT_EDGE_BYTES * min(max(0, *chain.from_iterable(hops)), dataset.num_edges)
 
 
-def _blocks_of(batch: AnyBatch, relation: Relation) -> Sequence[Block]:
-    """Return the blocks of a relation. Pure."""
-    return batch.blocks if isinstance(batch, SampledBatch) else [hop[relation] for hop in batch.blocks]
-
-
-def _hop_nodes(batch: AnyBatch, *, is_merged: bool) -> list[int]:
+def _hop_nodes(dataset: Dataset, batch: AnyBatch, *, is_merged: bool) -> list[int]:
     """Return how many ids wait for each hop: the drawing nodes, and all seen nodes if they differ. Pure."""
-    seen = _seen_of_types(batch)
+    seen = _seen_of_types(dataset, batch)
     if is_merged:
         seen = [[2 * after - before for before, after in pairwise([0, *counts])] for counts in seen]
     return [sum(counts) for counts in zip(*seen, strict=True)]
 
 
-def _seen_of_types(batch: AnyBatch) -> list[list[int]]:
+def _seen_of_types(dataset: Dataset, batch: AnyBatch) -> list[list[int]]:
     """Return the number of known nodes of each type before each hop. Pure."""
-    if isinstance(batch, SampledBatch):
-        return [[block.num_dst for block in reversed(batch.blocks)]]
     seen = []
-    for name, count in batch.num_seeds.items():
+    for name, count in zip(dataset.node_types, batch.seed_counts, strict=True):
         counts = []
-        for hop in reversed(batch.blocks):
+        for hop in reversed(batch.hops):
             counts.append(count)
-            found = (block.num_src for (source, _, _), block in hop.items() if source == name)
+            found = (
+                block.num_src
+                for (source, _, _), block in zip(dataset.relations, hop, strict=True)
+                if source == name
+            )
             count = next(found, count)  # noqa: PLW2901 - known after the hop, before the next
         seen.append(counts)
     return seen

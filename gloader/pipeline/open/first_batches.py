@@ -35,11 +35,10 @@ from gloader.samplers import (
     TemporalSampler,
     call_bytes,
     hetero_map_bytes,
-    node_map_bytes,
     temporal_call_bytes,
     temporal_map_bytes,
 )
-from gloader.samplers.arguments import resolve_fanouts
+from gloader.samplers.arguments import resolve_fanouts, split_seeds
 from gloader.samplers.sweeping import HeteroRule
 from gloader.ssd_store.cost.device_profile import MAX_GAP_BYTES
 from gloader.ssd_store.read.extents import num_pages
@@ -206,21 +205,14 @@ def first_seeds(
 
 def _num_drawn(topology: Topology | HeteroGraph, fanouts: Fanouts, seeds: AnySeeds) -> int:
     """Return the edges of the first hop for a sampler that draws up to the fan-outs of each node."""
-    nodes = seed_nodes(seeds)
-    if not isinstance(topology, HeteroGraph):
-        return _num_capped(topology, nodes, resolve_fanouts(fanouts, [("", "", "")])[0][0])
-    starts = dict(zip(topology.node_types, topology.type_starts.tolist(), strict=False))
-    hops = resolve_fanouts(fanouts, tuple(topology.relations))
+    graph = HeteroGraph.of(topology)
+    by_type = dict(zip(graph.node_types, split_seeds(seed_nodes(seeds), graph.type_starts), strict=True))
+    hops = resolve_fanouts(fanouts, tuple(graph.relations))
     total = 0
-    for (relation, edges), fanout in zip(topology.relations.items(), hops, strict=True):
-        own = nodes - starts[relation[2]]
-        total += _num_capped(edges, own[(own >= 0) & (own < edges.num_nodes)], fanout[0])
+    for ((_, _, destination), edges), (fanout, *_) in zip(graph.relations.items(), hops, strict=True):
+        degrees = edges.in_degrees(by_type[destination])
+        total += int((degrees if fanout < 0 else np.minimum(degrees, fanout)).sum())
     return total
-
-
-def _num_capped(topology: Topology, nodes: IdArray, fanout: int) -> int:
-    degrees = topology.in_degrees(nodes)
-    return int((degrees if fanout < 0 else np.minimum(degrees, fanout)).sum())
 
 
 def _timed(make: Callable[[], AnyBatch]) -> tuple[AnyBatch, float]:
@@ -401,8 +393,7 @@ def _edge_rows(files: TableFiles, most: Sequence[int]) -> int:
 
 
 def _num_nodes(work: Workload) -> int:
-    nodes = work.topology.num_nodes
-    return nodes if isinstance(nodes, int) else sum(nodes.values())
+    return sum(HeteroGraph.of(work.topology).num_nodes.values())
 
 
 def _num_edges(batch: AnyBatch) -> int:
@@ -411,22 +402,16 @@ def _num_edges(batch: AnyBatch) -> int:
 
 def _map_bytes(spec: str, work: Workload, edges: int) -> int:
     """Return the peak bytes of a sampling thread's node map."""
-    graph = work.topology
-    if isinstance(graph, HeteroGraph):
-        # Any edge of a batch may lead to any type.
-        sizes = [
-            dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe
-        ]
-        found = {
-            name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
-            for name in graph.node_types
-        }
-        if isinstance(work.sampler, HeteroTemporalSampler):
-            return sum(map(temporal_map_bytes, found.values()))
-        return hetero_map_bytes(spec, graph, found)
-    if isinstance(work.sampler, TemporalSampler):
-        return temporal_map_bytes(_batch_rows(work) + edges)
-    return node_map_bytes(spec, num_nodes=graph.num_nodes, found=_batch_rows(work) + edges)
+    graph = HeteroGraph.of(work.topology)
+    sizes = [dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe]
+    # Any edge of a batch may lead to any type.
+    found = {
+        name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
+        for name in graph.node_types
+    }
+    if isinstance(work.sampler, TemporalSampler | HeteroTemporalSampler):
+        return sum(map(temporal_map_bytes, found.values()))
+    return hetero_map_bytes(spec, graph, found)
 
 
 def _seed_bytes(work: Workload) -> int:
@@ -438,15 +423,9 @@ def _hop_bytes(spec: str, work: Workload, sweeps: SweepPlan | None) -> int:
     """Return the bytes that a sampling thread holds for the hops of a large batch, besides the batch."""
     if sweeps is not None:
         return _REPLAY_FACTOR * sweeps.drawn_bytes
-    return math.ceil(LARGER_THAN_PROBED * _most_call_bytes(spec, work))
-
-
-def _most_call_bytes(spec: str, work: Workload) -> int:
-    return max((_call_bytes(spec, work, batch) for batch in work.probe), default=0)
-
-
-def _call_bytes(spec: str, work: Workload, batch: AnyBatch) -> int:
-    graph = work.topology
     if isinstance(work.sampler, TemporalSampler | HeteroTemporalSampler):
-        return temporal_call_bytes(graph, batch, spec)
-    return call_bytes(spec, graph, batch, is_collective=isinstance(work.fanouts, CollectiveFanouts))
+        found = [temporal_call_bytes(work.topology, batch, spec) for batch in work.probe]
+    else:
+        is_collective = isinstance(work.fanouts, CollectiveFanouts)
+        found = [call_bytes(spec, work.topology, batch, is_collective=is_collective) for batch in work.probe]
+    return math.ceil(LARGER_THAN_PROBED * max(found, default=0))

@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("gloader")
 
 
-def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int, where: str) -> None:
+def tell_unreachable(graph: Topology | HeteroGraph, seeds: SeedPlan, *, num_hops: int, where: str) -> None:
     """Log once per dataset the relations that no seed can reach; they would be silently empty in every batch.
 
     Parameters
@@ -85,6 +85,7 @@ def tell_unreachable(graph: HeteroGraph, seeds: SeedPlan, *, num_hops: int, wher
     num_hops : L
     where : the dataset's path
     """
+    graph = HeteroGraph.of(graph)
     relations = tuple(graph.relations)
     seed_types = _seed_types(graph, seeds.order) if seeds.links is None else seeds.links.seed_types
     unreachable = unreachable_relations(relations, seed_types, num_hops)
@@ -208,7 +209,7 @@ def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
         beside.append(("blocks of the object store", on_their_way))
     if machines is not None:
         beside.append(("rows between machines", machines.memory_bytes(budget_bytes)))
-    if isinstance(topology, HeteroGraph) and probe is None:
+    if probe is None:
         tell_unreachable(topology, seeds, num_hops=len(settings.sampling.fanouts), where=dataset.location)
     is_swept = home.home == "sweep"
     work = _workload(dataset, topology, order, settings, dry_run, files, probe, is_swept=is_swept)

@@ -293,15 +293,10 @@ def static_rows(
     if table.is_of_edges:
         # The use of edges shows only in batches: before the first one no edge is hotter than another.
         return np.setdiff1d(np.arange(capacity + len(held)), held)[:capacity]
-    if isinstance(topology, HeteroGraph):
-        relations = [
-            edges for (source, _, _), edges in topology.relations.items() if source == table.rows.name
-        ]
-    else:
-        relations = [topology]
     degrees = np.zeros(table.rows.num_rows, dtype=np.int64)
-    for edges in relations:
-        degrees += access_counts(edges.sources.pieces(), len(degrees))
+    for (source, _, _), edges in HeteroGraph.of(topology).relations.items():
+        if source == table.rows.name:
+            degrees += access_counts(edges.sources.pieces(), len(degrees))
     degrees[held] = 0
     return hottest_by_degree(degrees, capacity)
 

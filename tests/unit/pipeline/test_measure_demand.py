@@ -7,6 +7,7 @@ import numpy as np
 
 from gloader.pipeline.open.disk import _hop_nodes
 from gloader.pipeline.open.first_batches import _batch_rows
+from gloader.samplers import HeteroGraph
 from gloader.types import BatchId, Block, HeteroBatch
 
 
@@ -27,15 +28,15 @@ BATCH = HeteroBatch(
 
 
 def test_nodes_of_a_batch_are_those_of_all_types() -> None:
-    work: Any = SimpleNamespace(
-        probe=[BATCH], topology=SimpleNamespace(num_nodes={"paper": 100, "author": 100})
-    )
+    graph = HeteroGraph(num_nodes={"paper": 100, "author": 100}, relations={})
+    work: Any = SimpleNamespace(probe=[BATCH], topology=graph)
     assert _batch_rows(work) == 46  # 40, and 15% more
-    work.topology.num_nodes = {"paper": 3, "author": 40}
+    work.topology = HeteroGraph(num_nodes={"paper": 3, "author": 40}, relations={})
     assert _batch_rows(work) == 43
 
 
 def test_nodes_that_wait_for_a_hop_are_those_of_all_types() -> None:
-    assert _hop_nodes(BATCH, is_merged=False) == [3 + 1, 3 + 4]
+    dataset: Any = SimpleNamespace(node_types=("paper", "author"), relations=(("author", "writes", "paper"),))
+    assert _hop_nodes(dataset, BATCH, is_merged=False) == [3 + 1, 3 + 4]
     # Those found last, and all that were seen.
-    assert _hop_nodes(BATCH, is_merged=True) == [2 * 3 + 2 * 1, 3 + (2 * 4 - 1)]
+    assert _hop_nodes(dataset, BATCH, is_merged=True) == [2 * 3 + 2 * 1, 3 + (2 * 4 - 1)]
