@@ -29,7 +29,7 @@ from gloader.observe.explain import run_json
 from gloader.pipeline.gather import HostBatch, gather_cached
 from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.sample import ordered
-from gloader.pipeline.seeds import NoLabels, SeedPlan
+from gloader.pipeline.seeds import SeedPlan
 from gloader.pipeline.send import transfer
 from gloader.samplers.graph import float_in_degrees
 from gloader.ssd_store.cost.io_rates import Calibration
@@ -103,7 +103,7 @@ def alone(job: dict[str, Any]) -> dict[str, Any]:
         batch_size=settings["batch_size"],
         seed=0,
     )
-    seeds = SeedPlan(order=order, labels=NoLabels(), types=BatchTypes())
+    seeds = SeedPlan(order=order, labels=None, types=BatchTypes())
     tier = open_feature_tier(dataset, seeds, _loader_settings(settings))
     sink = make_sink(job["sink"], dataset, len(settings["fanouts"]))
     meter = Meter()

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gloader.observe.timeline import RecentTimeline
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.seeds import BatchLabels, BatchStream
+    from gloader.pipeline.seeds import BatchStream, SeedLabels
     from gloader.pipeline.send import SentBatch
     from gloader.pipeline.superbatch import RunFeedback
     from gloader.samplers import HeteroGraph, Topology
@@ -58,7 +58,7 @@ class ClientRun:
         client: LoaderClient,
         *,
         stream: BatchStream,
-        labels: BatchLabels,
+        labels: SeedLabels | None,
         tiers: Sequence[DeviceTier],
         types: Sequence[int],
         timeline: RecentTimeline | None,
@@ -256,7 +256,7 @@ class RemoteTier:
         self,
         *,
         stream: BatchStream,
-        labels: BatchLabels,
+        labels: SeedLabels | None,
         timeline: RecentTimeline | None,
         feedback: RunFeedback,
     ) -> ClientRun:

@@ -9,10 +9,9 @@ import inspect
 import os
 import time
 import weakref
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from gloader.cache import parse_hotness
 from gloader.config import LoaderSettings, OptionalKeywords, loader_defaults
@@ -40,7 +39,7 @@ from gloader.samplers.make import require_layout
 from gloader.types import BatchId, HeteroReadyBatch, LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import TracebackType
     from typing import Never, Unpack
 
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from gloader.observe.explain import SuperbatchReport
     from gloader.pipeline.consumer import Consumer, Run
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.seeds import SeedPlan
+    from gloader.pipeline.seeds import EdgeSeeds, NodeSeeds
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store.os_io import StrPath
 
@@ -76,6 +75,7 @@ def with_settings(constructor: Callable[..., Any]) -> inspect.Signature:
     return inspect.Signature([*named[1:], *keywords])
 
 
+T = TypeVar("T")
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch, LinkBatch)
 
 # Causes of a loop's waits that other settings may reduce.
@@ -84,7 +84,7 @@ _MOST_SPENT: Final = 0.01  # share of the time since the loader was opened that 
 
 
 @near_attributes
-class BatchLoader(ABC, Generic[B]):
+class BatchLoader(Generic[B]):
     """A loader of batches of one kind; see `Loader`, `HeteroLoader` and `LinkLoader`.
 
     They document the parameters and errors.
@@ -95,9 +95,13 @@ class BatchLoader(ABC, Generic[B]):
         require_keywords(cls.__name__, keywords, inspect.signature(cls).parameters)
         return super().__new__(cls)
 
+    _seeds_of: ClassVar[Callable[..., NodeSeeds | EdgeSeeds]]  # makes seeds of the constructor's arguments
+    __signature__: ClassVar[inspect.Signature]
+
     def __init__(
         self,
         dataset: Dataset,
+        seeds: NodeSeeds | EdgeSeeds,
         *,
         fanouts: FanoutsLike,
         batch_size: int,
@@ -105,24 +109,56 @@ class BatchLoader(ABC, Generic[B]):
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
         require_dataset(dataset)
+        membership = find_membership(
+            keywords.get("sharing", "auto"), keywords.get("rank"), keywords.get("world_size")
+        )
+        with telling_others(membership):
+            settings = LoaderSettings.of(fanouts=fanouts, batch_size=batch_size, **keywords)
+        self._open(dataset, seeds, settings, membership, device_dry_run)
+
+    @classmethod
+    def from_settings(
+        cls, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None = None, **given: Any
+    ) -> Self:
+        """Build a loader with ``settings``.
+
+        Parameters
+        ----------
+        dataset : the dataset to sample from
+        settings : everything else; errors as of the constructor
+        device_dry_run, given : the other parameters of the constructor
+        """
+        require_dataset(dataset)
+        loader = cls.__new__(cls, **given)
+        ranks = settings.ranks
+        membership = find_membership(ranks.sharing, ranks.rank, ranks.world_size)
+        cls._open(loader, dataset, cls._seeds_of(**given), settings, membership, device_dry_run)
+        return loader
+
+    def _open(
+        self,
+        dataset: Dataset,
+        seeds: NodeSeeds | EdgeSeeds,
+        settings: LoaderSettings,
+        membership: Membership,
+        device_dry_run: DryRun | None,
+    ) -> None:
         # Before several threads call torch, see docs/adr/0015-first-square-root.md.
         say_compiling()
         settle_vector_math()
         expect_signals_at_exit()
-        membership = find_membership(
-            keywords.get("sharing", "auto"), keywords.get("rank"), keywords.get("world_size")
-        )
         self._membership = membership
         # From here on the other ranks wait for this one: they receive its errors.
         with telling_others(membership):
-            settings = LoaderSettings.of(fanouts=checked_fanouts(fanouts), batch_size=batch_size, **keywords)
+            sampling = replace(settings.sampling, fanouts=checked_fanouts(settings.sampling.fanouts))
+            settings = replace(settings, sampling=sampling)
             settings.check()
-            require_layout(settings.sampling.sampler, settings.sampling.layout)
+            require_layout(sampling.sampler, sampling.layout)
             parse_hotness(settings.device.device_hotness)
             place_of(settings.device.device)
             self._dataset = dataset
             self._settings = settings
-            self._plan = self._plan_seeds(dataset, settings, membership)
+            self._plan = seeds.plan(dataset, settings, rank=membership.rank, world_size=membership.world_size)
             self._order = self._plan.order
         self._timeline = RecentTimeline(TimelineRecorder() if settings.stages.trace else None)
         links = self._plan.links
@@ -158,10 +194,6 @@ class BatchLoader(ABC, Generic[B]):
         self._stats: EpochStats | None = None
         self._active: weakref.ref[EpochIterator[B]] | None = None
         self._pid = os.getpid()
-
-    @abstractmethod
-    def _plan_seeds(self, dataset: Dataset, settings: LoaderSettings, membership: Membership) -> SeedPlan:
-        """Return the seeds of every epoch; refuse datasets and settings that this loader does not support."""
 
     def __len__(self) -> int:
         """Return the number of batches per epoch."""
@@ -434,6 +466,10 @@ class BatchLoader(ABC, Generic[B]):
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _by_table(self, values: Iterable[T]) -> dict[str, T]:
+        """Return ``values``, one for each table, by the node type or relation of the table."""
+        return dict(zip(self._held.tier.table_names, values, strict=False))
 
     def _running(self) -> EpochIterator[B] | None:
         iterator = self._active() if self._active is not None else None

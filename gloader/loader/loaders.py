@@ -5,43 +5,25 @@ The seeds of `LinkLoader` are the ends of edges.
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Self, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
-from gloader.core.fanouts import checked_hops
-from gloader.core.negatives import Uniform
-from gloader.core.order import DrawnSeeds
-from gloader.errors import ConfigError, SeedError
-from gloader.loader.base import BatchLoader, require_dataset, with_settings
-from gloader.pipeline.link_task import LinkTask
-from gloader.pipeline.seeds import (
-    LabelledSeeds,
-    NoLabels,
-    SeedLabels,
-    SeedPlan,
-    checked_seeds,
-    labels_beside_order,
-    labels_of_numbered,
-    number_seeds,
-    order_rows,
-    order_seeds,
-    types_of,
-)
-from gloader.samplers.arguments import resolve_fanouts
+from gloader.loader.base import BatchLoader, with_settings
+from gloader.pipeline.seeds import DEFAULT_NEGATIVES, EdgeSeeds, NodeSeeds
 from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
 
 if TYPE_CHECKING:
-    import inspect
+    from collections.abc import Mapping
     from typing import Unpack
 
-    from gloader.config import Exclude, LoaderSettings, OptionalKeywords
+    from gloader.config import Exclude, OptionalKeywords
     from gloader.core.fanouts import FanoutsLike
     from gloader.core.negatives import Negatives
+    from gloader.core.order import DrawnSeeds, EpochOrder
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
     from gloader.device import DeviceTier
-    from gloader.distributed.agree import Membership
+    from gloader.pipeline.link_task import LinkTask
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedsLike
     from gloader.samplers import HeteroGraph, Topology
@@ -51,116 +33,24 @@ if TYPE_CHECKING:
 B = TypeVar("B", ReadyBatch, HeteroReadyBatch)
 
 
-class NodeLoader(BatchLoader[B]):
-    """A loader whose seeds are nodes; see `Loader` and `HeteroLoader`.
-
-    They document the parameters and errors.
-    """
-
-    __signature__: ClassVar[inspect.Signature]
-    _is_typed: ClassVar[bool]  # whether batches have several types
-
-    def __init__(
-        self,
-        dataset: Dataset,
-        *,
-        fanouts: FanoutsLike,
-        batch_size: int,
-        seeds: SeedsLike | DrawnSeeds | None = None,
-        times: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-        **keywords: Unpack[OptionalKeywords],
-    ) -> None:
-        self._given = (seeds, times)
-        super().__init__(
-            dataset, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
-        )
-
-    @classmethod
-    def from_settings(
-        cls,
-        dataset: Dataset,
-        settings: LoaderSettings,
-        *,
-        seeds: SeedsLike | DrawnSeeds | None = None,
-        times: IdArray | None = None,
-        device_dry_run: DryRun | None = None,
-    ) -> Self:
-        """Build a loader with ``settings``.
-
-        Parameters
-        ----------
-        dataset : the dataset to sample from
-        settings : everything else; errors as of the constructor
-        seeds, times, device_dry_run : see the constructor
-        """
-        return cls(dataset, seeds=seeds, times=times, device_dry_run=device_dry_run, **settings.keywords())
+class _OfNodes(BatchLoader[B]):
+    """A loader whose seeds are nodes: their views."""
 
     @property
     def seeds(self) -> IdArray:
         """(n,) int64 the seeds of an epoch, in no particular order."""
-        return self._labels.order.seeds
+        return self._node_order.seeds
 
     def seed_positions(self, batch: BatchId) -> IdArray:
         """Return (B,) the positions of a batch's seeds in `seeds`, in its order; for drawn seeds, with repeats."""
-        return self._labels.order.drawn_positions(batch)
+        return self._node_order.drawn_positions(batch)
 
-    @staticmethod
-    @abstractmethod
-    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
-        """Refuse a dataset, or settings, that this loader does not support."""
-
-    @staticmethod
-    @abstractmethod
-    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-        """Return the seeds (n,) of an epoch from the argument ``seeds``, or its default."""
-
-    @staticmethod
-    @abstractmethod
-    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-        """Return the labels of the result of `_seeds_of`."""
-
-    def _plan_seeds(self, dataset: Dataset, settings: LoaderSettings, membership: Membership) -> SeedPlan:
-        self._check(dataset, settings)
-        seeds, times = self._given
-        del self._given  # the order holds them from here on
-        _check_times(settings, has_times=times is not None)
-        drawn = None
-        if isinstance(seeds, DrawnSeeds):
-            if times is not None:
-                raise ConfigError("times are given: seeds may repeat as they are, and are not drawn")
-            drawn, seeds = seeds, seeds.nodes
-        order = order_seeds(
-            dataset,
-            settings.sampling,
-            self._seeds_of(dataset, seeds),
-            times=times,
-            drawn=drawn,
-            rank=membership.rank,
-            world_size=membership.world_size,
-        )
-        labels = labels_beside_order(order, lambda: self._labels_of(dataset, order.seeds))
-        self._labels = SeedLabels(order, labels)
-        return SeedPlan(order=order, labels=self._labels, types=types_of(dataset, are_named=self._is_typed))
+    @property
+    def _node_order(self) -> EpochOrder:
+        return cast("EpochOrder", self._order)
 
 
-NodeLoader.__signature__ = with_settings(NodeLoader.__init__)
-
-
-def _check_times(settings: LoaderSettings, *, has_times: bool) -> None:
-    strategy = settings.sampling.time_strategy
-    if has_times and strategy == "none":
-        raise ConfigError(
-            "times are given, and time_strategy is 'none'; say which edges before them a node may take: 'uniform' or "
-            "'last'"
-        )
-    if strategy != "none" and not has_times:
-        raise ConfigError(
-            f"time_strategy={strategy!r} needs the time at which each seed asks: pass times=, one for each seed"
-        )
-
-
-class Loader(NodeLoader[ReadyBatch]):
+class Loader(_OfNodes[ReadyBatch]):
     """Yields the mini-batches of one epoch each time it is iterated over; ``len()`` is the batches per epoch.
 
     Batches depend only on the dataset, the seeds, ``fanouts``, ``layout``, ``batch_size``, ``seed`` and ``world_size``.
@@ -190,7 +80,23 @@ class Loader(NodeLoader[ReadyBatch]):
         Another rank cannot build its loader.
     """
 
-    _is_typed = False
+    _seeds_of: ClassVar = partial(NodeSeeds, have_types=False)
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fanouts: FanoutsLike,
+        batch_size: int,
+        seeds: SeedsLike | DrawnSeeds | None = None,
+        times: IdArray | None = None,
+        device_dry_run: DryRun | None = None,
+        **keywords: Unpack[OptionalKeywords],
+    ) -> None:
+        given = self._seeds_of(seeds=seeds, times=times)
+        super().__init__(
+            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
+        )
 
     @property
     def graph(self) -> Topology:
@@ -212,27 +118,8 @@ class Loader(NodeLoader[ReadyBatch]):
         """The device's tier: its features and topology, and rows that it reads in place; usable until `close`."""
         return self._held.tier.device_tiers[0]
 
-    @staticmethod
-    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
-        if dataset.kind == "hetero":
-            raise ConfigError(
-                f"{dataset.location} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); "
-                "load it with gloader.HeteroLoader"
-            )
-        checked_hops(settings.sampling.fanouts)
 
-    @staticmethod
-    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-        if isinstance(seeds, Mapping) or (isinstance(seeds, tuple) and seeds and isinstance(seeds[0], str)):
-            raise SeedError("seeds by node type are for gloader.HeteroLoader; pass the ids of the nodes")
-        return dataset.train if seeds is None else checked_seeds(seeds, dataset.num_nodes)
-
-    @staticmethod
-    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-        return LabelledSeeds(labels=dataset.labels_of(seeds))
-
-
-class HeteroLoader(NodeLoader[HeteroReadyBatch]):
+class HeteroLoader(_OfNodes[HeteroReadyBatch]):
     """Yields the mini-batches of one epoch over a graph of several node types each time it is iterated over.
 
     Batches have every node type and every relation, perhaps empty. Epochs, threads, ranks, memory and reproducibility
@@ -259,7 +146,23 @@ class HeteroLoader(NodeLoader[HeteroReadyBatch]):
         Another rank cannot build its loader.
     """
 
-    _is_typed = True
+    _seeds_of: ClassVar = partial(NodeSeeds, have_types=True)
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        fanouts: FanoutsLike,
+        batch_size: int,
+        seeds: SeedsLike | DrawnSeeds | None = None,
+        times: IdArray | None = None,
+        device_dry_run: DryRun | None = None,
+        **keywords: Unpack[OptionalKeywords],
+    ) -> None:
+        given = self._seeds_of(seeds=seeds, times=times)
+        super().__init__(
+            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
+        )
 
     @property
     def graph(self) -> HeteroGraph:
@@ -269,29 +172,12 @@ class HeteroLoader(NodeLoader[HeteroReadyBatch]):
     @property
     def features(self) -> Mapping[str, FeatureSource]:
         """All rows of each type, and of each relation, with features; usable beside the stages, until `close`."""
-        tier = self._held.tier
-        return dict(zip(tier.table_names, tier.sources, strict=True))
+        return self._by_table(self._held.tier.sources)
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
         """The device's tier of each type with features; usable until `close`."""
-        tier = self._held.tier
-        return dict(zip(tier.table_names, tier.device_tiers, strict=True))
-
-    @staticmethod
-    def _check(dataset: Dataset, settings: LoaderSettings) -> None:
-        resolve_fanouts(settings.sampling.fanouts, dataset.relations)
-
-    @staticmethod
-    def _seeds_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
-        return number_seeds(dataset, seeds)
-
-    @staticmethod
-    def _labels_of(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-        return labels_of_numbered(dataset, seeds)
-
-
-_DEFAULT_NEGATIVES = Uniform(1)
+        return self._by_table(self._held.tier.device_tiers)
 
 
 class LinkLoader(BatchLoader[LinkBatch]):
@@ -324,7 +210,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
         Another rank cannot build its loader.
     """
 
-    __signature__: ClassVar[inspect.Signature]
+    _seeds_of: ClassVar = EdgeSeeds
 
     def __init__(  # noqa: PLR0913 - what a user of links says, each a keyword
         self,
@@ -333,46 +219,22 @@ class LinkLoader(BatchLoader[LinkBatch]):
         fanouts: FanoutsLike,
         batch_size: int,
         edges: str = "train",
-        negatives: Negatives | str | None = _DEFAULT_NEGATIVES,
+        negatives: Negatives | str | None = DEFAULT_NEGATIVES,
         exclude: Exclude = "none",
         exclude_duplicates: bool = False,
         typed: bool | None = None,
         device_dry_run: DryRun | None = None,
         **keywords: Unpack[OptionalKeywords],
     ) -> None:
-        self._edges = edges
-        self._negatives = negatives
-        self._exclude = exclude
-        self._exclude_duplicates = exclude_duplicates
-        require_dataset(dataset)
-        self._is_typed = dataset.kind == "hetero" if typed is None else typed
-        super().__init__(
-            dataset, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
-        )
-
-    @classmethod
-    def from_settings(
-        cls,
-        dataset: Dataset,
-        settings: LoaderSettings,
-        *,
-        edges: str = "train",
-        negatives: Negatives | str | None = _DEFAULT_NEGATIVES,
-        exclude: Exclude = "none",
-        exclude_duplicates: bool = False,
-        typed: bool | None = None,
-        device_dry_run: DryRun | None = None,
-    ) -> Self:
-        """Build a loader with ``settings``; the other parameters, and errors, are those of the constructor."""
-        return cls(
-            dataset,
+        given = self._seeds_of(
             edges=edges,
             negatives=negatives,
             exclude=exclude,
             exclude_duplicates=exclude_duplicates,
             typed=typed,
-            device_dry_run=device_dry_run,
-            **settings.keywords(),
+        )
+        super().__init__(
+            dataset, given, fanouts=fanouts, batch_size=batch_size, device_dry_run=device_dry_run, **keywords
         )
 
     @property
@@ -388,7 +250,7 @@ class LinkLoader(BatchLoader[LinkBatch]):
     @property
     def is_typed(self) -> bool:
         """True if batches have several types."""
-        return self._is_typed
+        return self._plan.types.are_named
 
     @property
     def graph(self) -> Topology | HeteroGraph:
@@ -398,41 +260,17 @@ class LinkLoader(BatchLoader[LinkBatch]):
     @property
     def features(self) -> Mapping[str, FeatureSource]:
         """All rows of each node type, and of each relation, with features; usable until `close`."""
-        tier = self._held.tier
-        return dict(zip(tier.table_names, tier.sources, strict=True))
+        return self._by_table(self._held.tier.sources)
 
     @property
     def device_tiers(self) -> Mapping[str, DeviceTier]:
         """The device's tier of each of these; usable until `close`."""
-        tier = self._held.tier
-        return dict(zip(tier.table_names, tier.device_tiers, strict=False))
+        return self._by_table(self._held.tier.device_tiers)
 
-    def _plan_seeds(self, dataset: Dataset, settings: LoaderSettings, membership: Membership) -> SeedPlan:
-        if self._is_typed:
-            resolve_fanouts(settings.sampling.fanouts, dataset.relations)
-        elif dataset.kind == "hetero":
-            raise ConfigError(f"{dataset.location} is of several types: typed=False is for a dataset of one")
-        else:
-            checked_hops(settings.sampling.fanouts)
-        task = LinkTask.of(
-            dataset,
-            self._edges,
-            negatives=self._negatives,
-            exclude=self._exclude,
-            duplicates=self._exclude_duplicates,
-        )
-        self._task = task
-        if settings.sampling.time_strategy != "none" and not task.table.has_times:
-            raise ConfigError(
-                f"time_strategy={settings.sampling.time_strategy!r} needs the time of each edge, and the table "
-                f"{self._edges!r} of {dataset.location} has none; prepare it from a source with a column of times"
-            )
-        order = order_rows(
-            task.table.num_rows, settings.sampling, rank=membership.rank, world_size=membership.world_size
-        )
-        order.ready_epoch(0)
-        types = types_of(dataset, are_named=self._is_typed)
-        return SeedPlan(order=order, labels=NoLabels(), types=types, links=task)
+    @property
+    def _task(self) -> LinkTask:
+        return cast("LinkTask", self._plan.links)
 
 
-LinkLoader.__signature__ = with_settings(LinkLoader.__init__)
+for _loader in (Loader, HeteroLoader, LinkLoader):
+    _loader.__signature__ = with_settings(_loader.__init__)

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.open.tiers import FeatureTier, SsdTable
     from gloader.pipeline.other_ranks import RowExchange
     from gloader.pipeline.sample import BatchSource, TraceEntry
-    from gloader.pipeline.seeds import BatchLabels, BatchStream
+    from gloader.pipeline.seeds import BatchStream, SeedLabels
     from gloader.pipeline.send import SentBatch
     from gloader.pipeline.superbatch import FilledBatch, PlannedSuperbatch, RunFeedback, StagedSuperbatch
     from gloader.pipeline.threads import Cancellable, Stage, StageThread
@@ -128,7 +128,7 @@ class PipelineRun:
         self,
         tier: FeatureTier,
         stream: BatchStream,
-        labels: BatchLabels,
+        labels: SeedLabels | None,
         *,
         feedback: RunFeedback,
         timeline: RecentTimeline | None,

@@ -9,15 +9,18 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from gloader.core.fanouts import plain_fanouts
+from gloader.core.fanouts import checked_hops, plain_fanouts
 from gloader.core.ids import as_ids, outside
-from gloader.core.order import EpochOrder, RowOrder
+from gloader.core.negatives import Uniform
+from gloader.core.order import DrawnSeeds, EpochOrder, RowOrder
 from gloader.core.signals import run_together
-from gloader.errors import SeedError
+from gloader.errors import ConfigError, SeedError
+from gloader.pipeline.link_task import LinkTask
+from gloader.samplers.arguments import resolve_fanouts
 from gloader.types import BatchId, BatchTypes
 
 if TYPE_CHECKING:
@@ -25,11 +28,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-    from gloader.config import SamplingSettings
-    from gloader.core.order import AnyOrder, DrawnSeeds
+    from gloader.config import Exclude, LoaderSettings, SamplingSettings
+    from gloader.core.negatives import Negatives
+    from gloader.core.order import AnyOrder
     from gloader.dataset import Dataset
-    from gloader.pipeline.link_task import LinkTask
     from gloader.types import IdArray
+
+
+DEFAULT_NEGATIVES: Final = Uniform(1)
 
 
 class BatchStream:
@@ -82,43 +88,18 @@ class BatchStream:
         return self._order.seeds_of(self.id_of(position), rank=self._ranks[position % len(self._ranks)])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledSeeds:
-    """The labels of an epoch's seeds, in the order's own order."""
-
-    labels: IdArray  # (n,) int64
-    has_label: NDArray[np.bool_] | None = None  # (n,) of the labelled type; None: all
-
-
-class BatchLabels(Protocol):
-    """The labels that accompany a batch."""
-
-    def of(self, batch: BatchId, /) -> IdArray:
-        """Return the labels of the seeds of ``batch``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class NoLabels:
-    """Seeds without labels of their own: their targets come with the batch."""
-
-    def of(self, batch: BatchId) -> IdArray:  # noqa: ARG002 - as of `BatchLabels`
-        """Return an empty array."""
-        return np.empty(0, dtype=np.int64)
-
-
 @dataclass(frozen=True, slots=True)
 class SeedLabels:
     """The labels of an epoch's seeds, cut into the batches of this rank. Thread-safe."""
 
     order: EpochOrder
-    seeds: LabelledSeeds
+    labels: IdArray  # (n,) int64, in the order's own order
+    has_label: NDArray[np.bool_] | None = None  # (n,) of the labelled type; None: all
 
     def of(self, batch: BatchId) -> IdArray:
         """Return the labels (B,) of those seeds of ``batch`` that are of the labelled type."""
         positions = self.order.batch_positions(batch)
-        has_label = self.seeds.has_label
-        return self.seeds.labels[positions if has_label is None else positions[has_label[positions]]]
+        return self.labels[positions if self.has_label is None else positions[self.has_label[positions]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +107,7 @@ class SeedPlan:
     """The seeds of every epoch, with their labels and their task."""
 
     order: AnyOrder
-    labels: BatchLabels
+    labels: SeedLabels | None  # None: the targets come with the batches
     types: BatchTypes  # those of the batches
     links: LinkTask | None = None  # the link task, if the order is of a link table's rows
 
@@ -217,18 +198,6 @@ def _checked_times(times: IdArray, num_seeds: int) -> IdArray:
             f"{len(checked)} times for {num_seeds} seeds; pass one time, in seconds, for each seed"
         )
     return checked
-
-
-def labels_beside_order(order: EpochOrder, read_labels: Callable[[], LabelledSeeds]) -> LabelledSeeds:
-    """Return the result of ``read_labels``; meanwhile the order of the first epoch is computed, which comes next."""
-    # Both take long for many seeds, and they are independent.
-    found: list[LabelledSeeds] = []
-    run_together(
-        [lambda: found.append(read_labels()), lambda: order.epoch_positions(0)],
-        threads=2,
-        name="gloader-open",
-    )
-    return found[0]
 
 
 def stream_facts(dataset: Dataset, order: AnyOrder, sampling: SamplingSettings) -> dict[str, Any]:
@@ -361,16 +330,128 @@ def number_seeds(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
-def labels_of_numbered(dataset: Dataset, seeds: IdArray) -> LabelledSeeds:
-    """Return the labels of ``seeds`` (n,) in the numbering of all types; only those of the labelled type have one."""
-    table = dataset.labelled
+def _labels_of(dataset: Dataset, order: EpochOrder) -> SeedLabels:
+    """Return the labels of the seeds of ``order``; only those of the labelled type have one."""
+    table, seeds = dataset.labelled, order.seeds
     first = dataset.type_starts[table.number]
     has_label = (seeds >= first) & (seeds < first + table.num_nodes)
     if has_label.all():
-        return LabelledSeeds(labels=table.labels_of(seeds - first))
+        return SeedLabels(order, table.labels_of(seeds - first))
     labels = np.full(len(seeds), -1, dtype=np.int64)
     labels[has_label] = table.labels_of(seeds[has_label] - first)
-    return LabelledSeeds(labels=labels, has_label=has_label)
+    return SeedLabels(order, labels, has_label)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSeeds:
+    """The seeds that a user gives a loader of nodes, before they are checked."""
+
+    seeds: SeedsLike | DrawnSeeds | None = None  # None means the training nodes
+    times: IdArray | None = None  # (n,) int64 seconds, the query time of each seed
+    have_types: bool  # whether batches name their types
+
+    def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
+        """Return the seeds of every epoch with their labels.
+
+        Parameters
+        ----------
+        dataset : the dataset with the seeds
+        settings : those of the loader
+        rank, world_size : select this rank's part of each step
+
+        Raises
+        ------
+        SeedError, ConfigError
+            The dataset has no such seeds, or a setting does not fit the dataset or the seeds.
+        """
+        fanouts, seeds = settings.sampling.fanouts, self.seeds
+        if self.have_types:
+            resolve_fanouts(fanouts, dataset.relations)
+        elif dataset.kind == "hetero":
+            raise ConfigError(
+                f"{dataset.location} has {len(dataset.node_types)} node types ({', '.join(dataset.node_types)}); "
+                "load it with gloader.HeteroLoader"
+            )
+        else:
+            checked_hops(fanouts)
+        _check_times(settings.sampling, has_times=self.times is not None)
+        drawn = None
+        if isinstance(seeds, DrawnSeeds):
+            if self.times is not None:
+                raise ConfigError("times are given: seeds may repeat as they are, and are not drawn")
+            drawn, seeds = seeds, seeds.nodes
+        order = order_seeds(
+            dataset,
+            settings.sampling,
+            number_seeds(dataset, seeds) if self.have_types else _ids_of(dataset, seeds),
+            times=self.times,
+            drawn=drawn,
+            rank=rank,
+            world_size=world_size,
+        )
+        # Both take long for many seeds, and they are independent.
+        tasks: list[Callable[[], Any]] = [
+            lambda: _labels_of(dataset, order),
+            lambda: order.epoch_positions(0),
+        ]
+        labels, _ = run_together(tasks, threads=2, name="gloader-open")
+        return SeedPlan(order=order, labels=labels, types=types_of(dataset, are_named=self.have_types))
+
+
+def _ids_of(dataset: Dataset, seeds: SeedsLike | None) -> IdArray:
+    if isinstance(seeds, Mapping) or (isinstance(seeds, tuple) and seeds and isinstance(seeds[0], str)):
+        raise SeedError("seeds by node type are for gloader.HeteroLoader; pass the ids of the nodes")
+    return dataset.train if seeds is None else checked_seeds(seeds, dataset.num_nodes)
+
+
+def _check_times(sampling: SamplingSettings, *, has_times: bool) -> None:
+    strategy = sampling.time_strategy
+    if has_times and strategy == "none":
+        raise ConfigError(
+            "times are given, and time_strategy is 'none'; say which edges before them a node may take: 'uniform' or "
+            "'last'"
+        )
+    if strategy != "none" and not has_times:
+        raise ConfigError(
+            f"time_strategy={strategy!r} needs the time at which each seed asks: pass times=, one for each seed"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSeeds:
+    """The edges that a user gives a loader of links, before they are checked."""
+
+    edges: str = "train"  # name of the link table
+    negatives: Negatives | str | None = DEFAULT_NEGATIVES
+    exclude: Exclude = "none"
+    exclude_duplicates: bool = False
+    typed: bool | None = None  # whether batches name their types; None: if the dataset has several
+
+    def plan(self, dataset: Dataset, settings: LoaderSettings, *, rank: int, world_size: int) -> SeedPlan:
+        """Return the edges of every epoch, as rows of their table; parameters and errors as of `NodeSeeds.plan`."""
+        sampling, is_of_types = settings.sampling, dataset.kind == "hetero"
+        have_types = is_of_types if self.typed is None else self.typed
+        if have_types:
+            resolve_fanouts(sampling.fanouts, dataset.relations)
+        elif is_of_types:
+            raise ConfigError(f"{dataset.location} is of several types: typed=False is for a dataset of one")
+        else:
+            checked_hops(sampling.fanouts)
+        task = LinkTask.of(
+            dataset,
+            self.edges,
+            negatives=self.negatives,
+            exclude=self.exclude,
+            duplicates=self.exclude_duplicates,
+        )
+        if sampling.time_strategy != "none" and not task.table.has_times:
+            raise ConfigError(
+                f"time_strategy={sampling.time_strategy!r} needs the time of each edge, and the table "
+                f"{self.edges!r} of {dataset.location} has none; prepare it from a source with a column of times"
+            )
+        order = order_rows(task.table.num_rows, sampling, rank=rank, world_size=world_size)
+        order.ready_epoch(0)
+        return SeedPlan(order=order, labels=None, types=types_of(dataset, are_named=have_types), links=task)
 
 
 def plan_training_seeds(
@@ -404,4 +485,4 @@ def plan_training_seeds(
     else:
         seeds = number_seeds(dataset, None)
         order = order_seeds(dataset, sampling, seeds, rank=rank, world_size=world_size)
-    return SeedPlan(order=order, labels=NoLabels(), types=types, links=links)
+    return SeedPlan(order=order, labels=None, types=types, links=links)

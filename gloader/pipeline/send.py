@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
 import torch
 
 from gloader.core.near_names import Named
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import RowMatrix
     from gloader.pipeline.gather import HostBatch
-    from gloader.pipeline.seeds import BatchLabels
+    from gloader.pipeline.seeds import SeedLabels
     from gloader.types import AnyBatch, AnyReadyBatch, Block, Delivered, IdArray, Links, LocalArray
 
 
@@ -425,6 +426,7 @@ logger = logging.getLogger("gloader")
 # Copies under way: while the device reads one batch the next one is packed and requested, so the link is never idle.
 _SENDS: Final = 2
 
+_NO_LABELS: Final[IdArray] = np.empty(0, dtype=np.int64)
 _CUDA_ERROR: Final = "CUDA error"
 _IS_LATE: Final = (
     "CUDA reports errors late, at a later call of any thread: this one may be of the model's own kernels, such as a "
@@ -453,13 +455,13 @@ class Send:
     Parameters
     ----------
     transfer : copies the batches
-    labels : added to each batch
+    labels : added to each batch; None if its links have the labels
     instruments : measure the transfer
     """
 
     name: Final = "send"
 
-    def __init__(self, transfer: Transfer, labels: BatchLabels, instruments: Instruments) -> None:
+    def __init__(self, transfer: Transfer, labels: SeedLabels | None, instruments: Instruments) -> None:
         self._transfer = transfer
         self._labels = labels
         self._instruments = instruments
@@ -490,7 +492,8 @@ class Send:
             # Not measured: the model may take its time.
             self.pace.wait_for_room()
         with self._instruments.working("transfer", batch.sampled.id):
-            sent = self._transfer.send(batch, self._labels.of(batch.sampled.id))
+            labels = _NO_LABELS if self._labels is None else self._labels.of(batch.sampled.id)
+            sent = self._transfer.send(batch, labels)
         # The batch before it is waited for only now: the device continues with this one without the host.
         self.let_go(keep=_SENDS - 1 if is_asynchronous else 0)
         return sent

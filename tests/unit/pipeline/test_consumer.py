@@ -12,7 +12,7 @@ from gloader.errors import ChannelClosedError
 from gloader.observe.epoch_stats import EpochStats
 from gloader.pipeline.consumer import Consumer, EpochIterator
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.seeds import LabelledSeeds, SeedLabels
+from gloader.pipeline.seeds import SeedLabels
 from gloader.pipeline.send import Send, Transfer
 from gloader.pipeline.superbatch import RunFeedback
 from gloader.pipeline.threads import Channel, Failures
@@ -42,7 +42,7 @@ class _Parts:
         self.instruments = instruments()
         self.failures = Failures(lambda _error: None)
         tier = DeviceTier(device=CpuDevice())
-        self.send = Send(Transfer([tier]), SeedLabels(ORDER, LabelledSeeds(labels=LABELS)), self.instruments)
+        self.send = Send(Transfer([tier]), SeedLabels(ORDER, LABELS), self.instruments)
         self.consumer = Consumer(
             self.channel,
             stream=stream(),

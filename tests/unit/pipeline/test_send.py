@@ -11,7 +11,7 @@ from gloader.device import CpuDevice, DeviceTier
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.buffers import BufferRing, RowForm
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.seeds import LabelledSeeds, SeedLabels
+from gloader.pipeline.seeds import SeedLabels
 from gloader.pipeline.send import BATCHES_AHEAD, Send, SendFeed, SentBatch, Transfer
 from gloader.pipeline.threads import Channel, Failures, Pipeline, stage_thread
 from gloader.testing.rehearsed_device import OverwritingRing, RehearsedDevice
@@ -45,7 +45,7 @@ def _host(ring: BufferRing, index: int) -> HostBatch:
 def _send(device: Any, found: Any = None) -> Send:
     return Send(
         Transfer([DeviceTier(device=device)]),
-        SeedLabels(ORDER, LabelledSeeds(labels=LABELS)),
+        SeedLabels(ORDER, LABELS),
         found or instruments(),
     )
 
