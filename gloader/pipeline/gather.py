@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import Buffers, RowMatrix
-    from gloader.pipeline.sample import WholeBatch
+    from gloader.pipeline.sample import OrderedBatch
     from gloader.pipeline.superbatch import BatchJob, RunFeedback
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 
@@ -139,7 +139,7 @@ class GatherWhole:
         self._ring = ring
         self._instruments = instruments
 
-    def process(self, whole: WholeBatch) -> HostBatch:
+    def process(self, whole: OrderedBatch) -> HostBatch:
         """Return the batch with its rows."""
         batch = whole.sampled
         nodes = [rows_of(batch, number) for number in self._types]

@@ -31,7 +31,6 @@ from gloader.pipeline.sample import (
     SampleOrdered,
     SamplerPool,
     SampleTrace,
-    SampleWhole,
 )
 from gloader.pipeline.send import BATCHES_AHEAD, Send, SendFeed, Transfer
 from gloader.pipeline.stage import StageMisses
@@ -227,7 +226,7 @@ class PipelineRun:
     def _in_memory(self) -> Pipeline:
         """Return the threads for features in memory: sample, gather."""
         tier = self._tier
-        pool = self._pool(SampleWhole(self._sample(), tier.topology))
+        pool = self._pool(SampleOrdered(self._sample(), KeptBatches(), tier.topology, types=()))
         gather = GatherWhole(
             tier.sources,
             [device_tier.share() for device_tier in tier.device_tiers],

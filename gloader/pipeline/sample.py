@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.seeds import BatchStream
     from gloader.pipeline.threads import Failures, Stage
     from gloader.samplers import Topology
-    from gloader.types import AnyBatch, AnySampler, IdArray
+    from gloader.types import AnyBatch, AnySampler, IdArray, LocalArray
 
 
 _LOW_BITS = 32
@@ -82,9 +83,17 @@ def distinct_rows(batch: AnyBatch, number: int) -> IdArray:
     return ascending[_is_first(ascending)] if _may_repeat(batch, number) else ascending
 
 
-def ordered_rows(batch: AnyBatch, number: int) -> OrderedRows:
-    """Return the rows of a batch in table ``number`` in ascending order. Pure."""
+def ordered_rows(batch: AnyBatch, number: int, places: LocalArray | None = None) -> OrderedRows:
+    """Return the rows of a batch in table ``number`` in ascending order. Pure.
+
+    Parameters
+    ----------
+    batch, number : as of `rows_of`
+    places : (U,) the place of each ascending row, if the rows were sorted before
+    """
     rows = rows_of(batch, number)
+    if places is not None:
+        return OrderedRows(rows=rows, ascending=rows[places], order=places.astype(np.int64))
     ascending, order = _ascending(rows)
     if _may_repeat(batch, number):
         is_first = _is_first(ascending)
@@ -124,21 +133,13 @@ _NO_DEGREES: Final = np.empty(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeBatch:
-    """A sampled batch and the degrees of its nodes."""
+class OrderedBatch:
+    """A sampled batch, the degrees of its nodes, and its rows of each table in ascending order."""
 
     sampled: AnyBatch
     # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or of several types
     src_degree: NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedBatch:
-    """A sampled batch and its rows of each table, also in ascending order."""
-
-    sampled: AnyBatch
-    src_degree: NDArray[np.float32]  # as of `WholeBatch`
-    tables: tuple[OrderedRows, ...]
+    tables: tuple[OrderedRows, ...]  # () for features in memory, which are read in the order of the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,30 +195,6 @@ class SampleBatch:
         return self._sampler.sample(work.batch, self._stream.seeds_at(position))
 
 
-class SampleWhole:
-    """Samples the batch that is gathered next. Thread-safe.
-
-    The sampling threads look the degrees up, since there are several of them; the one thread that gathers is busy.
-
-    Parameters
-    ----------
-    sample : makes the batch of a position
-    topology : the in-degrees, which batches of several types do not need
-    """
-
-    name: Final = "sample"
-
-    def __init__(self, sample: BatchSource, topology: Topology | HeteroGraph) -> None:
-        self._sample = sample
-        self._topology = topology
-
-    def process(self, position: int) -> WholeBatch:
-        """Return the batch at ``position`` of the stream, and the degrees of its nodes."""
-        with self._sample.working(position) as work:
-            batch = self._sample.make(position, work)
-            return WholeBatch(sampled=batch, src_degree=_degrees(batch, self._topology))
-
-
 class SampleTrace:
     """Samples a batch for its trace, and keeps it for `SampleOrdered` if ``kept`` has room. Thread-safe.
 
@@ -240,22 +217,24 @@ class SampleTrace:
         with self._sample.working(position) as work:
             work.note(ahead=True)
             batch = self._sample.make(position, work)
-            self._kept.offer(position, batch)
-            return trace_entry(batch, self._types)
+            tables = [ordered_rows(batch, number) for number in self._types]
+            self._kept.offer(position, batch, tables)
+            return tuple(CodedRows.of(table.ascending) for table in tables)
 
 
 class SampleOrdered:
     """Returns a batch that is executed next: the kept one, or the same one sampled again. Thread-safe.
 
     Sampling is a pure function of the batch's address, and costs less than writing the blocks to a disk and
-    reading them back.
+    reading them back. The sampling threads look the degrees up, since there are several of them; the one thread that
+    gathers is busy.
 
     Parameters
     ----------
     sample : makes the batch of a position
     kept : the batches that were kept after their traces
     topology : the in-degrees, which batches of several types do not need
-    types : the number of each table, see `table_rows`
+    types : the number of each table with rows on the SSD, see `table_rows`
     """
 
     name: Final = "sample"
@@ -275,12 +254,28 @@ class SampleOrdered:
     def process(self, position: int) -> OrderedBatch:
         """Return the batch at ``position`` of the stream, and the order and degrees of its nodes."""
         with self._sample.working(position) as work:
-            batch = self._kept.take(position)
-            if batch is None:
+            kept = self._kept.take(position)
+            if kept is None:
                 batch = self._sample.make(position, work)
-            else:
-                work.note(kept=True)
-            return ordered(batch, _degrees(batch, self._topology), self._types)
+                return ordered(batch, _degrees(batch, self._topology), self._types)
+            work.note(kept=True)
+            tables = tuple(map(partial(ordered_rows, kept.batch), self._types, kept.places))
+            return OrderedBatch(
+                sampled=kept.batch, src_degree=_degrees(kept.batch, self._topology), tables=tables
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptBatch:
+    """A batch between its trace and its execution, whose rows need not be sorted again."""
+
+    batch: AnyBatch
+    places: tuple[LocalArray | None, ...]  # of each table, as of `ordered_rows`; None if rows repeat
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of memory."""
+        return _num_bytes(self.batch) + sum(places.nbytes for places in self.places if places is not None)
 
 
 class KeptBatches:
@@ -288,33 +283,38 @@ class KeptBatches:
 
     Parameters
     ----------
-    max_bytes : bound of all kept batches together
+    max_bytes : bound of all kept batches together; 0 keeps none
     """
 
-    def __init__(self, max_bytes: int) -> None:
+    def __init__(self, max_bytes: int = 0) -> None:
         # Reentrant: dropping a batch may run the garbage collector, which may close the run that calls this object.
         self._lock = threading.RLock()
-        self._batches: dict[int, AnyBatch] = {}
+        self._batches: dict[int, KeptBatch] = {}
         self._left_bytes = max_bytes
 
-    def offer(self, position: int, batch: AnyBatch) -> None:
-        """Keep ``batch`` if there is room. A batch on the device is not kept: the device has no room for so many."""
+    def offer(self, position: int, batch: AnyBatch, tables: Sequence[OrderedRows]) -> None:
+        """Keep ``batch``, with the order of its rows in ``tables``, if there is room.
+
+        A batch on the device is not kept: the device has no room for so many.
+        """
         if batch.on_device is not None:
             return
-        size = _num_bytes(batch)
+        places = (None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables)
+        kept = KeptBatch(batch=batch, places=tuple(places))
+        size = kept.num_bytes
         with self._lock:
             # First come, first kept: the choice makes no difference, since every batch is executed once.
             if size <= self._left_bytes:
-                self._batches[position] = batch
+                self._batches[position] = kept
                 self._left_bytes -= size
 
-    def take(self, position: int) -> AnyBatch | None:
+    def take(self, position: int) -> KeptBatch | None:
         """Return the batch at ``position`` and forget it; None if it was not kept."""
         with self._lock:
-            batch = self._batches.pop(position, None)
-            if batch is not None:
-                self._left_bytes += _num_bytes(batch)
-        return batch
+            kept = self._batches.pop(position, None)
+            if kept is not None:
+                self._left_bytes += kept.num_bytes
+        return kept
 
     def cancel(self) -> None:
         """Drop everything and keep nothing more. Idempotent."""
@@ -335,7 +335,7 @@ def ordered(batch: AnyBatch, src_degree: NDArray[np.float32], types: Sequence[in
     Parameters
     ----------
     batch : as sampled
-    src_degree : as of `WholeBatch`
+    src_degree : as of `OrderedBatch`
     types : the number of each table, see `table_rows`
     """
     tables = tuple(ordered_rows(batch, number) for number in types)

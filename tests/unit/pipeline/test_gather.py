@@ -6,7 +6,7 @@ import pytest
 from gloader.cache import DeviceShare, SlotCache
 from gloader.errors import PlanError
 from gloader.pipeline.gather import GatherCached, GatherWhole, ReadMisses
-from gloader.pipeline.sample import WholeBatch
+from gloader.pipeline.sample import OrderedBatch
 from gloader.pipeline.superbatch import BatchJob, FilledBatch, RunFeedback
 from gloader.ssd_store import RamFeatures
 
@@ -23,8 +23,8 @@ def _filled() -> list[FilledBatch]:
     return [read.process(job) for job in jobs]
 
 
-def _whole() -> WholeBatch:
-    return WholeBatch(sampled=sampled(0), src_degree=degrees(0))
+def _whole() -> OrderedBatch:
+    return OrderedBatch(sampled=sampled(0), src_degree=degrees(0), tables=())
 
 
 def test_hits_come_from_the_slots_that_the_batch_before_filled() -> None:

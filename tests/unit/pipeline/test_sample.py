@@ -13,17 +13,35 @@ from numpy.typing import NDArray
 from gloader.cache import decode_ids
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
-from gloader.pipeline.sample import KeptBatches, SampleBatch, SampleOrdered, SampleTrace, SampleWhole, ordered
+from gloader.pipeline.sample import (
+    KeptBatch,
+    KeptBatches,
+    OrderedBatch,
+    SampleBatch,
+    SampleOrdered,
+    SampleTrace,
+    ordered,
+)
 from gloader.samplers import CscGraph
 from gloader.types import BatchId, SampledBatch
 
-from .items import NUM_NODES, ORDER, OneSampler, instruments, sampled, seconds_of, stream
+from .items import NUM_NODES, ORDER, OneSampler, in_order, instruments, sampled, seconds_of, stream
 
 # Node i has i in-edges.
 GROWING = CscGraph(
     indptr=np.append(0, np.cumsum(np.arange(NUM_NODES))),
     indices=np.zeros(NUM_NODES * (NUM_NODES - 1) // 2, dtype=np.int32),
 )
+
+
+def _whole(once: SampleBatch, position: int) -> OrderedBatch:
+    """Return a batch of features in memory."""
+    return SampleOrdered(once, KeptBatches(), GROWING, types=()).process(position)
+
+
+def _batch_of(kept: KeptBatch | None) -> Any:
+    assert kept is not None
+    return kept.batch
 
 
 def _assert_degrees(found: NDArray[np.float32], batch: SampledBatch) -> None:
@@ -48,7 +66,7 @@ def test_an_error_says_where_it_was() -> None:
             raise MemoryError("boom")
 
     with pytest.raises(MemoryError, match="boom") as caught:
-        SampleWhole(SampleBatch(Broken(), stream(), instruments()), GROWING).process(2)
+        _whole(SampleBatch(Broken(), stream(), instruments()), 2)
     assert caught.value.__notes__ == ["in stage sample, epoch 0, batch 2"]
 
 
@@ -67,7 +85,7 @@ def test_a_batch_is_one_piece_of_work_and_its_trace_another(
     once, kept = SampleBatch(OneSampler(), stream(), Instruments(timeline=timeline)), KeptBatches(keep_bytes)
     SampleTrace(once, kept).process(1)
     SampleOrdered(once, kept, GROWING).process(1)
-    SampleWhole(once, GROWING).process(2)
+    _whole(once, 2)
     timeline.write(tmp_path / "trace.json")
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     found = [(event["name"], event["args"]) for event in events if event["ph"] == "X"]
@@ -93,39 +111,51 @@ def test_a_trace_and_its_batch_are_of_one_sample(keep_bytes: int, num_calls: int
 
 
 def test_a_batch_of_features_in_memory_has_its_degrees_from_the_thread_that_samples() -> None:
-    whole = SampleWhole(SampleBatch(OneSampler(), stream(), instruments()), GROWING).process(2)
+    whole = _whole(SampleBatch(OneSampler(), stream(), instruments()), 2)
     _assert_degrees(whole.src_degree, whole.sampled)
 
 
 def test_what_is_taken_makes_room_again() -> None:
     batch = sampled(0)
-    kept = KeptBatches(batch.nodes.nbytes)
-    kept.offer(0, batch)
-    kept.offer(1, sampled(2))
+    tables = in_order(0).tables
+    kept = KeptBatches(batch.nodes.nbytes + 4 * len(batch.nodes))
+    kept.offer(0, batch, tables)
+    kept.offer(1, sampled(2), tables)
     assert kept.take(1) is None
-    assert kept.take(0) is batch
+    assert _batch_of(kept.take(0)) is batch
     assert kept.take(0) is None
-    kept.offer(2, batch)
-    assert kept.take(2) is batch
+    kept.offer(2, batch, tables)
+    assert _batch_of(kept.take(2)) is batch
+
+
+def test_the_rows_of_a_kept_batch_are_not_sorted_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    once, kept = SampleBatch(OneSampler(), stream(), instruments()), KeptBatches(10**6)
+    expected = SampleOrdered(once, kept, GROWING).process(1)
+    SampleTrace(once, kept).process(1)
+    monkeypatch.setattr("gloader.pipeline.sample._ascending", None)
+    found = SampleOrdered(once, kept, GROWING).process(1)
+    for ours, theirs in zip(found.tables, expected.tables, strict=True):
+        assert ours.ascending.tolist() == theirs.ascending.tolist()
+        assert ours.order.tolist() == theirs.order.tolist()
 
 
 def test_a_batch_on_the_device_is_not_kept_there_and_brings_its_degrees() -> None:
     there: Any = object()  # blocks, of which nothing is asked
     batch = replace(sampled(0), blocks=(), on_device=there)
     kept = KeptBatches(10**6)
-    kept.offer(0, batch)
+    kept.offer(0, batch, in_order(0).tables)
     assert kept.take(0) is None
     sampler: Any = SimpleNamespace(sample=lambda batch_id, seeds: batch)
     once = SampleBatch(sampler, stream(), instruments())
-    assert len(SampleWhole(once, GROWING).process(0).src_degree) == 0
+    assert len(_whole(once, 0).src_degree) == 0
     assert len(SampleOrdered(once, kept, GROWING).process(0).src_degree) == 0
 
 
 def test_nothing_is_kept_after_cancel() -> None:
     kept = KeptBatches(10**6)
-    kept.offer(0, sampled(0))
+    kept.offer(0, sampled(0), in_order(0).tables)
     kept.cancel()
-    kept.offer(1, sampled(1))
+    kept.offer(1, sampled(1), in_order(1).tables)
     assert kept.take(0) is None
     assert kept.take(1) is None
 
