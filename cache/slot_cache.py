@@ -10,6 +10,7 @@ import numpy as np
 
 from gloader.cache import slot_kernels as kernels
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.dtypes import RowFormat
 from gloader.core.signals import thread_errors
 from gloader.core.thread_times import helping
 from gloader.errors import FeatureValueError, PlanError, ShapeError
@@ -21,12 +22,6 @@ if TYPE_CHECKING:
 
     from gloader.types import CacheStep, FeatureSource, IdArray, ReadStats
 
-_TWO_BYTES: Final = (kernels.FLOAT16, kernels.BFLOAT16)
-_STORED: Final = {
-    kernels.FLOAT16: "float16",
-    kernels.BFLOAT16: "bfloat16",
-    kernels.INT8: "int8 with its scale",
-}
 _PARALLEL_BYTES: Final = 1 << 20  # a smaller part is copied sooner than a thread wakes
 
 
@@ -66,13 +61,12 @@ class SlotCache:
         # admitted: touching all of them here would delay the first batch by a second per GB.
         rows = aligned_bytes(capacity * dim * np.dtype(dtype).itemsize)
         self._rows: NDArray[Any] = rows.view(dtype).reshape(capacity, dim)
-        self._mode = _mode(self._rows.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
+        self._form = RowFormat(dtype=self._rows.dtype, dim=dim, is_bfloat16=is_bfloat16, scale=scale)
+        self._way = self._form.way
         self._scale = np.empty(0, dtype=np.float32) if scale is None else np.ascontiguousarray(scale)
         # The same memory as bytes, as halves and as words, because a kernel takes arrays of one dtype.
         self._octets = self._rows.reshape(-1).view(np.uint8)
-        self._halves = (
-            self._octets.view(np.uint16) if self._mode in _TWO_BYTES else np.empty(0, dtype=np.uint16)
-        )
+        self._halves = self._octets[: self._octets.size // 2 * 2].view(np.uint16)
         self._words = _words(self._rows)
         self._width = max(self._rows.itemsize * dim // self._words.itemsize, 1)
         self._tags = np.full(capacity, -1, dtype=np.int64)
@@ -132,7 +126,7 @@ class SlotCache:
         ShapeError
             ``out`` has another shape.
         """
-        row_bytes = self._rows.itemsize * self._rows.shape[1]
+        row_bytes = self._form.row_bytes
         if out.shape != (len(wanted), row_bytes) or out.dtype != np.uint8 or not out.flags.c_contiguous:
             raise ShapeError(
                 f"out is {out.dtype} of shape {out.shape}; it must be C-contiguous uint8 of shape "
@@ -197,9 +191,7 @@ class SlotCache:
         """
         self._check(nodes, out)
         hits = len(step.hit_pos)
-        parts = min(
-            self._threads, max(hits * self._rows.itemsize * self._rows.shape[1] // _PARALLEL_BYTES, 1)
-        )
+        parts = min(self._threads, max(hits * self._form.row_bytes // _PARALLEL_BYTES, 1))
         bounds = [hits * part // parts for part in range(parts + 1)]
         with thread_errors():
             pending = [
@@ -237,13 +229,14 @@ class SlotCache:
                 )
             else:
                 bad, is_inexact = kernels.narrow_admissions(
-                    self._halves, self._octets, self._scale, self._mode, self._rows.shape[1], self._tags,
-                    nodes, step.admit_pos, step.admit_slot, out.reshape(-1), out.reshape(-1).view(np.uint32),
+                    self._halves, self._octets, self._scale, self._way, self._form.row_bytes, self._form.dim,
+                    self._tags, nodes, step.admit_pos, step.admit_slot, out.reshape(-1),
+                    out.reshape(-1).view(np.uint32),
                 )  # fmt: skip
         if is_inexact:
             raise FeatureValueError(
                 f"row {int(nodes[step.admit_pos[bad]])} of the batch has a value that the cache cannot hold as "
-                f"{_STORED[self._mode]}: it is not as stored. Admit rows before they are changed, or make the cache "
+                f"{self._stored_as}: it is not as stored. Admit rows before they are changed, or make the cache "
                 "with dtype float32"
             )
         if bad >= 0:
@@ -273,8 +266,8 @@ class SlotCache:
             )  # fmt: skip
         else:
             bad = kernels.widen_hits(
-                self._halves, self._octets, self._scale, self._mode, self._rows.shape[1], self._tags,
-                nodes, step.hit_pos, step.hit_slot, out.reshape(-1), start, stop,
+                self._halves, self._octets, self._scale, self._way, self._form.row_bytes, self._form.dim,
+                self._tags, nodes, step.hit_pos, step.hit_slot, out.reshape(-1), start, stop,
             )  # fmt: skip
         return bad
 
@@ -283,14 +276,19 @@ class SlotCache:
         if (
             out.ndim != 2
             or out.shape[1] != self._rows.shape[1]
-            or not (out.dtype == self._rows.dtype or (self._mode and out.dtype == np.float32))
+            or not (out.dtype == self._rows.dtype or (self._way and out.dtype == np.float32))
             or len(out) < len(nodes)
             or not out.flags.c_contiguous
         ):
             raise ShapeError(
                 f"the batch buffer is {out.dtype} of shape {out.shape}; it must be C-contiguous {self._rows.dtype}"
-                f"{' or float32' if self._mode else ''} of at least {len(nodes)} rows of {self._rows.shape[1]}"
+                f"{' or float32' if self._way else ''} of at least {len(nodes)} rows of {self._rows.shape[1]}"
             )
+
+    @property
+    def _stored_as(self) -> str:
+        element = self._form.element
+        return f"{element.name} with its scale" if element.has_scale else element.name
 
     def _bad_hit(self, step: CacheStep, nodes: IdArray, index: int) -> str:
         position, slot = int(step.hit_pos[index]), int(step.hit_slot[index])
@@ -300,15 +298,6 @@ class SlotCache:
             f"node {int(nodes[position])} at position {position} was planned as a hit in slot {slot}, which holds row "
             f"{int(self._tags[slot])}: the plan and the cache disagree. Plan from the cache's resident rows"
         )
-
-
-def _mode(dtype: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
-    """Return the conversion from stored rows to float32, or 0 if there is none. Pure."""
-    if dtype == np.float16:
-        return kernels.FLOAT16
-    if dtype == np.uint16 and is_bfloat16:
-        return kernels.BFLOAT16
-    return kernels.INT8 if dtype == np.int8 and has_scale else 0
 
 
 def _words(rows: NDArray[Any]) -> NDArray[Any]:

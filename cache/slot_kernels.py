@@ -7,28 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from gloader.core.dtypes import SCALED
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, prefetch
-from gloader.core.value_kernels import (
-    dequantize_int8,
-    narrow_to_bfloat16,
-    narrow_to_float16,
-    requantize_int8,
-    widen_bfloat16,
-    widen_float16,
-)
+from gloader.core.value_kernels import decode, encode
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
 
-FLOAT16, BFLOAT16, INT8 = (
-    1,
-    2,
-    3,
-)  # stored forms that become float32; INT8 is multiplied by the row's scale
 # Slots of hits lie at random, so the first cache lines of a row are prefetched eight rows early. The hardware
 # prefetches the rest of a row by itself.
 _AHEAD: Final = 8
@@ -118,8 +108,9 @@ def widen_hits(
     halves: NDArray[np.uint16],
     octets: NDArray[np.uint8],
     scale: NDArray[np.float32],
-    mode: int,
-    width: int,
+    way: int,
+    row_bytes: int,
+    dim: int,
     tags: IdArray,
     nodes: NDArray[np.integer],
     hit_pos: IdArray,
@@ -129,7 +120,6 @@ def widen_hits(
     stop: int,
 ) -> int:
     """Copy hits as `copy_hits` does, converted to float32. ``halves`` and ``octets`` view the same rows."""
-    row_bytes = width if mode == INT8 else 2 * width
     fetched = min(row_bytes, _LINES * _LINE_BYTES)
     for i in range(start, stop):
         if i + _AHEAD < stop:
@@ -141,12 +131,8 @@ def widen_hits(
             return i
         if tags[slot] != nodes[position]:
             return i
-        if mode == BFLOAT16:
-            widen_bfloat16(out, position * width, halves, slot * width, width)
-        elif mode == FLOAT16:
-            widen_float16(out, position * width, halves, slot * width, width)
-        else:
-            dequantize_int8(out, position * width, octets, slot * width, width, scale[tags[slot]])
+        factor = scale[tags[slot]] if way == SCALED else np.float32(1)
+        decode(way, out, position * dim, octets, halves, slot * row_bytes, row_bytes, factor)
     return -1
 
 
@@ -155,8 +141,9 @@ def narrow_admissions(
     halves: NDArray[np.uint16],
     octets: NDArray[np.uint8],
     scale: NDArray[np.float32],
-    mode: int,
-    width: int,
+    way: int,
+    row_bytes: int,
+    dim: int,
     tags: IdArray,
     nodes: NDArray[np.integer],
     admit_pos: IdArray,
@@ -176,14 +163,10 @@ def narrow_admissions(
         node = nodes[position]
         # Empty until the whole row is stored, because an inexact row would be stored in part.
         tags[slot] = -1
-        if mode == BFLOAT16:
-            is_exact = narrow_to_bfloat16(halves, slot * width, bits, position * width, width)
-        elif mode == FLOAT16:
-            is_exact = narrow_to_float16(halves, slot * width, bits, position * width, width)
-        elif 0 <= node < scale.shape[0]:
-            is_exact = requantize_int8(octets, slot * width, out, position * width, width, scale[node])
-        else:
+        if way == SCALED and not 0 <= node < scale.shape[0]:
             return i, False
+        factor = scale[node] if way == SCALED else np.float32(1)
+        is_exact = encode(way, octets, halves, slot * row_bytes, row_bytes, out, bits, position * dim, factor)
         if not is_exact:
             return i, True
         tags[slot] = node

@@ -6,42 +6,43 @@ array.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
 
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
+from gloader.core.dtypes import RowFormat, feature_dtype
 from gloader.core.ids import as_ids
 from gloader.core.near_names import near_attributes
-from gloader.errors import ConfigError, ShapeError, StoreError
-from gloader.ssd_store.cost.profile import default_row_gap_bytes, ring_depth
+from gloader.errors import ShapeError, StoreError
+from gloader.ssd_store.cost.profile import ring_depth
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
     detecting_replacement,
     find_manifest_name,
     read_manifest,
     require_same,
-    stored_dtype,
 )
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
-from gloader.ssd_store.read.columns import Column, StoredRows, check_request, load_column, require_here
-from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.columns import StoredRows, check_request, open_column, require_here
 from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
 from gloader.ssd_store.read.lane import ReadKeywords, ReadLane, ReadSettings, mismatch
 from gloader.ssd_store.read.row_kernels import copy_extent, make_target
-from gloader.ssd_store.write.feature_column import FEATURE_DTYPES
 from gloader.ssd_store.write.new_directory import NewDirectory
-from gloader.types import IdArray, ReadStats
+from gloader.types import ReadStats
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-    from gloader.ssd_store.format.format import Manifest
+    from gloader.ssd_store.format.manifest import Manifest
+    from gloader.ssd_store.read.device_file import DeviceFile
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
+    from gloader.types import IdArray
 
 
 FEATURES: Final = "features"
@@ -80,7 +81,7 @@ class FeatureWriter:
         os_io: OsIO = REAL_OS,
     ) -> None:
         self._shape = (int(num_rows), int(dim))
-        self._dtype = feature_dtype_name(dtype)
+        self._dtype = feature_dtype(dtype).name
         self._check_finite = check_finite
         self._directory = NewDirectory(path, manifest_name=STORE_MANIFEST, overwrite=overwrite, os_io=os_io)
         self._column: FeatureColumnWriter | None = None
@@ -126,23 +127,6 @@ class FeatureWriter:
         self._column.append(chunk)
 
 
-def feature_dtype_name(dtype: DTypeLike | str) -> str:
-    """Return the format's name of a feature dtype, given as text or as a numpy dtype. Pure.
-
-    Raises
-    ------
-    ConfigError
-        Features cannot be stored in it.
-    """
-    try:
-        name = dtype if isinstance(dtype, str) and dtype in FEATURE_DTYPES else np.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)
-    if name not in FEATURE_DTYPES:
-        raise ConfigError(f"features cannot be stored as {name!r}; allowed: {', '.join(FEATURE_DTYPES)}")
-    return name
-
-
 class RamFeatures:
     """A `FeatureSource` over a matrix in memory. Thread-safe; holds a reference to ``array``, no copy.
 
@@ -174,8 +158,7 @@ class RamFeatures:
                 f"scale must be float32 of shape {array.shape[:1]}, got {scale.dtype} of {scale.shape}"
             )
         self._array = array
-        self._is_bfloat16 = is_bfloat16
-        self._scale = scale
+        self._form = RowFormat(dtype=array.dtype, dim=array.shape[1], is_bfloat16=is_bfloat16, scale=scale)
         bytes_view = array.reshape(-1).view(np.uint8)
         # Elements of 16 bits leave no odd byte. Elements of 8 bits are never read as halves.
         even = bytes_view.shape[0] // 2 * 2
@@ -220,14 +203,7 @@ class RamFeatures:
             A row is out of range, or a shape or dtype does not fit.
         """
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at)
-        target = make_target(
-            request.rows,
-            request.position,
-            out,
-            dtype=self.dtype,
-            is_bfloat16=self._is_bfloat16,
-            scale=self._scale,
-        )
+        target = make_target(request.rows, request.position, out, self._form)
         copy_extent(*target, 0, target.rows.shape[0], 0, self._bytes.shape[0], 0, self._bytes, self._halves)
         return ReadStats(rows=request.rows.shape[0], requests=0, bytes_read=0)
 
@@ -252,44 +228,26 @@ class FeatureStore:
     ----------
     file : DeviceFile
         The rows' open file.
-    column : Column
-        The column's record from the manifest, with scales and page checksums.
-    settings : ReadSettings
-        As passed to `open`.
-    os_io : OsIO
-        The system calls.
+    rows : StoredRows
+        Their description, with scales and page checksums.
+    digest : str
+        The digest of their bytes.
     """
 
-    def __init__(
-        self,
-        file: DeviceFile,
-        column: Column,
-        *,
-        settings: ReadSettings,
-        os_io: OsIO,
-    ) -> None:
-        gap = settings.gap_bytes
+    def __init__(self, file: DeviceFile, rows: StoredRows, digest: str) -> None:
+        settings = rows.settings
         self._file = file
-        self._record = column.record
-        self._scale = column.scale
-        self._checksums = column.checksums
-        self._held = column.held
-        self._settings = settings
-        self._os_io = os_io
-        self._gap_bytes = (
-            default_row_gap_bytes(file.path.parent, column.record.row_bytes) if gap is None else gap
-        )
-        self._dtype = stored_dtype(column.record.dtype)
-        self._extent_bytes = max(
-            min(MAX_EXTENT_BYTES, settings.ring_bytes), min_extent_bytes(column.record.row_bytes)
-        )
+        self._rows = rows
+        self._digest = digest
+        # An extent holds at least one row and fits into the bounce memory.
+        self._extent_bytes = max(min(MAX_EXTENT_BYTES, settings.ring_bytes), min_extent_bytes(rows.row_bytes))
         self._lane = ReadLane(
             max(settings.ring_bytes, self._extent_bytes),
             io=settings.io,
             is_direct=file.is_direct,
             depth=settings.queue_depth,
             ring_depth=ring_depth(file.path.parent),
-            os_io=os_io,
+            os_io=rows.os_io,
             when_closed=_WHEN_CLOSED,
         )
 
@@ -409,13 +367,10 @@ class FeatureStore:
         if manifest is None:
             manifest = read_manifest(root, find_manifest_name(root, os_io=os_io), os_io=os_io)
         with detecting_replacement(root, manifest, os_io=os_io):
-            is_verified = settings.verify != "off"
-            loaded = load_column(root, column, manifest, is_verified=is_verified, os_io=os_io)
-            file = DeviceFile(loaded.path, direct=settings.file_mode, os_io=os_io)
+            file, rows = open_column(root, column, manifest, settings=settings, os_io=os_io)
             try:
-                # Without page checksums only this check detects rows of another store at this path.
                 require_same(root, manifest, os_io=os_io)
-                store = cls(file, loaded, settings=settings, os_io=os_io)
+                store = cls(file, rows, manifest.arrays[column].digest)
             except BaseException:
                 file.close()
                 raise
@@ -426,37 +381,38 @@ class FeatureStore:
     @property
     def num_rows(self) -> int:
         """N."""
-        return self._record.shape[0]
+        return self._rows.num_rows
 
     @property
     def held(self) -> tuple[int, int]:
         """The first local row, and the row after the last one. A part of a dataset has only some rows."""
-        return (0, self.num_rows) if self._held is None else (self._held.first, self._held.past)
+        held = self._rows.held
+        return (0, self.num_rows) if held is None else (held.first, held.past)
 
     @property
     def dim(self) -> int:
         """F."""
-        return self._record.shape[1]
+        return self._rows.dim
 
     @property
     def dtype(self) -> np.dtype[np.generic]:
         """A stored element's dtype; uint16 for bfloat16."""
-        return self._dtype
+        return self._rows.form.dtype
 
     @property
     def logical_dtype(self) -> str:
         """The elements' logical dtype, such as "bfloat16"."""
-        return self._record.dtype
+        return self._rows.form.element.name
 
     @property
     def row_bytes(self) -> int:
         """R."""
-        return self._record.row_bytes
+        return self._rows.row_bytes
 
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that change with any byte in the features."""
-        return self._record.digest
+        return self._digest
 
     @property
     def max_extent_bytes(self) -> int:
@@ -466,8 +422,9 @@ class FeatureStore:
     @property
     def resident_bytes(self) -> int:
         """Memory bytes that the open store holds: bounce memory, page checksums, scales."""
-        scale_bytes = 0 if self._scale is None else self._scale.nbytes
-        return self._lane.bounce_bytes + self._checksums.nbytes + scale_bytes
+        scale = self._rows.form.scale
+        scale_bytes = 0 if scale is None else scale.nbytes
+        return self._lane.bounce_bytes + self._rows.checksums.nbytes + scale_bytes
 
     @property
     def backend(self) -> str:
@@ -490,22 +447,7 @@ class FeatureStore:
         """
         if self._file.fd < 0:
             raise StoreError(f"{self._file.path}: {_WHEN_CLOSED}")
-        return StoredRows(
-            path=self._file.path,
-            identity=self._file.identity,
-            num_rows=self.num_rows,
-            dim=self.dim,
-            row_bytes=self.row_bytes,
-            dtype=self._dtype,
-            is_bfloat16=self._record.dtype == "bfloat16",
-            scale=self._scale,
-            checksums=self._checksums,
-            format_version=self._record.version,
-            gap_bytes=self._gap_bytes,
-            settings=self._settings,
-            os_io=self._os_io,
-            held=self._held,
-        )
+        return self._rows
 
     def require_here(self, first: int, past: int) -> None:
         """Require that rows ``first`` to ``past - 1`` are on this machine.
@@ -516,7 +458,7 @@ class FeatureStore:
             Some of them are on another machine; the message lists them, with advice.
         """
         if first < past:
-            require_here(self._file.path, self._held, first, past - 1)
+            require_here(self._file.path, self._rows.held, first, past - 1)
 
     def duplicate_file(self) -> DeviceFile:
         """Return another owner of the store's open file, for the caller to close.
@@ -570,22 +512,16 @@ class FeatureStore:
             The store is closed.
         """
         request = check_request(rows, out, num_rows=self.num_rows, dim=self.dim, at=at).in_file_order()
-        if self._held is not None and request.rows.shape[0]:
-            require_here(self._file.path, self._held, int(request.rows[0]), int(request.rows[-1]))
-        target = make_target(
-            request.rows,
-            request.position,
-            out,
-            dtype=self._dtype,
-            is_bfloat16=self._record.dtype == "bfloat16",
-            scale=self._scale,
-        )
+        stored = self._rows
+        if stored.held is not None and request.rows.shape[0]:
+            require_here(stored.path, stored.held, int(request.rows[0]), int(request.rows[-1]))
+        target = make_target(request.rows, request.position, out, stored.form)
         # In file order the rows of one page are adjacent, and reads merge.
         extents = plan_extents(
             request.rows,
             row_bytes=self.row_bytes,
             data_offset=DATA_OFFSET,
-            max_gap_bytes=self._gap_bytes if gap_bytes is None else gap_bytes,
+            max_gap_bytes=stored.gap_bytes if gap_bytes is None else gap_bytes,
             max_extent_bytes=self._extent_bytes,
         )
         requests, page = self._lane.read(
@@ -593,13 +529,11 @@ class FeatureStore:
             extents,
             target,
             data_offset=DATA_OFFSET,
-            checksums=self._checksums,
-            format_version=self._record.version,
+            checksums=stored.checksums,
+            format_version=stored.format_version,
         )
         if page >= 0:
-            raise mismatch(
-                self._file.path, page, target.rows, row_bytes=self.row_bytes, data_offset=DATA_OFFSET
-            )
+            raise mismatch(stored.path, page, target.rows, row_bytes=self.row_bytes)
         return ReadStats(rows=target.rows.shape[0], requests=requests, bytes_read=extents.num_bytes)
 
     def load(self, rows: ArrayLike | None = None, *, into: NDArray[np.uint8] | None = None) -> RamFeatures:
@@ -618,18 +552,18 @@ class FeatureStore:
             if rows is None
             else as_ids(rows, noun="rows", error=ShapeError, masked=self.num_rows)
         )
-        if self._held is not None and ids.shape[0]:  # before the first piece is read
+        if self._rows.held is not None and ids.shape[0]:  # before the first piece is read
             self.require_here(int(ids.min()), int(ids.max()) + 1)
         num_bytes = ids.shape[0] * self.row_bytes
         # On a page: rows with a power of two of bytes then touch no more cache lines, or lines of the link, than they
         # fill.
         memory = aligned_bytes(num_bytes) if into is None else into[:num_bytes]
-        array = memory.view(self._dtype).reshape(ids.shape[0], self.dim)
+        array = memory.view(self.dtype).reshape(ids.shape[0], self.dim)
         step = max(1, _LOAD_BYTES // self.row_bytes)
         for start in range(0, ids.shape[0], step):
             self.read_into(ids[start : start + step], array[start : start + step])
-        scale = None if self._scale is None else self._scale[ids]
-        return RamFeatures(array, is_bfloat16=self._record.dtype == "bfloat16", scale=scale)
+        form = self._rows.form_of(ids)
+        return RamFeatures(array, is_bfloat16=form.is_bfloat16, scale=form.scale)
 
     def close(self) -> None:
         """Wait for the read in progress and release everything. Idempotent."""
@@ -647,7 +581,7 @@ class FeatureStore:
     def _verify_all(self) -> None:
         """Read every row once with verification, then read without: every page has been verified once."""
         step = max(1, _LOAD_BYTES // self.row_bytes)
-        scratch = np.empty((min(step, self.num_rows), self.dim), self._dtype)
+        scratch = np.empty((min(step, self.num_rows), self.dim), self.dtype)
         try:
             first, past = self.held
             for start in range(first, past, step):
@@ -656,4 +590,4 @@ class FeatureStore:
         except BaseException:
             self.close()
             raise
-        self._checksums = np.empty(0, np.uint64)
+        self._rows = replace(self._rows, checksums=np.empty(0, np.uint64))

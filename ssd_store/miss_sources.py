@@ -9,7 +9,7 @@ the store's file writes each batch's rows into a region of the batch, and the ba
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import numpy as np
@@ -307,18 +307,12 @@ class InRamMisses:
         rank = np.empty(request.rows.shape[0], np.int64)
         if not _find(ids, request.rows, rank):
             raise other_rows("staged", "", batch)
-        scale = None if stored.scale is None else stored.scale[ids]
+        form = stored.form_of(ids)
         if self._runs is not None:
             _move(rank, self._runs.begins, self._runs.shift)
-            scale = None if scale is None else self._runs.in_order(scale)
-        target = make_target(
-            rank,
-            request.position,
-            out,
-            dtype=stored.dtype,
-            is_bfloat16=stored.is_bfloat16,
-            scale=scale,
-        )
+            if form.scale is not None:
+                form = replace(form, scale=self._runs.in_order(form.scale))
+        target = make_target(rank, request.position, out, form)
         copy_extent(*target, 0, rank.shape[0], 0, held_rows.shape[0], 0, held_rows, held_rows.view(np.uint16))
         return ReadStats(rows=rank.shape[0], requests=0, bytes_read=0)
 
@@ -465,14 +459,7 @@ class PackedMisses:
             in_region = arrival_order(self._order, ids)
             ids, position = ids[in_region], position[in_region]
         # A row's place within the region is its rank. Its id only selects its scale.
-        target = make_target(
-            np.arange(num),
-            position,
-            out,
-            dtype=stored.dtype,
-            is_bfloat16=stored.is_bfloat16,
-            scale=None if stored.scale is None else stored.scale[ids],
-        )
+        target = make_target(np.arange(num), position, out, stored.form_of(ids))
         first, last = layout.first_page[batch : batch + 2].tolist()
         extents = region_extents(int(layout.start[batch]), (last - first) * PAGE_BYTES, num, stored.row_bytes)
         requests = self._regions.read(batch, extents, target)

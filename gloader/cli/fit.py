@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from cyclopts import Parameter, Token
 from rich.table import Table
@@ -21,6 +21,7 @@ from gloader.config import (
     TopologyHome,
     TrainSettings,
 )
+from gloader.core.dtypes import FeatureDtype
 from gloader.core.flag_values import AnyFanout, Count, Size, SizeOrShare, require_choice
 from gloader.core.units import format_bytes, format_count, format_seconds
 from gloader.errors import ConfigError
@@ -71,7 +72,7 @@ class FitFlags:
     table that is trained on."""
     features: Annotated[str | None, Parameter(metavar="NUMBER|HOME")] = None
     """Numbers in a feature row. With --dataset: where the features live, as of `gloader train` (ram, ssd, auto)."""
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    dtype: FeatureDtype | None = None
     """How the features are stored. Default: float32, or as in the dataset."""
     train_nodes: Whole | None = None
     """Nodes that are trained on. Default: a hundredth of all, or those of the dataset."""

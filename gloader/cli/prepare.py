@@ -5,7 +5,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
@@ -22,6 +22,7 @@ from gloader.convert.options import (
     relation_pair,
 )
 from gloader.convert.registry import SOURCE_FORMS, is_source, open_source
+from gloader.core.dtypes import FeatureDtype
 from gloader.core.flag_values import REPEATED, Size
 from gloader.core.ids import RangePart
 from gloader.core.paths import is_url, require_no_url, shown_url
@@ -77,9 +78,9 @@ class PrepareFlags:
 
     memory_budget: Size = None
     """Memory that the conversion may use, such as 1GB. Default: half of what is free."""
-    dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    dtype: FeatureDtype | None = None
     """How the features are stored. Default: float32; integers that it rounds and floats that it makes 0 are refused."""
-    edge_dtype: Literal["float32", "float16", "bfloat16", "int8"] | None = None
+    edge_dtype: FeatureDtype | None = None
     """How the features of edges are stored, likewise."""
     allow_nan: Annotated[bool, Parameter(negative=())] = False
     """Let NaN and infinity in features in; they are counted."""

@@ -21,6 +21,7 @@ from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk, chunks_after_r
 from gloader.convert.csc.external_csc import ScratchCsc, UnweightedEdges
 from gloader.convert.csc.spill import Spill
 from gloader.convert.source import ChangedEdges, Splits
+from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.kernels import njit
 from gloader.errors import ShapeError
 from gloader.ssd_store.write.feature_column import cast_rows, check_finite_rows
@@ -531,12 +532,13 @@ class _MovedRows:
 
 def spill_dtype(dtype: str) -> np.dtype[Any]:
     """Return the dtype in which rows that will be stored as ``dtype`` are put in order. Pure."""
-    return np.dtype({"bfloat16": "uint16", "int8": "float32"}.get(dtype, dtype))
+    element = STORED_DTYPES[dtype]
+    return STORED_DTYPES["float32"].stored if element.has_scale else element.stored
 
 
 def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
     """Return rows as they are put in order; done before, so that messages name rows of the source."""
-    if dtype != "int8":
+    if not STORED_DTYPES[dtype].has_scale:
         return cast_rows(chunk, dtype, first_row)
     # int8 is what the writer makes of float32; only values that it would refuse are found here.
     check_finite_rows(chunk, first_row)

@@ -32,6 +32,7 @@ from gloader.convert.node_order import (
 from gloader.convert.options import PARTS, EdgeRules
 from gloader.convert.receipt import marked_bytes
 from gloader.convert.source import MeanOf
+from gloader.core.dtypes import STORED_DTYPES, feature_dtype
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from gloader.convert.source import AnySource, EdgeStream, GraphSource, LinkSource, NodeSource
 
 
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
 # The buffers of the array writers, and of the files that are read.
 WRITER_BYTES = 24 << 20
 # Bytes of feature rows read at a time: as many as are read ahead of it, and written behind it.
@@ -114,8 +114,8 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
         raise ConfigError(
             f"nodes cannot be put in order {options.order!r}; allowed: {', '.join(ORDER_NODE_BYTES)}"
         )
-    check_stored_dtype(options.stored_dtype)
-    check_stored_dtype(options.stored_edge_dtype)
+    feature_dtype(options.stored_dtype)
+    feature_dtype(options.stored_edge_dtype)
     graph = source.graph()
     relations = plan_relations(graph, options)
     dims = feature_dims(graph)
@@ -161,12 +161,6 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
     )
 
 
-def check_stored_dtype(dtype: str) -> None:
-    """Refuse a dtype that features cannot be stored in, with a ConfigError. Pure."""
-    if dtype not in DTYPE_BYTES:
-        raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(DTYPE_BYTES)}")
-
-
 def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int = 1) -> int:
     """Return the bytes of (``num_rows``, ``dim``) features as they are stored, scales included. Pure.
 
@@ -175,12 +169,14 @@ def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int 
     num_rows, dim, dtype : of the matrix
     num_parts : of which one is written: the largest; scales, and checksums of all pages, are in each
     """
-    row_bytes = dim * DTYPE_BYTES[dtype]
+    element = STORED_DTYPES[dtype]
     if num_parts == 1:
-        return num_rows * (row_bytes + 4 * (dtype == "int8"))
+        return num_rows * element.row_bytes(dim)
+    row_bytes = dim * element.stored.itemsize
+    scale_bytes = element.row_bytes(dim) - row_bytes
     # The pages at both ends are shared with other parts.
     part = -(-num_rows // num_parts) * row_bytes + 2 * _PAGE_BYTES
-    return part + num_rows * 4 * (dtype == "int8") + num_rows * row_bytes // _PAGE_BYTES * _CHECKSUM_BYTES
+    return part + num_rows * scale_bytes + num_rows * row_bytes // _PAGE_BYTES * _CHECKSUM_BYTES
 
 
 def ordered_row_bytes(dim: int, options: PrepareOptions) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gloader.convert.readers.npy_file import NpyFile, NpyReader
+from gloader.core.dtypes import STORED_DTYPES
 from gloader.errors import ShapeError
 from gloader.ssd_store.write.feature_column import cast_rows, quantize_rows
 
@@ -93,8 +94,7 @@ class StoredColumnRows:
 
 def stored_row_bytes(dim: int, dtype: str) -> int:
     """Return the bytes of a stored row of ``dim`` elements, its scale included. Pure."""
-    width = {"float32": 4, "int8": 1}.get(dtype, 2)
-    return dim * width + 4 * (dtype == "int8")
+    return STORED_DTYPES[dtype].row_bytes(dim)
 
 
 def widened(
@@ -213,7 +213,7 @@ class StreamedRows:
 
     def _rounded(self, rows: NDArray[Any], first_row: int) -> NDArray[np.float32]:
         dtype = self._column.dtype
-        if dtype == "int8":
+        if STORED_DTYPES[dtype].has_scale:
             return widened(*quantize_rows(rows, first_row), dtype=dtype)
         return widened(cast_rows(rows, dtype, first_row), dtype=dtype)
 

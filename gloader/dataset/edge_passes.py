@@ -239,7 +239,7 @@ class PickedPasses:
         report = PassReport(
             way=plan.way, predicted_s=plan.seconds, pages_wanted=plan.pages_wanted, cost=regions.cost
         )
-        return PickedHops(regions, counts, stored.dtype, report)
+        return PickedHops(regions, counts, stored.form.dtype, report)
 
     def close(self) -> None:
         """Release everything, and close what the passes left. Idempotent."""

@@ -18,7 +18,7 @@ from gloader.dataset.values import wrong_value
 from gloader.errors import ShapeError, StoreError
 from gloader.ssd_store.format.array_reader import load_array
 from gloader.ssd_store.format.format import detecting_replacement, require_same
-from gloader.ssd_store.read.columns import NO_POSITIONS, RowArray, RowRequest
+from gloader.ssd_store.read.columns import NO_POSITIONS, ArrayFile, RowRequest
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.types import LinkRows
 
@@ -158,7 +158,7 @@ class OpenLinks:
         """Open the files of arrays, and a lane that they share, which is closed before them; return its bytes."""
         arrays, files = self._arrays, {}
         for name in names:
-            files[name] = RowArray(arrays.root, arrays.records[name], io=io, os_io=arrays.os_io)
+            files[name] = ArrayFile(arrays.root, arrays.records[name], io=io, os_io=arrays.os_io)
             self._stack.callback(files[name].close)
         if not files:
             return 0
@@ -197,12 +197,12 @@ class _HeldRows:
 class _RowsOnDisk:
     """An array on the SSD, whose values are checked whenever they are read."""
 
-    def __init__(self, name: str, file: RowArray, lane: ReadLane, limits: LinkLimits) -> None:
+    def __init__(self, name: str, file: ArrayFile, lane: ReadLane, limits: LinkLimits) -> None:
         self._name, self._file, self._lane, self._limits = name, file, lane, limits
         self.num_bytes = file.num_bytes
 
     def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]:
-        values = self._file.read(self._lane, request)
+        values = self._file.read_rows(self._lane, request)
         at = self._limits.first_wrong(self._name, values)
         if at >= 0:
             width = values.size // len(rows)

@@ -19,8 +19,8 @@ from gloader.errors import BudgetError, StoreError
 from gloader.samplers.list_rule import ListDraws, ListRule, list_draws_bytes
 from gloader.ssd_store.cost.profile import default_sweep_gap_bytes
 from gloader.ssd_store.format.checksum import PAGE_BYTES
+from gloader.ssd_store.read.columns import MAX_EXTENT_BYTES, ArrayFile
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.paged_array import MAX_EXTENT_BYTES, PageReader
 from gloader.ssd_store.spill.pieces import SpilledPieces
 from gloader.ssd_store.sweep.kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.passes import PassPlan, plan_pass
@@ -122,8 +122,8 @@ class ListPasses:
             )
             self._pool = self._stack.enter_context(ThreadPoolExecutor(1, thread_name_prefix="gloader-lists"))
             undo.pop_all()
-        held = self._sources.resident_bytes + (0 if self._weights is None else self._weights.resident_bytes)
-        marks = self._sources.num_pages // 8
+        held = self._sources.num_bytes + (0 if self._weights is None else self._weights.num_bytes)
+        marks = self._sources.record.num_pages // 8
         self.resident_bytes = memory_bytes + held + marks
         self._buffers = [self._new_buffer() for _ in range(2)]
 
@@ -155,7 +155,7 @@ class ListPasses:
             if self._is_closed:
                 raise StoreError(f"{self._sources.path}: the passes over it are closed; open them again")
             capacity = self._capacity(len(frontiers))
-            wanted = empty_bits(self._sources.num_pages)
+            wanted = empty_bits(self._sources.record.num_pages)
             about = self._mark(frontiers, wanted, label, is_cancelled)
             plan = self._plan(wanted, sum(about.values()))
             groups = [frontier.hop for frontier in frontiers]
@@ -199,10 +199,10 @@ class ListPasses:
             self._stack.close()
             self._buffers = []
 
-    def _open(self, dataset: AnyEdges, name: str, io: IoMode) -> PageReader:
+    def _open(self, dataset: AnyEdges, name: str, io: IoMode) -> ArrayFile:
         record = dataset.arrays[name]
         rule = element_rule(dataset.root / record.file, name, dataset.limits)
-        reader = PageReader(dataset.root, record, rule=rule, io=io, os_io=dataset.os_io)
+        reader = ArrayFile(dataset.root, record, rule=rule, io=io, os_io=dataset.os_io)
         self._stack.callback(reader.close)
         return reader
 
@@ -252,7 +252,7 @@ class ListPasses:
         """Return how to read the pages ``wanted`` of the edges, and of the weights beside them."""
         plan = plan_pass(
             wanted,
-            self._sources.num_pages,
+            self._sources.record.num_pages,
             self._rates,
             gap_bytes=self._gap_bytes,
             written_bytes=0,
@@ -282,7 +282,7 @@ class ListPasses:
             pieces.append(owner, words.view(np.uint8))
 
         total = ReadStats(rows=0, requests=0, bytes_read=0)
-        batches = _page_batches(wanted, self._sources.num_pages, self._piece_pages)
+        batches = _page_batches(wanted, self._sources.record.num_pages, self._piece_pages)
         ahead = self._read_ahead(batches, 0, gap_bytes)
         turn = 0
         try:
@@ -309,13 +309,13 @@ class ListPasses:
 
     def _read(self, pages: IdArray, buffer: _Buffer, gap_bytes: int) -> _ListPiece:
         content = buffer.sources[: len(pages)]
-        cost = self._sources.read(self._lane, pages, content, gap_bytes=gap_bytes)
+        cost = self._sources.read_pages(self._lane, pages, content, gap_bytes=gap_bytes)
         if self._weights is None:
             return _ListPiece(pages=pages, sources=content, weight_pages=pages, weights=content, cost=cost)
         # Of the same edges: where sources are wider, two pages of them share one of weights.
         weight_pages = np.unique(pages * self._sources.per_page // self._weights.per_page)
         beside = buffer.weights[: len(weight_pages)]
-        cost = _added(cost, self._weights.read(self._lane, weight_pages, beside, gap_bytes=gap_bytes))
+        cost = _added(cost, self._weights.read_pages(self._lane, weight_pages, beside, gap_bytes=gap_bytes))
         return _ListPiece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
 
     def _runs(self, piece: _ListPiece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES
 from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
 from gloader.dataset.schema import HETERO_KIND, KIND, Schema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
@@ -200,7 +201,11 @@ def _check_arrays(
             )
     for name in MATRICES:
         features = arrays.get(name)
-        if features is not None and features.dtype == "int8" and f"{name}.scale" not in arrays:
+        if (
+            features is not None
+            and STORED_DTYPES[features.dtype].has_scale
+            and name + SCALE_SUFFIX not in arrays
+        ):
             raise FormatError(
                 f"{root}: {features.name} are int8 and have no scales; {features.name}.scale must hold one for each "
                 "row"

@@ -14,11 +14,10 @@ from gloader.core.units import format_bytes
 from gloader.dataset.values import ValueCheck, wrong_value
 from gloader.errors import BudgetError
 from gloader.samplers.graph import EdgeLists, HeteroGraph, in_degrees
-from gloader.ssd_store.format.array_reader import array_pieces, load_page_checksums
-from gloader.ssd_store.format.format import check_array_file
-from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.format.array_reader import array_pieces
+from gloader.ssd_store.read.columns import ArrayFile, Rule
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.paged_array import KeptPages, PagedArray, PagedScan, Rule
+from gloader.ssd_store.read.paged_array import KeptPages, PagedArray, PagedScan
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -308,9 +307,8 @@ def _open_paged(
     arrays: dict[str, PagedArray] = {}
     first_page = 0
     for name, record in records.items():
-        path = root / record.file
-        check_array_file(path, record.dtype, record.shape, os_io=os_io)
-        file = DeviceFile(path, direct="off" if io == "buffered" else "auto", os_io=os_io)
+        rule = element_rule(root / record.file, name, dataset.limits)
+        file = ArrayFile(root, record, rule=rule, io=io, os_io=os_io)
         stack.callback(file.close)
         if lane is None:
             lane = ReadLane(
@@ -321,15 +319,7 @@ def _open_paged(
                 when_closed="the topology is closed; open it again",
             )
             stack.callback(lane.close)
-        arrays[name] = PagedArray(
-            file,
-            record,
-            load_page_checksums(root, record, os_io=os_io),
-            rule=element_rule(path, name, dataset.limits),
-            lane=lane,
-            kept=kept,
-            first_page=first_page,
-        )
+        arrays[name] = PagedArray(file, lane=lane, kept=kept, first_page=first_page)
         first_page += record.num_pages
     return PagedTopology(
         offsets,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.core.dtypes import FEATURE_DTYPES
 from gloader.core.kernels import njit
 from gloader.core.value_kernels import first_bad_weight, first_descent, first_outside
 from gloader.errors import FormatError, GraphError
-from gloader.ssd_store.write.feature_column import FEATURE_DTYPES
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,8 +1,9 @@
 """The compute device: a static cache of the hottest rows, a fused gather, and transfers parallel to the computation."""
 
+from gloader.core.dtypes import RowFormat
 from gloader.device.dry_run import dry_step
 from gloader.device.hot_rows import hottest_rows
-from gloader.device.row_table import RowFormat, RowParts, RowTable, gather_rows, has_triton
+from gloader.device.row_table import RowParts, RowTable, gather_rows, has_triton
 from gloader.device.seam import CpuDevice, Device, Mark, Pinned, open_device, place_of
 from gloader.device.tier import (
     DeviceTier,

@@ -45,13 +45,6 @@ CHUNK_BYTES: Final = 1 << 30
 # Beyond every address, for memory without borders, in which copies of any length start.
 ONE_PIECE: Final = 1 << 62
 
-_TORCH: Final[dict[str, torch.dtype]] = {
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "float32": torch.float32,
-    "float64": torch.float64,
-}
-
 
 def pack_offsets(arrays: Sequence[NDArray[Any]]) -> Offsets:
     """Return the offset of each array in a block, and the block's bytes. Pure."""
@@ -82,7 +75,7 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
     offsets : result of `pack_offsets`
     """
     return tuple(
-        block[start : start + array.nbytes].view(_TORCH[array.dtype.name]).view(array.shape)
+        block[start : start + array.nbytes].view(getattr(torch, array.dtype.name)).view(array.shape)
         for array, start in zip(arrays, offsets, strict=False)
     )
 

@@ -10,60 +10,38 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
 import torch
 
+from gloader.core.dtypes import FEATURE_DTYPES, RowFormat
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-_TORCH: Final[dict[str, torch.dtype]] = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "int8": torch.int8,
-}
+def torch_dtype(form: RowFormat) -> torch.dtype:
+    """Return the dtype of a row's elements on the device. Pure.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RowFormat:
-    """The dtype and width of stored feature rows."""
-
-    dtype: np.dtype[Any]  # uint16 for bfloat16
-    dim: int  # F
-    is_bfloat16: bool = False
-    scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
-
-    @property
-    def row_bytes(self) -> int:
-        """R."""
-        return int(self.dtype.itemsize) * self.dim
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The dtype of a row's elements on the device.
-
-        Raises
-        ------
-        ShapeError
-            The device cannot widen such rows.
-        """
-        if self.dtype == np.uint16 and self.is_bfloat16:
-            return torch.bfloat16
-        found = _TORCH.get(self.dtype.name)
-        if found is None:
-            raise ShapeError(
-                f"a device cache holds float32, float16, bfloat16 or int8 rows, not {self.dtype}; use device_cache=0"
-            )
-        return found
+    Raises
+    ------
+    ShapeError
+        The device cannot widen such rows.
+    """
+    name = form.element.name
+    if name not in FEATURE_DTYPES:
+        *others, last = FEATURE_DTYPES
+        raise ShapeError(
+            f"a device cache holds {', '.join(others)} or {last} rows, not {form.dtype}; use device_cache=0"
+        )
+    found: torch.dtype = getattr(torch, name)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class RowTable:
     """Feature rows as tensors: on a device, or in host memory that the device reads in place."""
 
-    rows: torch.Tensor  # (C, F) float32, float16, bfloat16 or int8, contiguous
+    rows: torch.Tensor  # (C, F) of a dtype of stored features, contiguous
     # float32, on the device: factors of int8 rows, (C,); or (N,) by node for rows that the host gathers for a batch
     scale: torch.Tensor | None = None
 
@@ -122,11 +100,12 @@ def widen(rows: torch.Tensor) -> torch.Tensor:
     return torch.where(rows.isnan(), exact.view(torch.float32), wide)
 
 
-def rows_as_tensor(array: NDArray[Any], *, is_bfloat16: bool) -> torch.Tensor:
-    """Return ``array`` (C, F) as a tensor over the same memory; uint16 holds bfloat16 if ``is_bfloat16``."""
-    # numpy has no bfloat16, and torch views no uint16, so int16 connects the two.
-    tensor = torch.from_numpy(array.view(np.int16) if is_bfloat16 else array)
-    return tensor.view(torch.bfloat16) if is_bfloat16 else tensor
+def rows_as_tensor(array: NDArray[Any], form: RowFormat | None) -> torch.Tensor:
+    """Return ``array`` (C, F) of the stored form, or of float32, as a tensor over the same memory."""
+    if form is None or form.element.stored.kind != "u":
+        return torch.from_numpy(array)
+    # Bits of a dtype that numpy lacks. torch views few unsigned integers, so signed ones connect the two.
+    return torch.from_numpy(array.view(f"i{array.itemsize}")).view(torch_dtype(form))
 
 
 # Elements per step of a program: four 16-byte loads in flight for each of its 128 threads (4 warps of 32).

@@ -14,14 +14,14 @@ import torch
 from gloader.cache import DeviceShare
 from gloader.core.offsets import offsets_of
 from gloader.core.units import format_bytes
-from gloader.device.row_table import RowParts, RowTable, rows_as_tensor
+from gloader.device.row_table import RowParts, RowTable, rows_as_tensor, torch_dtype
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.cache import DeviceCachePlan
+    from gloader.core.dtypes import RowFormat
     from gloader.core.offsets import Offsets
-    from gloader.device.row_table import RowFormat
     from gloader.device.seam import Device, Mark, Pinned
     from gloader.samplers.graph import CscGraph
     from gloader.types import FeatureSource, IdArray, LocalArray, Sampler
@@ -136,7 +136,7 @@ class StaticCache:
         self.plan = plan
         self._form = form
         self.table = RowTable(
-            rows=torch.empty((len(plan.rows), form.dim), dtype=form.torch_dtype, device=place),
+            rows=torch.empty((len(plan.rows), form.dim), dtype=torch_dtype(form), device=place),
             scale=None if form.scale is None else torch.from_numpy(form.scale[plan.rows]).to(place),
         )
         self.slot_of = None if plan.holds_all else torch.from_numpy(plan.slot_map()).to(place)
@@ -170,7 +170,7 @@ class StaticCache:
                     part = chunks[number % 2][: len(wanted)]
                     source.read_into(wanted, part)
                     pair = (
-                        rows_as_tensor(part, is_bfloat16=form.is_bfloat16),
+                        rows_as_tensor(part, form),
                         self.table.rows[start : start + step],
                     )
                     device.copy(*pair)
@@ -313,6 +313,6 @@ def reach_features(
     scale : (N,) the factors, if they are already on the device
     """
     return RowTable(
-        rows=rows_as_tensor(rows.array, is_bfloat16=form.is_bfloat16),
+        rows=rows_as_tensor(rows.array, form),
         scale=scale_on(device, form) if scale is None else scale,
     )

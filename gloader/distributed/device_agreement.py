@@ -24,7 +24,7 @@ from gloader.distributed.shared_memory import (
 from gloader.distributed.wire import Answer, Failed, HoldRows, ReachFeatures, SettleFeatures, TryStep
 from gloader.errors import RankError
 from gloader.pipeline.open.device_rows import room_for_rows
-from gloader.pipeline.open.device_tier import bare_tier, hold_rows, row_format, with_features
+from gloader.pipeline.open.device_tier import bare_tier, hold_rows, with_features
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -297,7 +297,9 @@ class FollowerDevice:
             self._tiers[number] = bare_tier(self._device, num_nodes=plan.num_nodes)
             return
         with self._table(number).open_store() as store:
-            self._tiers[number] = hold_rows(self._device, plan, form=row_format(store), as_stored=as_stored)
+            self._tiers[number] = hold_rows(
+                self._device, plan, form=store.stored_rows.form, as_stored=as_stored
+            )
             self._tiers[number].fill(store)
 
     def _reach(self, number: int, descriptor: int) -> bool:
@@ -306,7 +308,7 @@ class FollowerDevice:
         memory = take_segment(descriptor, is_touched=False)
         table = self._table(number)
         with table.open_store() as store:
-            form = row_format(store)
+            form = store.stored_rows.form
         num_nodes = table.num_nodes
         rows = memory[: num_nodes * form.row_bytes].view(form.dtype).reshape(num_nodes, form.dim)
         self._tiers[number] = with_features(self.tiers[number], rows, form)

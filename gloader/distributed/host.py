@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gloader.core.signals import SignalSafeCondition, is_signal_pending, uninterrupted
 from gloader.distributed.device_agreement import PeerDevices
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from gloader.distributed.agree import Team
-    from gloader.distributed.wire import Message, RowDtype
+    from gloader.distributed.wire import Message
     from gloader.observe.watchdog import Watchdog
     from gloader.pipeline.buffers import BufferRing, Buffers, RowMatrix
     from gloader.pipeline.consumer import Consumer
@@ -142,7 +142,7 @@ class LoaderHost:
             outbox = Outbox(rank, connection, forms=ring.forms, rows=ring.rows, max_bytes=ring.max_bytes)
             self._peers.append(Peer(outbox))
             rings.append(outbox.ring)
-            row_dtypes = tuple(cast("RowDtype", form.dtype.name) for form in ring.forms)
+            row_dtypes = tuple(form.dtype.name for form in ring.forms)
             outbox.tell(Welcome(plan=tier.plan, text=tier.explain_host(), row_dtypes=row_dtypes))
         self._ring = InterleavedRings(rings)
         with uninterrupted():

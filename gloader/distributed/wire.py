@@ -16,8 +16,9 @@ import socket
 import struct
 import weakref
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, get_args
 
+from gloader.core.dtypes import FEATURE_DTYPES, STORED_DTYPES
 from gloader.core.malformed import MALFORMED
 from gloader.distributed.shared_memory import BatchShape, parse_shape
 from gloader.errors import RankError
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     Parser: TypeAlias = Callable[[Any], Any]  # raises ValueError that names the expected form
 
 
-RowDtype: TypeAlias = Literal["float32", "float16", "uint16", "int8"]
+RowDtype: TypeAlias = str  # numpy's name of the stored elements of features
+_ROW_DTYPES: Final = tuple(STORED_DTYPES[name].stored.name for name in FEATURE_DTYPES)
 
 
 # --- during the opening of the loader
@@ -93,7 +95,7 @@ class Welcome:
 
     plan: MemoryPlan
     text: str  # explains the tiers, for the user
-    # of each table's features in shared memory; uint16 for bfloat16
+    # of each table's features in shared memory, as stored
     row_dtypes: tuple[RowDtype, ...] = ("float32",)
 
 
@@ -301,8 +303,8 @@ def _list_of(parser: Parser, length: int | None = None) -> Parser:
 
 
 def _row_dtype(value: Any) -> str:
-    if value not in get_args(RowDtype):
-        raise ValueError(f"is {value!r:.80}, not one of {', '.join(get_args(RowDtype))}")
+    if value not in _ROW_DTYPES:
+        raise ValueError(f"is {value!r:.80}, not one of {', '.join(_ROW_DTYPES)}")
     return str(value)
 
 

@@ -275,8 +275,7 @@ class Transfer:
         nodes : (U,) rows of the table on the device, see `DeviceTier.ids_of`
         num_rows : U
         """
-        is_bfloat16 = tier.staged is not None and tier.staged.is_bfloat16
-        host, cache = rows_as_tensor(gathered, is_bfloat16=is_bfloat16), tier.cache
+        host, cache = rows_as_tensor(gathered, tier.staged), tier.cache
         # Without a separate device the buffer itself is handed out, and returns when the consumer drops it.
         if not tier.device.is_asynchronous and not tier.brings_all:
             if nodes is not None and cache is not None and cache.slot_of is not None:

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from gloader.core.dtypes import FEATURE_DTYPES
 from gloader.core.fanouts import MAX_COUNT, checked_fanouts
 from gloader.core.flag_values import parse_share
 from gloader.core.malformed import shown
@@ -64,7 +65,7 @@ _FORMS: Final[Mapping[str, str]] = {
     "superbatch": "a number of batches, a factor such as 2x, or auto",
     "policy": "belady, static, lru, fifo, clock, sieve, s3fifo or none",
     "strategy": "auto, direct, staged or packed",
-    "dtype": "float32, float16, bfloat16 or int8",
+    "dtype": f"{', '.join(FEATURE_DTYPES[:-1])} or {FEATURE_DTYPES[-1]}",
     "order": "none, degree or community",
     "fanout": "neighbours by hop, such as 10/10/5",
     "batch-size": "a number",

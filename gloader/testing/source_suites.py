@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from gloader.core.dtypes import FEATURE_DTYPES, STORED_DTYPES
 from gloader.errors import PlanError, ShapeError
 from gloader.ssd_store import FeatureStore
 
@@ -39,7 +40,7 @@ def make_features(num_rows: int, dim: int, dtype: str, *, seed: int = 0) -> NDAr
     -------
     (N, F), C-contiguous.
     """
-    stored = np.dtype({"bfloat16": "uint16"}.get(dtype, dtype))
+    stored = STORED_DTYPES[dtype].stored
     bits = np.random.default_rng(seed).integers(0, 256, num_rows * dim * stored.itemsize, dtype=np.uint8)
     return bits.view(stored).reshape(num_rows, dim)
 
@@ -68,7 +69,7 @@ def same_bits(first: NDArray[Any], second: NDArray[Any]) -> bool:
 # ruff: noqa: S101 - tests that are shipped, for back ends elsewhere to inherit
 
 
-DTYPES = ("float32", "float16", "bfloat16", "int8")
+DTYPES = FEATURE_DTYPES
 DIMS = (1, 3, 100, 127, 128, 1023)
 
 
@@ -118,7 +119,7 @@ class FeatureSourceSuite:
     def test_gives_the_stored_bits(self, dtype: str, dim: int, tmp_path: Path) -> None:
         """Rows of any size and type come back bit for bit, the last partial page included."""
         array = make_features(61, dim, dtype)
-        scale = np.linspace(0.5, 2, 61, dtype=np.float32) if dtype == "int8" else None
+        scale = np.linspace(0.5, 2, 61, dtype=np.float32) if STORED_DTYPES[dtype].has_scale else None
         source = self.make_source(array, tmp_path, dtype=dtype, scale=scale)
         try:
             rows = np.random.default_rng(1).integers(0, 61, 97)
@@ -132,12 +133,12 @@ class FeatureSourceSuite:
         finally:
             self.close_source(source)
 
-    @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int8"])
+    @pytest.mark.parametrize("dtype", FEATURE_DTYPES[1:])
     @pytest.mark.parametrize("dim", [3, 128, 1632])
     def test_widens_to_float32(self, dtype: str, dim: int, tmp_path: Path) -> None:
         """Narrow types become float32 exactly as numpy converts them."""
         array = make_features(61, dim, dtype)
-        scale = np.linspace(0.5, 2, 61, dtype=np.float32) if dtype == "int8" else None
+        scale = np.linspace(0.5, 2, 61, dtype=np.float32) if STORED_DTYPES[dtype].has_scale else None
         source = self.make_source(array, tmp_path, dtype=dtype, scale=scale)
         try:
             rows = np.random.default_rng(1).integers(0, 61, 97)

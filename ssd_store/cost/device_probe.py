@@ -248,7 +248,7 @@ def read_job(extents: Extents, memory: Any, first: int, past: int) -> ReadJob:
         bounce_halves=memory.view(np.uint16),
         bounce_words=memory.view(np.uint64),
         slot_bytes=int(extents.length[0]),
-        target=make_target(no_ids, no_ids, out, dtype=out.dtype),
+        target=make_target(no_ids, no_ids, out),
     )
 
 

@@ -16,8 +16,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-import numpy as np
-
+from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.ids import MAX_PARTS, RowRanges
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ChecksumError, FormatError, VersionError
@@ -26,6 +25,8 @@ from gloader.ssd_store.format.checksum import FORMAT_VERSION, PAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    import numpy as np
 
     from gloader.core.ids import HeldRows
 
@@ -89,21 +90,6 @@ DATA_OFFSET: Final = 4096
 MAX_NDIM: Final = 4
 MAX_DATA_BYTES: Final = 2**62
 
-# Logical dtype -> stored dtype. bfloat16 has no numpy type, so its bits are stored as uint16.
-STORED_DTYPES: Final[dict[str, str]] = {
-    "bfloat16": "<u2",
-    "float16": "<f2",
-    "float32": "<f4",
-    "float64": "<f8",
-    "int8": "|i1",
-    "int16": "<i2",
-    "int32": "<i4",
-    "int64": "<i8",
-    "uint8": "|u1",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "uint64": "<u8",
-}
 _MAGIC = b"\x93NUMPY\x01\x00"
 _PREFIX_BYTES = len(_MAGIC) + 2
 
@@ -117,7 +103,7 @@ def stored_dtype(logical: str) -> np.dtype[np.generic]:
         The dtype cannot be stored.
     """
     try:
-        return np.dtype(STORED_DTYPES[logical])
+        return STORED_DTYPES[logical].stored
     except (KeyError, TypeError):
         raise FormatError(
             f"dtype {repr(logical)[:100]} cannot be stored; allowed: {', '.join(STORED_DTYPES)}"
@@ -163,7 +149,7 @@ def npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     data_bytes(dtype, shape)  # checks both
     # Written by hand, because numpy's own header differs between versions, and this one is compared byte by byte.
     lengths = ", ".join(str(int(length)) for length in shape) + ("," if len(shape) == 1 else "")
-    text = f"{{'descr': '{STORED_DTYPES[dtype]}', 'fortran_order': False, 'shape': ({lengths}), }}"
+    text = f"{{'descr': '{STORED_DTYPES[dtype].descr}', 'fortran_order': False, 'shape': ({lengths}), }}"
     padded = text.ljust(DATA_OFFSET - _PREFIX_BYTES - 1) + "\n"
     return _MAGIC + len(padded).to_bytes(2, "little") + padded.encode("ascii")
 

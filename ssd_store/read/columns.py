@@ -1,23 +1,25 @@
 """Stored columns of rows: requests for rows, the place and dtype of each row, and arrays read row by row.
 
-`RowRequest` is the checked, sorted row ids (M,) of one read. `Column` holds the scales and page checksums of rows in
-memory. `StoredRows` is the rows in a store's file, and `RowArray` an array whose rows are read on request. Requests for
-rows that another machine stores are refused before any read.
+`RowRequest` is the checked, sorted row ids (M,) of one read. `StoredRows` describes the rows in a store's file, with
+their scales and page checksums. `ArrayFile` reads rows or pages of any array. Requests for rows that another machine
+stores are refused before any read.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES, RowFormat
 from gloader.core.ids import outside
 from gloader.core.kernels import njit
 from gloader.errors import ConfigError, FormatError, RowNotHereError, ShapeError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
-from gloader.ssd_store.format.array_reader import load_array, load_page_checksums
+from gloader.ssd_store.format.array_reader import damaged_pages, load_array, load_page_checksums
+from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.format.format import (
     DATA_OFFSET,
     ArrayRecord,
@@ -31,8 +33,10 @@ from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
 from gloader.ssd_store.read.lane import mismatch
 from gloader.ssd_store.read.row_kernels import make_target
+from gloader.types import ReadStats
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -140,21 +144,69 @@ def _inspect(ids: IdArray) -> tuple[np.int64, np.int64, bool]:
     return smallest, largest, is_sorted
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Column:
-    """A store's matrix that can be read row by row."""
+def writable(array: NDArray[Any]) -> NDArray[Any]:
+    """Make an array writable, because for numba a read-only array is another type."""
+    array.setflags(write=True)
+    return array
 
-    path: Path  # of its file
-    record: ArrayRecord
-    scale: NDArray[np.float32] | None  # (N,) factor of each int8 row
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StoredRows:
+    """The description of an open `FeatureStore`'s rows, for a sweep or another lane.
+
+    It shares the store's arrays, not its descriptor, and stays valid after the store is closed.
+    """
+
+    path: Path
+    identity: tuple[int, int]  # device and inode of the store's open file
+    num_rows: int  # N
+    form: RowFormat
     checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
+    format_version: int  # of the checksums
+    gap_bytes: int  # longest hole that a batch's reads bridge
+    settings: ReadSettings
+    os_io: OsIO
     held: HeldRows | None = None  # rows on this machine; None for all
 
+    @property
+    def dim(self) -> int:
+        """F."""
+        return self.form.dim
 
-def load_column(
-    root: Path, name: str, manifest: Manifest, *, is_verified: bool = True, os_io: OsIO = REAL_OS
-) -> Column:
-    """Check the files of a column and load its scales and page checksums.
+    @property
+    def row_bytes(self) -> int:
+        """R."""
+        return self.form.row_bytes
+
+    def form_of(self, rows: NDArray[Any]) -> RowFormat:
+        """Return the form of a copy of ``rows`` (M,), with the factors of these rows alone. Pure."""
+        return self.form if self.form.scale is None else replace(self.form, scale=self.form.scale[rows])
+
+    def open_file(self) -> DeviceFile:
+        """Open the file again; the caller owns the descriptor.
+
+        Raises
+        ------
+        StoreOpenError
+            The file cannot be opened, or is not the one that the store has open.
+        """
+        file = DeviceFile(self.path, direct=self.settings.file_mode, os_io=self.os_io)
+        try:
+            is_same = file.identity == self.identity
+        except BaseException:
+            file.close()
+            raise
+        if is_same:
+            return file
+        # The store's checksums belong to its own file, not to a newer one at the same path.
+        file.close()
+        raise replaced_error(self.path)
+
+
+def open_column(
+    root: Path, name: str, manifest: Manifest, *, settings: ReadSettings, os_io: OsIO = REAL_OS
+) -> tuple[DeviceFile, StoredRows]:
+    """Check the files of a column, load its scales and page checksums, and open it; the caller owns the file.
 
     Parameters
     ----------
@@ -164,8 +216,8 @@ def load_column(
         The column's name.
     manifest : Manifest
         The folder's commit record.
-    is_verified : bool
-        Reads will be verified, so the page checksums are needed.
+    settings : ReadSettings
+        The settings of its reads.
     os_io : OsIO
         The system calls.
 
@@ -190,7 +242,7 @@ def load_column(
         )
     check_record(root, record, os_io=os_io)
     scale = None
-    if record.dtype == "int8" and (factors := arrays.get(f"{name}.scale")) is not None:
+    if STORED_DTYPES[record.dtype].has_scale and (factors := arrays.get(name + SCALE_SUFFIX)) is not None:
         # Kernels index the scales by row number.
         if (factors.dtype, factors.shape) != ("float32", record.shape[:1]):
             raise FormatError(
@@ -199,65 +251,13 @@ def load_column(
             )
         check_record(root, factors, os_io=os_io)
         scale = writable(load_array(root, factors, os_io=os_io))
-    checksums = np.empty(0, np.uint64)
-    if is_verified:
-        checksums = writable(load_page_checksums(root, record, os_io=os_io))
-    return Column(
-        path=root / record.file,
-        record=record,
+    form = RowFormat(
+        dtype=stored_dtype(record.dtype),
+        dim=record.shape[1],
+        is_bfloat16=record.dtype == "bfloat16",
         scale=scale,
-        checksums=checksums,
-        held=manifest.held_rows(name),
     )
-
-
-def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Make an array writable, because for numba a read-only array is another type."""
-    array.setflags(write=True)
-    return array
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredRows:
-    """The description of an open `FeatureStore`'s rows, for a sweep or another lane.
-
-    It shares the store's arrays, not its descriptor, and stays valid after the store is closed.
-    """
-
-    path: Path
-    identity: tuple[int, int]  # device and inode of the store's open file
-    num_rows: int  # N
-    dim: int  # F
-    row_bytes: int  # R
-    dtype: np.dtype[Any]  # uint16 for bfloat16
-    is_bfloat16: bool
-    scale: NDArray[np.float32] | None  # (N,) for int8 rows
-    checksums: NDArray[np.uint64]  # (P,) one per page; empty without verification
-    format_version: int  # of the checksums
-    gap_bytes: int  # longest hole that a batch's reads bridge
-    settings: ReadSettings
-    os_io: OsIO
-    held: HeldRows | None = None  # rows on this machine; None for all
-
-    def open_file(self) -> DeviceFile:
-        """Open the file again; the caller owns the descriptor.
-
-        Raises
-        ------
-        StoreOpenError
-            The file cannot be opened, or is not the one that the store has open.
-        """
-        file = DeviceFile(self.path, direct=self.settings.file_mode, os_io=self.os_io)
-        try:
-            is_same = file.identity == self.identity
-        except BaseException:
-            file.close()
-            raise
-        if is_same:
-            return file
-        # The store's checksums belong to its own file, not to a newer one at the same path.
-        file.close()
-        raise replaced_error(self.path)
+    return _opened(root, record, form, manifest.held_rows(name), settings=settings, os_io=os_io)
 
 
 def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_io: OsIO) -> StoredRows:
@@ -277,31 +277,43 @@ def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_
     ChecksumError
         The page checksums are damaged.
     """
-    path, dtype = root / record.file, stored_dtype(record.dtype)
-    check_array_file(path, record.dtype, record.shape, os_io=os_io)
-    file = DeviceFile(path, direct=settings.file_mode, os_io=os_io)
-    try:
-        identity = file.identity
-    finally:
-        file.close()
+    check_array_file(root / record.file, record.dtype, record.shape, os_io=os_io)
+    form = RowFormat(dtype=stored_dtype(record.dtype), dim=1)
+    file, stored = _opened(root, record, form, None, settings=settings, os_io=os_io)
+    file.close()
+    return stored
+
+
+def _opened(
+    root: Path,
+    record: ArrayRecord,
+    form: RowFormat,
+    held: HeldRows | None,
+    *,
+    settings: ReadSettings,
+    os_io: OsIO,
+) -> tuple[DeviceFile, StoredRows]:
+    path, gap = root / record.file, settings.gap_bytes
     checksums = np.empty(0, np.uint64)
     if settings.verify != "off":
         checksums = writable(load_page_checksums(root, record, os_io=os_io))
-    return StoredRows(
-        path=path,
-        identity=identity,
-        num_rows=record.shape[0],
-        dim=1,
-        row_bytes=dtype.itemsize,
-        dtype=dtype,
-        is_bfloat16=False,
-        scale=None,
-        checksums=checksums,
-        format_version=record.version,
-        gap_bytes=0,
-        settings=settings,
-        os_io=os_io,
-    )
+    file = DeviceFile(path, direct=settings.file_mode, os_io=os_io)
+    try:
+        return file, StoredRows(
+            path=path,
+            identity=file.identity,
+            num_rows=record.shape[0],
+            form=form,
+            checksums=checksums,
+            format_version=record.version,
+            gap_bytes=default_row_gap_bytes(path.parent, form.row_bytes) if gap is None else gap,
+            settings=settings,
+            os_io=os_io,
+            held=held,
+        )
+    except BaseException:
+        file.close()
+        raise
 
 
 def require_here(path: Path, held: HeldRows | None, first: int, last: int) -> None:
@@ -346,19 +358,27 @@ def require_wanted_here(stored: StoredRows, wanted: WantedRows) -> None:
         require_here(stored.path, stored.held, first, last)
 
 
-_MAX_EXTENT_BYTES: Final = 128 * 1024
-_BYTE: Final = np.dtype(np.uint8)
+MAX_EXTENT_BYTES: Final = 128 * 1024
 
 
-class RowArray:
-    """Rows of an array of any shape and dtype on the SSD. Thread-safe. Owns a descriptor until `close`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """A condition that every element of an array satisfies. Zeros always satisfy it."""
 
-    Unlike a `FeatureStore` it converts nothing, and reads through a lane that other arrays may share.
+    first_wrong: Callable[[NDArray[Any]], int]  # position of the first element that violates it, or -1
+    error: Callable[[int, object], Exception]  # error for an element's position and value
+
+
+class ArrayFile:
+    """An array's open file, read row by row or page by page. Thread-safe. Owns a descriptor until `close`.
+
+    Unlike a `FeatureStore` it converts nothing, and reads through a lane that other files may share.
 
     Parameters
     ----------
     root : the directory
     record : the array's entry in the commit record; its rows have at least one byte
+    rule : condition on every element that is read page by page
     io : request method
     os_io : the system calls
 
@@ -369,21 +389,23 @@ class RowArray:
     """
 
     def __init__(
-        self, root: Path, record: ArrayRecord, *, io: IoMode = "auto", os_io: OsIO = REAL_OS
+        self,
+        root: Path,
+        record: ArrayRecord,
+        *,
+        rule: Rule | None = None,
+        io: IoMode = "auto",
+        os_io: OsIO = REAL_OS,
     ) -> None:
-        path = root / record.file
-        check_array_file(path, record.dtype, record.shape, os_io=os_io)
-        self._record = record
-        self._dtype = stored_dtype(record.dtype)
+        self.path = root / record.file
+        check_array_file(self.path, record.dtype, record.shape, os_io=os_io)
+        self.record = record
+        self.dtype: np.dtype[Any] = stored_dtype(record.dtype)
+        self.per_page = PAGE_BYTES // self.dtype.itemsize
+        self._rule = rule
+        self._gap_bytes = default_row_gap_bytes(self.path.parent, record.row_bytes)
         self._checksums = writable(load_page_checksums(root, record, os_io=os_io))
-        self._gap_bytes = default_row_gap_bytes(path.parent, record.row_bytes)
-        self._extent_bytes = max(_MAX_EXTENT_BYTES, min_extent_bytes(record.row_bytes))
-        self._file = DeviceFile(path, direct="off" if io == "buffered" else "auto", os_io=os_io)
-
-    @property
-    def path(self) -> Path:
-        """The file's path."""
-        return self._file.path
+        self._file = DeviceFile(self.path, direct="off" if io == "buffered" else "auto", os_io=os_io)
 
     @property
     def is_direct(self) -> bool:
@@ -392,15 +414,15 @@ class RowArray:
 
     @property
     def max_extent_bytes(self) -> int:
-        """Longest read, which a lane must have room for."""
-        return self._extent_bytes
+        """Longest read of rows, which a lane must have room for."""
+        return max(MAX_EXTENT_BYTES, min_extent_bytes(self.record.row_bytes))
 
     @property
     def num_bytes(self) -> int:
         """Bytes held, without the lane."""
         return self._checksums.nbytes
 
-    def read(self, lane: ReadLane, request: RowRequest) -> NDArray[Any]:
+    def read_rows(self, lane: ReadLane, request: RowRequest) -> NDArray[Any]:
         """Return the (ascending) rows of ``request`` as (M, *shape[1:]) of the stored dtype, at its positions.
 
         Raises
@@ -410,31 +432,68 @@ class RowArray:
         StoreError
             The lane is closed.
         """
-        count, shape = len(request.rows), self._record.shape[1:]
-        values = np.empty((count, math.prod(shape)), dtype=self._dtype)
-        extents = plan_extents(
-            request.rows,
-            row_bytes=self._record.row_bytes,
-            data_offset=DATA_OFFSET,
-            max_gap_bytes=self._gap_bytes,
-            max_extent_bytes=self._extent_bytes,
-        )
+        count, shape, row_bytes = len(request.rows), self.record.shape[1:], self.record.row_bytes
+        values = np.empty((count, math.prod(shape)), dtype=self.dtype)
         # As bytes, for which the kernels are already compiled.
-        out = values.view(np.uint8).reshape(count, self._record.row_bytes)
-        _, page = lane.read(
-            self._file,
-            extents,
-            make_target(request.rows, request.position, out, dtype=_BYTE),
-            data_offset=DATA_OFFSET,
-            checksums=self._checksums,
-            format_version=self._record.version,
-        )
+        out = values.view(np.uint8).reshape(count, row_bytes)
+        _, page = self._read(lane, request.rows, request.position, out, self._gap_bytes)
         if page >= 0:
-            raise mismatch(
-                self.path, page, request.rows, row_bytes=self._record.row_bytes, data_offset=DATA_OFFSET
-            )
+            raise mismatch(self.path, page, request.rows, row_bytes=row_bytes)
         return values.reshape(count, *shape)
+
+    def read_pages(
+        self, lane: ReadLane, pages: IdArray, content: NDArray[np.uint8], *, gap_bytes: int
+    ) -> ReadStats:
+        """Read pages of a one-dimensional array into ``content``, verified. Pages in bridged holes are ignored.
+
+        Parameters
+        ----------
+        lane : the lane to read through
+        pages : (P,) ascending, without repeats
+        content : (P, 4096), C-contiguous
+        gap_bytes : longest hole that a read bridges
+
+        Raises
+        ------
+        ChecksumError, StoreReadError, TruncatedStoreError
+            The bytes on disk differ from the written ones, or are unreadable; the message names file and page.
+        Exception
+            An element violates the array's rule, although its bytes are intact; the error is the rule's.
+        """
+        cost, page = self._read(lane, pages, NO_POSITIONS, content, gap_bytes)
+        if page >= 0:
+            raise damaged_pages(self.path, self.record, np.array([page]))
+        if self._rule is not None:
+            elements = content.view(self.dtype)
+            at = self._rule.first_wrong(elements.reshape(-1))
+            if at >= 0:
+                row, column = divmod(at, self.per_page)
+                raise self._rule.error(int(pages[row]) * self.per_page + column, elements[row, column])
+        return cost
 
     def close(self) -> None:
         """Close the file. Idempotent; no read may be in progress."""
         self._file.close()
+
+    def _read(
+        self, lane: ReadLane, rows: IdArray, position: IdArray, out: NDArray[np.uint8], gap_bytes: int
+    ) -> tuple[ReadStats, int]:
+        """Read the rows, or pages, into ``out`` (>= M, bytes); return the cost and the first bad page, or -1."""
+        row_bytes = out.shape[1]
+        longest = max(MAX_EXTENT_BYTES, min_extent_bytes(row_bytes))
+        extents = plan_extents(
+            rows,
+            row_bytes=row_bytes,
+            data_offset=DATA_OFFSET,
+            max_gap_bytes=gap_bytes,
+            max_extent_bytes=min(longest, lane.bounce_bytes),
+        )
+        requests, page = lane.read(
+            self._file,
+            extents,
+            make_target(rows, position, out),
+            data_offset=DATA_OFFSET,
+            checksums=self._checksums,
+            format_version=self.record.version,
+        )
+        return ReadStats(rows=len(rows), requests=requests, bytes_read=extents.num_bytes), page

@@ -16,6 +16,7 @@ import numpy as np
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.errors import ChecksumError, ConfigError, StoreError
 from gloader.ssd_store.format.checksum import FORMAT_VERSION
+from gloader.ssd_store.format.manifest import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, PreadPool, choose_executor
 from gloader.ssd_store.read.device_file import DIRECT_MODES, Direct
@@ -283,18 +284,15 @@ def _run(backend: Backend, file: DeviceFile, job: ReadJob) -> tuple[int, int]:
     return requests, -1
 
 
-def mismatch(
-    path: Path, page: int, rows: IdArray | None, *, row_bytes: int, data_offset: int
-) -> ChecksumError:
+def mismatch(path: Path, page: int, rows: IdArray | None, *, row_bytes: int) -> ChecksumError:
     """Return the error for a damaged page. Pure.
 
     Parameters
     ----------
     path : the file
-    page : number of the page, from ``data_offset`` on
+    page : number of the page, from the first row on
     rows : (M,) int64, the requested rows, ascending. None if unknown.
     row_bytes : R
-    data_offset : offset in the file where page 0 and row 0 start
     """
     first, last = page * ALIGNMENT // row_bytes, ((page + 1) * ALIGNMENT - 1) // row_bytes
     listed = ""
@@ -302,7 +300,7 @@ def mismatch(
         asked = rows[np.searchsorted(rows, first) : np.searchsorted(rows, last, "right")]
         listed = f" (asked for: {', '.join(str(row) for row in np.unique(asked)[:5])})"
     return ChecksumError(
-        f"{path}: page {page} at byte {data_offset + page * ALIGNMENT}, with rows {first} to {last}{listed}, "
+        f"{path}: page {page} at byte {DATA_OFFSET + page * ALIGNMENT}, with rows {first} to {last}{listed}, "
         "does not match its checksum: the file was damaged after it was written; "
         "run `gloader verify`, then restore the file or prepare it again"
     )

@@ -1,6 +1,6 @@
 """Arrays read page by page: any elements, or all pages in file order, verified on every read from the SSD.
 
-`PagedArray` reads any elements, `PageReader` all pages in order. `KeptPages` keeps recently used pages in memory.
+`PagedArray` reads any elements, or lists of them. `KeptPages` keeps recently used pages in memory.
 """
 
 from __future__ import annotations
@@ -16,23 +16,15 @@ from gloader.core.aligned_memory import aligned_bytes, mapped_bytes
 from gloader.core.kernels import njit
 from gloader.errors import ForkError, ShapeError
 from gloader.ssd_store.cost.profile import default_row_gap_bytes
-from gloader.ssd_store.format.array_reader import damaged_pages, load_page_checksums
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.format.format import DATA_OFFSET, ArrayRecord, check_array_file, stored_dtype
-from gloader.ssd_store.os_io import REAL_OS, OsIO
-from gloader.ssd_store.read.columns import writable
-from gloader.ssd_store.read.device_file import DeviceFile
-from gloader.ssd_store.read.extents import plan_extents
-from gloader.ssd_store.read.row_kernels import copy_lists, make_target, next_pages
-from gloader.types import ReadStats
+from gloader.ssd_store.read.row_kernels import copy_lists, next_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Iterator
 
     from numpy.typing import NDArray
 
-    from gloader.config import IoMode
+    from gloader.ssd_store.read.columns import ArrayFile
     from gloader.ssd_store.read.lane import ReadLane
     from gloader.types import IdArray, LocalArray
 
@@ -150,22 +142,12 @@ def _keep(
     return hand
 
 
-_MAX_EXTENT_BYTES: Final = 128 * 1024
 # Read, verified and copied at a time: enough requests for a deep queue, little memory next to the kept pages.
 _ROUND_PAGES: Final = 512
 # Bytes per requested element besides its value: 28 for a missing element's rank, its page, both in file order, and the
 # sort (held while another call reads), and 24 for its place in the pages that were read.
 _TAKING_BYTES: Final = 52
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
-_BYTE: Final = np.dtype(np.uint8)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """A condition that every element of an array satisfies. Zeros always satisfy it."""
-
-    first_wrong: Callable[[NDArray[Any]], int]  # position of the first element that violates it, or -1
-    error: Callable[[int, object], Exception]  # error for an element's position and value
 
 
 class PagedArray:
@@ -175,10 +157,7 @@ class PagedArray:
 
     Parameters
     ----------
-    file : the array's file, with checked size and header
-    record : the array's entry in the commit record
-    checksums : (record.num_pages,) checksums of its pages
-    rule : condition on every element
+    file : the array's file, with the rule for its elements
     lane : lane for the reads
     kept : pages in memory
     first_page : number of this array's first page in ``kept``
@@ -186,33 +165,27 @@ class PagedArray:
 
     def __init__(
         self,
-        file: DeviceFile,
-        record: ArrayRecord,
-        checksums: NDArray[np.uint64],
+        file: ArrayFile,
         *,
-        rule: Rule,
         lane: ReadLane,
         kept: KeptPages,
         first_page: int = 0,
     ) -> None:
         self._file = file
-        self._record = record
-        self._checksums = writable(checksums)
-        self._rule = rule
         self._lane = lane
         self._kept = kept
         self._first_page = first_page
-        self._dtype = stored_dtype(record.dtype)
-        self._per_page = PAGE_BYTES // self._dtype.itemsize
+        self._dtype = file.dtype
+        self._per_page = file.per_page
         self._gap_bytes = default_row_gap_bytes(file.path.parent, PAGE_BYTES)
         self._pid = os.getpid()
         self._turn = threading.Lock()
-        self._room = _pages(min(_ROUND_PAGES, record.num_pages))
+        self._room = _pages(min(_ROUND_PAGES, file.record.num_pages))
 
     @property
     def length(self) -> int:
         """Elements."""
-        return self._record.shape[0]
+        return self._file.record.shape[0]
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -222,7 +195,7 @@ class PagedArray:
     @property
     def num_bytes(self) -> int:
         """Bytes held, without the kept pages and the lane."""
-        return self._checksums.nbytes + self._room.nbytes
+        return self._file.num_bytes + self._room.nbytes
 
     def take(self, positions: IdArray) -> NDArray[Any]:
         """Return the elements at ``positions`` (M,) int64, in any order, as (M,) read-only values.
@@ -303,7 +276,7 @@ class PagedArray:
             )
 
     def _require_inside(self, first: IdArray, last: IdArray) -> None:
-        length = self._record.shape[0]
+        length = self.length
         if len(first) and (first.min() < 0 or last.max() >= length):
             wrong = np.where(first < 0, first, last)[(first < 0) | (last >= length)][:5].tolist()
             raise ShapeError(f"{self._file.path}: positions {wrong} are not in 0..{length - 1}")
@@ -331,30 +304,8 @@ class PagedArray:
 
     def _read(self, pages: IdArray, content: NDArray[np.uint8]) -> NDArray[Any]:
         """Read ``pages`` (P,), ascending, into ``content`` (P, 4096); return their elements (P, per page), verified."""
-        extents = plan_extents(
-            pages,
-            row_bytes=PAGE_BYTES,
-            data_offset=DATA_OFFSET,
-            max_gap_bytes=self._gap_bytes,
-            max_extent_bytes=_MAX_EXTENT_BYTES,
-        )
-        target = make_target(pages, _IN_ORDER, content, dtype=_BYTE)
-        _, bad = self._lane.read(
-            self._file,
-            extents,
-            target,
-            data_offset=DATA_OFFSET,
-            checksums=self._checksums,
-            format_version=self._record.version,
-        )
-        if bad >= 0:
-            raise damaged_pages(self._file.path, self._record, np.array([bad]))
-        elements = content.view(self._dtype)
-        at = self._rule.first_wrong(elements.reshape(-1))
-        if at >= 0:
-            row, column = divmod(at, self._per_page)
-            raise self._rule.error(int(pages[row]) * self._per_page + column, elements[row, column])
-        return elements
+        self._file.read_pages(self._lane, pages, content, gap_bytes=self._gap_bytes)
+        return content.view(self._dtype)
 
 
 class PagedScan:
@@ -390,103 +341,3 @@ class _Tail:
 def _pages(count: int) -> NDArray[np.uint8]:
     """Return room for ``count`` pages, (count, 4096)."""
     return aligned_bytes(count * PAGE_BYTES).reshape(-1, PAGE_BYTES)
-
-
-MAX_EXTENT_BYTES: Final = 128 * 1024
-
-
-class PageReader:
-    """Reads pages of a one-dimensional array. Owns a descriptor until `close`. For one thread.
-
-    Parameters
-    ----------
-    root : the directory
-    record : the array's entry in the commit record
-    rule : condition on every element
-    io : request method
-    os_io : the system calls
-
-    Raises
-    ------
-    StoreOpenError, TruncatedStoreError, FormatError, StoreReadError, ChecksumError
-        A file cannot be opened or read, its length differs from the record, or its checksums are damaged.
-    """
-
-    def __init__(
-        self, root: Path, record: ArrayRecord, *, rule: Rule, io: IoMode = "auto", os_io: OsIO = REAL_OS
-    ) -> None:
-        path = root / record.file
-        check_array_file(path, record.dtype, record.shape, os_io=os_io)
-        self.dtype: np.dtype[Any] = stored_dtype(record.dtype)
-        self.num_pages = record.num_pages
-        self._record = record
-        self._rule = rule
-        self._checksums = writable(load_page_checksums(root, record, os_io=os_io))
-        self._file = DeviceFile(path, direct="off" if io == "buffered" else "auto", os_io=os_io)
-
-    @property
-    def per_page(self) -> int:
-        """Elements per page."""
-        return PAGE_BYTES // self.dtype.itemsize
-
-    @property
-    def path(self) -> Path:
-        """The file's path."""
-        return self._file.path
-
-    @property
-    def is_direct(self) -> bool:
-        """Reads bypass the page cache."""
-        return self._file.is_direct
-
-    @property
-    def resident_bytes(self) -> int:
-        """Bytes that are held."""
-        return self._checksums.nbytes
-
-    def read(
-        self, lane: ReadLane, pages: IdArray, content: NDArray[np.uint8], *, gap_bytes: int
-    ) -> ReadStats:
-        """Read ``pages`` into ``content``, verified. Pages in bridged holes are ignored.
-
-        Parameters
-        ----------
-        lane : lane for the reads
-        pages : (P,) int64, ascending, without repeats
-        content : (P, 4096) uint8, C-contiguous
-        gap_bytes : longest hole between two pages that a read bridges
-
-        Raises
-        ------
-        Exception
-            An element violates the array's rule, although its bytes are intact; the error is the rule's.
-        ChecksumError, StoreReadError, TruncatedStoreError
-            The bytes on disk differ from the written ones, or are unreadable; the message names file and page.
-        """
-        extents = plan_extents(
-            pages,
-            row_bytes=PAGE_BYTES,
-            data_offset=DATA_OFFSET,
-            max_gap_bytes=gap_bytes,
-            max_extent_bytes=min(MAX_EXTENT_BYTES, lane.bounce_bytes),
-        )
-        requests, bad = lane.read(
-            self._file,
-            extents,
-            make_target(pages, _IN_ORDER, content, dtype=_BYTE),
-            data_offset=DATA_OFFSET,
-            checksums=self._checksums,
-            format_version=self._record.version,
-        )
-        if bad >= 0:
-            raise damaged_pages(self.path, self._record, np.array([bad]))
-        elements = content.view(self.dtype)
-        at = self._rule.first_wrong(elements.reshape(-1))
-        if at >= 0:
-            row, column = divmod(at, self.per_page)
-            raise self._rule.error(int(pages[row]) * self.per_page + column, elements[row, column])
-        return ReadStats(rows=len(pages), requests=requests, bytes_read=extents.num_bytes)
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._file.close()

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from gloader.core.dtypes import BYTES, RAW, SCALED, RowFormat
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, prefetch
-from gloader.core.value_kernels import dequantize_int8, widen_bfloat16, widen_float16
+from gloader.core.value_kernels import decode
 from gloader.errors import ShapeError
 from gloader.ssd_store.format.checksum import page_checksum_at
 from gloader.ssd_store.read.extents import ALIGNMENT
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 _AHEAD = 8  # rows; their first cache lines are prefetched early, the hardware prefetches within a row
 _LINE_BYTES = 64
 _FETCHED_BYTES = 8 * _LINE_BYTES
-RAW, HALF, BRAIN, SCALED = 0, 1, 2, 3  # stored form; float16, bfloat16 or int8 * scale to float32
 
 
 class Target(NamedTuple):
@@ -39,7 +39,7 @@ class Target(NamedTuple):
     out_bytes: NDArray[np.uint8]  # the output as bytes; used by RAW
     out_floats: NDArray[np.float32]  # the output as floats; used by the other modes
     scale: NDArray[np.float32]  # (N,) factor of each stored row; used by SCALED
-    mode: int  # RAW, HALF, BRAIN or SCALED
+    mode: int  # the way from stored rows to the output's, of `gloader.core.dtypes`
     row_bytes: int  # bytes of one stored row
     dim: int  # elements of one row
 
@@ -48,10 +48,7 @@ def make_target(
     rows: IdArray,
     position: IdArray,
     out: NDArray[Any],
-    *,
-    dtype: np.dtype[Any],
-    is_bfloat16: bool = False,
-    scale: NDArray[np.float32] | None = None,
+    form: RowFormat = BYTES,
 ) -> Target:
     """Describe the copy of stored ``rows`` into ``out``. Pure.
 
@@ -62,13 +59,9 @@ def make_target(
     position : (M,) int64 or empty
         Row in ``out`` for each row id; empty when row i goes to row i.
     out : (>= M, F)
-        C-contiguous, of ``dtype`` or float32.
-    dtype : dtype
-        The stored elements' dtype; bfloat16 is stored as uint16.
-    is_bfloat16 : bool
-        Uint16 elements are bfloat16.
-    scale : (N,) float32, optional
-        Factor of each stored int8 row.
+        C-contiguous, of the stored dtype or float32.
+    form : RowFormat
+        Form of the stored rows; its ``scale`` has the factor of each of them.
 
     Raises
     ------
@@ -81,33 +74,17 @@ def make_target(
         )
     # Kernels see the output as bytes or floats, never as its own dtype, so that one compiled kernel serves all dtypes.
     flat = out.reshape(-1)
-    mode = _mode(dtype, out.dtype, is_bfloat16=is_bfloat16, has_scale=scale is not None)
+    mode = form.way_to(out.dtype)
     return Target(
         mode=mode,
-        row_bytes=out.shape[1] * dtype.itemsize,
+        row_bytes=out.shape[1] * form.dtype.itemsize,
         dim=out.shape[1],
         rows=rows,
         position=position,
         out_bytes=flat.view(np.uint8),
         out_floats=flat if mode != RAW else np.empty(0, np.float32),
-        scale=scale if scale is not None else np.empty(0, np.float32),
+        scale=np.empty(0, np.float32) if form.scale is None else form.scale,
     )
-
-
-def _mode(stored: np.dtype[Any], wanted: np.dtype[Any], *, is_bfloat16: bool, has_scale: bool) -> int:
-    if wanted == stored:
-        return RAW
-    if wanted == np.float32:
-        if stored == np.float16:
-            return HALF
-        if stored == np.uint16 and is_bfloat16:
-            return BRAIN
-        if stored == np.int8 and has_scale:
-            return SCALED
-    allowed = (
-        str(stored) if not (is_bfloat16 or has_scale or stored == np.float16) else f"{stored} or float32"
-    )
-    raise ShapeError(f"out has dtype {wanted}, but rows stored as {stored} can be read as {allowed}")
 
 
 @njit(cache=True, nogil=True)
@@ -135,6 +112,7 @@ def copy_extent(
     ``source`` as 16-bit words. The arguments come from a plan and are not checked.
     """
     fetched = min(row_bytes, _FETCHED_BYTES)
+    item_bytes = row_bytes // max(dim, 1)
     for i in range(begin, end):
         if i + _AHEAD < end:
             ahead = rows[i + _AHEAD] * row_bytes + shift
@@ -149,12 +127,9 @@ def copy_extent(
         where = position[i] if position.shape[0] > 0 else np.int64(i)
         if mode == RAW:
             copy_block(out_bytes, where * row_bytes + skip, source, at, count)
-        elif mode == HALF:
-            widen_float16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
-        elif mode == BRAIN:
-            widen_bfloat16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         else:
-            dequantize_int8(out_floats, where * dim + skip, source, at, count, scale[rows[i]])
+            factor = scale[rows[i]] if mode == SCALED else np.float32(1)
+            decode(mode, out_floats, where * dim + skip // item_bytes, source, words, at, count, factor)
 
 
 class ReadJob(NamedTuple):

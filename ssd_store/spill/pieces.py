@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _EXTENT_BYTES: Final = 128 * 1024
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
-_BYTE: Final = np.dtype(np.uint8)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,7 +251,7 @@ class SpilledPieces:
         extents = plan_extents(
             pages, row_bytes=PAGE_BYTES, data_offset=0, max_gap_bytes=0, max_extent_bytes=_EXTENT_BYTES
         )
-        target = make_target(pages, _IN_ORDER, rows, dtype=_BYTE)
+        target = make_target(pages, _IN_ORDER, rows)
         try:
             source = DeviceFile(
                 file.path, direct="auto" if self.is_direct else "off", os_io=self._folder.os_io

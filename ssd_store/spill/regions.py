@@ -311,7 +311,6 @@ class SharedBuffers:
 
 CHUNK_BYTES: Final = 128 * 1024  # of a read-back request
 _IN_ORDER: IdArray = np.empty(0, dtype=np.int64)
-_BYTE: Final = np.dtype(np.uint8)
 
 
 class RegionStore:
@@ -553,7 +552,7 @@ class Regions:
         self.read(
             number,
             region_extents(int(self.layout.start[number]), content.nbytes, last - first, PAGE_BYTES),
-            make_target(np.arange(last - first), _IN_ORDER, content, dtype=_BYTE),
+            make_target(np.arange(last - first), _IN_ORDER, content),
         )
         values = content.reshape(-1).view(dtype)[:count]
         values.flags.writeable = False  # like arrays in memory, so that kernels are compiled for one type

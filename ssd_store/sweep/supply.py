@@ -219,7 +219,7 @@ def raise_mismatch(content: SweepContent, sweep: Sweep) -> NoReturn:
         # for errors.
         is_asked = (wanted.ids >= first) & (wanted.ids <= last)
         rows = np.unique(wanted.ids[is_asked]).astype(np.int64)
-    raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes, data_offset=DATA_OFFSET)
+    raise mismatch(stored.path, page, rows, row_bytes=stored.row_bytes)
 
 
 _PATH: Final = Path("rows from other machines")  # in messages, in place of a file

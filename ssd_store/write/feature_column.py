@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from gloader.errors import ConfigError, FeatureValueError, ShapeError
+from gloader.core.dtypes import STORED_DTYPES
+from gloader.errors import FeatureValueError, ShapeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,14 +18,7 @@ if TYPE_CHECKING:
     from gloader.ssd_store.write.array_writer import ArrayWriter
 
 
-FEATURE_DTYPES: Final = ("float32", "float16", "bfloat16", "int8")
-INT8_MAX: Final = 127
-# Beyond these values a finite value would become infinite.
-_LARGEST: Final = {
-    "float16": 65504.0,
-    "float32": float(np.finfo(np.float32).max),
-    "bfloat16": 3.3895313892515355e38,
-}
+_INT8_MAX: Final = 127
 
 
 def check_finite_rows(chunk: NDArray[Any], first_row: int) -> None:
@@ -68,7 +62,7 @@ def cast_rows(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
         A finite value is too large for ``dtype``; the message names the row.
     """
     # Rows of the stored dtype pass unchecked, because their creator has already rounded them.
-    if chunk.dtype == np.dtype(np.uint16 if dtype == "bfloat16" else dtype):
+    if chunk.dtype == STORED_DTYPES[dtype].stored:
         return chunk
     _require_floats(chunk, dtype, first_row)
     _require_range(chunk, dtype, first_row)
@@ -106,11 +100,11 @@ def quantize_rows(chunk: NDArray[Any], first_row: int) -> tuple[NDArray[np.int8]
     wide = chunk.astype(np.float64)
     # In place, because a conversion has a memory budget.
     largest = np.abs(np.maximum(wide.max(axis=1, initial=0.0), -wide.min(axis=1, initial=0.0)))
-    scale = (largest / INT8_MAX).astype(np.float32)
+    scale = (largest / _INT8_MAX).astype(np.float32)
     inverse = np.divide(1.0, scale, out=np.zeros(scale.shape, np.float64), where=scale > 0)
     wide *= inverse[:, None]
     np.rint(wide, out=wide)
-    np.clip(wide, -INT8_MAX, INT8_MAX, out=wide)
+    np.clip(wide, -_INT8_MAX, _INT8_MAX, out=wide)
     return wide.astype(np.int8), scale
 
 
@@ -123,7 +117,7 @@ def _require_floats(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
 
 
 def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
-    largest = _LARGEST[dtype]
+    largest = STORED_DTYPES[dtype].largest
     # A float16 fits every dtype, and float32 fits itself, so these rows need no check.
     if chunk.dtype.itemsize <= 2 or (dtype == "float32" and chunk.dtype == np.float32):
         return
@@ -139,31 +133,8 @@ def _require_range(chunk: NDArray[Any], dtype: str, first_row: int) -> None:
         )
 
 
-SCALE_SUFFIX: Final = ".scale"
 INT8_FEATURE: Final = "int8-row-scale"
 _STEP_BYTES: Final = 1 << 20
-
-
-def check_feature_type(num_rows: int, dim: int, dtype: str) -> None:
-    """Check that a matrix of features can be stored. Pure.
-
-    Parameters
-    ----------
-    num_rows : N, 0 or more
-    dim : F, 1 or more
-    dtype : float32, float16, bfloat16 or int8
-
-    Raises
-    ------
-    ConfigError
-        The dtype is none of these.
-    ShapeError
-        The shape is not that of a matrix.
-    """
-    if dtype not in FEATURE_DTYPES:
-        raise ConfigError(f"features cannot be stored as {dtype!r}; allowed: {', '.join(FEATURE_DTYPES)}")
-    if num_rows < 0 or dim < 1:
-        raise ShapeError(f"features need num_rows >= 0 and dim >= 1, not {num_rows} and {dim}")
 
 
 class FeatureColumnWriter:

@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from gloader.core.dtypes import SCALE_SUFFIX, feature_dtype
 from gloader.core.ids import HeldRows, RowRanges, copy_bounds
 from gloader.core.version import __version__
 from gloader.errors import FormatError, ShapeError, StoreExistsError, StoreWriteError
@@ -47,12 +48,7 @@ from gloader.ssd_store.write.atomic_file import (
     remove_tree,
     write_chunks_atomically,
 )
-from gloader.ssd_store.write.feature_column import (
-    INT8_FEATURE,
-    SCALE_SUFFIX,
-    FeatureColumnWriter,
-    check_feature_type,
-)
+from gloader.ssd_store.write.feature_column import INT8_FEATURE, FeatureColumnWriter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -328,13 +324,15 @@ class NewDirectory:
         FormatError, StoreWriteError
             As in `array`.
         """
-        check_feature_type(num_rows, dim, dtype)
+        element = feature_dtype(dtype)
+        if num_rows < 0 or dim < 1:
+            raise ShapeError(f"features need num_rows >= 0 and dim >= 1, not {num_rows} and {dim}")
         held = None
         if self._part is not None:
             bounds = tuple(copy_bounds(num_rows, self._part.of).tolist())
             held = HeldRows(part=self._part.part, of=self._part.of, bounds=bounds)
         rows = self.array(name, dtype=dtype, shape=(num_rows, dim), held=held)
-        if dtype != "int8":
+        if not element.has_scale:
             return FeatureColumnWriter(rows, check_finite=check_finite)
         scales = self.array(name + SCALE_SUFFIX, dtype="float32", shape=(num_rows,))
         self._required_features.append(INT8_FEATURE)

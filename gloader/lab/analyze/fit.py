@@ -18,8 +18,9 @@ import numpy as np
 from gloader.cache import slot_bytes
 from gloader.cache.curve import measure_reuse
 from gloader.convert.options import PrepareOptions
-from gloader.convert.prepare_plan import PreparePlan, check_stored_dtype, plan_prepare
+from gloader.convert.prepare_plan import PreparePlan, plan_prepare
 from gloader.convert.source import Source, Splits
+from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES, feature_dtype
 from gloader.core.ids import id_dtype
 from gloader.core.offsets import compact_bytes
 from gloader.dataset import Dataset
@@ -73,7 +74,7 @@ class SizedGraph:
         for name in ("num_nodes", "num_edges", "feature_dim", "num_classes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be 1 or more")
-        check_stored_dtype(self.dtype)
+        feature_dtype(self.dtype)
         if self.num_train is not None and not 1 <= self.num_train <= self.num_nodes:
             raise ConfigError(f"num_train is {self.num_train}; it must be in 1..{self.num_nodes}")
 
@@ -93,8 +94,8 @@ class SizedGraph:
             _record("train", "int64", self.num_seeds),
             *(_record(name, "int64", 0) for name in ("valid", "test")),
         ]
-        if self.dtype == "int8":
-            arrays.append(_record("features.scale", "float32", self.num_nodes))
+        if STORED_DTYPES[self.dtype].has_scale:
+            arrays.append(_record("features" + SCALE_SUFFIX, "float32", self.num_nodes))
         manifest = Manifest(
             kind="dataset",
             arrays={record.name: record for record in arrays},
@@ -482,7 +483,8 @@ class FitQuestion(Question):
 
     def _table(self, batch_rows: int) -> TableDemand:
         rows = self.dataset.feature_rows(edges=False)[0]
-        scales = 4 * self._graph.num_nodes if self._graph.dtype == "int8" else 0
+        element = STORED_DTYPES[self._graph.dtype]
+        scales = (element.row_bytes(0)) * self._graph.num_nodes
         return TableDemand(
             name=rows.name,
             num_nodes=rows.num_rows,

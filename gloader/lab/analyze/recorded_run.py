@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.cache.static import cache_bytes
 from gloader.config import RECORDED_AS, LoaderSettings, loader_defaults
+from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.loader_state import LoaderState
 from gloader.core.malformed import read_yaml_mapping
 from gloader.dataset import Dataset
@@ -136,7 +137,7 @@ def with_recorded_device(settings: LoaderSettings, header: RunHeader, dataset: D
         return settings
     num_bytes = 0
     for rows, table in zip(feature_rows(dataset, settings), header.tables, strict=False):
-        has_scale = rows.feature_dtype == "int8"
+        has_scale = STORED_DTYPES[rows.feature_dtype].has_scale
         num_bytes += cache_bytes(
             table.device_rows,
             num_nodes=table.num_rows,

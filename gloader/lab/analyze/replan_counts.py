@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from gloader.core.dtypes import STORED_DTYPES
 from gloader.errors import ChannelClosedError
 from gloader.pipeline.flow import SuperbatchCollector, SuperbatchWindow
 from gloader.pipeline.sample import distinct_rows
@@ -123,9 +124,9 @@ class Alteration:
         if self.dtype is None or file.is_of_edges:
             return demand
         row_bytes, stored = self.row_bytes(file), file.store.stored_rows
-        before = stored.checksums.nbytes + (0 if stored.scale is None else stored.scale.nbytes)
+        before = stored.checksums.nbytes + (0 if stored.form.scale is None else stored.form.scale.nbytes)
         sums = -(-file.store.num_rows * row_bytes // PAGE_BYTES) * _SUM_BYTES if len(stored.checksums) else 0
-        scale = file.store.num_rows * _SCALE_BYTES if self.dtype == "int8" else 0
+        scale = file.store.num_rows * STORED_DTYPES[self.dtype].row_bytes(0)
         return replace(
             demand,
             feature_bytes=file.store.num_rows * row_bytes,

@@ -410,12 +410,6 @@ def bare_tier(device: Device, *, num_nodes: int) -> DeviceTier:
     return DeviceTier(device=device, has_short_ids=device.is_asynchronous and num_nodes <= _SHORT_IDS)
 
 
-def row_format(store: FeatureStore) -> RowFormat:
-    """Return the stored form of the rows of ``store``."""
-    stored = store.stored_rows
-    return RowFormat(dtype=store.dtype, dim=store.dim, is_bfloat16=stored.is_bfloat16, scale=stored.scale)
-
-
 def load_features(
     store: FeatureStore, tier: DeviceTier, *, others: OtherDevices | None = None, table: int = 0
 ) -> LoadedFeatures:
@@ -430,7 +424,7 @@ def load_features(
     others : the devices of the other ranks that this rank loads for; defaults to none
     table : the number of the rows' table
     """
-    form = row_format(store)
+    form = store.stored_rows.form
 
     def load(memory: NDArray[np.uint8] | None) -> LoadedFeatures:
         source = store.load(into=memory)

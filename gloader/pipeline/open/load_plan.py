@@ -19,7 +19,7 @@ from gloader.dataset.hetero_passes import num_swept
 from gloader.dataset.schema import relation_text
 from gloader.errors import BudgetError
 from gloader.pipeline.open.device_rows import DeviceTable, Workload
-from gloader.pipeline.open.device_tier import open_device_tiers, row_format
+from gloader.pipeline.open.device_tier import open_device_tiers
 from gloader.pipeline.open.disk import (
     FILES_OF_A_MIRRORED_FILE,
     FILES_OF_A_READER,
@@ -326,7 +326,7 @@ def _device_tables(files: TableFiles) -> list[DeviceTable]:
         DeviceTable(
             type_number=table.rows.number,
             num_nodes=table.rows.num_rows,
-            form=row_format(table.store),
+            form=table.store.stored_rows.form,
             is_of_edges=table.is_of_edges,
         )
         for table in files.tables

@@ -255,8 +255,8 @@ def _open_slots(store: FeatureStore, capacity: int, settings: LoaderSettings, st
             capacity,
             dim=store.dim,
             dtype=store.dtype,
-            is_bfloat16=store.stored_rows.is_bfloat16,
-            scale=store.stored_rows.scale,
+            is_bfloat16=store.stored_rows.form.is_bfloat16,
+            scale=store.stored_rows.form.scale,
             threads=min(_COPY_THREADS, settings.stages.sampler_threads),
         )
     )

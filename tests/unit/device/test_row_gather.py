@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from gloader.core.dtypes import RowFormat
 from gloader.device.row_table import (
-    RowFormat,
     RowParts,
     RowTable,
     fill_cached,
     gather_rows,
     has_triton,
     rows_as_tensor,
+    torch_dtype,
 )
 from gloader.errors import ShapeError
 
+BRAIN = RowFormat(dtype=np.dtype(np.uint16), dim=2, is_bfloat16=True)
 NUM_NODES, NUM_CACHED, BATCH = 50, 20, 37
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.int8)
 # Bits of a NaN with a payload, a signalling one, both infinities, -0, the smallest, a middle and the largest subnormal.
@@ -206,11 +208,11 @@ def test_what_does_not_fit_is_refused() -> None:
 
 def test_stored_rows_become_tensors_over_the_same_memory() -> None:
     bits = np.array([[0x3F80, 0x4000]], dtype=np.uint16)
-    rows = rows_as_tensor(bits, is_bfloat16=True)
+    rows = rows_as_tensor(bits, BRAIN)
     assert rows.tolist() == [[1.0, 2.0]]
     bits[0, 0] = 0x4040
     assert rows.tolist() == [[3.0, 2.0]]
-    assert RowFormat(dtype=np.dtype(np.uint16), dim=2, is_bfloat16=True).torch_dtype == torch.bfloat16
+    assert torch_dtype(BRAIN) == torch.bfloat16
     assert RowFormat(dtype=np.dtype(np.float16), dim=3).row_bytes == 6
     with pytest.raises(ShapeError, match="not float64; use device_cache=0"):
-        _ = RowFormat(dtype=np.dtype(np.float64), dim=2).torch_dtype
+        torch_dtype(RowFormat(dtype=np.dtype(np.float64), dim=2))

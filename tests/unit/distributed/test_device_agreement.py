@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import numpy as np
@@ -101,7 +102,7 @@ class Store:
 
     @property
     def stored_rows(self) -> Any:
-        return type("StoredRows", (), {"is_bfloat16": False, "scale": None})
+        return SimpleNamespace(form=RowFormat(dtype=FEATURES.dtype, dim=DIM))
 
     def read_into(self, rows: Any, out: Any) -> None:
         assert self.is_open

@@ -14,10 +14,10 @@ import pytest
 import torch
 from fake_cuda import faked_cuda
 
+from gloader.core.dtypes import RowFormat
 from gloader.core.units import format_bytes
 from gloader.device import CpuDevice, has_triton, open_device
 from gloader.device.cuda import CudaMark
-from gloader.device.row_table import RowFormat
 from gloader.errors import ConfigError
 from gloader.pipeline.open import device_tier as module
 from gloader.pipeline.open.device_rows import DeviceTable, Workload

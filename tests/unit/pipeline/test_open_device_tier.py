@@ -317,7 +317,7 @@ def test_rows_come_from_the_features_that_are_loaded() -> None:
         dtype=FORM.dtype,
         dim=DIM,
         num_rows=NUM_NODES,
-        stored_rows=SimpleNamespace(is_bfloat16=False, scale=None),
+        stored_rows=SimpleNamespace(form=FORM),
         load=lambda into: RamFeatures(FEATURES),
         close=lambda: closed.append(True),
     )

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gloader.ssd_store.format.array_reader import load_page_checksums
 from gloader.ssd_store.format.format import STORE_MANIFEST, load_manifest
-from gloader.ssd_store.read.device_file import DeviceFile
+from gloader.ssd_store.read.columns import ArrayFile, Rule
 from gloader.ssd_store.read.lane import ReadLane
-from gloader.ssd_store.read.paged_array import KeptPages, PagedArray, Rule
+from gloader.ssd_store.read.paged_array import KeptPages, PagedArray
 from gloader.ssd_store.write.new_directory import NewDirectory
 
 if TYPE_CHECKING:
@@ -49,12 +48,9 @@ def opened(store: Path, *, room: int) -> Iterator[dict[str, PagedArray]]:
         arrays: dict[str, PagedArray] = {}
         for name in SIZES:
             before = sum(pages[other] for other in arrays)
-            file = DeviceFile(store / records[name].file)
-            checksums = load_page_checksums(store, records[name])
+            file = ArrayFile(store, records[name], rule=OBEYED)
             stack.callback(file.close)
-            arrays[name] = PagedArray(
-                file, records[name], checksums, rule=OBEYED, lane=lane, kept=kept, first_page=before
-            )
+            arrays[name] = PagedArray(file, lane=lane, kept=kept, first_page=before)
         yield arrays
 
 

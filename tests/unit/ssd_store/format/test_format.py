@@ -9,6 +9,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from gloader.core.dtypes import STORED_DTYPES
 from gloader.errors import (
     ChecksumError,
     FormatError,
@@ -24,7 +25,6 @@ from gloader.ssd_store.format.format import (
     DATA_OFFSET,
     DATASET_MANIFEST,
     STORE_MANIFEST,
-    STORED_DTYPES,
     ArrayRecord,
     Manifest,
     data_bytes,
@@ -84,7 +84,7 @@ def test_numpy_reads_the_header(tmp_path, dtype, shape):
     )  # padded, as we write it
     loaded = np.load(path, allow_pickle=False)
     assert loaded.shape == shape
-    assert loaded.dtype == np.dtype(STORED_DTYPES[dtype])
+    assert loaded.dtype == STORED_DTYPES[dtype].stored
 
 
 @pytest.mark.parametrize("shape", [(-1, 4), (2**63,), (2**40, 2**40), (1, 1, 1, 1, 1)])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from gloader.core.dtypes import RowFormat
 from gloader.core.thread_times import own_account
 from gloader.errors import StoreError
 from gloader.ssd_store.format.checksum import checksum_pages
@@ -35,7 +36,7 @@ def read(lane: ReadLane, path: Path, ids: np.ndarray, sums: np.ndarray) -> tuple
     extents = plan_extents(
         ids, row_bytes=8 * DIM, data_offset=0, max_gap_bytes=0, max_extent_bytes=2 * ALIGNMENT
     )
-    target = make_target(ids, NO_POSITIONS, out, dtype=out.dtype)
+    target = make_target(ids, NO_POSITIONS, out, RowFormat(dtype=out.dtype, dim=out.shape[1]))
     file = DeviceFile(path)
     try:
         return out, *lane.read(file, extents, target, data_offset=0, checksums=sums)

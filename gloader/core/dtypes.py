@@ -1,0 +1,128 @@
+"""The page of dtypes: the elements of stored arrays, and the form of stored feature rows.
+
+Every list of dtypes follows from `STORED_DTYPES` and `FeatureDtype`. CONTRIBUTING.md has the recipe for one more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from gloader.errors import ConfigError, ShapeError
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+# The ways from a stored element to float32; `gloader.core.value_kernels` has the loops.
+RAW, HALF, BRAIN, SCALED = range(4)
+
+FeatureDtype: TypeAlias = Literal["float32", "float16", "bfloat16", "int8"]
+FEATURE_DTYPES: Final[tuple[str, ...]] = get_args(FeatureDtype)
+SCALE_SUFFIX: Final = ".scale"  # of the array with the factors of quantized rows
+_SCALE_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Dtype:
+    """A dtype of stored elements."""
+
+    name: str
+    descr: str  # numpy's, in the header of a file
+    way: int = RAW  # to float32
+    largest: float = 0.0  # float that a feature may be; 0 if features are not stored so
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The dtype in memory: unsigned integers for the bits of a dtype that numpy lacks."""
+        return np.dtype(self.descr)
+
+    @property
+    def has_scale(self) -> bool:
+        """Each row has a factor in an array of its own."""
+        return self.way == SCALED
+
+    def row_bytes(self, dim: int) -> int:
+        """Return the bytes of a stored row of ``dim`` elements, its factor included. Pure."""
+        return dim * self.stored.itemsize + _SCALE_BYTES * self.has_scale
+
+
+_LARGEST_FLOAT32: Final = float(np.finfo(np.float32).max)
+_ALL: Final = (
+    # numpy has no bfloat16, so its bits are stored as uint16.
+    Dtype("bfloat16", "<u2", BRAIN, 3.3895313892515355e38),
+    Dtype("float16", "<f2", HALF, 65504.0),
+    Dtype("float32", "<f4", RAW, _LARGEST_FLOAT32),
+    Dtype("float64", "<f8"),
+    Dtype("int8", "|i1", SCALED, _LARGEST_FLOAT32),
+    Dtype("int16", "<i2"),
+    Dtype("int32", "<i4"),
+    Dtype("int64", "<i8"),
+    Dtype("uint8", "|u1"),
+    Dtype("uint16", "<u2"),
+    Dtype("uint32", "<u4"),
+    Dtype("uint64", "<u8"),
+)
+STORED_DTYPES: Final[dict[str, Dtype]] = {one.name: one for one in _ALL}
+
+
+def feature_dtype(dtype: DTypeLike | str) -> Dtype:
+    """Return the dtype of features that text, or numpy's dtype, names. Pure.
+
+    Raises
+    ------
+    ConfigError : features cannot be stored so
+    """
+    try:
+        name = dtype if isinstance(dtype, str) and dtype in FEATURE_DTYPES else np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in FEATURE_DTYPES:
+        raise ConfigError(f"features cannot be stored as {name!r}; allowed: {', '.join(FEATURE_DTYPES)}")
+    return STORED_DTYPES[name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RowFormat:
+    """The dtype and width of stored rows."""
+
+    dtype: np.dtype[Any]  # uint16 for bfloat16
+    dim: int  # F
+    is_bfloat16: bool = False  # uint16 elements are bfloat16
+    scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
+
+    @property
+    def element(self) -> Dtype:
+        """The elements' dtype."""
+        if self.is_bfloat16 and self.dtype == np.uint16:
+            return STORED_DTYPES["bfloat16"]
+        return STORED_DTYPES.get(self.dtype.name) or Dtype(self.dtype.name, self.dtype.str)
+
+    @property
+    def row_bytes(self) -> int:
+        """R."""
+        return int(self.dtype.itemsize) * self.dim
+
+    @property
+    def way(self) -> int:
+        """The way from a stored row to float32; RAW if there is none."""
+        element = self.element
+        return RAW if element.has_scale and self.scale is None else element.way
+
+    def way_to(self, wanted: np.dtype[Any]) -> int:
+        """Return the way from stored rows to rows of ``wanted``. Pure.
+
+        Raises
+        ------
+        ShapeError : there is none
+        """
+        if wanted == self.dtype:
+            return RAW
+        if wanted == np.float32 and self.way != RAW:
+            return self.way
+        allowed = f"{self.dtype} or float32" if self.way != RAW else str(self.dtype)
+        raise ShapeError(f"out has dtype {wanted}, but rows stored as {self.dtype} can be read as {allowed}")
+
+
+BYTES: Final = RowFormat(dtype=np.dtype(np.uint8), dim=1)  # rows that are copied as they are
