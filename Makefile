@@ -105,7 +105,7 @@ test-graphbolt: ## the adapter to DGL's GraphBolt, in .venv/graphbolt (downloads
 # Ray is as large as torch is small: it has a folder of its own beside the packages of .venv. Slow, for clusters are.
 CLUSTER := $(VENV)/cluster
 
-test-cluster: setup ## gloader.bridges.ray.train on a Ray cluster of two nodes here, examples/cluster, S3 by moto (downloads 120 MB the first time)
+test-cluster: setup ## gloader.ray.train on a Ray cluster of two nodes here, examples/cluster, S3 by moto (downloads 120 MB the first time)
 	test -d $(CLUSTER)/ray || $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
 		--target $(CLUSTER) -r tests/cluster-requirements.txt
 	PYTHONPATH=$(CURDIR):$(abspath $(CLUSTER)) $(BIN)/python -m pytest -q -m 'long or not long' -o faulthandler_timeout=600 \

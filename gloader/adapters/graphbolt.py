@@ -1,5 +1,5 @@
 """Features, samplers and negatives of gloader in DGL's GraphBolt pipelines."""
 
-from gloader.bridges.graphbolt import BlockSampler, NegativeSampler, StoreFeature, positives_of
+from gloader.bridges.graphbolt_steps import BlockSampler, NegativeSampler, StoreFeature, positives_of
 
 __all__ = ["BlockSampler", "NegativeSampler", "StoreFeature", "positives_of"]

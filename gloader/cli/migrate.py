@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from gloader.bridges.migrate.draft import Finding
-    from gloader.bridges.migrate.migrate import Migration
+    from gloader.bridges.migrate.migration import Migration
 
 _MAX_LINES = 3  # shown line numbers of a name
 
@@ -38,7 +38,7 @@ def migrate(
     diff
         Write the diff alone, as `patch -p0` and `git apply -p0` take it.
     """
-    from gloader.bridges.migrate.migrate import migrate_file
+    from gloader.bridges.migrate.migration import migrate_file
 
     screen = Screen.open(is_json=output.json)
     found = migrate_file(script)

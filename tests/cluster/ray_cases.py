@@ -17,7 +17,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 import gloader
-import gloader.bridges.ray
+import gloader.ray
 
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default")]
 
@@ -171,11 +171,11 @@ def test_what_a_worker_refuses_is_in_the_error_of_the_run(cluster: Cluster, tmp_
 
 def test_a_ray_of_our_own_is_small_and_silent_and_ends_with_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_USAGE_STATS_ENABLED")
-    with gloader.bridges.ray._connected():
+    with gloader.ray._connected():
         assert ray.cluster_resources()["object_store_memory"] <= 100_000_000
         services = [process for process in psutil.Process().children() if process.name() == "gcs_server"]
         assert [process.environ()["RAY_USAGE_STATS_ENABLED"] for process in services] == ["0"]
-        with gloader.bridges.ray._connected():  # whoever is connected already stays so
+        with gloader.ray._connected():  # whoever is connected already stays so
             pass
         assert ray.is_initialized()
     assert not ray.is_initialized()

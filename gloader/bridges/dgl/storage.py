@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gloader.bridges.rows import CachedRows
+from gloader.bridges.cached_rows import CachedRows
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.core.near_names import near_keywords
 from gloader.errors import ForkError, ShapeError

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn
 import numpy as np
 import torch
 
+from gloader.bridges.cached_rows import CachedRows
 from gloader.bridges.dgl_api.edge_list import EdgeList, degrees_of
 from gloader.bridges.dgl_api.frame import EdgesView, Frame, NodesView, data_of, forgetting
 from gloader.bridges.dgl_api.names import (
@@ -28,7 +29,6 @@ from gloader.bridges.dgl_api.names import (
     missing_of_graph,
     relation_of,
 )
-from gloader.bridges.rows import CachedRows
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepared_cache import DATASET_MANIFEST, ensure_dataset, prepared_path
 from gloader.convert.readers.dgl_file import DglFile

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import torch
 
+from gloader.bridges.cached_rows import CachedRows
 from gloader.bridges.given_seeds import number_through
-from gloader.bridges.rows import CachedRows
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import (

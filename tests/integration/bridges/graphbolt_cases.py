@@ -11,7 +11,7 @@ import torch
 
 from gloader import Binary, InBatch, Table, Uniform, collective
 from gloader.adapters.graphbolt import BlockSampler, NegativeSampler, StoreFeature
-from gloader.bridges.graphbolt import gb
+from gloader.bridges.graphbolt_steps import gb
 from gloader.errors import ConfigError, SeedError, StoreReadError
 from gloader.samplers import NeighborSampler
 

@@ -12,7 +12,7 @@ from scripts_that_run import RUNNING
 from scripts_to_migrate import DGL_BUILT, PYG_BUILT
 
 import gloader
-from gloader.bridges.migrate.migrate import migrate_text
+from gloader.bridges.migrate.migration import migrate_text
 from gloader.cli.main import main
 
 NUM_NODES, NUM_CLASSES = 300, 3

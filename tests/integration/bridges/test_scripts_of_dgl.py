@@ -98,9 +98,9 @@ def test_node_classification_learns(model, dataset, capsys, monkeypatch):
 
 def test_a_loop_that_takes_rows_by_itself_reads_them_once(dataset, capsys, monkeypatch):
     read = []
-    gather = gloader.bridges.rows.CachedRows.gather
+    gather = gloader.bridges.cached_rows.CachedRows.gather
     monkeypatch.setattr(
-        gloader.bridges.rows.CachedRows,
+        gloader.bridges.cached_rows.CachedRows,
         "gather",
         lambda rows, ids: read.append(len(ids)) or gather(rows, ids),
     )

@@ -10,7 +10,7 @@ import pytest
 from diffs import apply_diff
 from scripts_to_migrate import SCRIPTS
 
-from gloader.bridges.migrate.migrate import migrate_text
+from gloader.bridges.migrate.migration import migrate_text
 from gloader.errors import ConfigError
 
 # Names of both libraries in the place of those of the standard library: calls with arguments of every kind.

@@ -6,7 +6,7 @@ import pytest
 from diffs import apply_diff
 from scripts_to_migrate import DGL_BUILT, PYG_BUILT, RUN, SCRIPTS
 
-from gloader.bridges.migrate.migrate import migrate_file, migrate_text
+from gloader.bridges.migrate.migration import migrate_file, migrate_text
 from gloader.errors import ConfigError
 
 COMPLETE = {*RUN, "DGL_PRODUCTS", "DGL_LINKS", "PYG_LINKS"}

@@ -3,7 +3,7 @@
 import pytest
 from scripts_to_migrate import SCRIPTS
 
-from gloader.bridges.migrate.migrate import migrate_text
+from gloader.bridges.migrate.migration import migrate_text
 
 CORA = "ds = dgl.data.CoraGraphDataset()\n"
 OPENED = 'ds = gloader.Dataset.open("data/cora")\n'

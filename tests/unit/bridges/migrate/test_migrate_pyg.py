@@ -5,7 +5,7 @@ import re
 import pytest
 from scripts_to_migrate import SCRIPTS
 
-from gloader.bridges.migrate.migrate import migrate_text
+from gloader.bridges.migrate.migration import migrate_text
 
 HEAD = (
     "import torch_geometric as pyg\nimport torch_geometric.transforms as T\n"

@@ -6,7 +6,7 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from gloader.bridges.rows import CachedRows
+from gloader.bridges.cached_rows import CachedRows
 from gloader.cache import OnlineName
 from gloader.errors import ConfigError, ForkError, SeedError, StoreReadError
 from gloader.types import ReadStats

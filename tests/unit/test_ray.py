@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import gloader
-import gloader.bridges.ray
 import gloader.ray
-from gloader.bridges.ray import WorkerRun, _open, figures_of
 from gloader.config import LoaderSettings, ModelConfig, ObjectSettings, TrainSettings
 from gloader.errors import ConfigError, MissingDependencyError
+from gloader.ray import WorkerRun, _open, figures_of
 from gloader.training import compile_processes, first_run
 from gloader.training.checkpoint.save import Checkpoint
 from gloader.training.model_spec import ModelSpec
@@ -96,15 +95,13 @@ def test_workers_are_told_whole_paths(
     """Ray gives every worker a working folder of its own."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "arrays").mkdir()
-    assert gloader.bridges.ray._for_workers(dataset) == told.format(here=tmp_path)
+    assert gloader.ray._for_workers(dataset) == told.format(here=tmp_path)
 
 
 def test_folders_for_spills_are_told_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = gloader.bridges.ray.train_settings({"spill_dir": "spills"})
-    assert (
-        gloader.bridges.ray._checked(settings, num_workers=1).loader.memory.spill_dir == tmp_path / "spills"
-    )
+    settings = gloader.ray.train_settings({"spill_dir": "spills"})
+    assert gloader.ray._checked(settings, num_workers=1).loader.memory.spill_dir == tmp_path / "spills"
 
 
 EPOCH = {

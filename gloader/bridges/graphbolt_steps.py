@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import numpy as np
 import torch
 
+from gloader.bridges.cached_rows import CachedRows
 from gloader.bridges.given_seeds import GivenPairs, digest_of, draw_beside, edges_of_pairs, number_through
 from gloader.bridges.loader_view import nodes_by_hop
-from gloader.bridges.rows import CachedRows
 from gloader.config import Exclude
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.core.flag_values import require_choice
