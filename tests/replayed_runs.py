@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from gloader.lab.analyze.predictions import Analysis, CurvePoint, Prediction
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
-from gloader.replay.replay import Replayed, replay
+from gloader.replay.replay import replay
 from gloader.replay.stalls import find_stalls, mean_parts
 from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
 from gloader.ssd_store.cost.io_rates import IoRates
 
 EPOCHS, BATCHES, SUPERBATCH = 3, 8, 4  # batches of an epoch; both superbatches of an epoch are full
+COUNTED = (1, 2)  # epochs behind the first
 MACHINE = Machine(cores=2.0)
 SHAPE = PipelineShape(features="ssd", sampler_threads=2)
 RATES = IoRates(
@@ -39,18 +42,13 @@ def work_of_run(*, compute_s: float = 0.010, read_s: float = 0.030) -> Work:
     return Work(batches=batches, superbatches=(superbatch,) * (len(batches) // SUPERBATCH))
 
 
-def seconds_of(replayed: Replayed) -> float:
-    """Return the seconds of an epoch behind the first, on average."""
-    return sum(replayed.epoch_s[epoch] for epoch in range(1, EPOCHS)) / (EPOCHS - 1)
-
-
 def predicted(change: str = "", *, work: Work | None = None, **values: Any) -> Prediction:
     """Return the replay of ``work`` as a prediction."""
     work = work or work_of_run()
     replayed = replay(work, MACHINE, SHAPE)
     return Prediction(
         change=change,
-        replayed_s=seconds_of(replayed),
+        replayed_s=replayed.mean_s(COUNTED),
         replayed=replayed,
         work=work,
         machine=MACHINE,
@@ -117,7 +115,7 @@ def header(**values: Any) -> RunHeader:
 def analysis_of_run(*what_if: Prediction, slower: float = 1.0, **values: Any) -> Analysis:
     """Return an analysis of the run with ``what_if``, where the run took ``slower`` times what its replay does."""
     base = predicted()
-    stalls = find_stalls(base.work, MACHINE, SHAPE, seconds_of=seconds_of)
+    stalls = find_stalls(base.work, MACHINE, SHAPE, epochs=COUNTED)
     found = Analysis(
         run="runs/x",
         measured_s=slower * base.replayed_s,
@@ -147,3 +145,12 @@ def _waits(events: list[RecordedEvent]) -> list[RecordedEvent]:
         found.append(event._replace(stage="wait", started_s=at, ended_s=event.started_s, cpu_s=0.0, notes={}))
         at = event.ended_s
     return found
+
+
+def predictor_of(analysis: Analysis, *, slower: float = 1.0, sizes: Mapping[str, int] | None = None) -> Any:
+    """Return what `findings_of` asks of a predictor: the recording, and 1 GB for each change without a size."""
+    return SimpleNamespace(
+        recording=recording_of(analysis.base, slower=slower),
+        memory_bytes=lambda prediction: (sizes or {}).get(prediction.change, 10**9),
+        spill_bytes=lambda prediction: 0,
+    )

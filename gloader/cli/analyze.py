@@ -65,9 +65,7 @@ def analyze(
 
             with screen.console.status("training, to verify"):
                 analysis = replace(analysis, verified=verify_stalls(run, recording.header))
-        found = findings_of(
-            analysis, recording, memory_bytes=predictor.memory_bytes, spill_bytes=predictor.spill_bytes
-        )
+        found = findings_of(analysis, predictor)
         write_replay(files.trace, recording, analysis.base)
     files.write(found, screen)
     if not screen.is_json:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
 
     from gloader.dataset import Dataset
-    from gloader.lab.analyze.predictions import Predicts
+    from gloader.lab.analyze.predict import Predictor
     from gloader.lab.analyze.trial import Autotuned, RunExtent, Trial
 
 
@@ -47,7 +47,7 @@ class TunedRun:
     """A recording, and all facts needed to train the same again."""
 
     name: str  # for the user
-    predictor: "Predicts"
+    predictor: "Predictor"
     dataset: "Dataset"
     spec: str  # of the dataset, in a recipe's form
     settings: TrainSettings  # with the memory budget of the run

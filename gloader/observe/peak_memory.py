@@ -12,16 +12,12 @@ import threading
 import time
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 from gloader.core.signals import uninterrupted
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 from gloader.plan.too_small import advice, rounded_up
-
-if TYPE_CHECKING:
-    from types import TracebackType
-
 
 NUM_PARTS: Final = 16
 _MAX_SLOTS: Final = 4 * NUM_PARTS
@@ -234,9 +230,7 @@ class PeakMemory:
             self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with uninterrupted():
             self._ended.set()
             self._thread.join()

@@ -171,11 +171,6 @@ def _than(share: float) -> str:
     return f"{abs(share):.0%} {'longer' if share > 0 else 'less'}"
 
 
-def seconds_of(replayed: Replayed, measured: Measured) -> float:
-    """Return the seconds of a replayed epoch, the mean over the counted ones. Pure."""
-    return sum(replayed.epoch_s[epoch] for epoch in measured.counted) / len(measured.counted)
-
-
 def calibrate(
     work: Work,
     measured: Measured,
@@ -212,7 +207,7 @@ def calibrate(
         for name in _STAGES
         if name in known and known[name].seconds > 0 and name in measured.stage_s
     }
-    unexplained["epoch"] = measured.seconds / seconds_of(replayed, measured) - 1
+    unexplained["epoch"] = measured.seconds / replayed.mean_s(measured.counted) - 1
     return Calibrated(
         fit=fit,
         work=fit.apply(work),

@@ -15,7 +15,7 @@ from gloader.replay.engine import Clock, Event, Gate, Job
 from gloader.replay.work import NOTHING, Demands
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Collection, Generator, Sequence
 
     from gloader.replay.engine import Thread
     from gloader.replay.work import Machine, PipelineShape, Work
@@ -187,6 +187,10 @@ class Replayed:
     def seconds(self) -> float:
         """Seconds of all epochs."""
         return sum(self.epoch_s.values())
+
+    def mean_s(self, epochs: Collection[int]) -> float:
+        """Return the seconds of an epoch, the mean over ``epochs``."""
+        return sum(self.epoch_s[epoch] for epoch in epochs) / len(epochs)
 
 
 def replay(work: Work, machine: Machine, shape: PipelineShape) -> Replayed:

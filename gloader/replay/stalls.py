@@ -10,17 +10,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gloader.replay.replay import replay
 from gloader.replay.work import NOTHING, RESOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from gloader.replay.engine import Event
     from gloader.replay.replay import Replayed
-    from gloader.replay.work import BatchWork, Machine, PipelineShape, SuperbatchWork, Work
+    from gloader.replay.work import Machine, PipelineShape, Work
 
 
 # Words for the user, by stage. A stage's own time is its time alone; the additional time, from competition for the
@@ -103,7 +103,7 @@ STALLS: Final = ("preparation", "fetch", "transfer", "interconnect", "network")
 
 
 def find_stalls(
-    work: Work, machine: Machine, shape: PipelineShape, *, seconds_of: Callable[[Replayed], float]
+    work: Work, machine: Machine, shape: PipelineShape, *, epochs: Collection[int]
 ) -> dict[str, float]:
     """Return the seconds that each kind of stall adds to an epoch. Pure.
 
@@ -114,18 +114,18 @@ def find_stalls(
     Parameters
     ----------
     work, machine, shape : the run
-    seconds_of : returns the seconds of a replayed epoch
+    epochs : those whose mean counts
     """
 
     def seconds(changed: Work, of: Machine = machine, within: PipelineShape = shape) -> float:
-        return seconds_of(replay(changed, of, within))
+        return replay(changed, of, within).mean_s(epochs)
 
     def without(resource: str) -> float:
         return seconds(work, replace(machine, speed={**machine.speed, resource: math.inf}))
 
     cold = seconds(work)
-    warm = seconds(_changed(work, _in_memory, _planned_for_nothing))
-    computed = seconds(_changed(work, _synthetic, _planned_for_nothing))
+    warm = seconds(_without(work, "trace", "read"))
+    computed = seconds(_without(work, "trace", "sample", "read", "gather", "transfer"))
     found = {"preparation": warm - computed, "fetch": cold - warm, "transfer": cold - without("link")}
     if shape.num_ranks > 1:
         found["interconnect"] = cold - seconds(work, within=replace(shape, is_synchronous=False))
@@ -133,26 +133,12 @@ def find_stalls(
     return {name: max(found.get(name, 0.0), 0.0) for name in STALLS}
 
 
-def _changed(
-    work: Work,
-    of_batch: Callable[[BatchWork], BatchWork],
-    of_superbatch: Callable[[SuperbatchWork], SuperbatchWork],
-) -> Work:
+def _without(work: Work, *stages: str) -> Work:
+    """Return the work without these stages of a batch, and without plans, sweeps and passes."""
+    left_out: dict[str, Any] = dict.fromkeys(stages, NOTHING)
     return replace(
         work,
-        batches=tuple(map(of_batch, work.batches)),
-        superbatches=tuple(map(of_superbatch, work.superbatches)),
+        batches=tuple(replace(batch, **left_out) for batch in work.batches),
+        superbatches=tuple(replace(one, inspect=NOTHING, stage=NOTHING) for one in work.superbatches),
         passes=(),
     )
-
-
-def _in_memory(batch: BatchWork) -> BatchWork:
-    return replace(batch, trace=NOTHING, read=NOTHING)
-
-
-def _synthetic(batch: BatchWork) -> BatchWork:
-    return replace(batch, trace=NOTHING, sample=NOTHING, read=NOTHING, gather=NOTHING, transfer=NOTHING)
-
-
-def _planned_for_nothing(superbatch: SuperbatchWork) -> SuperbatchWork:
-    return replace(superbatch, inspect=NOTHING, stage=NOTHING)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from parser_guard import MAX_SECONDS, within_limits
-from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
+from replayed_runs import analysis_of_run, predicted, predictor_of, work_of_run
 
 from gloader.cli.recipe import load_recipe
 from gloader.convert.downloads import extract_archive
@@ -478,8 +478,7 @@ def trace() -> bytes:
 
 def analysis() -> bytes:
     found = analysis_of_run(predicted("disk=2x", work=work_of_run(read_s=0.015)))
-    sizes = {"memory_bytes": lambda _: 10**9, "spill_bytes": lambda _: 0}
-    return json.dumps(findings_of(found, recording_of(found.base), **sizes).to_json()).encode()
+    return json.dumps(findings_of(found, predictor_of(found)).to_json()).encode()
 
 
 def metrics() -> bytes:

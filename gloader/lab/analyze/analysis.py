@@ -22,7 +22,6 @@ from gloader.errors import BudgetError, ConfigError, ReplayError
 from gloader.lab.analyze.predictions import Analysis, CurvePoint, Prediction
 from gloader.lab.analyze.recorded_run import open_recorded_dataset, read_config
 from gloader.plan.available import available_memory_bytes
-from gloader.replay.calibrate import seconds_of
 from gloader.replay.changes import parse_changes
 from gloader.replay.floor import find_floor
 from gloader.replay.stalls import find_stalls, mean_parts
@@ -274,9 +273,7 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
         unexplained=predictor.unexplained,
         lags=predictor.lags,
         parts=mean_parts(base.replayed, measured.counted),
-        stalls=find_stalls(
-            base.work, base.machine, base.shape, seconds_of=lambda replayed: seconds_of(replayed, measured)
-        ),
+        stalls=find_stalls(base.work, base.machine, base.shape, epochs=measured.counted),
         floor_s=floor.seconds,
         floor_of=floor.resource,
         what_if=(),

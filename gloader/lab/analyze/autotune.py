@@ -20,7 +20,8 @@ from gloader.replay.floor import floor_of_mixture, needs_of, without_reads
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from gloader.lab.analyze.predictions import Prediction, Predicts
+    from gloader.lab.analyze.predict import Predictor
+    from gloader.lab.analyze.predictions import Prediction
     from gloader.replay.changes import Changes
     from gloader.replay.floor import Floor
     from gloader.replay.recording import RunHeader
@@ -201,7 +202,7 @@ def keywords_of(changes: Changes) -> dict[str, Any]:
     return {_KEYWORDS[name]: value for name, value in changes.values.items()}
 
 
-def tune(predictor: Predicts) -> Tuned:
+def tune(predictor: Predictor) -> Tuned:
     """Search the fastest settings on the replay of a run, within its memory.
 
     Raises

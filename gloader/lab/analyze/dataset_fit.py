@@ -20,8 +20,6 @@ from gloader.training.step_memory import learned_row_bytes, parameter_bytes, pro
 from gloader.training.train import resolved_settings, task_of
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
     from gloader.pipeline.open.device_rows import DryRun
@@ -170,7 +168,5 @@ class PlannedLoader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stack.close()

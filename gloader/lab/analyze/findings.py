@@ -16,10 +16,10 @@ from gloader.lab.analyze.predictions import CurvePoint
 from gloader.replay.stalls import mean_parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from gloader.lab.analyze.predict import Predictor
     from gloader.lab.analyze.predictions import Analysis, Prediction
-    from gloader.replay.recording import Recording
 
 
 FINDINGS_VERSION: Final = 1
@@ -133,24 +133,18 @@ class Findings:
             ) from error
 
 
-def findings_of(
-    analysis: Analysis,
-    recording: Recording,
-    *,
-    memory_bytes: Callable[[Prediction], int],
-    spill_bytes: Callable[[Prediction], int],
-) -> Findings:
+def findings_of(analysis: Analysis, predictor: Predictor) -> Findings:
     """Return the findings of an analysis; for an untrusted one only the measurements, and the reason.
 
     Parameters
     ----------
     analysis : of a run
-    recording : of the same
-    memory_bytes, spill_bytes : return the sizes that a prediction's loader would take; may raise GloaderError
+    predictor : of the same run
     """
-    base = analysis.base
+    base, recording = analysis.base, predictor.recording
     epoch, indices = middle_batches(recording)
     is_trusted = not analysis.doubt
+    memory_bytes, spill_bytes = _sizes(predictor, base) if is_trusted else (None, None)
     return Findings(
         run=analysis.run,
         measured_s=analysis.measured_s,
@@ -163,25 +157,11 @@ def findings_of(
         floor_s=analysis.floor_s if is_trusted else None,
         floor_of=analysis.floor_of if is_trusted else "",
         was_asked=analysis.was_asked,
-        what_if=tuple(
-            WhatIf(
-                change=one.change,
-                replayed_s=one.replayed_s,
-                gain=1 - one.replayed_s / base.replayed_s,
-                bound_by=bound_of(one),
-                memory_bytes=_known(memory_bytes, one),
-                spill_bytes=_known(spill_bytes, one),
-                settings=dict(one.settings),
-                note=one.note,
-            )
-            for one in analysis.what_if
-        )
-        if is_trusted
-        else (),
+        what_if=tuple(_what_if(one, predictor, base) for one in analysis.what_if) if is_trusted else (),
         curve=analysis.curve,
         knee_bytes=analysis.knee_bytes,
-        memory_bytes=_known(memory_bytes, base) if is_trusted else None,
-        spill_bytes=_known(spill_bytes, base) if is_trusted else None,
+        memory_bytes=memory_bytes,
+        spill_bytes=spill_bytes,
         course=Course(
             epoch=epoch,
             batches=indices,
@@ -199,12 +179,26 @@ def bound_of(prediction: Prediction) -> str:
     return max(parts, key=lambda name: parts[name])
 
 
-def _known(size: Callable[[Prediction], int], prediction: Prediction) -> int | None:
-    """Return a size; None if it depends on batches that cannot be sampled again."""
+def _what_if(prediction: Prediction, predictor: Predictor, base: Prediction) -> WhatIf:
+    memory_bytes, spill_bytes = _sizes(predictor, prediction)
+    return WhatIf(
+        change=prediction.change,
+        replayed_s=prediction.replayed_s,
+        gain=1 - prediction.replayed_s / base.replayed_s,
+        bound_by=bound_of(prediction),
+        memory_bytes=memory_bytes,
+        spill_bytes=spill_bytes,
+        settings=dict(prediction.settings),
+        note=prediction.note,
+    )
+
+
+def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, int | None]:
+    """Return memory and disk of a prediction's loader; None if the batches cannot be sampled again."""
     try:
-        return size(prediction)
+        return predictor.memory_bytes(prediction), predictor.spill_bytes(prediction)
     except GloaderError:
-        return None
+        return None, None
 
 
 def _slice_json(one: Slice) -> dict[str, Any]:

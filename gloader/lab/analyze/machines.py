@@ -20,7 +20,7 @@ from gloader.replay.changes import NO_CHANGES, parse_changes
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gloader.lab.analyze.predictions import Predicts
+    from gloader.lab.analyze.predict import Predictor
     from gloader.replay.changes import Changes
     from gloader.replay.recording import RunHeader
     from gloader.ssd_store.cost.io_rates import IoRates
@@ -299,7 +299,7 @@ class Offers:
 
 
 def find_offers(
-    predictor: Predicts,
+    predictor: Predictor,
     machines: Sequence[MachineType],
     *,
     memory: RunMemory,
@@ -354,7 +354,7 @@ def stored_bytes(header: RunHeader) -> int:
 
 
 def _offer(
-    predictor: Predicts,
+    predictor: Predictor,
     machine: MachineType,
     budget_bytes: int | None,
     memory: RunMemory,
@@ -378,7 +378,7 @@ def _offer(
     )
 
 
-def _least_budget(predictor: Predicts, memory: RunMemory, most: int) -> int | None:
+def _least_budget(predictor: Predictor, memory: RunMemory, most: int) -> int | None:
     """Return approximately the least memory that the run works with; None if other budgets cannot be planned."""
 
     def works(budget_bytes: int) -> bool:

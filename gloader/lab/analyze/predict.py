@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 from gloader.errors import ConfigError, GloaderError, ReplayError
 from gloader.lab.analyze.predictions import Prediction
 from gloader.lab.analyze.replan import Replanner
-from gloader.replay.calibrate import calibrate, doubt_of, seconds_of
+from gloader.replay.calibrate import calibrate, doubt_of
 from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine, changed_rates, changed_shape
 from gloader.replay.demands import measure, work_of
 from gloader.replay.planned_work import SampleCosts, learn_costs, planned_work, resized_work
@@ -21,7 +21,6 @@ from gloader.ssd_store.cost.io_rates import Calibration
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from gloader.lab.analyze.replan import Replanned
     from gloader.replay.changes import Changes
@@ -152,9 +151,7 @@ class Predictor:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @cached_property
@@ -235,7 +232,7 @@ class Predictor:
         replayed = replay(work, machine, shape)
         return Prediction(
             change=change,
-            replayed_s=seconds_of(replayed, self.measured),
+            replayed_s=replayed.mean_s(self.measured.counted),
             replayed=replayed,
             work=work,
             machine=machine,

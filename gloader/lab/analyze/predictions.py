@@ -1,17 +1,14 @@
-"""Predictions of a recorded run as values, and the interface of a run that predicts."""
+"""Predictions of a recorded run as values."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gloader.replay.calibrate import doubt_of
 
 if TYPE_CHECKING:
     from gloader.plan.memory_plan import MemoryPlan
-    from gloader.replay.changes import Changes
-    from gloader.replay.demands import Measured
-    from gloader.replay.recording import Recording
     from gloader.replay.replay import Replayed
     from gloader.replay.work import Machine, PipelineShape, Work
 
@@ -65,34 +62,3 @@ class Analysis:
     def doubt(self) -> str:
         """Return the reason why nothing is predicted; "" if the replay is trusted."""
         return doubt_of(self.unexplained, self.lags)
-
-
-class Predicts(Protocol):
-    """Predicts the epochs of a recorded run under changes; as `gloader.lab.analyze.predict.Predictor`."""
-
-    @property
-    def recording(self) -> Recording:
-        """The run."""
-        ...
-
-    @property
-    def measured(self) -> Measured:
-        """The measurements of the run."""
-        ...
-
-    @property
-    def base(self) -> Prediction:
-        """The run as it was, replayed."""
-        ...
-
-    def predict(self, changes: Changes, /) -> Prediction:
-        """Return the predicted epoch with ``changes``; ReplayError, ConfigError or BudgetError if it is impossible."""
-        ...
-
-    def memory_bytes(self, prediction: Prediction, /) -> int:
-        """Return the bytes of memory that the loader of a prediction plans for."""
-        ...
-
-    def spill_bytes(self, prediction: Prediction, /) -> int:
-        """Return the disk bytes that the packs of a prediction take at a time."""
-        ...

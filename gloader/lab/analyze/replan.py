@@ -36,7 +36,6 @@ from gloader.ssd_store.cost.io_rates import Calibration
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import TracebackType
 
     from gloader.cache import Trace
     from gloader.config import LoaderSettings
@@ -294,9 +293,7 @@ class Replanner:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _case(self, changes: Changes, rates: IoRates | None) -> Case:

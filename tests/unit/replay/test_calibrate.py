@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 from replay_recordings import RATES, recorded
 
-from gloader.replay.calibrate import Calibrated, Lag, Mean, calibrate, seconds_of
+from gloader.replay.calibrate import Calibrated, Lag, Mean, calibrate
 from gloader.replay.demands import Measured, measure, work_of
 from gloader.replay.replay import Replayed, replay
 from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
@@ -135,7 +135,7 @@ def test_features_in_memory_are_replayed() -> None:
     _, measured, found = calibrated(run_of(), RAM)
     assert not found.fit.disk
     assert abs(found.unexplained["epoch"]) < 0.01
-    assert seconds_of(found.replayed, measured) == pytest.approx(measured.seconds, rel=0.01)
+    assert found.replayed.mean_s(measured.counted) == pytest.approx(measured.seconds, rel=0.01)
 
 
 def test_epochs_behind_the_first_count_where_there_are_any() -> None:

@@ -18,10 +18,6 @@ def in_memory(**demands: Demands) -> Work:
     return Work(batches=batches_of(20, epochs=2, **demands))
 
 
-def last_epoch(replayed: object) -> float:
-    return replayed.epoch_s[1]  # type: ignore[attr-defined]
-
-
 def on_ssd(*, stage: float = 0.0, **demands: Demands) -> Work:
     planned = superbatches_of(*([4] * 10), stage=Demands(disk_s=stage))
     return Work(batches=batches_of(20, epochs=2, **demands), superbatches=planned)
@@ -89,7 +85,7 @@ def test_stalls_are_what_preparing_and_fetching_add() -> None:
         gather=Demands(cpu_s=0.001),
         compute=Demands(cpu_s=0.01),
     )
-    found = find_stalls(work, MANY, SSD, seconds_of=last_epoch)
+    found = find_stalls(work, MANY, SSD, epochs=(1,))
     # A batch takes 10 ms to compute, 20 to sample where everything is in memory, and 50 to read as it is.
     assert found["preparation"] == pytest.approx(20 * 0.01, rel=0.1)
     assert found["fetch"] == pytest.approx(20 * 0.03, rel=0.1)
@@ -98,9 +94,7 @@ def test_stalls_are_what_preparing_and_fetching_add() -> None:
 
 def test_the_stall_of_a_transfer_is_that_of_its_link() -> None:
     work = in_memory(transfer=Demands(link_s=0.03), compute=Demands(cpu_s=0.01))
-    assert find_stalls(work, MANY, RAM, seconds_of=last_epoch)["transfer"] == pytest.approx(
-        20 * 0.03, rel=0.1
-    )
+    assert find_stalls(work, MANY, RAM, epochs=(1,))["transfer"] == pytest.approx(20 * 0.03, rel=0.1)
 
 
 def test_ranks_that_wait_for_each_other_stall() -> None:
@@ -111,7 +105,7 @@ def test_ranks_that_wait_for_each_other_stall() -> None:
         batches.append(
             batch.__class__(epoch=batch.epoch, index=batch.index, compute=Demands(cpu_s=0.01 + 0.02 * slow))
         )
-    found = find_stalls(Work(batches=tuple(batches)), MANY, shape, seconds_of=last_epoch)
+    found = find_stalls(Work(batches=tuple(batches)), MANY, shape, epochs=(1,))
     assert found["interconnect"] == pytest.approx(10 * 0.01, rel=0.2)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
+from replayed_runs import analysis_of_run, predicted, predictor_of, recording_of, work_of_run
 
 from gloader.errors import FormatError, ReplayError
 from gloader.lab.analyze.findings import (
@@ -28,12 +29,7 @@ SIZES = {"cache=0.5x": 500_000_000}
 
 
 def found_in(analysis: Analysis, *, slower: float = 1.0) -> Findings:
-    return findings_of(
-        analysis,
-        recording_of(analysis.base, slower=slower),
-        memory_bytes=lambda prediction: SIZES.get(prediction.change, 10**9),
-        spill_bytes=lambda prediction: 0,
-    )
+    return findings_of(analysis, predictor_of(analysis, slower=slower, sizes=SIZES))
 
 
 def test_what_helps_is_shown_the_fastest_first_and_nothing_else() -> None:
@@ -163,7 +159,10 @@ def test_a_size_that_nobody_knows_is_none() -> None:
         raise ReplayError("the dataset of the run cannot be opened")
 
     analysis = analysis_of_run(FASTER)
-    found = findings_of(analysis, recording_of(analysis.base), memory_bytes=unknown, spill_bytes=unknown)
+    unsized = SimpleNamespace(
+        recording=recording_of(analysis.base), memory_bytes=unknown, spill_bytes=unknown
+    )
+    found = findings_of(analysis, unsized)
     assert (found.memory_bytes, found.spill_bytes) == (None, None)
     assert (found.what_if[0].memory_bytes, found.what_if[0].spill_bytes) == (None, None)
 

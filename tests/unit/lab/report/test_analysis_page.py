@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from replayed_runs import analysis_of_run, predicted, recording_of, work_of_run
+from replayed_runs import analysis_of_run, predicted, predictor_of, work_of_run
 
 from gloader.cli.main import main
 from gloader.errors import FormatError
@@ -33,12 +33,7 @@ TITLES = [
 
 def _found(*what_if: Prediction, slower: float = 1.0, **values) -> Findings:
     analysis = analysis_of_run(*what_if, slower=slower, **values)
-    return findings_of(
-        analysis,
-        recording_of(analysis.base, slower=slower),
-        memory_bytes=lambda prediction: SIZES.get(prediction.change, 10**9),
-        spill_bytes=lambda prediction: 0,
-    )
+    return findings_of(analysis, predictor_of(analysis, slower=slower, sizes=SIZES))
 
 
 @pytest.fixture
