@@ -10,7 +10,7 @@ bytes, and ``--headroom`` for batches in the making. gloader gets the limit less
 contender that the kernel kills, or that runs out of ``--deadline``, is a result.
 
 Every round runs all of them, and who begins changes; the first tries the settings of each peer, of which the
-fastest goes on. Beside the JSON come a table (.md) and, where matplotlib is installed, pictures; `gloader report`
+fastest goes on. Beside the JSON come a table (.md) and charts (.svg); `gloader report`
 makes a page of it.
 """
 
@@ -37,9 +37,9 @@ from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import prepare
 from gloader.convert.registry import open_source
 from gloader.core.units import format_bytes, format_seconds, parse_bytes
-from gloader.errors import GloaderError, MissingDependencyError
+from gloader.errors import GloaderError
 from gloader.lab.bench.environment import provenance, versions
-from gloader.lab.report.comparison import Comparison, draw_comparison
+from gloader.lab.report.comparison import Comparison, comparison_charts
 from gloader.lab.report.page import as_markdown
 
 if TYPE_CHECKING:
@@ -315,10 +315,8 @@ def write(out: Path, result: dict[str, Any]) -> None:
     tables = [f"{comparison.heading}\n\n{_text(comparison)}\n" for comparison in shown]
     out.with_suffix(".md").write_text("\n".join([*tables, f"`{result['command']}`", ""]))
     for comparison in shown:
-        try:
-            draw_comparison(comparison, out.with_name(f"{out.stem}-{comparison.kind}.png"))
-        except MissingDependencyError as error:
-            print(f"no picture: {error}", flush=True)
+        for chart in comparison_charts(comparison):
+            out.with_name(f"{out.stem}-{chart.name}.svg").write_bytes(chart.as_file())
 
 
 def _text(comparison: Comparison) -> str:

@@ -132,7 +132,7 @@ def write(result: Mapping[str, Any], out: Path | None) -> None:
         return
     out.write_text(json.dumps(for_the_record(result), indent=1) + "\n")
     out.with_suffix(".md").write_text(markdown(result) + "\n")
-    draw_scatter(result, out.with_suffix(".png"))
+    draw_scatter(result, out.with_suffix(".svg"))
 
 
 def for_the_record(value: Any) -> Any:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline_runs import is_void
 
 from gloader.core.units import format_exact_seconds
-from gloader.errors import MissingDependencyError
-from gloader.lab.report.page import new_figure, save_figure, tidy
+from gloader.lab.report.svg import Series, draw_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -31,15 +30,8 @@ DEFAULT_AIM: Final = 1.10
 _ALONE: Final = 0.1  # cores that others may use meanwhile, and a run was alone all the same
 # Of M. Okabe and K. Ito, "Color Universal Design", 2008: apart for readers who do not tell red from green. Each axis
 # has a mark of its own too.
-_LOOKS: Final[Mapping[str, tuple[str, str]]] = {
-    "unchanged": ("#000000", "x"),
-    "cache": ("#0072B2", "o"),
-    "superbatch": ("#E69F00", "s"),
-    "threads": ("#009E73", "^"),
-    "disk": ("#D55E00", "D"),
-    "compute": ("#CC79A7", "v"),
-    "advice": ("#56B4E9", "*"),
-}
+_KINDS: Final = ("unchanged", "cache", "superbatch", "threads", "disk", "compute", "advice")
+_SAME: Final = 7
 
 
 def summarize_pairs(pairs: Iterable[Row]) -> dict[str, dict[str, Any]]:
@@ -87,52 +79,30 @@ def points(result: Row) -> list[tuple[str, float, float]]:
 
 
 def draw_scatter(result: Row, path: Path) -> bool:
-    """Write a PNG of predicted against measured seconds; return whether there is one now."""
+    """Write an SVG of predicted against measured seconds; return whether there is one now."""
     shown = points(result)
     if not shown:
         return False
-    try:
-        figure = new_figure(width=7.5, height=7)
-    except MissingDependencyError as error:
-        print(f"no picture: {error}", flush=True)
-        return False
-    axes = figure.subplots()
-    ends = _ends([value for _, *both in shown for value in both])
-    axes.plot(ends, ends, color="#999999", linewidth=0.8)
-    axes.fill_between(
-        ends,
-        [end * (1 - WORST_AIM) for end in ends],
-        [end * (1 + WORST_AIM) for end in ends],
-        color="#999999",
-        alpha=0.15,
-        linewidth=0,
-        label=f"within {WORST_AIM:.0%}",
-    )
-    for kind, (colour, mark) in _LOOKS.items():
+    values = [value for _, *both in shown for value in both]
+    ends = (min(values) / 1.2, max(values) * 1.2)
+    series = [
+        Series(label="", style=_SAME, points=[(end, factor * end) for end in ends], is_dotted=True)
+        for factor in (1 - WORST_AIM, 1.0, 1 + WORST_AIM)
+    ]
+    for style, kind in enumerate(_KINDS):
         of_kind = [(measured, predicted) for name, measured, predicted in shown if name == kind]
-        if of_kind:
-            # A cross has no edge that could be white.
-            edge = {} if mark == "x" else {"edgecolor": "white", "linewidth": 0.5}
-            size = 110 if mark == "*" else 36
-            axes.scatter(*zip(*of_kind, strict=True), s=size, color=colour, marker=mark, label=kind, **edge)
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=ends,
-        ylim=ends,
-        xlabel="measured seconds",
-        ylabel="predicted seconds",
+        series.append(Series(label=kind, style=style, points=of_kind, names=[""] * len(of_kind)))
+    chart = draw_lines(
+        path.stem,
+        f"An epoch: seconds of the replay against measured seconds. Dotted: equal, and {WORST_AIM:.0%} off.",
+        series,
+        x=("measured seconds", "log"),
+        y="log",
     )
-    axes.set_aspect("equal")
-    axes.set_title("an epoch: what the replay says, and what it took", fontsize="medium")
-    tidy(axes, grid="both")
-    axes.legend(fontsize="small", loc="upper left")
-    save_figure(figure, path)
+    if chart is None:
+        return False
+    path.write_bytes(chart.as_file())
     return True
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values) / 1.2, max(values) * 1.2
 
 
 def markdown(result: Row) -> str:
@@ -373,7 +343,7 @@ def main() -> None:
     path = Path(sys.argv[1])
     result = json.loads(path.read_text())
     path.with_suffix(".md").write_text(markdown(result) + "\n")
-    draw_scatter(result, path.with_suffix(".png"))
+    draw_scatter(result, path.with_suffix(".svg"))
 
 
 if __name__ == "__main__":

@@ -67,7 +67,7 @@ def analyze(
                 analysis = replace(analysis, verified=verify_stalls(run, recording.header))
         found = findings_of(analysis, predictor)
         write_replay(files.trace, recording, analysis.base)
-    files.write(found, screen)
+    files.write(found)
     if not screen.is_json:
         _show(screen, found, files)
     screen.result(found.to_json())
@@ -101,8 +101,8 @@ class _Files:
             make_output_folder(folder)
         return files
 
-    def write(self, found: "Findings", screen: Screen) -> None:
-        """Write the figures and the page; report missing pictures."""
+    def write(self, found: "Findings") -> None:
+        """Write the figures and the page."""
         from gloader.lab.report.analysis_page import analysis_sections
         from gloader.lab.report.page import render_page
         from gloader.ssd_store.write.atomic_file import write_atomically
@@ -113,10 +113,8 @@ class _Files:
         sections = analysis_sections(found, source=found.run, name=name)
         write_atomically(
             self.page,
-            render_page(f"gloader analyze: {name}", sections.shown).encode(errors="backslashreplace"),
+            render_page(f"gloader analyze: {name}", sections).encode(errors="backslashreplace"),
         )
-        if sections.missing:
-            screen.say(f"the page has no pictures: {sections.missing}")
 
 
 def _show(screen: Screen, found: "Findings", files: _Files) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +16,9 @@ from gloader.core.flag_values import SWITCH, Fanout, Size
 from gloader.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gloader.dataset import Dataset
     from gloader.lab.inspect import Inspection, TopologyReads
+    from gloader.lab.report.svg import Chart
 
 
 @Parameter(name="*")
@@ -211,8 +209,7 @@ def inspect(
         Show instead what every way of reading the edges takes: pages touched per hop, bytes and seconds a batch page by
         page and in passes for 1 to 512 batches, and what a loader with this budget would do.
     out
-        Folder for `inspect.json` and, where matplotlib is installed, `inspect.png`; with --topology for `topology.json`
-        and `topology.png`.
+        Folder for `inspect.json` and `inspect.svg`; with --topology for `topology.json` and `topology.svg`.
     objects
         How a dataset at a URL is mirrored.
     """
@@ -234,10 +231,9 @@ def _inspect_features(dataset: "Dataset", flags: InspectFlags, out: Path | None,
     if not screen.is_json:
         _show(screen, inspection, dataset.name)
     if out is not None:
-        from gloader.lab.inspect.picture import save_picture
+        from gloader.lab.report.inspection import draw_inspection
 
-        title = dataset.name
-        _write(out, "inspect", report, screen, lambda file: save_picture(inspection, file, title=title))
+        _write(out, "inspect", report, draw_inspection(inspection, "inspect"), screen)
     screen.result(report)
 
 
@@ -248,10 +244,9 @@ def _inspect_topology(dataset: "Dataset", flags: InspectFlags, out: Path | None,
     if not screen.is_json:
         show_topology(screen, reads, dataset.name)
     if out is not None:
-        from gloader.lab.inspect.picture import save_topology_picture
+        from gloader.lab.report.inspection import draw_topology
 
-        title = dataset.name
-        _write(out, "topology", report, screen, lambda file: save_topology_picture(reads, file, title=title))
+        _write(out, "topology", report, draw_topology(reads, "topology"), screen)
     screen.result(report)
 
 
@@ -353,20 +348,12 @@ def _heading(policy: str) -> str:
     return f"{name}\n{variant.split()[-1]}" if variant else f"\n{name}"
 
 
-def _write(
-    out: Path, name: str, report: dict[str, Any], screen: Screen, save: "Callable[[BytesIO], None]"
-) -> None:
-    """Write ``name``.json, and ``name``.png if ``save`` can draw it."""
-    from gloader.errors import MissingDependencyError
+def _write(out: Path, name: str, report: dict[str, Any], chart: "Chart | None", screen: Screen) -> None:
+    """Write ``name``.json, and ``name``.svg if there is a chart: damaged figures may have none."""
     from gloader.ssd_store.write.atomic_file import make_output_folder, write_atomically
 
     make_output_folder(out)
     write_atomically(out / f"{name}.json", (json.dumps(report, indent=1) + "\n").encode())
-    # Without matplotlib the figures still exist as JSON.
-    try:
-        picture = BytesIO()
-        save(picture)
-        write_atomically(out / f"{name}.png", picture.getvalue())
-    except MissingDependencyError as error:
-        screen.say(f"no picture: {error}")
+    if chart is not None:
+        write_atomically(out / f"{name}.svg", chart.as_file())
     screen.say(f"\nresults in {out}")

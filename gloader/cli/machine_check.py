@@ -34,7 +34,6 @@ _OPTIONAL = {
     "dgl": "dgl",
     "ogb": "ogb",
     "tensorboard": "plot",
-    "matplotlib": "plot",
 }
 _MIN_PYTHON = (3, 11)
 # Below these a run works, with smaller settings than the defaults: a note, not a problem.

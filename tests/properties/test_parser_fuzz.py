@@ -64,11 +64,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-pytestmark = [
-    pytest.mark.reliability("J10"),
-    # Drawn names may have any characters, for which matplotlib has no picture.
-    pytest.mark.filterwarnings("ignore:Glyph"),
-]
+pytestmark = pytest.mark.reliability("J10")
 SEED = int(os.environ.get("GLOADER_FUZZ_SEED", "0"))
 FEW, MANY = 12, int(os.environ.get("GLOADER_FUZZ", "1500"))
 ODD_NUMBERS = (

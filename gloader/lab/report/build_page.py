@@ -7,17 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.malformed import MALFORMED, shown
-from gloader.core.units import format_bytes
 from gloader.errors import ConfigError, FormatError, GloaderError
 from gloader.lab.analyze.findings import Findings
-from gloader.lab.inspect.picture import save_picture
-from gloader.lab.inspect.policy_misses import Inspection
 from gloader.lab.report.analysis_page import analysis_sections
-from gloader.lab.report.comparison import Comparison, draw_comparison
-from gloader.lab.report.page import Section, TextTable, drawn, render_page, slug
+from gloader.lab.report.comparison import Comparison, comparison_charts
+from gloader.lab.report.inspection import inspection_section
+from gloader.lab.report.page import Section, TextTable, render_page, slug
 from gloader.lab.report.run_facts import circumstances_of, facts_of, table_of
 from gloader.lab.report.run_sections import beside, run_section
-from gloader.lab.report.timeline_picture import render_timeline
+from gloader.lab.report.timeline_picture import draw_timeline
 from gloader.lab.report.training import Epoch, Training, read_settings, split_seconds
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.ssd_store.write.atomic_file import make_output_folder, require_file_target, write_atomically
@@ -145,8 +143,6 @@ def read_sections(path: Path) -> list[Section]:
         There is nothing at ``path``, or nothing that can be shown.
     FormatError
         A file is not as its writer writes it.
-    MissingDependencyError
-        matplotlib is not installed.
     """
     try:
         if path.is_dir():
@@ -208,9 +204,9 @@ def _file_sections(path: Path) -> list[Section]:
         return [_trace_section(path, values)]
     if "what_if" in values and "unexplained" in values:
         found = Findings.from_json(values)
-        return list(analysis_sections(found, source=str(path), name=_name_of(path)).shown)
+        return analysis_sections(found, source=str(path), name=_name_of(path))
     if "knee" in values and "policies" in values:
-        return [_inspection_section(path, values)]
+        return [inspection_section(values, source=str(path))]
     raise ConfigError(f"{path} is none of what can be shown; give {_ACCEPTED}")
 
 
@@ -230,13 +226,7 @@ def _comparison_sections(path: Path, values: dict[str, Any]) -> list[Section]:
             title=f"Comparison on {comparison.kind}",
             source=str(path),
             facts=(("workload", comparison.heading), *facts),
-            pictures=(
-                drawn(
-                    f"compare-{comparison.kind}",
-                    "Seconds of an epoch, and what it is made of. Medians; whiskers: least and most.",
-                    lambda out, comparison=comparison: draw_comparison(comparison, out),  # type: ignore[misc]
-                ),
-            ),
+            charts=tuple(comparison_charts(comparison)),
             tables=(comparison.table(), _tried_table(part)),
             notes=("\n".join(comparison.notes()),),
         )
@@ -272,50 +262,7 @@ def _trace_section(path: Path, values: dict[str, Any]) -> Section:
     return Section(
         title=f"Timeline: {name}",
         source=f"{path}; https://ui.perfetto.dev shows all of it",
-        pictures=(drawn(f"{name}-timeline", caption, lambda out: render_timeline(path, out, epoch=epoch)),),
-    )
-
-
-def _inspection_section(path: Path, values: dict[str, Any]) -> Section:
-    try:
-        found = Inspection(
-            num_nodes=values["num_nodes"],
-            row_bytes=values["row_bytes"],
-            num_accesses=values["accesses"],
-            num_distinct=values["distinct_rows"],
-            num_batches=values["batches"],
-            epoch_batches=values["epoch_batches"],
-            slots=tuple(values["slots"]),
-            misses={name: tuple(policy["misses"]) for name, policy in values["policies"].items()},
-            knee_slots=values["knee"]["slots"],
-        )
-        name = str(values["dataset"])
-    except MALFORMED as error:
-        raise FormatError(f"{path} is no inspection: {shown(error)}") from error
-    policies = [policy for policy in found.misses if policy != "none"]
-    columns = [found.ratios(policy) for policy in policies]
-    rows = [
-        (format_bytes(size), *(f"{ratio:.1%}" for ratio in ratios))
-        for size, *ratios in zip(found.memory_bytes(), *columns, strict=True)
-    ]
-    return Section(
-        title=f"Misses: {name}",
-        source=str(path),
-        facts=(
-            ("knee", format_bytes(found.knee_bytes)),
-            ("batches", f"{found.num_batches:,} of {found.epoch_batches:,}"),
-        ),
-        pictures=(
-            drawn(
-                f"{name}-misses",
-                "Rows read from the SSD in an epoch against the memory of the cache, for each policy.",
-                lambda out: save_picture(found, out, title=name),
-            ),
-        ),
-        tables=(TextTable(header=("cache", *policies), rows=tuple(rows)),),
-        notes=(
-            "static sets are in memory already: to load one reads as much as its memory, and is not counted",
-        ),
+        charts=tuple(filter(None, [draw_timeline(f"{name}-timeline", caption, values, epoch=epoch)])),
     )
 
 
@@ -342,15 +289,13 @@ def make_report(
     ----------
     runs : folders and files, see `gloader.lab.report.build_page.read_sections`
     out : the page; replaced as a whole, or left unchanged
-    png : folder for the pictures, as files of their own; None for none
+    png : folder for the charts, as SVG files of their own; None for none
     title : heading of the page; empty means the names of the runs
 
     Raises
     ------
     ConfigError, FormatError
         There are no runs, or one of them cannot be shown.
-    MissingDependencyError
-        matplotlib is not installed.
     StoreExistsError
         A file to write exists and is not a regular file: a folder, a link, a device.
     StoreWriteError
@@ -377,13 +322,12 @@ def make_report(
 
 
 def name_pictures(sections: Sequence[Section]) -> dict[str, bytes]:
-    """Return the pictures by the names of their files; a repeated name gets a number. Pure."""
-    found = [(slug(chart.name), ".svg", chart.as_file()) for section in sections for chart in section.charts]
-    found += [(picture.name, ".png", picture.png) for section in sections for picture in section.pictures]
+    """Return the charts by the names of their files; a repeated name gets a number. Pure."""
     named: dict[str, bytes] = {}
-    for base, kind, content in found:
-        name, number = base + kind, 2
+    for chart in (chart for section in sections for chart in section.charts):
+        base, number = slug(chart.name), 2
+        name = f"{base}.svg"
         while name in named:
-            name, number = f"{base}-{number}{kind}", number + 1
-        named[name] = content
+            name, number = f"{base}-{number}.svg", number + 1
+        named[name] = chart.as_file()
     return named

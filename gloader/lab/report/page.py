@@ -1,25 +1,19 @@
-"""One HTML page of sections, tables and pictures that needs no other file.
+"""One HTML page of sections, tables and charts that needs no other file.
 
-Pictures are drawn with matplotlib, which is optional. A `TextTable` is shown as HTML or as markdown.
+A `TextTable` is shown as HTML or as markdown.
 """
 
 from __future__ import annotations
 
-import base64
 import re
 from dataclasses import dataclass
 from html import escape
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from gloader.errors import MissingDependencyError
 from gloader.lab.report.svg import DARK, LIGHT, RULES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from gloader.lab.report.svg import Chart
     from gloader.lab.report.training import Training
@@ -75,9 +69,9 @@ h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.2rem; margin-top: 2.5rem; border-
 h3 {{ font-size: 1rem; margin: 1.6rem 0 .3rem; }}
 .source {{ color: var(--soft); font-size: .85rem; overflow-wrap: anywhere; }}
 figure {{ margin: 1.2rem 0; break-inside: avoid; }} figcaption {{ color: var(--soft); font-size: .9rem; }}
-img {{ max-width: 100%; height: auto; background: #fff; }}
 .charts {{ display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: .5rem 2rem; }}
 .charts > figure {{ max-width: 40rem; align-self: start; }}
+.charts > figure.whole {{ max-width: none; grid-column: 1 / -1; }}
 svg.chart {{ width: 100%; height: auto; display: block; }}
 {RULES}
 .wide {{ overflow-x: auto; background:
@@ -99,15 +93,6 @@ _MOST_ROWS: Final = 12  # rows of an initially open table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Picture:
-    """A PNG with its caption."""
-
-    name: str  # of the file, without ".png"
-    caption: str
-    png: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """The part of a page for one run, or for several."""
 
@@ -116,7 +101,6 @@ class Section:
     run: Training | None = None  # for comparison with others
     facts: tuple[tuple[str, str], ...] = ()
     charts: tuple[Chart, ...] = ()
-    pictures: tuple[Picture, ...] = ()
     tables: tuple[TextTable, ...] = ()
     named_tables: tuple[tuple[str, TextTable], ...] = ()  # with a heading each
     folded_tables: tuple[tuple[str, TextTable], ...] = ()  # shown behind a heading, for long ones
@@ -136,7 +120,7 @@ def render_page(title: str, sections: Sequence[Section], *, made: str = "") -> s
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width">\n'
-        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; img-src data:; '
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
         "style-src 'unsafe-inline'\">\n"
         f"<title>{escape(title)}</title>\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n<h1>{escape(title)}</h1>\n"
         f"{_line(made)}{body}\n</body>\n</html>\n"
@@ -158,7 +142,6 @@ def _section(section: Section) -> str:
         *(f"<h3>{escape(name)}</h3>\n{_table(table)}" for name, table in section.named_tables),
         '<div class="charts">' + "\n".join(map(_chart, section.charts)) + "</div>" if section.charts else "",
         *(_folded(name, table) for name, table in section.folded_tables),
-        *map(_figure, section.pictures),
         *(f"<pre>{escape(note)}</pre>" for note in section.notes),
     ]
     return "<section>\n" + "\n".join(filter(None, parts)) + "\n</section>"
@@ -174,59 +157,8 @@ def _folded(name: str, table: TextTable) -> str:
 
 
 def _chart(chart: Chart) -> str:
-    return f"<figure><figcaption>{escape(chart.caption)}</figcaption>{chart.svg}</figure>"
-
-
-def _figure(picture: Picture) -> str:
-    # Inline, so that the page can be mailed as one file.
-    data = base64.b64encode(picture.png).decode("ascii")
-    caption = escape(picture.caption)
-    image = f'<img alt="{caption}" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-
-_DPI: Final = 150
-
-
-def new_figure(*, width: float, height: float) -> Any:
-    """Return a figure of so many inches.
-
-    Raises
-    ------
-    MissingDependencyError
-        matplotlib is not installed.
-    """
-    try:
-        # Not pyplot: it keeps every figure alive and looks for a display.
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError.of_extra("the picture needs matplotlib", "plot") from error
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def tidy(axes: Any, *, grid: str = "y") -> None:
-    """Remove unneeded lines from ``axes``, and add thin ones that help to read values."""
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis=grid, linewidth=0.4, alpha=0.5)
-    axes.set_axisbelow(True)
-
-
-def save_figure(figure: Any, path: Path | BinaryIO) -> None:
-    """Write ``figure`` as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure.set_dpi(_DPI)
-    # A report draws any numbers, including those of a diverged run, whose axes overflow.
-    with np.errstate(over="ignore"):
-        FigureCanvasAgg(figure).print_png(path)
-
-
-def drawn(name: str, caption: str, draw: Callable[[BinaryIO], None]) -> Picture:
-    """Return the picture that ``draw`` writes; errors as of ``draw``."""
-    # Without a file of its own: an interrupted page leaves nothing.
-    png = BytesIO()
-    draw(png)
-    return Picture(name=slug(name), caption=caption, png=png.getvalue())
+    figure = '<figure class="whole">' if chart.is_wide else "<figure>"
+    return f"{figure}<figcaption>{escape(chart.caption)}</figcaption>{chart.svg}</figure>"
 
 
 def slug(name: str) -> str:

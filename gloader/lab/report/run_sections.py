@@ -110,8 +110,7 @@ def _curve(
         name,
         caption + spread,
         [*lines, *beside],
-        x_label="seconds" if over_seconds else "epoch",
-        is_whole_x=not over_seconds,
+        x=("seconds", "zero") if over_seconds else ("epoch", "whole"),
         written="{:.4g}".format,
     )
 
@@ -209,9 +208,9 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
         "memory",
         caption + _unknown([run for _, run in runs], lambda epoch: bool(epoch.memory_bytes)),
         lines,
-        x_label="seconds",
+        x=("seconds", "zero"),
+        y="zero",
         levels=list(levels.values()),
-        from_zero=True,
         written=format_bytes,
     )
 
@@ -247,9 +246,7 @@ def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
         "bytes",
         f"Bytes read from the SSD in each epoch.{dotted}",
         [*lines, *written],
-        x_label="epoch",
-        from_zero=True,
-        is_whole_x=True,
+        y="zero",
         written=format_bytes,
     )
 
@@ -262,9 +259,7 @@ def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
         "rows",
         "Share of the feature rows that came from memory.",
         [series for group in groups for series in _lines(group, lambda epoch: epoch.hit_rate)],
-        x_label="epoch",
-        from_zero=True,
-        is_whole_x=True,
+        y="zero",
         written="{:.0%}".format,
     )
 

@@ -1,4 +1,4 @@
-"""Charts as SVG text in a page: lines, bars and columns. Pure.
+"""Charts as SVG text in a page: lines, points, bars, columns, and lanes of work over time. Pure.
 
 They are sharp in print, take the colours of the reader's screen, and need no script.
 """
@@ -6,15 +6,18 @@ They are sharp in print, take the colours of the reader's screen, and need no sc
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from gloader.core.malformed import printable_line
 from gloader.core.units import format_exact_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+# An axis around its values, from 0 on, of whole numbers such as epochs, or logarithmic.
+AxisKind: TypeAlias = Literal["fit", "zero", "whole", "log"]
 
 
 _STEPS: Final = (1.0, 2.0, 5.0, 10.0)
@@ -34,9 +37,12 @@ class Axis:
     start: float  # pixel of ``low``
     end: float  # pixel of ``high``
     ticks: tuple[float, ...]
+    written: Callable[[float], str] = "{:g}".format  # returns a value as text
+    is_log: bool = False  # ``low`` and ``high`` are logarithms
 
     def place(self, value: float) -> float:
         """Return the pixel of ``value``."""
+        value = math.log10(value) if self.is_log else value
         return self.start + (self.end - self.start) * (value - self.low) / (self.high - self.low)
 
 
@@ -50,21 +56,22 @@ def fit_axis(
     *,
     start: float,
     end: float,
-    from_zero: bool = False,
-    is_whole: bool = False,
+    kind: AxisKind = "fit",
     most_ticks: int = 5,
+    written: Callable[[float], str] = "{:g}".format,
 ) -> Axis:
-    """Return the axis for ``values``, all of which `can_be_drawn`.
+    """Return the axis for ``values``, all of which `can_be_drawn`; a logarithmic one needs values above 0.
 
     Parameters
     ----------
     values : the values on it; 0 to 1 if there are none
     start, end : pixels of its ends
-    from_zero : whether it begins at 0
-    is_whole : whether only whole numbers exist, as for epochs
+    kind : its kind
     most_ticks : upper bound of the ticks
+    written : returns a value as text
     """
-    found = list(values) or [0.0, 1.0]
+    is_log, is_whole, from_zero = kind == "log", kind == "whole", kind == "zero"
+    found = [math.log10(value) if is_log else value for value in values] or [0.0, 1.0]
     low, high = min(found), max(found)
     margin = 0.0 if is_whole else _MARGIN * (high - low)
     low, high = (0.0 if from_zero else low - margin), high + margin
@@ -76,7 +83,15 @@ def fit_axis(
         step = max(step, 1.0)
     first, last = math.ceil(low / step), math.floor(high / step)
     ticks = tuple(number * step for number in range(first, min(last, first + 2 * most_ticks) + 1))
-    return Axis(low=low, high=high, start=start, end=end, ticks=ticks)
+    return Axis(
+        low=low,
+        high=high,
+        start=start,
+        end=end,
+        ticks=tuple(10**tick for tick in ticks) if is_log else ticks,
+        written=written,
+        is_log=is_log,
+    )
 
 
 def _step(least: float) -> float:
@@ -121,6 +136,7 @@ RULES: Final = "\n".join(
         "svg.chart .level{stroke-dasharray:8 4;stroke-width:1.5}",
         "svg.chart .band{opacity:.18;stroke:none}",
         "svg.chart .part{stroke:var(--paper);stroke-width:1}",
+        "svg.chart .pale{opacity:.5}",
         *(
             f"svg.chart .s{number}{{stroke:var(--s{number})}}svg.chart .f{number}{{fill:var(--s{number})}}"
             for number in range(NUM_STYLES)
@@ -138,6 +154,7 @@ class Chart:
     name: str  # of the file, without ".svg"
     caption: str
     svg: str
+    is_wide: bool = False  # takes the width of the page
 
     def as_file(self) -> bytes:
         """Return the chart as a separate file, on white paper."""
@@ -167,44 +184,50 @@ def mark(style: int, x: float, y: float, *, title: str = "") -> str:
     return f'<polygon {hollow if kind == "frame" else fill} points="{outline}">{title}</polygon>'
 
 
-def grid_lines(y: Axis, written: Callable[[float], str]) -> list[str]:
+def grid_lines(y: Axis) -> list[str]:
     """Return lines at the ticks of a vertical axis, and their values."""
     parts = []
     for tick in y.ticks:
         place = y.place(tick)
         parts.append(straight("grid", LEFT, place, WIDTH - RIGHT, place))
-        parts.append(text_at(LEFT - 7, place + 4, written(tick), anchor="end"))
+        parts.append(text_at(LEFT - 7, place + 4, y.written(tick), anchor="end"))
     return parts
 
 
-def axis_below(x: Axis, bottom: float, written: Callable[[float], str], label: str) -> list[str]:
+def axis_below(x: Axis, bottom: float, label: str, *, width: int = WIDTH) -> list[str]:
     """Return a horizontal axis with its values and label."""
-    parts = [straight("axis", min(x.start, LEFT), bottom, WIDTH - RIGHT, bottom)]
-    parts += [text_at(x.place(tick), bottom + 16, written(tick), anchor="middle") for tick in x.ticks]
+    parts = [straight("axis", min(x.start, LEFT), bottom, width - RIGHT, bottom)]
+    parts += [text_at(x.place(tick), bottom + 16, x.written(tick), anchor="middle") for tick in x.ticks]
     return [*parts, text_at((x.start + x.end) / 2, bottom + 34, label, anchor="middle")]
 
 
-def legend_of(entries: Sequence[tuple[str, Callable[[float, float], str]]]) -> tuple[list[str], float]:
-    """Return the legend, in as many lines as it needs, and the top of the plot below it."""
+def legend_of(entries: Sequence[tuple[str, str]], *, width: int = WIDTH) -> tuple[list[str], float]:
+    """Return the legend, in as many lines as it needs, and the top of the plot below it.
+
+    Parameters
+    ----------
+    entries : label and swatch of each, the swatch drawn at (0, 0)
+    width : pixels of the chart
+    """
     parts, left, line = [], 4.0, _TOP + 10.0
     for label, swatch in entries:
-        width = SWATCH + len(shortened(label)) * _CHARACTER + 14
-        if left > 4 and left + width > WIDTH:
+        needed = SWATCH + len(shortened(label)) * _CHARACTER + 14
+        if left > 4 and left + needed > width:
             left, line = 4.0, line + LINE
-        parts.append(swatch(left, line - 4))
+        parts.append(f'<g transform="translate({left:.1f} {line - 4:.1f})">{swatch}</g>')
         parts.append(text_at(left + SWATCH, line, shortened(label)))
-        left += width
+        left += needed
     return parts, line + 12
 
 
-def chart_of(name: str, caption: str, parts: Sequence[str], *, height: float) -> Chart:
+def chart_of(name: str, caption: str, parts: Sequence[str], *, height: float, width: int = WIDTH) -> Chart:
     """Return the chart with the drawing ``parts``."""
     body = "\n".join(filter(None, parts))
     svg = (
-        f'<svg class="chart" role="img" aria-label="{safe(caption)}" viewBox="0 0 {WIDTH} {height:.0f}">\n'
+        f'<svg class="chart" role="img" aria-label="{safe(caption)}" viewBox="0 0 {width} {height:.0f}">\n'
         f"{body}\n</svg>"
     )
-    return Chart(name=name, caption=caption, svg=svg)
+    return Chart(name=name, caption=caption, svg=svg, is_wide=width > WIDTH)
 
 
 def straight(style: str, x1: float, y1: float, x2: float, y2: float) -> str:
@@ -234,6 +257,18 @@ def safe(text: str) -> str:
 
 _BAR: Final = 16
 _LEAST_SHARE: Final = 0.003  # of the longest bar: one pixel or two
+_MOST_MARKS: Final = 12
+_MOST_POINTS: Final = 400
+_PARTS_OF_AXIS: Final = 40  # names of points in one part would overlap
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Level:
+    """A dashed line across the chart, or up and down."""
+
+    label: str
+    style: int
+    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,10 +277,18 @@ class Bar:
 
     label: str
     parts: Sequence[float]
+    end: str = ""  # text at its end; empty for the sum of its parts
 
 
 def draw_bars(
-    name: str, caption: str, parts: Sequence[tuple[str, int]], bars: Sequence[Bar], *, x_label: str
+    name: str,
+    caption: str,
+    parts: Sequence[tuple[str, int]],
+    bars: Sequence[Bar],
+    *,
+    x_label: str,
+    levels: Sequence[Level] = (),
+    written: Callable[[float], str] = format_exact_seconds,
 ) -> Chart | None:
     """Return bars below each other, each with the same parts; None if they are empty.
 
@@ -255,27 +298,32 @@ def draw_bars(
     parts : names of the parts, and their styles; those too short to be seen in any bar are left out
     bars : of one part each for every name
     x_label : the label of their lengths
+    levels : lines up and down
+    written : returns a length as text
     """
     shown = _shown(bars)
     if not shown:
         return None
-    legend, top = legend_of([(parts[i][0], _swatch_part(parts[i][1])) for i in shown])
+    legend, top = legend_of([*_legend_of_parts(parts, shown), *map(_legend_of_level, levels)])
     bottom = top + len(bars) * (_BAR + LINE + 4) + 4
-    x = fit_axis(
-        [sum(bar.parts) for bar in bars], start=RIGHT, end=WIDTH - 5 * RIGHT, from_zero=True, most_ticks=6
-    )
-    body = [*axis_below(x, bottom, "{:g}".format, x_label)]
+    lengths = [sum(bar.parts) for bar in bars] + [level.value for level in levels]
+    ends = [bar.end or written(sum(bar.parts)) for bar in bars]
+    room = max(5 * RIGHT, _CHARACTER * max(map(len, ends)) + RIGHT)
+    x = fit_axis(lengths, start=RIGHT, end=WIDTH - room, kind="zero", most_ticks=6)
+    body = [*axis_below(x, bottom, x_label)]
     body += [straight("grid", x.place(tick), top, x.place(tick), bottom) for tick in x.ticks]
-    for place, bar in enumerate(bars):
+    for place, (bar, end_text) in enumerate(zip(bars, ends, strict=True)):
         above = top + place * (_BAR + LINE + 4) + LINE
         # Above its bar: at its side, a long name would leave the bar no room on a narrow screen.
         body.append(text_at(RIGHT, above - 5, shortened(bar.label)))
         left = 0.0
         for i in shown:
-            told = f"{bar.label}, {parts[i][0]}: {format_exact_seconds(bar.parts[i])}"
-            body.append(_part(x, left, bar.parts[i], above, parts[i][1], told))
+            told = f"{bar.label}, {parts[i][0]}: {written(bar.parts[i])}"
+            start, end = x.place(left), x.place(left + bar.parts[i])
+            body.append(_part(f"f{parts[i][1]}", start, above, end - start, _BAR, told))
             left += bar.parts[i]
-        body.append(text_at(x.place(left) + 5, above + _BAR - 4, format_exact_seconds(sum(bar.parts))))
+        body.append(text_at(x.place(left) + 5, above + _BAR - 4, end_text))
+    body += [_upright(each, x, top, bottom) for each in levels]
     return chart_of(name, caption, [*legend, *body], height=bottom + BOTTOM)
 
 
@@ -286,24 +334,21 @@ def draw_columns(
     shown = _shown(bars)
     if not shown:
         return None
-    legend, top = legend_of([(parts[i][0], _swatch_part(parts[i][1])) for i in shown])
+    legend, top = legend_of(_legend_of_parts(parts, shown))
     bottom = top + PLOT_HEIGHT
-    y = fit_axis([sum(bar.parts) for bar in bars], start=bottom, end=top + 6, from_zero=True)
+    y = fit_axis([sum(bar.parts) for bar in bars], start=bottom, end=top + 6, kind="zero")
     step = (WIDTH - LEFT - RIGHT) / len(bars)
     width = min(0.8 * step, 60.0)
     every = -(-len(bars) // 12)
-    body = [*grid_lines(y, "{:g}".format), text_at((WIDTH + LEFT) / 2, bottom + 34, x_label, anchor="middle")]
+    body = [*grid_lines(y), text_at((WIDTH + LEFT) / 2, bottom + 34, x_label, anchor="middle")]
     for place, bar in enumerate(bars):
         middle, below = LEFT + (place + 0.5) * step, 0.0
         for i in shown:
-            height = y.place(below) - y.place(below + bar.parts[i])
+            upper = y.place(below + bar.parts[i])
             told = f"{x_label} {bar.label}, {parts[i][0]}: {format_exact_seconds(bar.parts[i])}"
-            if height > 0:
-                body.append(
-                    f'<rect class="part f{parts[i][1]}" x="{middle - width / 2:.1f}" '
-                    f'y="{y.place(below + bar.parts[i]):.1f}" width="{width:.1f}" height="{height:.1f}">'
-                    f"<title>{safe(told)}</title></rect>"
-                )
+            body.append(
+                _part(f"f{parts[i][1]}", middle - width / 2, upper, width, y.place(below) - upper, told)
+            )
             below += bar.parts[i]
         if place % every == 0:
             body.append(text_at(middle, bottom + 16, bar.label, anchor="middle"))
@@ -318,43 +363,98 @@ def _shown(bars: Sequence[Bar]) -> list[int]:
     return [i for i, parts in enumerate(zip(*(bar.parts for bar in bars), strict=True)) if max(parts) > least]
 
 
-def _part(x: Axis, left: float, length: float, top: float, style: int, told: str) -> str:
-    start, end = x.place(left), x.place(left + length)
-    if end <= start:
+def _part(style: str, x: float, y: float, width: float, height: float, told: str) -> str:
+    """Return a rectangle, with the text that appears under the pointer; nothing without an area."""
+    if width <= 0 or height <= 0:
         return ""
     return (
-        f'<rect class="part f{style}" x="{start:.1f}" y="{top:.1f}" width="{end - start:.1f}" height="{_BAR}">'
+        f'<rect class="part {style}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}">'
         f"<title>{safe(told)}</title></rect>"
     )
 
 
-def _swatch_part(style: int) -> Callable[[float, float], str]:
-    return lambda x, y: f'<rect class="f{style}" x="{x + 10:.1f}" y="{y - 6:.1f}" width="14" height="12"/>'
+def _legend_of_parts(parts: Sequence[tuple[str, int]], shown: Iterable[int]) -> list[tuple[str, str]]:
+    return [
+        (parts[i][0], f'<rect class="f{parts[i][1]}" x="10" y="-6" width="14" height="12"/>') for i in shown
+    ]
 
 
-_MOST_MARKS: Final = 12
-_MOST_POINTS: Final = 400
+def _legend_of_level(level: Level) -> tuple[str, str]:
+    return level.label, straight(f"level s{level.style}", 0, 0, 24, 0)
+
+
+def _upright(level: Level, x: Axis, top: float, bottom: float) -> str:
+    return straight(f"level s{level.style}", x.place(level.value), top, x.place(level.value), bottom)
+
+
+class Span(NamedTuple):
+    """A piece of work in a lane."""
+
+    started_s: float
+    ended_s: float
+    style: str  # class of its colour: "f0", or "f0 pale"
+    told: str = ""  # text under the pointer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lanes:
+    """Lanes of work below each other, under a heading."""
+
+    title: str
+    lanes: Sequence[tuple[str, Sequence[Span]]]  # each with its label
+
+
+_WIDE: Final = 1000
+_LANE: Final = 20
+_LABEL: Final = 110  # pixels for the labels of lanes
+
+
+def draw_lanes(
+    name: str, caption: str, groups: Sequence[Lanes], *, x_label: str, parts: Sequence[tuple[str, int]] = ()
+) -> Chart | None:
+    """Return lanes of work over seconds, in groups below each other; None if there is nothing to draw.
+
+    Parameters
+    ----------
+    name, caption : of the chart
+    groups : the lanes
+    x_label : the label of the horizontal axis
+    parts : names and styles in the legend
+    """
+    spans = [span for group in groups for _, lane in group.lanes for span in lane]
+    if not spans or not all(can_be_drawn(end) for span in spans for end in span[:2]):
+        return None
+    legend, top = legend_of(_legend_of_parts(parts, range(len(parts))), width=_WIDE) if parts else ([], _TOP)
+    ends = [span.ended_s for span in spans]
+    x = fit_axis(ends, start=_LABEL, end=_WIDE - 2 * RIGHT, kind="zero", most_ticks=10)
+    body, above = [], top
+    for group in groups:
+        if group.title:
+            body.append(text_at(4, above + _BAR, group.title))
+            above += _LANE
+        for label, lane in group.lanes:
+            body.append(text_at(_LABEL - 8, above + _BAR - 2, shortened(label), anchor="end"))
+            body += [
+                _part(style, x.place(start), above + 2, x.place(end) - x.place(start), _BAR, told)
+                for start, end, style, told in lane
+            ]
+            above += _LANE
+    grid = [straight("grid", x.place(tick), top, x.place(tick), above) for tick in x.ticks]
+    body = [*legend, *grid, *body, *axis_below(x, above, x_label, width=_WIDE)]
+    return chart_of(name, caption, body, height=above + BOTTOM, width=_WIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """A line."""
+    """A line, or points."""
 
     label: str  # in the legend; empty for none
     style: int
     points: Sequence[tuple[float, float]]
     spread: Sequence[float] = ()  # to either side of each point
+    names: Sequence[str] = ()  # of points that no line joins
     is_dotted: bool = False
     has_marks: bool = True  # marks show their values under the pointer; a dotted line has none
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """A dashed line across the chart."""
-
-    label: str
-    style: int
-    value: float
 
 
 def draw_lines(
@@ -362,10 +462,10 @@ def draw_lines(
     caption: str,
     series: Sequence[Series],
     *,
-    x_label: str,
+    x: tuple[str, AxisKind] = ("epoch", "whole"),
+    y: AxisKind = "fit",
     levels: Sequence[Level] = (),
-    from_zero: bool = False,
-    is_whole_x: bool = False,
+    uprights: Sequence[Level] = (),
     written: Callable[[float], str] = "{:g}".format,
 ) -> Chart | None:
     """Return lines over a common axis; None if no line has a point to draw.
@@ -374,57 +474,56 @@ def draw_lines(
     ----------
     name, caption : of the chart
     series : the lines
-    x_label : the label of the horizontal axis
-    levels : lines across
-    from_zero : the vertical axis begins at 0
-    is_whole_x : whether the horizontal axis counts, as epochs do
+    x : label and kind of the horizontal axis
+    y : kind of the vertical axis
+    levels, uprights : lines across, and up and down
     written : returns a value of the vertical axis as text
     """
-    drawn = [kept for each in series if (kept := _kept(each)).points]
+    drawn = [kept for each in series if (kept := _kept(each, x[1], y)).points]
     if not drawn:
         return None
-    labels = [(each.label, _swatch_line(each)) for each in drawn if each.label]
-    labels += [(each.label, _swatch_level(each)) for each in levels]
-    legend, top = legend_of(labels)
+    labels = [(each.label, _swatch_of_line(each)) for each in drawn if each.label]
+    legend, top = legend_of([*labels, *map(_legend_of_level, (*levels, *uprights))])
     bottom = top + PLOT_HEIGHT
-    x = fit_axis(
-        [point[0] for each in drawn for point in each.points],
+    across = fit_axis(
+        [point[0] for each in drawn for point in each.points] + [each.value for each in uprights],
         start=LEFT + 8,
         end=WIDTH - RIGHT - 8,
-        from_zero=not is_whole_x,
-        is_whole=is_whole_x,
+        kind=x[1],
         most_ticks=8,
     )
     edges = [value for each in drawn for _, low, high in _bounds(each) for value in (low, high)]
     edges += [level.value for level in levels]
-    y = fit_axis(edges, start=bottom, end=top + 6, from_zero=from_zero)
+    up = fit_axis(edges, start=bottom, end=top + 6, kind=y, written=written)
     body = [
-        *grid_lines(y, written),
-        *axis_below(x, bottom, "{:g}".format, x_label),
-        *(_level(each, y) for each in levels),
-        *(text for each in drawn for text in _line(each, x, y, written=written)),
+        *grid_lines(up),
+        *axis_below(across, bottom, x[0]),
+        *(_level(each, up) for each in levels),
+        *(_upright(each, across, top, bottom) for each in uprights),
+        *(text for each in drawn for text in _line(each, across, up)),
+        *(text_at(*place, text) for each in drawn for text, place in _named(each, across, up)),
     ]
     return chart_of(name, caption, [*legend, *body], height=bottom + BOTTOM)
 
 
-def _kept(series: Series) -> Series:
+def _kept(series: Series, x: AxisKind, y: AxisKind) -> Series:
     """Return the drawable points of a line, and of a long one at most one per pixel."""
     spread = series.spread or [0.0] * len(series.points)
+    names = series.names or [""] * len(series.points)
     kept = [
-        (point, width)
-        for point, width in zip(series.points, spread, strict=True)
+        (point, width, name)
+        for point, width, name in zip(series.points, spread, names, strict=True)
         if all(map(can_be_drawn, (*point, width)))
+        and all(value > 0 for value, kind in zip(point, (x, y), strict=True) if kind == "log")
     ]
-    if len(kept) > _MOST_POINTS:
+    if len(kept) > _MOST_POINTS and not series.names:
         every = -(-len(kept) // _MOST_POINTS)
         kept = [*kept[:-1:every], kept[-1]]
-    return Series(
-        label=series.label,
-        style=series.style,
-        points=[point for point, _ in kept],
-        spread=[width for _, width in kept] if series.spread else (),
-        is_dotted=series.is_dotted,
-        has_marks=series.has_marks,
+    return replace(
+        series,
+        points=[point for point, _, _ in kept],
+        spread=[width for _, width, _ in kept] if series.spread else (),
+        names=[name for _, _, name in kept] if series.names else (),
     )
 
 
@@ -433,7 +532,7 @@ def _bounds(series: Series) -> list[tuple[float, float, float]]:
     return [(x, y - width, y + width) for (x, y), width in zip(series.points, spread, strict=True)]
 
 
-def _line(series: Series, x: Axis, y: Axis, *, written: Callable[[float], str]) -> list[str]:
+def _line(series: Series, x: Axis, y: Axis) -> list[str]:
     places = [(x.place(across), y.place(up)) for across, up in series.points]
     parts = []
     if series.spread:
@@ -441,14 +540,25 @@ def _line(series: Series, x: Axis, y: Axis, *, written: Callable[[float], str]) 
         outline = [(x.place(across), y.place(high)) for across, _, high in bounds]
         outline += [(x.place(across), y.place(low)) for across, low, _ in reversed(bounds)]
         parts.append(f'<polygon class="band f{series.style}" points="{joined(outline)}"/>')
-    dots = " dots" if series.is_dotted else ""
-    parts.append(f'<polyline class="line s{series.style}{dots}" points="{joined(places)}"/>')
+    if not series.names:
+        parts.append(f'<polyline class="{_stroke(series)}" points="{joined(places)}"/>')
     if series.has_marks and not series.is_dotted:
-        every = -(-len(places) // _MOST_MARKS)
+        every = 1 if series.names else -(-len(places) // _MOST_MARKS)
         for place, (across, up) in list(zip(places, series.points, strict=True))[::every]:
-            told = f"{series.label}, {across:.4g}: {written(up)}"
+            told = f"{series.label}, {across:.4g}: {y.written(up)}"
             parts.append(mark(series.style, *place, title=f"<title>{safe(told)}</title>"))
     return parts
+
+
+def _named(series: Series, x: Axis, y: Axis) -> Iterator[tuple[str, tuple[float, float]]]:
+    """Yield the names of points and their places; names that would overlap are joined at the first point."""
+    found: dict[tuple[int, int], tuple[tuple[float, float], list[str]]] = {}
+    for name, (across, up) in zip(series.names, series.points, strict=False):
+        place = x.place(across), y.place(up)
+        part = round(place[0] * _PARTS_OF_AXIS / WIDTH), round(place[1] * _PARTS_OF_AXIS / PLOT_HEIGHT)
+        found.setdefault(part, (place, []))[1].append(name)
+    for (left, above), names in found.values():
+        yield shortened(", ".join(filter(None, names))), (left + 6, above - 5)
 
 
 def _level(level: Level, y: Axis) -> str:
@@ -456,15 +566,10 @@ def _level(level: Level, y: Axis) -> str:
     return straight(f"level s{level.style}", LEFT, place, WIDTH - RIGHT, place)
 
 
-def _swatch_line(series: Series) -> Callable[[float, float], str]:
-    dots = " dots" if series.is_dotted else ""
-
-    def draw(x: float, y: float) -> str:
-        stroke = straight(f"line s{series.style}{dots}", x, y, x + 24, y)
-        return stroke if series.is_dotted or not series.has_marks else stroke + mark(series.style, x + 12, y)
-
-    return draw
+def _stroke(series: Series) -> str:
+    return f"line s{series.style}{' dots' if series.is_dotted else ''}"
 
 
-def _swatch_level(level: Level) -> Callable[[float, float], str]:
-    return lambda x, y: straight(f"level s{level.style}", x, y, x + 24, y)
+def _swatch_of_line(series: Series) -> str:
+    line = "" if series.names else straight(_stroke(series), 0, 0, 24, 0)
+    return line if series.is_dotted or not series.has_marks else line + mark(series.style, 12, 0)

@@ -123,7 +123,7 @@ def test_pictures_take_any_name(tmp_path: Path, kind: str) -> None:
     assert Dataset.open(path).name == HOSTILE[kind]
     words = ["--fanout", "2", "--batch-size", "2", "--out", str(tmp_path / "out")]
     assert main(["inspect", "--dataset", str(path), *words]) == 0
-    assert (tmp_path / "out" / "inspect.png").is_file()
+    assert (tmp_path / "out" / "inspect.svg").is_file()
 
 
 @pytest.mark.reliability("J17")

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 from typing import Any, get_args
+from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 
 from gloader.cache import MissCurve, OnlineName, plan_belady
 from gloader.core.order import EpochOrder
-from gloader.errors import BudgetError, ConfigError, MissingDependencyError
+from gloader.core.units import format_bytes
+from gloader.errors import BudgetError, ConfigError
 from gloader.lab.bench.graphs import synthetic_graph
 from gloader.lab.inspect import AccessTrace, Inspection, inspect_trace, sample_trace
-from gloader.lab.inspect.picture import save_picture
 from gloader.lab.inspect.policy_misses import knee, superbatch_misses
+from gloader.lab.report.inspection import draw_inspection
 from gloader.samplers import CscGraph, NeighborSampler
 from gloader.types import BatchId
 
@@ -139,16 +139,10 @@ def test_the_knee_is_where_the_curve_turns() -> None:
     assert knee(_curve([0, 5], [7, 7])) == 0
 
 
-def test_the_picture_is_a_png(inspection: Inspection, tmp_path: Path) -> None:
-    path = tmp_path / "inspect.png"
-    save_picture(inspection, path, title="a graph")
-    assert path.read_bytes().startswith(b"\x89PNG")
-    assert path.stat().st_size > 10_000
-
-
-def test_without_matplotlib_there_is_advice(
-    inspection: Inspection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install -e '\.\[plot\]' -c constraints\.txt"):
-        save_picture(inspection, tmp_path / "inspect.png", title="a graph")
+def test_the_chart_has_a_curve_for_each_policy_and_the_knee(inspection: Inspection) -> None:
+    chart = draw_inspection(inspection, "inspect")
+    assert chart is not None
+    root = ET.fromstring(chart.svg)  # noqa: S314 - our own
+    assert len(list(root.iter("polyline"))) == len(inspection.misses)
+    texts = {element.text for element in root.iter("text")}
+    assert {"belady", "lru", "none", f"knee {format_bytes(inspection.knee_bytes)}"} <= texts

@@ -1,14 +1,14 @@
-"""The sections of an analysis: a table under every picture, with matplotlib and without."""
+"""The sections of an analysis: a table beside every chart."""
 
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from replayed_runs import analysis_of_run, predicted, predictor_of, work_of_run
+from training_runs import texts, told
 
 from gloader.cli.main import main
 from gloader.errors import FormatError
@@ -36,34 +36,37 @@ def _found(*what_if: Prediction, slower: float = 1.0, **values) -> Findings:
     return findings_of(analysis, predictor_of(analysis, slower=slower, sizes=SIZES))
 
 
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the pictures out, which take longer than all else."""
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-
-
 def _sections(found: Findings) -> list[Section]:
-    made = analysis_sections(found, source="runs/x", name="x")
-    return [section for section in made.shown if section.title != "Pictures"]
+    return analysis_sections(found, source="runs/x", name="x")
 
 
-def test_every_picture_stands_above_a_table_of_its_own() -> None:
+def test_every_chart_has_a_table_beside_it() -> None:
     made = analysis_sections(_found(FASTER, SMALLER), source="runs/x", name="x")
-    assert made.missing == ""
-    assert [section.title for section in made.shown] == TITLES
-    names = [picture.name for section in made.shown for picture in section.pictures]
+    assert [section.title for section in made] == TITLES
+    names = [chart.name for section in made for chart in section.charts]
     assert names == ["x-what-if", "x-course", "x-memory", "x-misses"]
-    for section in made.shown:
-        assert len(section.pictures) <= 1
+    for section in made:
+        assert len(section.charts) <= 1
         assert section.tables
-        assert all(picture.png.startswith(b"\x89PNG") for picture in section.pictures)
         assert all(len(row) == len(table.header) for table in section.tables for row in table.rows)
-    page = render_page("t", made.shown)
+    page = render_page("t", made)
     assert "<script" not in page
     assert "$a_{b" in page
 
 
-@pytest.mark.usefixtures("undrawn")
+def test_charts_say_what_the_tables_say() -> None:
+    first, _, course, memory, misses = analysis_sections(_found(FASTER, SMALLER), source="runs/x", name="x")
+    assert {"measured", "replayed", "order=$a_{b$", "120 ms, -50%", "floor of the same work"} <= set(
+        texts(first.charts[0])
+    )
+    shown = texts(course.charts[0])
+    assert shown.index("measured") < shown.index("sample 2") < shown.index("replayed")
+    assert {"batch 2", "batch 3", "batch 4", "others"} <= set(shown)
+    assert {"1, 3", "2"} <= set(texts(memory.charts[0])) or {"1", "2", "3"} <= set(texts(memory.charts[0]))
+    assert "knee 1 MB" in texts(misses.charts[0])
+    assert told(misses.charts[0])[0] == "rows read from the SSD, 0: 100%"
+
+
 def test_the_first_table_has_what_helps_between_the_epoch_and_its_floor() -> None:
     (table,) = _sections(_found(FASTER, SMALLER))[0].tables
     assert [row[0] for row in table.rows] == ["measured", "replayed", "order=$a_{b$", "floor"]
@@ -74,7 +77,6 @@ def test_the_first_table_has_what_helps_between_the_epoch_and_its_floor() -> Non
     assert none.notes == ("nothing that was tried saves 2% of an epoch (cache=0.5x)",)
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_stalls_have_a_column_of_what_was_measured_where_it_was() -> None:
     parts, stalls = _sections(_found())[1].tables
     assert parts.rows[0][0] == "read"
@@ -87,7 +89,6 @@ def test_stalls_have_a_column_of_what_was_measured_where_it_was() -> None:
     assert runs.rows == (("computing alone", "80 ms"), ("all in memory", "90 ms"), ("as recorded", "240 ms"))
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_three_batches_are_compared_stage_by_stage() -> None:
     found = _found(slower=1.05)
     (section,) = (one for one in _sections(found) if one.title.startswith("Measured beside"))
@@ -99,7 +100,6 @@ def test_three_batches_are_compared_stage_by_stage() -> None:
     assert list(rows)[:-1] == ["sample", "inspect", "stage", "read", "gather", "compute"]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_points_that_are_beaten_in_both_are_marked() -> None:
     assert best_points([(1, 3.0), (2, 2.0), (2, 2.5), (3, 2.0)]) == {(1, 3.0), (2, 2.0)}
     (section,) = (one for one in _sections(_found(FASTER, SMALLER)) if one.title.startswith("Seconds"))
@@ -110,7 +110,6 @@ def test_points_that_are_beaten_in_both_are_marked() -> None:
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_what_is_not_known_has_no_section() -> None:
     found = _found()
     alone = replace(found, curve=(), knee_bytes=None, memory_bytes=None)
@@ -119,7 +118,6 @@ def test_what_is_not_known_has_no_section() -> None:
     assert [section.title for section in _sections(untimed)] == TITLES[:2]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_a_refused_analysis_shows_what_was_measured_and_why_there_is_no_more() -> None:
     found = _found(FASTER, slower=1.5)
     first, *rest = _sections(found)
@@ -127,16 +125,6 @@ def test_a_refused_analysis_shows_what_was_measured_and_why_there_is_no_more() -
     assert [row[0] for row in first.tables[0].rows] == ["measured", "replayed"]
     assert first.notes == ()
     assert TITLES[1] not in [section.title for section in rest]
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_without_matplotlib_the_tables_are_there_and_it_is_said() -> None:
-    made = analysis_sections(_found(FASTER, SMALLER), source="runs/x", name="x")
-    assert made.missing.startswith("the picture needs matplotlib; install it")
-    assert [section.title for section in made.shown] == [*TITLES, "Pictures"]
-    assert made.shown[-1].notes == (f"no pictures: {made.missing}",)
-    assert not any(section.pictures for section in made.shown)
-    assert all(section.tables for section in made.shown[:-1])
 
 
 def test_a_report_has_the_analysis_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ VALUES = st.lists(st.floats(-1e90, 1e90, allow_nan=False), min_size=1, max_size=
 @example([5e-324], True)
 @example([0.0, 5e-324], False)
 def test_every_value_and_tick_lies_between_the_ends(values: list[float], from_zero: bool) -> None:
-    axis = fit_axis(values, start=10.0, end=110.0, from_zero=from_zero and min(values) >= 0)
+    axis = fit_axis(values, start=10.0, end=110.0, kind="zero" if from_zero and min(values) >= 0 else "fit")
     assert axis.low < axis.high
     assert axis.low == 0 or not from_zero or min(values) < 0
     for value in values:
@@ -26,13 +26,13 @@ def test_every_value_and_tick_lies_between_the_ends(values: list[float], from_ze
 
 
 def test_ticks_are_round() -> None:
-    assert fit_axis([0.0, 4.42], start=0, end=1, from_zero=True).ticks == (0.0, 1.0, 2.0, 3.0, 4.0)
-    assert fit_axis([0.0, 9.0], start=0, end=1, from_zero=True).ticks == (0.0, 2.0, 4.0, 6.0, 8.0)
-    assert fit_axis([0.0, 37.0], start=0, end=1, from_zero=True).ticks == (0.0, 10.0, 20.0, 30.0)
+    assert fit_axis([0.0, 4.42], start=0, end=1, kind="zero").ticks == (0.0, 1.0, 2.0, 3.0, 4.0)
+    assert fit_axis([0.0, 9.0], start=0, end=1, kind="zero").ticks == (0.0, 2.0, 4.0, 6.0, 8.0)
+    assert fit_axis([0.0, 37.0], start=0, end=1, kind="zero").ticks == (0.0, 10.0, 20.0, 30.0)
 
 
 def test_between_whole_numbers_there_is_no_tick() -> None:
-    assert fit_axis([1, 2, 3], start=0, end=1, is_whole=True, most_ticks=8).ticks == (1.0, 2.0, 3.0)
+    assert fit_axis([1, 2, 3], start=0, end=1, kind="whole", most_ticks=8).ticks == (1.0, 2.0, 3.0)
     assert fit_axis([1, 2, 3], start=0, end=1, most_ticks=8).ticks[1] % 1
 
 

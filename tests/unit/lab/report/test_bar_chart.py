@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 from training_runs import drawn, texts, told
 
-from gloader.lab.report.svg import Bar, Chart, draw_bars, draw_columns
+from gloader.lab.report.svg import Bar, Chart, Level, draw_bars, draw_columns
 
 PARTS = [("compute", 0), ("wait", 1), ("rest", 2)]
 BARS = [Bar(label="a", parts=(1.0, 3.0, 0.0)), Bar(label="b", parts=(2.0, 0.0, 0.0001))]
@@ -58,3 +58,15 @@ def test_of_many_columns_some_have_their_number() -> None:
     shown = [text for text in texts(_chart(draw_columns, bars)) if text.startswith("n")]
     assert shown[:2] == ["n0", "n4"]
     assert len(shown) == 10
+
+
+def test_a_bar_may_have_a_text_of_its_own_and_a_level_crosses_all() -> None:
+    bars = [Bar(label="a", parts=(1.0, 0.0, 0.0), end="faster"), Bar(label="b", parts=(3.0, 0.0, 0.0))]
+    chart = draw_bars("n", "c", PARTS, bars, x_label="x", levels=[Level(label="floor", style=4, value=6.0)],
+                      written="{:.2f}".format)  # fmt: skip
+    assert chart is not None
+    assert {"faster", "3.00", "floor"} <= set(texts(chart))
+    _, line = drawn(chart, "level")
+    ends = [float(bar["x"]) + float(bar["width"]) for bar in drawn(chart, "part")]
+    assert float(line["x1"]) > max(ends)
+    assert float(line["y2"]) > max(float(bar["y"]) for bar in drawn(chart, "part"))

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from comparison_json import MEASURED, comparison, row, spread
+from training_runs import texts
 
 from gloader.errors import FormatError
-from gloader.lab.report.comparison import Comparison, draw_comparison
+from gloader.lab.report.comparison import Comparison, comparison_charts
 from gloader.lab.report.page import TextTable, as_html, as_markdown
 
 
@@ -50,11 +49,21 @@ def test_what_is_missing_is_named() -> None:
         Comparison.from_json(broken)
 
 
-@pytest.mark.parametrize("factor", [1.0, 1000.0])  # a linear and a logarithmic axis
-def test_a_picture_has_every_contender(tmp_path: Path, factor: float) -> None:
-    slow = row("dgl", later_epoch_s=spread(2.0 * factor), first_epoch_s=spread(3.0 * factor), wait_s=1.0)
-    draw_comparison(Comparison.from_json(comparison(MEASURED, slow, row("killed"))), tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+def test_charts_have_every_contender_with_its_figure_or_its_outcome() -> None:
+    slow = row(
+        "dgl", later_epoch_s=spread(2000.0), first_epoch_s=spread(3000.0), wait_s=1.0, is_extrapolated=True
+    )
+    charts = comparison_charts(Comparison.from_json(comparison(MEASURED, slow, row("killed"))))
+    assert [chart.name for chart in charts] == [
+        f"compare-rmat{part}" for part in ("", "-parts", "-read", "-memory", "-target")
+    ]
+    seconds, parts, read, memory, target = map(texts, charts)
+    for shown in (seconds, read, memory, target):
+        assert {"gloader", "dgl", "killed", "killed at the limit"} <= set(shown)
+    assert {"2.0 s (1.8 s to 2.2 s)", "~33 min 20 s (30 min 00 s to 36 min 40 s)"} <= set(seconds)
+    assert {"sample", "gather", "compute", "wait"} <= set(parts)
+    assert "killed" not in parts
+    assert {"3 GB", "1.5 GB", "12.0 s (10.8 s to 13.2 s)"} <= {*read, *memory, *target}
 
 
 def test_tables_escape_what_would_break_them() -> None:

@@ -95,7 +95,7 @@ def test_the_timeline_is_of_the_second_epoch(tmp_path: Path) -> None:
     path.write_text(json.dumps(_trace()))
     (section,) = read_sections(path)
     assert section.title == "Timeline: some"
-    assert section.pictures[0].caption.startswith("Epoch 2:")
+    assert section.charts[0].caption.startswith("Epoch 2:")
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_an_error_leaves_the_page_as_it_was(tmp_path: Path) -> None:
     path.write_text(json.dumps(values | {"versions": {}, "read_ahead_kb": {"vda": 128}, "command": "c"}))
     sections = make_report([path], out, png=tmp_path / "png")
     assert [section.title for section in sections] == ["Comparison on rmat"]
-    assert (tmp_path / "png" / "compare-rmat.png").read_bytes() == sections[0].pictures[0].png
+    assert (tmp_path / "png" / "compare-rmat.svg").read_bytes() == sections[0].charts[0].as_file()
     before = out.read_bytes()
     with pytest.raises(ConfigError):
         make_report([path, tmp_path / "no"], out)
