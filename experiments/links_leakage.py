@@ -1,4 +1,4 @@
-"""What predicted edges that pass messages cost: link prediction on one graph with each value of ``exclude``.
+"""The effect of predicted edges that pass messages: link prediction on one graph with each value of ``exclude``.
 
     python experiments/links_leakage.py --dataset DIR --out experiments/results/DATE-links-leakage
 

@@ -1,4 +1,4 @@
-"""What every test runs under: a leak guard, private temporary folders and fixed hypothesis profiles."""
+"""The conditions of every test: a leak guard, private temporary folders and fixed hypothesis profiles."""
 
 from __future__ import annotations
 

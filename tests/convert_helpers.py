@@ -1,4 +1,4 @@
-"""What several tests of conversions need: a sink in memory, a plain-Python oracle, small folders of arrays."""
+"""Helpers for tests of conversions: a sink in memory, a plain-Python oracle, small folders of arrays."""
 
 from __future__ import annotations
 

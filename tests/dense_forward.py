@@ -1,4 +1,4 @@
-"""What a network over several types comes to on a whole graph: by dense matrices in float64, not by its own kernels."""
+"""A network over several types on a whole graph, computed by dense matrices in float64 instead of its kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pages take for granted: a graph in the working directory, a model, the names of a reader's own script."""
+"""The surroundings of the pages' code: a graph in the working directory, a model, names from a reader's own script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ranks of a test of exchanges do, each as the first rank of a machine; run by `rank_server`."""
+"""Scenarios for the ranks of exchange tests, each the first rank of a machine; run by `rank_server`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several tests of link tables need: what a dataset holds of one, and of its graph, in plain Python."""
+"""Helpers for tests of link tables: a dataset's table, and its graph, in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How tests call the runner."""
+"""Calls of the OGB runner for tests."""
 
 import contextlib
 import io

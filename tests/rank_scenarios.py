@@ -1,4 +1,4 @@
-"""What the ranks of a test do; run by `rank_server`, each function on every rank."""
+"""Scenarios for the ranks of a test; run by `rank_server`, each function on every rank."""
 
 from __future__ import annotations
 

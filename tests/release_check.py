@@ -1,4 +1,4 @@
-"""What must be true of a release, tried here: `make release-check` and the workflow of a tag run this file.
+"""Checks of a release: `make release-check` and the workflow of a tag run this file.
 
 The sdist and, from it, the wheel are built; their content is held against the tree and their metadata checked. Then
 each is installed in an environment of its own, outside the checkout, where it trains the demo graph from the SSD.

@@ -1,4 +1,4 @@
-"""What the ranks of a test of training do; run by `rank_server`, each function on every rank.
+"""Scenarios for the ranks of a training test; run by `rank_server`, each function on every rank.
 
 Run as a script, it is that server, with these scenarios instead of its own.
 """

@@ -1,4 +1,4 @@
-"""What several tests of typed conversions need: a small typed graph, the source over it, and what a dataset holds."""
+"""Helpers for tests of typed conversions: a small typed graph, the source over it, and a dataset's content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an adapter adds to a batch: its conversion beside the native loader's step, and whole loops, interleaved.
+"""The cost of an adapter for a batch: its conversion compared with the native loader's step, and whole loops.
 
 The graph is made in memory; features are in memory, so that the step is the shortest that there is. The loops do
 nothing with a batch: their step is the loader's own.

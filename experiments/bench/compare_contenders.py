@@ -1,4 +1,4 @@
-"""Who is compared: each system, where its features are, and the settings that are tried for it."""
+"""The contenders of the comparison: each system, the place of its features, and the settings to try for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the runs of a contender come to. Pure.
+"""The summary of a contender's runs. Pure.
 
 A run counts with the mean of its later epochs, since what works ahead of one epoch is missing from another.
 """

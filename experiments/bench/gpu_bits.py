@@ -1,4 +1,4 @@
-"""Whether every way of a row to the device keeps its bits."""
+"""Checks that every way of a row to the device keeps its bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the gather of host rows takes from the model that computes beside it."""
+"""The slowdown of a model on the device while host rows are gathered."""
 
 from __future__ import annotations
 

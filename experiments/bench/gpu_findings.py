@@ -1,4 +1,4 @@
-"""What `gpu_check.py` finds: each thing beside what it must be, and what was predicted before any GPU was at hand."""
+"""The findings of `gpu_check.py`: each result with its required value and its prediction without a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the device waits where it has to: what is sent late or read late, through the seam of devices alone."""
+"""Checks that the device waits in the right places, by sending and reading late, through the seam of devices alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is usually done to bring rows from the host to the device, beside gloader's gather."""
+"""The usual ways of bringing rows from the host to the device, compared with gloader's gather."""
 
 from __future__ import annotations
 

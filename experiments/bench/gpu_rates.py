@@ -1,4 +1,4 @@
-"""How fast rows reach the device: those it holds, those of the host, and both in one batch."""
+"""Rates of rows to the device: rows that it holds, rows of the host, and both in one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the device's sampler finds the batches of the CPU's, and how fast it does."""
+"""Checks that the device's sampler gives the CPU's batches, and measures its speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the inputs of `gpu_check.py` are, and how long its parts may take."""
+"""Input sizes of `gpu_check.py`, and time limits of its parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training step costs on the device, and the sum over edges beside other ways of adding up."""
+"""The cost of a training step on the device, and the sum over edges compared with other ways of adding up."""
 
 from __future__ import annotations
 

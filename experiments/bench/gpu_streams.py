@@ -1,4 +1,4 @@
-"""Whether a loader's batches keep their bits behind a slow computation that nobody waits for, and how many it holds."""
+"""Checks that batches keep their bits behind a slow, unawaited computation, and counts the batches held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a batch costs on graphs of 1, 10 and 100 million nodes, at one batch size and one hit rate.
+"""The cost of a batch on graphs of 1, 10 and 100 million nodes, at one batch size and one hit rate.
 
     python experiments/bench/graph_size.py --workdir /some/disk --json experiments/results/DATE-graph-size.json
 

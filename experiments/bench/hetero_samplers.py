@@ -1,4 +1,4 @@
-"""Who samples typed batches: ours, DGL's and PyG's, each a function from batches of papers to a number of edges."""
+"""Typed samplers to compare: gloader's, DGL's and PyG's, each a function from batches of papers to an edge count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pipeline costs and hides: strategies, overlap, epochs, first batches, predictions, memory.
+"""Costs of the pipeline and its overlap: strategies, overlap, epochs, first batches, predictions, memory.
 
     python experiments/bench/pipeline.py --workdir /some/disk --json experiments/results/DATE-pipeline.json
     python experiments/bench/pipeline.py --workdir /some/disk --quick --parts strategies,memory

@@ -1,4 +1,4 @@
-"""What the benchmark of the replay runs: graphs, and the runs on them. Pure, but for `make_graph`."""
+"""Cases of the replay benchmark: graphs, and the runs on them. Pure, except `make_graph`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What batches made of blocks of neighbouring seeds save, and what they cost in accuracy.
+"""Savings and accuracy of batches made of blocks of neighbouring seeds.
 
 Graphs are prepared with rows in community order, where neighbouring ids are mostly neighbouring nodes. For each block
 size: unique rows per batch and the misses of a Belady cache of a tenth of the rows, over whole epochs in superbatches

@@ -1,4 +1,4 @@
-"""What it costs to record what every stage does: of one piece of work, of a batch, and of an epoch beside another.
+"""The cost of recording every stage: for one piece of work, for a batch, and for an epoch compared with another.
 
 Every loader records its last epochs ("recent"); with `trace=True` all of them, too ("whole"). Neither is beside what a
 loader would take that records nothing ("none"). Epochs on a machine differ by more than a hundredth, so the cost is put

@@ -1,4 +1,4 @@
-"""What was reached beside what was published."""
+"""The table of reached scores and published ones."""
 
 from __future__ import annotations
 

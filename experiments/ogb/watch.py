@@ -1,4 +1,4 @@
-"""What a process takes of memory and disk, sampled from outside."""
+"""A process's use of memory and disk, sampled from outside."""
 
 from __future__ import annotations
 

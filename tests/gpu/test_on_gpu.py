@@ -1,4 +1,4 @@
-"""What only a GPU can show: the parts of `gpu_check.py` that can be wrong, with the compiled kernels.
+"""Tests that need a GPU: the parts of `gpu_check.py` that can be wrong, with the compiled kernels.
 
 Without one, `tests/integration/loader/test_gpu_check.py` runs the same parts on small inputs, with a CPU that goes the
 way of a GPU.

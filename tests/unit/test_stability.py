@@ -1,4 +1,4 @@
-"""What docs/api-stability.md says of files is what the code reads and writes."""
+"""The file versions in docs/api-stability.md are those that the code reads and writes."""
 
 import re
 import warnings

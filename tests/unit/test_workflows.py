@@ -1,4 +1,4 @@
-"""What runs on the forge: actions that nobody can exchange, few rights, and the Pythons that are promised."""
+"""The workflows on the forge: pinned actions, few rights, and the promised Pythons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What importing gloader does not import."""
+"""Importing gloader leaves optional packages alone."""
 
 import subprocess
 import sys

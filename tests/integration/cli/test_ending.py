@@ -1,4 +1,4 @@
-"""How a command ends: one line, the right status, no traceback."""
+"""A command ends with one line, the right status and no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of OGB's folders is what the official package delivers."""
+"""OGB's folders convert to the same data as the official package delivers."""
 
 import socket
 import warnings

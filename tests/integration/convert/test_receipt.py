@@ -1,4 +1,4 @@
-"""What comes in is what was meant: checked, refused with its place, or named once; and the receipt says so."""
+"""Each input is checked, refused with its place, or named once; the receipt lists them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What earlier builds wrote is read as it was: files that they wrote, in ``tests/golden``, by `golden_files`."""
+"""Files of earlier builds, in ``tests/golden``, are read as before; `golden_files` wrote them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream of batches is compared by, and ways to read features that all give the same one."""
+"""Digests of batch streams, and ways of reading features that all give the same stream."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a loader advises: nothing but what a replay of its last epoch says helps, and by how much."""
+"""A loader advises only changes that help in a replay of its last epoch, with the gain."""
 
 from __future__ import annotations
 

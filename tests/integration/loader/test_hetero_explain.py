@@ -1,4 +1,4 @@
-"""What a loader of several types says of each: rows held and read, and that its counts are those of the batches."""
+"""A loader of several types reports rows held and read by type, and its counts are those of the batches."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a loader of many relations counts of open files at its door is what it opens."""
+"""A loader of many relations opens as many files as it counted at its door."""
 
 import os
 import resource

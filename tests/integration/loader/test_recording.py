@@ -1,4 +1,4 @@
-"""What a loader records: pieces of work that add up to its statistics, and a header that it can be replayed by."""
+"""A loader records pieces of work that add up to its statistics, and a header for its replay."""
 
 import dataclasses
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""What is in the wheel and the sdist: the packages as they are in the tree, folders in the place of links."""
+"""The content of the wheel and the sdist: the packages as in the tree, with folders in place of links."""
 
 from __future__ import annotations
 

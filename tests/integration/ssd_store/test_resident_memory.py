@@ -1,4 +1,4 @@
-"""What a reading process holds in memory: the staging ring and indices, however much it asks for."""
+"""A reading process holds no more than the staging ring and indices in memory, for requests of any size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sampler says of its hops before an edge is read equals plain Python; its batches are remade bit for bit."""
+"""The edges that a sampler names before reading equal plain Python's; its batches are remade bit for bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where GraphBolt is not there, the adapter says what to install."""
+"""Without GraphBolt, the adapter names the package to install."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How many nodes of each type are known hop by hop."""
+"""The number of known nodes of each type after each hop."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Which rows a device holds: sizes, rankings and the slot map."""
+"""The rows that a device holds: sizes, rankings and the slot map."""
 
 from typing import Any
 

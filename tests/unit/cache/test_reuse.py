@@ -1,4 +1,4 @@
-"""How soon rows are used again: three batches tell what a cache misses in the long run."""
+"""Reuse distances of rows: three batches predict the misses of a cache in the long run."""
 
 from __future__ import annotations
 

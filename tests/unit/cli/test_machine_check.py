@@ -1,4 +1,4 @@
-"""What the doctor finds, and what it advises."""
+"""The findings of the doctor, and its advice."""
 
 from __future__ import annotations
 

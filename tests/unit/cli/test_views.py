@@ -1,4 +1,4 @@
-"""What people see while something runs: bars on a terminal, lines in a log."""
+"""The screen during a command: bars on a terminal, lines in a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the conversion of a typed source takes, before anything is read."""
+"""The demands of a typed conversion, before any input is read."""
 
 from __future__ import annotations
 

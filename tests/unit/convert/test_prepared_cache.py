@@ -1,4 +1,4 @@
-"""Where sources that are trained on directly are kept, and when they are prepared anew."""
+"""The folders of sources that are trained on directly, and the reasons to prepare them anew."""
 
 from __future__ import annotations
 

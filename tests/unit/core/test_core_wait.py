@@ -1,4 +1,4 @@
-"""How long a thread had no core: what the system says, and nothing where it says nothing."""
+"""A thread's time without a core, as the system reports it, and no value without a report."""
 
 from __future__ import annotations
 

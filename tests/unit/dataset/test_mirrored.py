@@ -1,4 +1,4 @@
-"""What a mirror tells: what came from the store, what it costs, and how fast reads are where it does not hold all."""
+"""Reports of a mirror: the bytes from the store, their cost, and the read rate of a partial mirror."""
 
 from dataclasses import asdict
 

@@ -1,4 +1,4 @@
-"""Which rows of several tables are hot, by their edges of all relations."""
+"""The hot rows of several tables, by their edges of all relations."""
 
 import numpy as np
 import pytest

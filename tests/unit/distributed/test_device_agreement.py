@@ -1,4 +1,4 @@
-"""What the devices of several ranks agree on: the room of the least of them, and one set of rows."""
+"""The agreement between the devices of several ranks: the room of the smallest, and one set of rows."""
 
 import gc
 import socket

@@ -1,4 +1,4 @@
-"""What a loader owns ends once, and asks for nothing after that."""
+"""The parts that a loader owns end once, and request nothing after that."""
 
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""What a convolution makes of a sample is, on average over draws, what it makes of all neighbours.
+"""A convolution of a sample is, on average over draws, the convolution of all neighbours.
 
 Everything is seeded, so a test passes always or never; the limits are standard errors.
 """

@@ -1,4 +1,4 @@
-"""What a training step gives a device to do: few operations, none that waits for it, none whose result varies."""
+"""A training step launches few operations on a device; none waits for the device, and none has a varying result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an epoch waited for, in words."""
+"""The bottleneck of an epoch, in words."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a loader says about itself."""
+"""A loader's description of itself."""
 
 from __future__ import annotations
 

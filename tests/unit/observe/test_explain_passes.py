@@ -1,4 +1,4 @@
-"""What passes over the edges took, beside what was predicted."""
+"""The measured passes over the edges, compared with the prediction."""
 
 from __future__ import annotations
 

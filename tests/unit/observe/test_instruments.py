@@ -1,4 +1,4 @@
-"""What a stage says it does, and who hears of it."""
+"""Reports of a stage, and their receivers."""
 
 import json
 import threading

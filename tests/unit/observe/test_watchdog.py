@@ -1,4 +1,4 @@
-"""What counts as a stall, and what is said of it."""
+"""The rules for a stall, and its message."""
 
 import itertools
 import logging

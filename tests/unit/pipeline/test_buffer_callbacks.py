@@ -1,4 +1,4 @@
-"""What happens where the consumer drops its batch: nothing that a Ctrl-C could get lost in."""
+"""The consumer's drop of a batch runs no code in which a Ctrl-C could get lost."""
 
 import sys
 from types import FrameType

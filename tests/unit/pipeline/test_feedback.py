@@ -1,4 +1,4 @@
-"""What superbatches of several tables taught: seconds are those of the table that was read."""
+"""Feedback from superbatches of several tables: seconds belong to the table that was read."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run needs by its first batches, of several types."""
+"""The demand of a run of several types, measured by its first batches."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""How missing rows are read: which holes a batch's reads go over."""
+"""The choice of reads for missing rows, and of the holes that they cover."""
 
 from dataclasses import replace
 

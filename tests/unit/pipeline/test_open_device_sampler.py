@@ -1,4 +1,4 @@
-"""Where batches are sampled: what "auto" weighs, what "cuda" refuses, and what a device that errs is asked for."""
+"""The place of sampling: the weighing of "auto", the refusals of "cuda", and the reaction to a device error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the device cache gets by itself."""
+"""The default size of the device cache."""
 
 import dataclasses
 import re

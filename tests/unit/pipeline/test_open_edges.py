@@ -1,4 +1,4 @@
-"""What sweeps over the edges have to bring, as the first batches say, and what becomes of them where disk is short."""
+"""The edges that sweeps bring, as measured by the first batches, and the fallback if disk is short."""
 
 from __future__ import annotations
 

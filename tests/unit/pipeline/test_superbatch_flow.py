@@ -1,4 +1,4 @@
-"""What a superbatch waits for: its traces and the next one's, room for its plan, the first batch's reads."""
+"""The waits of a superbatch: its traces and the next one's, room for its plan, the first batch's reads."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""How a memory budget is shared out."""
+"""The division of a memory budget."""
 
 import re
 from contextlib import nullcontext, suppress

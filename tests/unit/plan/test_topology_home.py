@@ -1,4 +1,4 @@
-"""Where the edges live: what was asked for, else memory, else sweeps; what cannot be says what can."""
+"""The place of the edges: the requested one, else memory, else sweeps; a refusal names a possible one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a memory budget is shared out where several node types have features."""
+"""The division of a memory budget between several node types with features."""
 
 from __future__ import annotations
 

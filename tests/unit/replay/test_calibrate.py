@@ -1,4 +1,4 @@
-"""What a record leaves open is found again: cores, the disk, and the time that nobody accounts for."""
+"""Calibration finds the values that a record leaves open: cores, the disk, and unaccounted time."""
 
 from __future__ import annotations
 

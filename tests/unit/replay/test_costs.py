@@ -1,4 +1,4 @@
-"""What work costs by row and byte is learnt from a recording, and turns counts of another plan into demands."""
+"""Costs by row and byte are learnt from a recording, and turn another plan's counts into demands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What threads of a replay wait for, one by one: channels, the sampler pool, rings, steps."""
+"""The waits of a replay's threads, one by one: channels, the sampler pool, rings, steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an epoch needs of each resource and thread, and what none of it can have been done before."""
+"""An epoch's need of each resource and thread, without work that an earlier epoch or a pause can do."""
 
 from __future__ import annotations
 

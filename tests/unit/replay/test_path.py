@@ -1,4 +1,4 @@
-"""Where an epoch goes, and its stalls: parts add up, and each is of what the epoch waited for."""
+"""The parts of an epoch, and its stalls: parts add up, and each belongs to work that the epoch waited for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What work needs: alone, one after another, and on other machines."""
+"""The needs of work: alone, one piece after another, and on other machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What typed samplers hold, and which relations no batch reaches."""
+"""The memory of typed samplers, and the relations that no batch reaches."""
 
 from __future__ import annotations
 

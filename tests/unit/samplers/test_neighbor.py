@@ -1,4 +1,4 @@
-"""What a sampled batch is: order, prefixes, special fan-outs, special graphs, refused arguments."""
+"""The form of a sampled batch: order, prefixes, special fan-outs, special graphs, refused arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be, in the hops of swept samplers: an error that says so; ids and positions beyond 32 bits."""
+"""Impossible values in the hops of swept samplers raise a clear error; ids and positions beyond 32 bits work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a process without others does; groups of several are tested in `integration/distributed`."""
+"""A group of one process; `integration/distributed` tests groups of several."""
 
 from __future__ import annotations
 

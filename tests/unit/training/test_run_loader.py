@@ -1,4 +1,4 @@
-"""What a device's dry run measures: a training step and an evaluation, whichever takes more."""
+"""The dry run on a device measures the larger of a training step and an evaluation."""
 
 from __future__ import annotations
 

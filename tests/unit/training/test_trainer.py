@@ -1,4 +1,4 @@
-"""How far a run is, as a checkpoint holds it."""
+"""The progress of a run, as a checkpoint holds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gloader fit --dataset` says is what a run accepts."""
+"""A run accepts the budgets that `gloader fit --dataset` names."""
 
 from __future__ import annotations
 

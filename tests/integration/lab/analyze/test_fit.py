@@ -1,4 +1,4 @@
-"""What a graph takes by its size alone is what a run of that size takes."""
+"""The memory and disk predicted from a graph's size alone are those of a run of that size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a file of DGL's without DGL is what DGL's own reader finds there."""
+"""A DGL file read without DGL equals the result of DGL's own reader."""
 
 from __future__ import annotations
 

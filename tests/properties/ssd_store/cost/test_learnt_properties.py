@@ -1,4 +1,4 @@
-"""What holds of rates that were learnt, whatever runs saw."""
+"""Properties of learnt rates, for any runs."""
 
 from __future__ import annotations
 

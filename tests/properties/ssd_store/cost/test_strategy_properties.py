@@ -1,4 +1,4 @@
-"""What holds of every choice of the cost model, whatever the counts, rates and budgets."""
+"""Properties of every choice of the cost model, for any counts, rates and budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What compares with DGL is not collected where DGL has no wheel."""
+"""Tests that compare with DGL are not collected if DGL has no wheel."""
 
 import sys
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""What `gloader.compat.dgl` has is what the table of `gloader migrate` says, and whatever else is asked for says so."""
+"""The names of `gloader.compat.dgl` are those in the table of `gloader migrate`; all other names raise an error."""
 
 import importlib
 import pkgutil

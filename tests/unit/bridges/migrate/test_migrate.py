@@ -1,4 +1,4 @@
-"""What `gloader migrate` says of any script: the libraries, the other scripts, what there is nothing to say of."""
+"""The output of `gloader migrate` for any script: the libraries, the other scripts, and scripts without findings."""
 
 import json
 

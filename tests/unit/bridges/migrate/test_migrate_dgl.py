@@ -1,4 +1,4 @@
-"""What becomes of each thing that a script of DGL may say."""
+"""The verdict on each name and argument in a script of DGL."""
 
 import pytest
 from scripts_to_migrate import SCRIPTS

@@ -1,4 +1,4 @@
-"""What becomes of each thing that a script of PyG may say."""
+"""The verdict on each name and argument in a script of PyG."""
 
 import re
 

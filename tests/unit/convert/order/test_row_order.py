@@ -1,4 +1,4 @@
-"""How nodes are put in order, each part against a plain version of itself."""
+"""The ordering of nodes, each part against a plain version of itself."""
 
 import numpy as np
 import pytest

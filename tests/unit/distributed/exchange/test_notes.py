@@ -1,4 +1,4 @@
-"""Who ended an exchange, by the notes of all hosts, and how long a host waits for others."""
+"""The end of an exchange, by the notes of all hosts, and the time that a host waits for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which settings of gloo are worth a try, and which of them is advised."""
+"""The settings of gloo that are tried, and the one that is advised."""
 
 import json
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""What is made of a measurement."""
+"""Conclusions from a measurement."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each way of reading edges takes: counted in plain Python from the blocks of a sampler in memory."""
+"""The reads of each way of reading edges, counted in plain Python from the blocks of a sampler in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs learn of a device: medians of ratios, the newest of most weight, and nothing for ever."""
+"""Rates learnt from runs on a device: medians of ratios, most weight on the newest, and none kept for ever."""
 
 from __future__ import annotations
 

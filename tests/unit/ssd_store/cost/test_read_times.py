@@ -1,4 +1,4 @@
-"""How long reads take by their size, and which holes are worth reading."""
+"""The time of reads by size, and the holes worth reading."""
 
 from __future__ import annotations
 

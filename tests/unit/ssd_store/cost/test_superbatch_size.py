@@ -1,4 +1,4 @@
-"""How large superbatches are."""
+"""The size of superbatches."""
 
 from __future__ import annotations
 

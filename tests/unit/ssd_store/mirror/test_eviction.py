@@ -1,4 +1,4 @@
-"""Which blocks go, and that none goes that somebody reads."""
+"""The choice of blocks to evict; no block in use is evicted."""
 
 import errno
 import itertools

@@ -1,4 +1,4 @@
-"""What obstore says, in our words; and what never appears in any of them."""
+"""Requests through obstore: errors in gloader's words, and no secret in any of them."""
 
 import errno
 import http.server

@@ -1,4 +1,4 @@
-"""How many requests are in flight."""
+"""The number of requests in flight."""
 
 from gloader.ssd_store.mirror.block_fetch import Window
 

@@ -1,4 +1,4 @@
-"""What the inference of several types holds fits its memory; slabs and the SSD come before a refusal."""
+"""The inference of several types fits its memory; slabs and the SSD come before a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is sent ahead is there when it is computed on, and no buffer is used again before it was."""
+"""Sent-ahead data is complete when it is used, and no buffer is reused before its use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where an inference computes: rows and edges come from the nearest copy, tables are as wide as the device allows."""
+"""The places of an inference: rows and edges come from the nearest copy, tables are as wide as the device allows."""
 
 from __future__ import annotations
 
