@@ -24,7 +24,6 @@ from gloader.config import LinkConfig, LoaderSettings, ModelConfig, OptimConfig,
 from gloader.dataset import Dataset
 from gloader.distributed.exchange import notes
 from gloader.distributed.exchange.exchange import Exchange
-from gloader.distributed.exchange.serve_rows import HostExchange
 from gloader.errors import RankError
 from gloader.loader import Loader
 from gloader.models import build_hetero_model
@@ -151,7 +150,7 @@ def train_on_machines(
     if rank == dies_serving:
         serve = run_inference.serve_rows
 
-        def die_serving(exchange: HostExchange, **how: Any) -> None:
+        def die_serving(exchange: Exchange, **how: Any) -> None:
             Exchange.fetch = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign,assignment]
             serve(exchange, **how)
 

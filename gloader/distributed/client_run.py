@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.dataset.topology import FEW_BYTES
 from gloader.distributed.client import LoaderClient
-from gloader.distributed.device_agreement import FollowerDevice, FollowerTable
+from gloader.distributed.device_agreement import FollowerDevice
 from gloader.errors import ChannelClosedError, RankError
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
@@ -208,21 +208,8 @@ class RemoteTier:
         tables = feature_rows(dataset, settings)
         self.types = tuple(rows.number for rows in tables)
         self.table_names = tuple(rows.name for rows in tables)
-        self._stores = [partial(open_store, rows, settings.reading) for rows in tables]
-        follower = FollowerDevice(
-            settings.device,
-            tables=[
-                FollowerTable(
-                    type_number=rows.number,
-                    num_nodes=rows.num_rows,
-                    dim=rows.feature_dim,
-                    open_store=open_rows,
-                )
-                for rows, open_rows in zip(tables, self._stores, strict=True)
-            ],
-            types=types,
-            dry_run=dry_run,
-        )
+        self._tables, self._reading = tables, settings.reading
+        follower = FollowerDevice(settings, tables=tables, types=types, dry_run=dry_run)
         with ExitStack() as stack:
             stack.callback(follower.close)
             # Its constructor answers the host's requests through `follower`, which then holds the device's rows.
@@ -240,7 +227,7 @@ class RemoteTier:
     @cached_property
     def sources(self) -> tuple[FeatureSource, ...]:
         """All feature rows of each table, on the SSD."""
-        return tuple(self._stack.enter_context(open_rows()) for open_rows in self._stores)
+        return tuple(self._stack.enter_context(open_store(rows, self._reading)) for rows in self._tables)
 
     @property
     def borrowed_bytes(self) -> int:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -25,22 +25,21 @@ from gloader.distributed.wire import Answer, Failed, HoldRows, ReachFeatures, Se
 from gloader.errors import RankError
 from gloader.pipeline.open.device_rows import room_for_rows
 from gloader.pipeline.open.device_tier import bare_tier, hold_rows, with_features
+from gloader.pipeline.open.disk import open_store
+from gloader.pipeline.other_ranks import SharedFeatures
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gloader.config import DeviceSettings
+    from gloader.config import LoaderSettings
+    from gloader.dataset.tables import FeatureRows
     from gloader.device import Device, Pinned
     from gloader.distributed.shared_memory import BatchShape
     from gloader.distributed.wire import Connection, Message, Received
     from gloader.pipeline.open.device_rows import DryRun
-    from gloader.pipeline.other_ranks import LoadedFeatures
-    from gloader.ssd_store import FeatureStore
     from gloader.types import AnyBatch, BatchTypes
-
-T = TypeVar("T")
 
 
 class PeerDevices:
@@ -60,13 +59,13 @@ class PeerDevices:
         """True if all devices are asynchronous; known after `agree_on_cache_bytes`."""
         return all(answer.is_asynchronous for answer in self._answers)
 
-    def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:
-        """Return the bytes for cached rows on every device: the minimum over the ranks.
+    @contextmanager
+    def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:
+        """Return a list of the bytes that each device has for cached rows; the block adds those of this rank.
 
         Parameters
         ----------
         largest : the batch of a trial step on every rank, or None
-        own : returns the bytes of this rank's device
 
         Raises
         ------
@@ -80,24 +79,20 @@ class PeerDevices:
         else:
             degrees = np.empty(0, dtype=np.float32)  # a trial step has its own
             shape = shape_of(largest, degrees)
-            descriptor, memory = create_segment(shape.num_bytes)
-            try:
+            with _segment(shape.num_bytes) as (descriptor, memory):
                 write_batch(largest, degrees, shape, memory)
                 self._tell(TryStep(shape=shape), descriptor)
-            finally:
-                os.close(descriptor)
-        rooms = [own(), *(self._room_of(rank) for rank in self._connections)]
-        return min(rooms)
+        rooms: list[int] = []
+        yield rooms
+        rooms += [self._room_of(rank) for rank in self._connections]
 
-    def hold_same_rows(
-        self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool, table: int = 0
-    ) -> T:
-        """Make every device hold the rows of ``plan``, and return the result of ``own``.
+    @contextmanager
+    def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> Iterator[None]:
+        """Make every device hold the rows of ``plan``; the block does so on this rank.
 
         Parameters
         ----------
         plan : the rows; each rank reads them from its own copy of the dataset
-        own : makes this rank's device hold them
         as_stored : the host sends the other rows as stored, and the devices widen them
         table : number of the table
 
@@ -113,32 +108,21 @@ class PeerDevices:
         if plan.holds_all or not len(plan.rows):
             self._tell(message)
         else:
-            descriptor, memory = create_segment(plan.rows.nbytes)
-            try:
+            with _segment(plan.rows.nbytes) as (descriptor, memory):
                 memory[:] = plan.rows.view(np.uint8)
                 self._tell(message, descriptor)
-            finally:
-                os.close(descriptor)
-        held = own()
+        yield
         for rank, connection in self._connections.items():
             _answer_of(rank, connection)
-        return held
 
-    def reach_same_features(
-        self,
-        device: Device,
-        num_bytes: int,
-        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
-        *,
-        table: int = 0,
-    ) -> LoadedFeatures:
-        """Load the features to memory that every device then reads in place; all devices do, or none does.
+    @contextmanager
+    def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:
+        """Share memory for features that every device then reads in place; all devices do, or none does.
 
         Parameters
         ----------
         device : of this rank
         num_bytes : of all rows as stored
-        own : loads them, into the given memory or its own, and makes this rank's device reach them
         table : number of the table
 
         Raises
@@ -148,19 +132,19 @@ class PeerDevices:
         """
         # If batches are not sent, the cores that compute also gather rows into the buffers of every rank.
         if not device.is_asynchronous:
-            return own(None).out_of_reach()
-        descriptor, memory = create_segment(num_bytes, is_touched=False)
-        try:
+            shared = SharedFeatures()
+            yield shared
+            shared.is_reached = False
+            return
+        with _segment(num_bytes, is_touched=False) as (descriptor, memory):
             # Announced first: the others pin the memory while it is filled.
             self._tell(ReachFeatures(table=table), descriptor)
-            loaded = own(memory)
+            shared = SharedFeatures(memory=memory)
+            yield shared
             answers = [_answer_of(rank, connection) for rank, connection in self._connections.items()]
             seal_contents(descriptor)
-        finally:
-            os.close(descriptor)
-        by_all = loaded.is_reached and all(answer.reaches for answer in answers)
-        self._tell(SettleFeatures(by_all=by_all, table=table))
-        return loaded if by_all else loaded.out_of_reach()
+        shared.is_reached = shared.is_reached and all(answer.reaches for answer in answers)
+        self._tell(SettleFeatures(by_all=shared.is_reached, table=table))
 
     def _tell(self, message: Message, descriptor: int | None = None) -> None:
         for rank, connection in self._connections.items():
@@ -177,36 +161,27 @@ class PeerDevices:
         return answer.room
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FollowerTable:
-    """A client's description of a node type's feature rows."""
-
-    type_number: int
-    num_nodes: int  # N
-    dim: int  # F
-    open_store: Callable[[], FeatureStore]  # opens the features, to read the device's rows
-
-
 class FollowerDevice:
     """The device of a client; follows the host's `PeerDevices`. For one thread; owns its tiers until `close`.
 
     Parameters
     ----------
-    settings : the device, and the size of its rows
-    tables : of the dataset, in order
+    settings : those of the loader: the device, the size of its rows, and the reads that fill them
+    tables : the feature rows of the dataset, in order
     types : those of the loader's batches
     dry_run : one step of the model, to measure its device memory
     """
 
     def __init__(
         self,
-        settings: DeviceSettings,
+        settings: LoaderSettings,
         *,
-        tables: Sequence[FollowerTable],
+        tables: Sequence[FeatureRows],
         types: BatchTypes,
         dry_run: DryRun | None = None,
     ) -> None:
-        self._settings = settings
+        self._settings = settings.device
+        self._reading = settings.reading
         self._dry_run = dry_run
         self._tables = tables
         self.types = types
@@ -215,7 +190,7 @@ class FollowerDevice:
     @property
     def dims(self) -> tuple[int, ...]:
         """F of each table."""
-        return tuple(table.dim for table in self._tables)
+        return tuple(table.feature_dim for table in self._tables)
 
     @cached_property
     def _device(self) -> Device:
@@ -272,10 +247,10 @@ class FollowerDevice:
         largest = None
         if shape is not None and descriptor is not None:
             largest, _ = read_batch(shape, take_segment(descriptor), self.types)
-        dims = {table.type_number: table.dim for table in self._tables}
+        dims = {table.number: table.feature_dim for table in self._tables}
         return room_for_rows(self._device, self._settings, largest=largest, dims=dims, dry_run=self._dry_run)
 
-    def _table(self, number: int) -> FollowerTable:
+    def _table(self, number: int) -> FeatureRows:
         if not 0 <= number < len(self._tables):
             raise RankError(
                 f"the rank that loads asked for table {number} of {len(self._tables)}; use one dataset on all ranks"
@@ -283,7 +258,7 @@ class FollowerDevice:
         return self._tables[number]
 
     def _plan(self, asked: HoldRows, descriptor: int | None) -> DeviceCachePlan:
-        num_nodes = self._table(asked.table).num_nodes
+        num_nodes = self._table(asked.table).num_rows
         if descriptor is None:
             return whole_device_cache(num_nodes) if asked.count else no_device_cache(num_nodes)
         return DeviceCachePlan(
@@ -296,7 +271,7 @@ class FollowerDevice:
         if not len(plan.rows) and not as_stored:
             self._tiers[number] = bare_tier(self._device, num_nodes=plan.num_nodes)
             return
-        with self._table(number).open_store() as store:
+        with open_store(self._table(number), self._reading) as store:
             self._tiers[number] = hold_rows(
                 self._device, plan, form=store.stored_rows.form, as_stored=as_stored
             )
@@ -307,12 +282,22 @@ class FollowerDevice:
         # Writable, as the rings are: some drivers do not pin memory that is mapped read-only.
         memory = take_segment(descriptor, is_touched=False)
         table = self._table(number)
-        with table.open_store() as store:
+        with open_store(table, self._reading) as store:
             form = store.stored_rows.form
-        num_nodes = table.num_nodes
+        num_nodes = table.num_rows
         rows = memory[: num_nodes * form.row_bytes].view(form.dtype).reshape(num_nodes, form.dim)
         self._tiers[number] = with_features(self.tiers[number], rows, form)
         return self._tiers[number].features is not None
+
+
+@contextmanager
+def _segment(num_bytes: int, *, is_touched: bool = True) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+    """Return the result of `create_segment`, whose descriptor the end of the block closes."""
+    descriptor, memory = create_segment(num_bytes, is_touched=is_touched)
+    try:
+        yield descriptor, memory
+    finally:
+        os.close(descriptor)
 
 
 def _answer_of(rank: int, connection: Connection) -> Answer:

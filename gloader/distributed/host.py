@@ -1,7 +1,6 @@
 """The host: the first rank of a machine, which loads for all ranks of the machine.
 
-`HostRun` gives the host its own batches of a run. `InterleavedRings` takes buffers from the rings of all ranks in turn,
-since the stream holds their batches in turn.
+`HostRun` gives the host its own batches of a run.
 """
 
 from __future__ import annotations
@@ -19,62 +18,21 @@ from gloader.distributed.device_agreement import PeerDevices
 from gloader.distributed.peers import Outbox, Peer, accept_all, report_of
 from gloader.distributed.wire import Begin, Bye, Failed, Leave, Ping, Pong, Release, Started, Welcome
 from gloader.errors import ChannelClosedError, RankError, StateError
+from gloader.pipeline.buffers import InterleavedRings
 from gloader.pipeline.threads import StageThread
 from gloader.types import BatchId
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
 
     from gloader.distributed.agree import Team
     from gloader.distributed.wire import Message
     from gloader.observe.watchdog import Watchdog
-    from gloader.pipeline.buffers import BufferRing, Buffers, RowMatrix
     from gloader.pipeline.consumer import Consumer
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import FeatureTier
     from gloader.pipeline.run import PipelineRun
     from gloader.pipeline.threads import Channel, Failures
-
-
-class InterleavedRings:
-    """Hands out a buffer of each rank's ring in turn, for one thread that acquires batch by batch.
-
-    Parameters
-    ----------
-    rings : one for each rank; the first belongs to this process
-    """
-
-    def __init__(self, rings: Sequence[BufferRing]) -> None:
-        self._rings = rings
-        self._position = 0
-        # The ring that `acquire` waits for. It stays set after a cancelled wait, to explain a stall.
-        self.blocked_on: int | None = None
-
-    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
-        """Return uninitialised (rows, F) arrays, waiting for a free buffer; errors as `BufferRing.acquire`."""
-        turn = self._position % len(self._rings)
-        self.blocked_on = turn
-        found = self._rings[turn].acquire(rows)
-        self.blocked_on = None
-        self._position += 1
-        return found
-
-    def consumer_waits(self) -> AbstractContextManager[None]:
-        """Mark the time during which the consumer of this process waits for a batch."""
-        return self._rings[0].consumer_waits()
-
-    def cancel(self) -> None:
-        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
-        for ring in self._rings:
-            ring.cancel()
-
-    def resume(self) -> None:
-        """Hand out buffers again after `cancel`, from the first rank on."""
-        self._position = 0
-        self.blocked_on = None
-        for ring in self._rings:
-            ring.resume()
 
 
 logger = logging.getLogger("gloader")
@@ -157,7 +115,7 @@ class LoaderHost:
         return self._ranks
 
     @property
-    def ring(self) -> Buffers:
+    def ring(self) -> InterleavedRings:
         """Buffers for the ranks' batches in turn."""
         if self._ring is None:
             raise RankError("the loader of this machine was not opened")

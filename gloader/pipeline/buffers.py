@@ -9,7 +9,7 @@ import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -29,26 +29,6 @@ _FLOAT32: Final[np.dtype[Any]] = np.dtype(np.float32)
 _CANCELLED: Final = "the buffer ring is cancelled"
 ALIGNMENT: Final = 64  # bytes, a cache line: the matrix of each table in a buffer begins at a multiple
 _UNBOUNDED: Final = 2**31  # more buffers than any run has
-
-
-class Buffers(Protocol):
-    """The source of host buffers for a stage: a `BufferRing`, or the rings of several ranks in turn."""
-
-    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
-        """Return uninitialised (rows, F) arrays, one for each table, in one buffer; wait for a free one."""
-        ...
-
-    def consumer_waits(self) -> AbstractContextManager[None]:
-        """Mark the time during which the consumer waits for a batch."""
-        ...
-
-    def cancel(self) -> None:
-        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
-        ...
-
-    def resume(self) -> None:
-        """Hand out buffers again after `cancel`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,6 +265,46 @@ class BufferRing:
         """
         self._is_cancelled = False
         self._on_their_way = 0 if is_lending else None
+
+
+class InterleavedRings:
+    """Hands out a buffer of each rank's ring in turn, as the stream holds their batches in turn. For one thread.
+
+    Parameters
+    ----------
+    rings : one for each rank; the first belongs to this process
+    """
+
+    def __init__(self, rings: Sequence[BufferRing]) -> None:
+        self._rings = rings
+        self._position = 0
+        # The ring that `acquire` waits for. It stays set after a cancelled wait, to explain a stall.
+        self.blocked_on: int | None = None
+
+    def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
+        """Return uninitialised (rows, F) arrays, waiting for a free buffer; errors as `BufferRing.acquire`."""
+        turn = self._position % len(self._rings)
+        self.blocked_on = turn
+        found = self._rings[turn].acquire(rows)
+        self.blocked_on = None
+        self._position += 1
+        return found
+
+    def consumer_waits(self) -> AbstractContextManager[None]:
+        """Mark the time during which the consumer of this process waits for a batch."""
+        return self._rings[0].consumer_waits()
+
+    def cancel(self) -> None:
+        """End every wait for a buffer, and hand out none until `resume`. Idempotent."""
+        for ring in self._rings:
+            ring.cancel()
+
+    def resume(self, *, is_lending: bool = False) -> None:
+        """Hand out buffers again after `cancel`, from the first rank on; ``is_lending`` as of `BufferRing.resume`."""
+        self._position = 0
+        self.blocked_on = None
+        for ring in self._rings:
+            ring.resume(is_lending=is_lending)
 
 
 def matrices_in(

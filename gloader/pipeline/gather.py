@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
-    from gloader.pipeline.buffers import Buffers, RowMatrix
+    from gloader.pipeline.buffers import InterleavedRings, RowMatrix
     from gloader.pipeline.sample import OrderedBatch
     from gloader.pipeline.superbatch import BatchJob, RunFeedback
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
@@ -42,7 +42,7 @@ class ReadMisses:
 
     def __init__(
         self,
-        ring: Buffers,
+        ring: InterleavedRings,
         *,
         feedback: RunFeedback,
         instruments: Instruments,
@@ -130,7 +130,7 @@ class GatherWhole:
         shares: Sequence[DeviceShare],
         types: Sequence[int],
         *,
-        ring: Buffers,
+        ring: InterleavedRings,
         instruments: Instruments,
     ) -> None:
         self._sources = sources

@@ -6,17 +6,18 @@ send missing rows; `gloader.distributed.exchange` implements it.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from gloader.cache import DeviceCachePlan
+    from gloader.cache import DeviceCachePlan, SlotCache
     from gloader.device import Device, DeviceTier
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore, RamFeatures
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     from gloader.ssd_store.cost.strategy import Choice, MissCounts
     from gloader.ssd_store.sweep.supply import ArrivingRows
     from gloader.types import AnyBatch, BatchId, FeatureSource, IdArray
-
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,49 +45,51 @@ class LoadedFeatures:
 
 
 class OtherDevices(Protocol):
-    """The devices of the ranks that this one loads for; all of them hold the same rows; see `gloader.distributed`."""
+    """The devices of the ranks that this one loads for; all of them hold the same rows; see `gloader.distributed`.
+
+    Each method is a ``with`` block, in which this rank's device does what the others do at the same time.
+    """
 
     @property
     def are_asynchronous(self) -> bool:
-        """True if all devices are asynchronous, so that rows are sent as stored; set after `agree_on_cache_bytes`."""
+        """True if all devices are asynchronous, so that rows are sent as stored; set after `trying_step`."""
         ...
 
-    def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:
-        """Return the cache bytes that every device has for rows; ``own`` measures this rank's device."""
+    def trying_step(self, largest: AnyBatch | None) -> AbstractContextManager[list[int]]:
+        """Return a list of the bytes that each device has for rows; the block adds those of this rank's device."""
         ...
 
-    def hold_same_rows(
-        self, plan: DeviceCachePlan, own: Callable[[], T], *, as_stored: bool, table: int = 0
-    ) -> T:
-        """Make every device hold the rows of ``plan``; ``own`` does so on this rank, and its result is returned.
+    def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> AbstractContextManager[None]:
+        """Make every device hold the rows of ``plan``; the block does so on this rank.
 
         Parameters
         ----------
         plan : the rows
-        own : holds them on this rank
         as_stored : the host sends the other rows as stored, and the devices widen them
         table : number of the table
         """
         ...
 
-    def reach_same_features(
-        self,
-        device: Device,
-        num_bytes: int,
-        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
-        *,
-        table: int = 0,
-    ) -> LoadedFeatures:
-        """Call ``own`` to load the features, into the given memory or its own; all devices reach them, or none.
+    def sharing_features(
+        self, device: Device, num_bytes: int, *, table: int
+    ) -> AbstractContextManager[SharedFeatures]:
+        """Share memory for all features; the block fills it, or memory of its own, and says if ``device`` reaches it.
 
         Parameters
         ----------
         device : of this rank
         num_bytes : of the features
-        own : loads them and makes ``device`` reach them, if possible
         table : number of the table
         """
         ...
+
+
+@dataclass(slots=True, kw_only=True)
+class SharedFeatures:
+    """Memory for features that several devices read in place: all of them, or none."""
+
+    memory: NDArray[np.uint8] | None = None  # None: each rank has memory of its own
+    is_reached: bool = True  # by this rank's device, and after the block by all
 
 
 class NoOtherDevices:
@@ -97,31 +97,20 @@ class NoOtherDevices:
 
     are_asynchronous = True  # vacuously: there is no other device
 
-    def agree_on_cache_bytes(self, largest: AnyBatch | None, own: Callable[[], int]) -> int:  # noqa: ARG002 - the seam's
-        """Return the result of ``own``."""
-        return own()
+    @contextmanager
+    def trying_step(self, largest: AnyBatch | None) -> Iterator[list[int]]:  # noqa: ARG002 - the seam's
+        """Return an empty list."""
+        yield []
 
-    def hold_same_rows(
-        self,
-        plan: DeviceCachePlan,  # noqa: ARG002 - the seam's
-        own: Callable[[], T],
-        *,
-        as_stored: bool,  # noqa: ARG002 - the seam's
-        table: int = 0,  # noqa: ARG002 - the seam's
-    ) -> T:
-        """Return the result of ``own``."""
-        return own()
+    @contextmanager
+    def holding(self, plan: DeviceCachePlan, *, as_stored: bool, table: int) -> Iterator[None]:  # noqa: ARG002 - the seam's
+        """Do nothing."""
+        yield
 
-    def reach_same_features(
-        self,
-        device: Device,  # noqa: ARG002 - the seam's
-        num_bytes: int,  # noqa: ARG002 - the seam's
-        own: Callable[[NDArray[np.uint8] | None], LoadedFeatures],
-        *,
-        table: int = 0,  # noqa: ARG002 - the seam's
-    ) -> LoadedFeatures:
-        """Return the result of ``own``, which allocates its own memory."""
-        return own(None)
+    @contextmanager
+    def sharing_features(self, device: Device, num_bytes: int, *, table: int) -> Iterator[SharedFeatures]:  # noqa: ARG002 - the seam's
+        """Return no memory."""
+        yield SharedFeatures()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,14 +125,6 @@ class Offer:
     calibration: Calibration
     staging_bytes: int  # room in memory and disk for the missing rows
     spill_bytes: int
-
-
-class HeldByCache(Protocol):
-    """Copies rows that a host cache holds, see `SlotCache.copy_held`."""
-
-    def __call__(self, wanted: IdArray, out: NDArray[np.uint8], /) -> NDArray[np.bool_]:
-        """Copy those of the ``wanted`` rows (M,), ascending, that are held, into ``out`` (M, R); return a mask (M,)."""
-        ...
 
 
 class RowExchange(Protocol):
@@ -211,7 +192,7 @@ class RowExchange(Protocol):
 class ExchangeTier(Protocol):
     """A loader's part in the exchange between machines, kept across runs."""
 
-    def begin(self, position: BatchId, caches: Sequence[HeldByCache]) -> RowExchange:
+    def begin(self, position: BatchId, caches: Sequence[SlotCache]) -> RowExchange:
         """Return this machine's part in a run; connects at the first use.
 
         Parameters

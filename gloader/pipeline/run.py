@@ -14,6 +14,7 @@ import torch
 from gloader.core.signals import close_in_finalizer, uninterrupted
 from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
+from gloader.pipeline.buffers import InterleavedRings
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
 from gloader.pipeline.edge_sweeps import EdgeSweeps, ReplayBatch, ReplayTrace
 from gloader.pipeline.flow import (
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from gloader.core.loader_state import LoaderState
     from gloader.dataset import Dataset
     from gloader.observe.timeline import RecentTimeline
-    from gloader.pipeline.buffers import Buffers
     from gloader.pipeline.edge_sweeps import SweepTier
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import FeatureTier, SsdTable
@@ -77,7 +77,7 @@ class MachineRanks(Protocol):
         ...
 
     @property
-    def ring(self) -> Buffers:
+    def ring(self) -> InterleavedRings:
         """Buffers for the ranks' batches in turn."""
         ...
 
@@ -137,7 +137,7 @@ class PipelineRun:
         self._tier = tier
         self._feedback = feedback
         self._ranks = ranks
-        self._ring: Buffers = tier.ring if ranks is None else ranks.ring
+        self._ring = InterleavedRings([tier.ring]) if ranks is None else ranks.ring
         self._stream = stream if ranks is None else stream.of_ranks(ranks.ranks)
         self._is_closed = False
         self._pid = os.getpid()
@@ -167,7 +167,7 @@ class PipelineRun:
             ring=lending,
         )
         # The previous run, if any, cancelled the ring when it was closed.
-        self._ring.resume() if lending is None else lending.resume(is_lending=True)
+        self._ring.resume(is_lending=lending is not None)
         self._sweeps = None if tier.sweeps is None else self._edge_sweeps(tier.sweeps)
         self._exchange: RowExchange | None = None
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
@@ -291,7 +291,7 @@ class PipelineRun:
         """Return this machine's part in the exchanges of the run; None without exchanges."""
         if self._tier.exchange is None:
             return None
-        return self._tier.exchange.begin(self._stream.id_of(0), [table.slots.copy_held for table in ssd])
+        return self._tier.exchange.begin(self._stream.id_of(0), [table.slots for table in ssd])
 
     def _edge_sweeps(self, sweeps: SweepTier) -> EdgeSweeps:
         return EdgeSweeps(

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.cache import SlotCache
     from gloader.dataset.tables import FeatureRows
     from gloader.distributed.exchange.host_group import Launch
-    from gloader.pipeline.other_ranks import HeldByCache, Offer
+    from gloader.pipeline.other_ranks import Offer
     from gloader.plan.memory_plan import MemoryPlan
     from gloader.ssd_store import FeatureStore
     from gloader.ssd_store.cost.exchange_cost import ExchangeChoice, ReceivedAs
@@ -147,9 +148,11 @@ class Exchanges:
         self._memory_bytes = memory_bytes
         self.counts = ExchangeCounts()
 
-    def begin(self, position: BatchId, caches: Sequence[HeldByCache]) -> RunExchange:
+    def begin(self, position: BatchId, caches: Sequence[SlotCache]) -> RunExchange:
         """Return this machine's part in a run from ``position`` on, on all machines; see `ExchangeTier.begin`."""
-        tables = [replace(table, cached=cached) for table, cached in zip(self._tables, caches, strict=True)]
+        tables = [
+            replace(table, cached=cache.copy_held) for table, cache in zip(self._tables, caches, strict=True)
+        ]
         return RunExchange(
             self._launch, self._connect(tables), tables, position, self.counts, round_bytes=self._memory_bytes
         )

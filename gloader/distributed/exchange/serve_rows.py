@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -19,14 +19,13 @@ from gloader.types import ReadStats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
     from types import TracebackType
 
     from numpy.typing import NDArray
 
+    from gloader.distributed.exchange.exchange import Exchange
     from gloader.ssd_store import FeatureStore, MissSource
     from gloader.ssd_store.read.columns import RowRequest
-    from gloader.ssd_store.sweep.supply import ArrivingRows
     from gloader.types import IdArray
 
 PIECE_BYTES: Final = 8 * 2**20  # of rows exchanged at a time
@@ -34,25 +33,7 @@ _BEAT_S: Final = 1.0  # between two signs of life of a reader that computes
 _SERVES, _BEATS, _READS, _ENDS = range(4)  # numbers that hosts send in each collective
 
 
-class HostExchange(Protocol):
-    """Exchanges of this host with the others, one at a time; see `Exchange`."""
-
-    def agree(self, numbers: NDArray[Any], *, is_cancelled: Callable[[], bool]) -> NDArray[np.float64]:
-        """Return (W, n) the numbers of every host; collective."""
-        ...
-
-    def fetch(
-        self, table: int, rows: NDArray[Any], *, is_cancelled: Callable[[], bool]
-    ) -> AbstractContextManager[ArrivingRows]:
-        """Exchange the rows of a table; collective."""
-        ...
-
-    def close(self, error: BaseException | None = None) -> None:
-        """Leave the exchanges and notify the others."""
-        ...
-
-
-def serve_rows(exchange: HostExchange, *, is_cancelled: Callable[[], bool]) -> None:
+def serve_rows(exchange: Exchange, *, is_cancelled: Callable[[], bool]) -> None:
     """Serve the reading host until it has ended; closes ``exchange``.
 
     Parameters
@@ -111,7 +92,7 @@ class RowReader:
     stores : of each table, the rows on this host
     """
 
-    def __init__(self, exchange: HostExchange, stores: Sequence[FeatureStore]) -> None:
+    def __init__(self, exchange: Exchange, stores: Sequence[FeatureStore]) -> None:
         self._exchange = exchange
         self._stores = stores
         self._ends = [-1] * len(stores)  # of each table, the row after the last read

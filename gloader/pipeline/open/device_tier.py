@@ -6,8 +6,7 @@ import logging
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ from gloader.samplers import CscGraph, HeteroGraph, MergedBlockSampler, Neighbor
 from gloader.types import SampledBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -256,9 +255,6 @@ def _arrays(block: Block) -> tuple[NDArray[Any], ...]:
     return block.indptr, block.indices, block.edge_ids
 
 
-T = TypeVar("T")
-
-
 _SHORT_IDS: Final = 2**31  # nodes whose ids fit into 32 bits
 
 
@@ -300,10 +296,9 @@ def open_device_tiers(
     device = open_device(torch.device(settings.device))
     largest = workload.largest
     dims = {table.type_number: table.form.dim for table in tables}
-    num_bytes = others.agree_on_cache_bytes(
-        largest,
-        lambda: room_for_rows(device, settings, largest=largest, dims=dims, dry_run=workload.dry_run),
-    )
+    with others.trying_step(largest) as rooms:
+        rooms.append(room_for_rows(device, settings, largest=largest, dims=dims, dry_run=workload.dry_run))
+    num_bytes = min(rooms)
     is_sized = settings.device_cache != "auto"
     sampling, where = open_device_sampler(
         settings.sampling_device,
@@ -322,21 +317,22 @@ def open_device_tiers(
     as_stored = device.is_asynchronous and others.are_asynchronous
     choice = RowChoice(settings.device_hotness, workload, tables, as_stored=as_stored)
 
-    def hold(num_bytes: int) -> tuple[DeviceTier, ...]:
-        plans = choice.plans(num_bytes) if tables else []
-        return tuple(
-            others.hold_same_rows(
-                plan,
-                partial(hold_rows, device, plan, form=table.form, as_stored=as_stored),
-                as_stored=as_stored,
-                table=number,
-            )
-            for number, (plan, table) in enumerate(zip(plans, tables, strict=True))
-        )
-
+    tiers: list[DeviceTier] = []
     # Ranks hold the same rows: none of them may shrink its cache alone.
-    tiers = _halved_once(hold, num_bytes) if not (is_sized or serves_ranks) else hold(num_bytes)
-    first, *rest = tiers or (bare_tier(device, num_nodes=0),)
+    sizes = [num_bytes] if is_sized or serves_ranks else [num_bytes, num_bytes // 2]
+    for size in sizes:
+        try:
+            plans = choice.plans(size) if tables else []
+            tiers = _hold_all(device, tables, plans, others, as_stored=as_stored)
+            break
+        except torch.OutOfMemoryError:
+            if size == sizes[-1]:
+                raise
+            logger.warning(
+                "%s of rows do not fit the device, though that much was free: half of it is tried",
+                format_bytes(size),
+            )
+    first, *rest = tiers or [bare_tier(device, num_nodes=0)]
     first = replace(first, where_sampled=where)
     if sampling is not None:
         first = replace(first, topology=sampling.sampler.graph, sampler=sampling.sampler)
@@ -364,17 +360,20 @@ def sampling_obstacle(probe: AnyBatch | None, tables: Sequence[DeviceTable], *, 
     return ""
 
 
-def _halved_once(hold: Callable[[int], T], num_bytes: int) -> T:
-    """Return ``hold(num_bytes)``, or the result for half as many bytes if those do not fit."""
-    try:
-        return hold(num_bytes)
-    except torch.OutOfMemoryError:
-        logger.warning(
-            "%s of rows do not fit the device, though that much was free: half of it is tried",
-            format_bytes(num_bytes),
-        )
-    # Outside of the handler: its traceback holds the memory of the first try.
-    return hold(num_bytes // 2)
+def _hold_all(
+    device: Device,
+    tables: Sequence[DeviceTable],
+    plans: Sequence[DeviceCachePlan],
+    others: OtherDevices,
+    *,
+    as_stored: bool,
+) -> list[DeviceTier]:
+    """Return ``device`` with memory for the rows of each plan, which the ``others`` hold too."""
+    tiers = []
+    for number, (plan, table) in enumerate(zip(plans, tables, strict=True)):
+        with others.holding(plan, as_stored=as_stored, table=number):
+            tiers.append(hold_rows(device, plan, form=table.form, as_stored=as_stored))
+    return tiers
 
 
 def hold_rows(device: Device, plan: DeviceCachePlan, *, form: RowFormat, as_stored: bool) -> DeviceTier:
@@ -424,17 +423,16 @@ def load_features(
     others : the devices of the other ranks that this rank loads for; defaults to none
     table : the number of the rows' table
     """
-    form = store.stored_rows.form
-
-    def load(memory: NDArray[np.uint8] | None) -> LoadedFeatures:
-        source = store.load(into=memory)
+    form, others = store.stored_rows.form, others or NoOtherDevices()
+    num_bytes = form.row_bytes * store.num_rows
+    with others.sharing_features(tier.device, num_bytes, table=table) as shared:
+        source = store.load(into=shared.memory)
         store.close()
         # From device memory, without a second read from the disk.
         tier.fill(source)
-        return LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
-
-    others = others or NoOtherDevices()
-    return others.reach_same_features(tier.device, form.row_bytes * store.num_rows, load, table=table)
+        loaded = LoadedFeatures(source=source, tier=with_features(tier, source.array, form))
+        shared.is_reached = loaded.is_reached
+    return loaded if shared.is_reached else loaded.out_of_reach()
 
 
 def with_features(tier: DeviceTier, rows: NDArray[Any], form: RowFormat) -> DeviceTier:

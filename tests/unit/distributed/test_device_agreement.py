@@ -15,9 +15,9 @@ import torch
 from fake_cuda import faked_cuda
 
 from gloader.cache import DeviceCachePlan, no_device_cache, whole_device_cache
-from gloader.config import DeviceSettings
+from gloader.config import DeviceSettings, LoaderSettings
 from gloader.device import CpuDevice, DeviceTier, RowFormat
-from gloader.distributed.device_agreement import FollowerDevice, FollowerTable, PeerDevices
+from gloader.distributed.device_agreement import FollowerDevice, PeerDevices
 from gloader.distributed.shared_memory import create_segment, pin_segment
 from gloader.distributed.wire import (
     Answer,
@@ -109,8 +109,33 @@ class Store:
         out[:] = FEATURES[rows]
 
 
-def _table(open_store: Callable[[], Store]) -> FollowerTable:
-    return FollowerTable(type_number=0, num_nodes=NUM_NODES, dim=DIM, open_store=open_store)  # type: ignore[arg-type]
+def _table(open_store: Callable[[], Store]) -> Any:
+    """Return the feature rows of a table, as far as a rank that is loaded for needs them."""
+    return SimpleNamespace(
+        number=0, num_rows=NUM_NODES, feature_dim=DIM, open_features=lambda **_: open_store()
+    )
+
+
+def _least_room(peers: PeerDevices, largest: SampledBatch | None, own: int) -> int:
+    with peers.trying_step(largest) as rooms:
+        rooms.append(own)
+    return min(rooms)
+
+
+def _hold(peers: PeerDevices, plan: DeviceCachePlan, *, as_stored: bool = False, table: int = 0) -> None:
+    with peers.holding(plan, as_stored=as_stored, table=table):
+        pass
+
+
+def _reach(peers: PeerDevices, own: "SmallDevice", table: int = 0) -> LoadedFeatures:
+    with peers.sharing_features(own, FEATURES.nbytes, table=table) as shared:  # type: ignore[arg-type]
+        loaded = _loaded(own, shared.memory)
+        shared.is_reached = loaded.is_reached
+    return loaded if shared.is_reached else loaded.out_of_reach()
+
+
+def _settings(**device: Any) -> LoaderSettings:
+    return LoaderSettings(device=DeviceSettings(**device))
 
 
 class Follower:
@@ -132,7 +157,7 @@ class Follower:
         )
         self.stores: list[Store] = []
         self.device = FollowerDevice(
-            DeviceSettings(**settings),
+            _settings(**settings),
             dry_run=dry_run,
             types=BatchTypes(),
             tables=[_table(self._open_store)] * num_tables,
@@ -184,9 +209,9 @@ def follow(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Follower]]
 
 def test_the_least_of_all_rooms_counts(follow: Callable[..., Follower]) -> None:
     peers = PeerDevices({1: follow(0, device_cache=900).host_end, 2: follow(0, device_cache=700).host_end})
-    assert peers.agree_on_cache_bytes(LARGEST, lambda: 800) == 700
-    assert peers.agree_on_cache_bytes(LARGEST, lambda: 600) == 600
-    assert peers.agree_on_cache_bytes(None, lambda: 10**6) == 700
+    assert _least_room(peers, LARGEST, 800) == 700
+    assert _least_room(peers, LARGEST, 600) == 600
+    assert _least_room(peers, None, 10**6) == 700
 
 
 @pytest.mark.parametrize("kinds", [(True, True), (True, False)])
@@ -198,14 +223,14 @@ def test_rows_are_sent_as_they_are_stored_if_every_device_takes_them_so(
         follower.device._device = RehearsedDevice() if rehearses else CpuDevice()
     peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
     for _ in range(2):
-        peers.agree_on_cache_bytes(None, lambda: 0)
+        _least_room(peers, None, 0)
         assert peers.are_asynchronous == all(kinds)
 
 
 def test_the_others_try_a_step_on_the_largest_batch(follow: Callable[..., Follower]) -> None:
     seen: list[ReadyBatch] = []
     follower = follow((512 << 20) + 10_000, dry_run=seen.append)
-    room = PeerDevices({1: follower.host_end}).agree_on_cache_bytes(LARGEST, lambda: 10**9)
+    room = _least_room(PeerDevices({1: follower.host_end}), LARGEST, 10**9)
     (batch,) = seen
     assert batch.x.shape == (5, DIM)
     np.testing.assert_array_equal(batch.nodes, LARGEST.nodes)
@@ -227,7 +252,7 @@ def test_all_hold_the_rows_of_the_plan(
 ) -> None:
     followers = [follow(0), follow(0)]
     peers = PeerDevices({rank: follower.host_end for rank, follower in enumerate(followers, 1)})
-    assert peers.hold_same_rows(plan, lambda: "own", as_stored=as_stored) == "own"
+    _hold(peers, plan, as_stored=as_stored)
     for follower in followers:
         tier = follower.device.tiers[0]
         cache = tier.cache
@@ -252,10 +277,10 @@ def test_each_table_has_rows_and_memory_of_its_own(follow: Callable[..., Followe
     peers = PeerDevices({1: follower.host_end})
     for table, rows in enumerate(([0, 7], [39])):
         plan = DeviceCachePlan(num_nodes=NUM_NODES, rows=np.array(rows))
-        peers.hold_same_rows(plan, lambda: None, as_stored=False, table=table)
-    peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory), table=0)  # type: ignore[arg-type]
+        _hold(peers, plan, table=table)
+    _reach(peers, own, table=0)
     own.can_pin = False
-    peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory), table=1)  # type: ignore[arg-type]
+    _reach(peers, own, table=1)
     follower.end()
     first, second = follower.device.tiers
     assert first.cache is not None
@@ -269,14 +294,12 @@ def test_each_table_has_rows_and_memory_of_its_own(follow: Callable[..., Followe
 def test_a_table_that_is_not_there_is_refused(follow: Callable[..., Follower]) -> None:
     peers = PeerDevices({1: follow(0).host_end})
     with pytest.raises(RankError, match="the rank that loads asked for table 1 of 1; use one dataset on all"):
-        peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False, table=1)
+        _hold(peers, no_device_cache(NUM_NODES), table=1)
 
 
 def test_a_table_that_nothing_was_said_of_is_missed(follow: Callable[..., Follower]) -> None:
     follower = follow(0, num_tables=2)
-    PeerDevices({1: follower.host_end}).hold_same_rows(
-        no_device_cache(NUM_NODES), lambda: None, as_stored=False, table=1
-    )
+    _hold(PeerDevices({1: follower.host_end}), no_device_cache(NUM_NODES), table=1)
     with pytest.raises(RankError, match="did not say what to hold"):
         _ = follower.device.tiers
 
@@ -284,22 +307,22 @@ def test_a_table_that_nothing_was_said_of_is_missed(follow: Callable[..., Follow
 def test_a_device_that_fails_is_named_with_its_rank(follow: Callable[..., Follower]) -> None:
     peers = PeerDevices({3: follow(OSError("no such device")).host_end})
     with pytest.raises(RankError, match="rank 3 failed: no such device"):
-        peers.agree_on_cache_bytes(LARGEST, lambda: 0)
+        _least_room(peers, LARGEST, 0)
 
 
 def test_a_rank_that_is_gone_is_named(follow: Callable[..., Follower]) -> None:
     follower = follow(OSError("no such device"))
     peers = PeerDevices({3: follower.host_end})
     with pytest.raises(RankError, match="rank 3 failed"):
-        peers.agree_on_cache_bytes(None, lambda: 0)
+        _least_room(peers, None, 0)
     follower.thread.join()
     with pytest.raises(RankError, match="rank 3 ended while the loader of this machine was opened"):
-        peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False)
+        _hold(peers, no_device_cache(NUM_NODES))
 
 
 def test_a_device_that_was_told_nothing_holds_nothing() -> None:
     device = FollowerDevice(
-        DeviceSettings(),
+        _settings(),
         tables=[_table(Store)],
         types=BatchTypes(),
     )
@@ -327,8 +350,8 @@ def test_all_devices_reach_the_features_in_one_memory_or_none_does(
 ) -> None:
     own, other = SmallDevice(0, can_pin=own_can), follow(0, can_pin=other_can)
     peers = PeerDevices({1: other.host_end})
-    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False)
-    loaded = peers.reach_same_features(own, FEATURES.nbytes, lambda memory: _loaded(own, memory))  # type: ignore[arg-type]
+    _hold(peers, no_device_cache(NUM_NODES))
+    loaded = _reach(peers, own)
     other.end()
     both = own_can and other_can
     tier = other.device.tiers[0]
@@ -346,13 +369,12 @@ def test_all_devices_reach_the_features_in_one_memory_or_none_does(
 def test_features_that_cannot_be_loaded_leave_nothing_open(follow: Callable[..., Follower]) -> None:
     follower = follow(0)
     peers = PeerDevices({1: follower.host_end})
-    peers.hold_same_rows(no_device_cache(NUM_NODES), lambda: None, as_stored=False)
-
-    def fail(_: object) -> LoadedFeatures:
+    _hold(peers, no_device_cache(NUM_NODES))
+    with (
+        pytest.raises(OSError, match="the disk is gone"),
+        peers.sharing_features(SmallDevice(0), FEATURES.nbytes, table=0),  # type: ignore[arg-type]
+    ):
         raise OSError("the disk is gone")
-
-    with pytest.raises(OSError, match="the disk is gone"):
-        peers.reach_same_features(SmallDevice(0), FEATURES.nbytes, fail)  # type: ignore[arg-type]
     follower.end()
     follower.device.close()
     assert not any(pinned.is_pinned for pinned in follower.gpu.pinned)
@@ -366,22 +388,18 @@ def test_a_device_that_gathers_as_it_computes_takes_its_rows_from_the_rings(
 ) -> None:
     follower = follow(0)
     own = SmallDevice(0, inner=CpuDevice())
-    seen: list[object] = []
     peers = PeerDevices({1: follower.host_end})
-
-    def load(memory: Any) -> LoadedFeatures:
-        seen.append(memory)
-        return _loaded(own, memory)
-
-    assert not peers.reach_same_features(own, FEATURES.nbytes, load).is_reached  # type: ignore[arg-type]
-    assert seen == [None]
+    with peers.sharing_features(own, FEATURES.nbytes, table=0) as shared:  # type: ignore[arg-type]
+        assert shared.memory is None
+    assert not shared.is_reached
+    assert not _reach(peers, own).is_reached
     assert [pinned.is_pinned for pinned in own.pinned] == [False]
 
 
 def test_every_thread_of_a_rank_pins_for_the_gpu_that_was_opened() -> None:
     """A thread's own current GPU is the first, whichever the rank's is; a context there takes 0.4 GB of another's."""
     follower = FollowerDevice(
-        DeviceSettings(device="cuda"),
+        _settings(device="cuda"),
         tables=[_table(Store)],
         types=BatchTypes(),
     )
@@ -410,6 +428,6 @@ def test_an_answer_to_something_else_is_refused(answer: Message) -> None:
     host_end, end = (Connection(one) for one in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     end.send(answer)
     with pytest.raises(RankError, match=r"rank 2 answered (Answer|Pong)\(.*use one version of gloader"):
-        PeerDevices({2: host_end}).agree_on_cache_bytes(None, lambda: 0)
+        _least_room(PeerDevices({2: host_end}), None, 0)
     host_end.close()
     end.close()

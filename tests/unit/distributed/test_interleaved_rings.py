@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from gloader.core.order import EpochOrder
-from gloader.distributed.host import InterleavedRings
 from gloader.errors import ChannelClosedError
-from gloader.pipeline.buffers import BufferRing, RowForm
+from gloader.pipeline.buffers import BufferRing, InterleavedRings, RowForm
 from gloader.pipeline.seeds import BatchStream
 from gloader.types import BatchId
 
