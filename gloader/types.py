@@ -587,6 +587,19 @@ class ReadyBatch(ByShapes):
     num_seeds: int
     trees: LocalArray | None = None  # (U,) as of `SampledBatch`
 
+    @property
+    def typed(self) -> HeteroReadyBatch:
+        """The same batch as one of one type and one relation; shares its tensors."""
+        return HeteroReadyBatch(
+            id=self.id,
+            x={NODE: self.x},
+            y=self.y,
+            blocks=tuple({EDGE: block} for block in self.blocks),
+            nodes={NODE: self.nodes},
+            num_seeds={NODE: self.num_seeds},
+            trees=None if self.trees is None else {NODE: self.trees},
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class HeteroReadyBatch(ByShapes):
@@ -602,6 +615,11 @@ class HeteroReadyBatch(ByShapes):
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type
     num_seeds: Mapping[str, int]
     trees: Mapping[str, LocalArray] | None = None  # (U_t,) as of `HeteroBatch`
+
+    @property
+    def typed(self) -> HeteroReadyBatch:
+        """The batch itself."""
+        return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -620,6 +638,11 @@ class LinkBatch(ByShapes):
     def id(self) -> BatchId:
         """The address of the batch."""
         return self.batch.id
+
+    @property
+    def typed(self) -> HeteroReadyBatch:
+        """Its nodes, features and edges by type and relation."""
+        return self.batch.typed
 
 
 AnyReadyBatch: TypeAlias = ReadyBatch | HeteroReadyBatch  # input of a network

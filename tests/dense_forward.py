@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from gloader.models import HeteroNetwork
 from gloader.models.gat import RelationAttention
-from gloader.models.sage import RelationMean
+from gloader.models.sage import SageConv
 from gloader.samplers.graph import HeteroGraph
 from gloader.types import Relation
 
@@ -30,7 +30,7 @@ def dense_rows(
                 source, _, into = relation
                 ends = entered[source], entered[into], _matrix(graph, relation)
                 x[into] = x[into] + (
-                    _mean(conv, *ends) if isinstance(conv, RelationMean) else _attention(conv, *ends)
+                    _mean(conv, *ends) if isinstance(conv, SageConv) else _attention(conv, *ends)
                 )
     return x
 
@@ -39,7 +39,7 @@ def dense_logits(
     network: HeteroNetwork, graph: HeteroGraph, features: Mapping[str, np.ndarray]
 ) -> torch.Tensor:
     """Return the logits of all nodes of the labelled type."""
-    rows = dense_rows(network, graph, features, num_layers=len(network.layers))[network.schema.targets[0]]
+    rows = dense_rows(network, graph, features, num_layers=len(network.layers))[network.targets[0]]
     with torch.no_grad():
         return copy.deepcopy(network).eval().double().leave(rows)
 
@@ -53,8 +53,8 @@ def _matrix(graph: HeteroGraph, relation: Relation) -> torch.Tensor:
     return torch.from_numpy(matrix)
 
 
-def _mean(conv: RelationMean, x: torch.Tensor, own: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    return conv.lin(matrix @ x / matrix.sum(1, keepdim=True).clamp(min=1))
+def _mean(conv: SageConv, x: torch.Tensor, own: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    return conv.lin_l(matrix @ x / matrix.sum(1, keepdim=True).clamp(min=1))
 
 
 def _attention(

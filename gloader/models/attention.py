@@ -1,4 +1,4 @@
-"""Sums over in-edges weighted by attention, all heads at once, that never hold one row per edge."""
+"""Sums over in-edges weighted by attention, for all heads at once, without a row per edge in memory."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
-from gloader.models.adjacency import Adjacency, by_source, stay_eager
+from gloader.models.adjacency import Adjacency, by_source, stay_eager, sum_neighbors
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 logger = logging.getLogger(__name__)
 
@@ -31,29 +31,30 @@ def attend(
 ) -> torch.Tensor:
     """Return the mean row of each destination's sources, weighted by the softmax of each head's scores.
 
-    Nothing here adds with atomics or waits for the device: the same bits come out of every run. Memory beyond the
-    result and the gradients is O(E heads), never O(E F).
+    No operation adds with atomics or waits for the device: each run gives the same bits. Memory beyond the result and
+    the gradients is O(E heads), never O(E F).
 
     Parameters
     ----------
-    rows : (U, heads, W) of each head's own, or (U, W) that all heads share; float32, or bfloat16 added up in float32
+    rows : (U, heads, W) with rows of its own for each head, or (U, W) shared by all heads; float32, or bfloat16 that is
+        added up in float32
     scores : (U, heads, 2) of a node as a source and as a destination
     edges : E edges into the first D nodes
-    importance : (E,) how many edges each stands for in the softmax; None: one
+    importance : (E,) number of edges that each represents in the softmax; None means one
     has_loops : a destination is one more source of itself
-    edge_terms : (E, heads) what each edge adds to its scores; with loops (E + D, heads), behind them what those add;
-        None: nothing
+    edge_terms : (E, heads) score terms of the edges; with loops (E + D, heads), those of the loops last; None means
+        no terms
 
     Returns
     -------
     (heads, D, W) of the dtype of ``scores``; a destination without sources gets zeros
     """
     if not has_loops and not edges.num_edges:
-        # Operations of torch take no empty edges. The sums are 0, and so are the gradients, which are there.
+        # torch's operations take no empty edges. The sums are 0, and each input still gets a gradient of 0.
         nothing = rows[:0].sum().to(scores.dtype) + scores[:0].sum()
         nothing = nothing if edge_terms is None else nothing + edge_terms.sum()
         return nothing.expand(scores.shape[1], edges.num_dst, rows.shape[-1])
-    # Kernels are not for float64, which only tests of gradients have. A compiler fuses the operations by itself.
+    # The kernels take no float64, which only tests of gradients use. A compiler fuses the operations by itself.
     kernels = (
         attention_kernels(rows.device)
         if scores.dtype == torch.float32 and edge_terms is None and not torch.compiler.is_compiling()
@@ -72,21 +73,21 @@ def attend_between(
     *,
     importance: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return what `attend` does, without loops, where sources and destinations are nodes of two types.
+    """Return the result of `attend` without loops, for sources and destinations of two types.
 
     Parameters
     ----------
-    rows : (U, heads, W) or (U, W) of the sources, as of `attend`
+    rows : (U, heads, W) or (U, W) of the sources, as for `attend`
     scores_src : (U, heads) of the sources
     scores_dst : (D, heads) of the destinations
     edges : E edges from U sources to D destinations
-    importance : as of `attend`
+    importance : as for `attend`
 
     Returns
     -------
     (heads, D, W) of the dtype of the scores; a destination without sources gets zeros
     """
-    # One table of nodes that are a source by one column and a destination by the other: the kernels know one.
+    # The kernels take one table of nodes, with the scores of sources in one column and of destinations in the other.
     num_src, num_dst = len(scores_src), len(scores_dst)
     num_nodes = max(num_src, num_dst)
     scores = torch.stack(
@@ -110,11 +111,11 @@ def attend_in_torch(
     has_loops: bool,
     edge_terms: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return what `attend` does, by operations of torch; the kernels' twin.
+    """Return the result of `attend` by operations of torch, without the kernels.
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops, edge_terms : as of `attend`; ``rows`` contiguous
+    rows, scores, edges, importance, has_loops, edge_terms : as for `attend`; ``rows`` contiguous
     """
     result: torch.Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         rows, scores, edges, importance, has_loops, edge_terms
@@ -124,10 +125,10 @@ def attend_in_torch(
 
 @cache
 def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None:
-    """Return `attend_by_kernels`, if ``place`` has run it and got what torch gets; else None, and the log says why.
+    """Return `attend_by_kernels` if it runs on ``place`` with torch's results; else log the reason and return None.
 
-    None without a word on a CPU, for which the kernels are not. As `gloader.device.cuda.gather_kernel` they are tried
-    once: Triton may be there and still unable to launch.
+    On a CPU, which has no such kernels, return None without a line in the log. The kernels are tried once, like
+    `gloader.device.cuda.gather_kernel`: an installed Triton may be unable to launch.
     """
     if place.type != "cuda":
         return None
@@ -141,7 +142,7 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
         ):
             if not torch.allclose(tried, expected, rtol=1e-4, atol=1e-5):
                 raise RuntimeError("they got other sums than torch")  # noqa: TRY301 - as any other failure
-    except Exception as error:  # noqa: BLE001 - whatever it is, torch can attend
+    except Exception as error:  # noqa: BLE001 - after any failure torch can attend
         reason = (str(error).splitlines() or [""])[0]
         logger.warning(
             "gloader's attention kernels do not run on %s (%s: %s): operations of torch attend instead, which is "
@@ -157,7 +158,7 @@ def attention_kernels(place: torch.device) -> Callable[..., torch.Tensor] | None
 
 def _trial(attend_by: Callable[..., torch.Tensor], place: torch.device) -> tuple[torch.Tensor, ...]:
     """Return the result and the gradients of a few edges between three sources and two destinations."""
-    # Also where the first who attends wants no gradients.
+    # Gradients are tried too, even if the first call wants none.
     with torch.inference_mode(mode=False), torch.enable_grad(), torch.autocast(place.type, enabled=False):
         numbers = torch.arange(18.0, device=place).sin()
         rows, scores = numbers[:12].view(3, 2, 2).requires_grad_(), numbers[6:].view(3, 2, 2).requires_grad_()
@@ -178,9 +179,9 @@ def edge_scores(
 
     Parameters
     ----------
-    sources, destinations : (nodes, heads) scores as such
+    sources, destinations : (nodes, heads) scores of nodes as sources and as destinations
     ends : source and destination of each edge, both (E,)
-    terms : (E, heads) what each edge adds; None: nothing
+    terms : (E, heads) of each edge; None means no terms
     """
     total = sources.index_select(0, ends[0]).add_(destinations.index_select(0, ends[1]))
     if terms is not None:
@@ -189,9 +190,10 @@ def edge_scores(
 
 
 def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Tensor:
-    """Return the "sum" or "max" of the ``values`` (E, heads) into each destination, (D, heads); of none 0 or -inf.
+    """Return the "sum" or "max" of the ``values`` (E, heads) into each destination, (D, heads).
 
-    Edges are in the order of their destinations: each sum has one order, on every device.
+    A destination without edges gets 0 or -inf. Edges are in the order of their destinations: each sum has a fixed order
+    on every device.
 
     Parameters
     ----------
@@ -199,13 +201,72 @@ def reduce_edges(values: torch.Tensor, edges: Adjacency, *, by: str) -> torch.Te
     edges : E edges into D destinations
     by : "sum" or "max"
     """
-    # `unsafe` leaves out a look at the offsets, which would wait for the device.
+    # `unsafe` leaves out a check of the offsets, which would wait for the device.
     result: torch.Tensor = torch.segment_reduce(values, by, offsets=edges.indptr, unsafe=True)
     return result
 
 
+class RunningSoftmax:
+    """Rows weighted by a softmax whose edges come piece by piece.
+
+    A piece with a larger score scales down the sums of the pieces before it. No gradients.
+
+    Parameters
+    ----------
+    values : (N, W) rows of each head
+    like : (n, heads) float, in the shape and dtype of the destinations' scores
+    """
+
+    def __init__(self, values: Sequence[torch.Tensor], like: torch.Tensor) -> None:
+        self._values = values
+        self._top = torch.full_like(like, torch.finfo(like.dtype).min)
+        self._total = torch.zeros_like(like)
+        self._sums = [value.new_zeros(len(like), value.shape[1]) for value in values]
+
+    def add_edges(self, scores: torch.Tensor, edges: Adjacency) -> None:
+        """Add a piece of edges.
+
+        Parameters
+        ----------
+        scores : (E, heads); overwritten
+        edges : E edges from the N rows to the n destinations
+        """
+        decay = self._raise_to(reduce_edges(scores, edges, by="max"))
+        powers = scores.sub_(self._top.index_select(0, edges.dst)).exp_()
+        self._total = (self._total * decay).add_(reduce_edges(powers, edges, by="sum"))
+        # Head by head: a piece of edges is as large as memory allows, and all heads at once would double it.
+        for head, value in enumerate(self._values):
+            found = sum_neighbors(value, edges, powers[:, head].contiguous())
+            self._sums[head] = found.addcmul_(self._sums[head], decay[:, head, None])
+
+    def add_loops(self, scores: torch.Tensor, nodes: torch.Tensor) -> None:
+        """Add an edge from each destination to itself.
+
+        Parameters
+        ----------
+        scores : (n, heads) of these edges; overwritten
+        nodes : (n,) int64, the destinations among the N rows
+        """
+        decay = self._raise_to(scores)
+        powers = scores.sub_(self._top).exp_()
+        self._total = (self._total * decay).add_(powers)
+        for head, value in enumerate(self._values):
+            found = value[nodes] * powers[:, head, None]
+            self._sums[head] = found.addcmul_(self._sums[head], decay[:, head, None])
+
+    def rows(self) -> torch.Tensor:
+        """Return the weighted mean rows, (heads, n, W); zeros for a destination without edges."""
+        total = self._total.clamp(min=torch.finfo(self._total.dtype).tiny)
+        return torch.stack(self._sums).div_(total.t().unsqueeze(2))
+
+    def _raise_to(self, scores: torch.Tensor) -> torch.Tensor:
+        """Raise the largest score of each destination; return the factor of the sums so far, both (n, heads)."""
+        before, self._top = self._top, torch.maximum(self._top, scores)
+        return (before - self._top).exp_()
+
+
 class _Attention(torch.autograd.Function):
-    """The softmax is left unnormalised until the rows are added up: D quotients instead of E."""
+    """Normalises the softmax after the rows are added up: D quotients instead of E."""
 
     @staticmethod
     def forward(
@@ -219,18 +280,17 @@ class _Attention(torch.autograd.Function):
     ) -> torch.Tensor:
         stay_eager()
         num_dst, num_edges, heads = edges.num_dst, edges.num_edges, scores.shape[1]
-        # The loops stand behind all edges, where one operation takes both, and are added on by slices.
+        # The loops follow all edges, so that one operation takes both; their terms are added by slices.
         dst, src = edges.pairs_and_loops if has_loops else edges.pairs
         slopes = edge_scores(scores[..., 0], scores[..., 1], (src, dst), edge_terms)
-        # Shifted by their maximum no exponential overflows. The shift cancels out of the softmax, and so does its
-        # gradient.
+        # Shifted by their maximum, no exponential overflows. The shift and its gradient cancel out of the softmax.
         top = reduce_edges(slopes[:num_edges], edges, by="max")
         top = torch.maximum(top, slopes[num_edges:]) if has_loops else top
         powers = (slopes - top.index_select(0, dst)).exp_()
         if importance is not None:
             powers[:num_edges].mul_(importance.unsqueeze(1))
         total = reduce_edges(powers[:num_edges], edges, by="sum")
-        # Without edges and loop the sum is zero; the smallest normal number makes that 0 / tiny = 0, not NaN.
+        # Without edges and loop the sum is zero; the smallest normal number gives 0 / tiny = 0, not NaN.
         total = total.add_(powers[num_edges:]) if has_loops else total.clamp_(torch.finfo(total.dtype).tiny)
 
         number = torch.arange(heads, device=src.device, dtype=src.dtype).unsqueeze(1)
@@ -240,7 +300,7 @@ class _Attention(torch.autograd.Function):
             _of_heads(rows, edges.indices, number),
             torch.add(edges.indptr[:-1], number, alpha=num_edges),
             weights[:num_edges].t().contiguous(),
-        ).to(total.dtype)  # what follows would round each sum twice more
+        ).to(total.dtype)  # otherwise the next two steps would round each sum again
         if has_loops:
             own = rows[:num_dst].transpose(0, 1) if rows.dim() == 3 else rows[:num_dst]
             sums.addcmul_(own, powers[num_edges:].t().unsqueeze(2))
@@ -266,8 +326,8 @@ class _Attention(torch.autograd.Function):
             _SUM_MODE,
         )
         grad_slopes = torch.mul(each.view(heads, -1).t(), powers, out=torch.empty_like(slopes))
-        # Of the quotient: what an edge adds to the sum below the line takes from every column alike. Added up from the
-        # very products that it is taken from: their rounding, in bfloat16, cancels out.
+        # The gradient of the denominator is the same for every column. It is the sum of the very products that it is
+        # subtracted from: their rounding, in bfloat16, cancels out.
         common = reduce_edges(grad_slopes[:num_edges], edges, by="sum")
         if len(dst) > num_edges:
             common.add_(grad_slopes[num_edges:])
@@ -289,7 +349,7 @@ class _Attention(torch.autograd.Function):
                 at_dst = at_dst.index_select(1, order)
                 grad_rows = _bags(grad, at_dst, starts, ordered.t().contiguous()).transpose(0, 1)
             else:
-                # All heads of an edge lie in one bag.
+                # One bag has all heads of an edge.
                 at_dst = torch.add(dst.index_select(0, order).unsqueeze(1), number.t(), alpha=num_dst)
                 grad_rows = _bags(grad, at_dst, (bounds[:-1] * heads).unsqueeze(0), ordered)[0]
         grad_terms = grad_edges if ctx.needs_input_grad[5] else None
@@ -297,11 +357,11 @@ class _Attention(torch.autograd.Function):
 
 
 def _of_heads(rows: torch.Tensor, src: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
-    """Return the place of each head's source row (heads, E) in the table of all ``rows``.
+    """Return the position of each head's source row (heads, E) in the table of all ``rows``.
 
     Parameters
     ----------
-    rows : (U, heads, W), or (U, W) that all heads share
+    rows : (U, heads, W), or (U, W) shared by all heads
     src : (E,) sources
     number : (heads, 1) of the heads
     """
@@ -321,7 +381,7 @@ def _bags(
     ----------
     table : (R, W)
     index : one row of the table per element
-    starts : (groups, bags) where each bag starts; it ends where the next one does
+    starts : (groups, bags) first element of each bag, which ends at the first element of the next bag
     weights : one per element, of the dtype of ``table``
     """
     sums = functional.embedding_bag(

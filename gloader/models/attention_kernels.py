@@ -302,11 +302,11 @@ def attend_by_kernels(
     ----------
     rows, scores, edges, importance, has_loops : as of it
     """
-    result: torch.Tensor = _Attention.apply(rows, scores.contiguous(), edges, importance, has_loops)  # type: ignore[no-untyped-call]
+    result: torch.Tensor = _KernelAttention.apply(rows, scores.contiguous(), edges, importance, has_loops)  # type: ignore[no-untyped-call]
     return result.transpose(0, 1)
 
 
-class _Attention(torch.autograd.Function):
+class _KernelAttention(torch.autograd.Function):
     """Saves two numbers of each destination and head: the attention of an edge is computed again from them."""
 
     @staticmethod

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import torch
 from torch import nn
 from torch.nn import functional
 
@@ -17,19 +16,52 @@ from gloader.models.gat import GatConv, RelationAttention
 from gloader.models.gcn import GcnConv
 from gloader.models.gine import GineConv
 from gloader.models.mlp import DenseConv
-from gloader.models.network import GraphNetwork, HeteroNetwork
-from gloader.models.sage import RelationMean, SageConv
-from gloader.models.schema import key_of
+from gloader.models.network import GraphNetwork
+from gloader.models.sage import SageConv
+from gloader.models.schema import Schema, key_of
+from gloader.types import NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gloader.config import ModelConfig
-    from gloader.models.conv import Conv, RelationConv
-    from gloader.models.schema import Schema
+    from gloader.models.conv import Conv
+    from gloader.types import Relation
 
 
-_NAMES: Final = ("graphsage", "gcn", "gat", "gine", "mlp")
+class _Shape(NamedTuple):
+    """The place of a convolution in its network."""
+
+    in_dim: int
+    own_dim: int  # width of a destination
+    out_dim: int
+    is_last: bool
+    edge_dim: int
+    add_self_loops: bool
+
+
+# The models by name, and the convolution of each. A model of `HETERO_MODELS` adds a Linear for a node's own row.
+_CONVS: Final[Mapping[str, Callable[[ModelConfig, _Shape], Conv]]] = {
+    "graphsage": lambda _, at: SageConv(at.in_dim, at.out_dim),
+    "gcn": lambda _, at: GcnConv(at.in_dim, at.out_dim, add_self_loops=at.add_self_loops),
+    # Concatenated heads make a hidden row; the last layer has the mean of its heads, as in the paper.
+    "gat": lambda config, at: GatConv(
+        at.in_dim,
+        at.out_dim,
+        heads=config.heads,
+        concat=not at.is_last,
+        add_self_loops=at.add_self_loops,
+        edge_dim=at.edge_dim,
+    ),
+    "gine": lambda config, at: GineConv(
+        at.in_dim, at.out_dim, edge_dim=at.edge_dim, hidden=config.hidden, batch_norm=config.batch_norm
+    ),
+    "mlp": lambda _, at: DenseConv(at.in_dim, at.out_dim),
+    "rsage": lambda _, at: SageConv(at.in_dim, at.out_dim, has_root=False),
+    "rgcn": lambda _, at: SageConv(at.in_dim, at.out_dim, has_root=False, bias=False),
+    "rgat": lambda config, at: RelationAttention(at.in_dim, at.own_dim, at.out_dim, heads=config.heads),
+}
+_NAMES: Final = tuple(name for name in _CONVS if name not in HETERO_MODELS)
 _WITH_EDGES: Final = frozenset({"gat", "gine"})
 
 
@@ -43,7 +75,7 @@ def build_model(
     add_self_loops: bool = True,
     edge_dim: int = 0,
 ) -> GraphNetwork:
-    """Return the network that ``config`` describes, initialised from torch's global generator.
+    """Return the network for one node type that ``config`` describes, initialised from torch's global generator.
 
     Parameters
     ----------
@@ -52,76 +84,45 @@ def build_model(
     out_dim : width of the output: of the logits, or of embeddings
     num_layers : L, one per fan-out
     add_self_loops : False if the dataset was prepared with ``--self-loops``
-    edge_dim : F_e, width of the features of edges; 0: they have none, or the model is to ignore them. Models that
-        `takes_edge_features` denies ignore them anyway
+    edge_dim : F_e, width of the edge features; 0 if there are none or the model is to ignore them. Only models with
+        `takes_edge_features` read them
 
     Raises
     ------
     ConfigError
-        A value of ``config`` is not allowed, or "gine" is asked for without features of edges.
+        A value of ``config`` is not allowed, or "gine" is asked for without edge features.
     """
-    _check(config, num_layers=num_layers, out_dim=out_dim, in_dim=in_dim)
+    check_model(config, _NAMES, {"layers": num_layers, "out_dim": out_dim, "features": in_dim})
+    if config.name == "gat" and num_layers > 1:
+        _require_heads(config, {"hidden": config.hidden})
     if config.name == "gine" and edge_dim < 1:
         raise ConfigError(
             "model 'gine' adds up what features of edges say, and there are none; take a dataset with edge features, "
             "or another model"
         )
-    widths = [in_dim, *[config.hidden] * (num_layers - 1), out_dim]
-    convs = [
-        _build_conv(
-            config,
-            before,
-            after,
-            is_last=depth == num_layers - 1,
-            add_self_loops=add_self_loops,
-            edge_dim=edge_dim,
-        )
-        for depth, (before, after) in enumerate(itertools.pairwise(widths))
-    ]
-    return GraphNetwork(convs, dropout=config.dropout, batch_norm=config.batch_norm)
+    schema = Schema.of_one_type(in_dim)
+    layers = _build_layers(
+        config,
+        schema,
+        [config.hidden] * (num_layers - 1) + [out_dim],
+        edge_dim=edge_dim,
+        add_self_loops=add_self_loops,
+    )
+    norms = [nn.BatchNorm1d(layer.out_dim) for layer in layers[:-1]] if config.batch_norm else []
+    convs = [conv for layer in layers for conv in layer.relations.values()]
+    return GraphNetwork(
+        schema,
+        layers,
+        {"convs": nn.ModuleList(convs), "norms": nn.ModuleList(norms)},  # type: ignore[arg-type]  # convolutions are modules
+        dropout=config.dropout,
+        norms=[{NODE: norm} for norm in norms],
+    )
 
 
 @near_keywords
 def takes_edge_features(name: str) -> bool:
-    """Return whether the model of that name looks at features of edges, where there are any. Pure."""
+    """Return whether the model ``name`` reads edge features, if there are any. Pure."""
     return name in _WITH_EDGES
-
-
-def _build_conv(
-    config: ModelConfig, before: int, after: int, *, is_last: bool, add_self_loops: bool, edge_dim: int
-) -> Conv:
-    match config.name:
-        case "graphsage":
-            return SageConv(before, after)
-        case "gcn":
-            return GcnConv(before, after, add_self_loops=add_self_loops)
-        case "gat":
-            # Heads side by side make a hidden row; the logits of the last layer are their mean, as in the paper.
-            return GatConv(
-                before,
-                after,
-                heads=config.heads,
-                concat=not is_last,
-                add_self_loops=add_self_loops,
-                edge_dim=edge_dim,
-            )
-        case "gine":
-            return GineConv(
-                before, after, edge_dim=edge_dim, hidden=config.hidden, batch_norm=config.batch_norm
-            )
-        case "mlp":
-            return DenseConv(before, after)
-        case _:
-            raise AssertionError(f"{config.name} is no network of one type")
-
-
-def _check(config: ModelConfig, *, num_layers: int, out_dim: int, in_dim: int) -> None:
-    check_model(config, _NAMES, {"layers": num_layers, "out_dim": out_dim, "features": in_dim})
-    if config.name == "gat" and num_layers > 1 and config.hidden % config.heads:
-        raise ConfigError(
-            f"hidden is {config.hidden}, which {config.heads} heads do not divide; "
-            f"choose a multiple of the number of heads"
-        )
 
 
 def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, int]) -> None:
@@ -129,9 +130,9 @@ def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, 
 
     Parameters
     ----------
-    config : of the network
-    names : the allowed ones
-    counts : what else the network needs at least one of
+    config : settings of the network
+    names : the allowed names
+    counts : further numbers that must be at least 1, by name
     """
     if config.name not in names:
         raise ConfigError(f"model {config.name!r} is not known; allowed: {', '.join(names)}")
@@ -142,18 +143,28 @@ def check_model(config: ModelConfig, names: Sequence[str], counts: Mapping[str, 
         raise ConfigError(f"dropout is {config.dropout}; allowed: 0 up to, but not including, 1")
 
 
+def _require_heads(config: ModelConfig, widths: Mapping[str, int]) -> None:
+    """Raise ConfigError naming the first of ``widths`` that is no multiple of the number of heads."""
+    for name, width in widths.items():
+        if width % config.heads:
+            raise ConfigError(
+                f"{name} is {width}, which {config.heads} heads do not divide; "
+                f"choose a multiple of the number of heads"
+            )
+
+
 @near_keywords
 def build_hetero_model(
     config: ModelConfig, schema: Schema, *, out_dim: int, num_layers: int, has_head: bool = True
-) -> HeteroNetwork:
+) -> GraphNetwork:
     """Return the network over several types that ``config`` describes, initialised from torch's global generator.
 
-    "rgcn" is that of OGB's ogbn-mag examples, whose last layer gives the logits. "rsage" and "rgat" are the baselines
-    of MAG240M with parameters for each type, as PyG's `to_hetero` makes them: every layer is hidden, and an MLP gives
-    the logits. Relations and types that do not reach the output have no parameters. A graph of one type and relation
-    is one of several.
+    "rgcn" is the model of OGB's ogbn-mag examples, whose last layer gives the logits. "rsage" and "rgat" are the
+    baselines of MAG240M with parameters for each type, as PyG's `to_hetero` makes them: every layer is hidden, and an
+    MLP gives the logits. Relations and types that do not reach the output have no parameters. The graph may have one
+    type and one relation.
 
-    Embeddings of links have no head: those of every target leave the last layer, in all three.
+    Embeddings of links have no head: the last layer gives the rows of every target, in all three models.
 
     Parameters
     ----------
@@ -161,7 +172,7 @@ def build_hetero_model(
     schema : types, widths and relations
     out_dim : width of the output: of the logits, or of embeddings
     num_layers : L, one per fan-out
-    has_head : False: the last layer gives the output; "rgcn" never has one
+    has_head : False if the last layer gives the output; "rgcn" never has a head
 
     Raises
     ------
@@ -177,96 +188,86 @@ def build_hetero_model(
             f"a head is for one type, and {len(schema.targets)} are wanted of model {config.name!r}: "
             f"{', '.join(schema.targets)}; build it with has_head=False"
         )
-    learned_dim = schema.learned_dim or config.hidden
-    reaching = schema.reaching(num_layers)
-    built = []
-    in_dims = {name: schema.feature_dims[name] or learned_dim for name in reaching[0]}
-    for depth, types in enumerate(reaching[1:]):
-        width = config.hidden if has_head or depth < num_layers - 1 else out_dim
-        built.append(_build_layer(config, schema, types, in_dims, width))
-        in_dims = dict.fromkeys(types, width)
-    layers = [part.layer for part in built]
-    hidden = layers if has_head else layers[:-1]
+    last = config.hidden if has_head else out_dim
+    layers = _build_layers(config, schema, [config.hidden] * (num_layers - 1) + [last])
     norms = [
         {name: nn.BatchNorm1d(layer.out_dim) for name in layer.types}
-        for layer in (hidden if config.batch_norm else ())
+        for layer in (layers[: len(layers) - (not has_head)] if config.batch_norm else ())
     ]
-    parts: dict[str, nn.Module] = (
-        {
-            "convs": nn.ModuleList(
-                nn.ModuleDict({"rel_lins": part.relations, "root_lins": part.roots}) for part in built
-            )
-        }
-        if config.name == "rgcn"
-        else {
-            "convs": nn.ModuleList(part.relations for part in built),
-            "skips": nn.ModuleList(part.roots for part in built),
-        }
-    )
-    return HeteroNetwork(
+    head = _build_head(config, out_dim) if has_head else None
+    width = schema.learned_dim or config.hidden
+    return GraphNetwork(
         schema,
         layers,
-        parts,
-        learned_dim=learned_dim,
+        _typed_parts(config.name, layers) | {"norms": nn.ModuleList(map(_by_key, norms))},
         activation=functional.elu if config.name == "rgat" else functional.relu,
         dropout=config.dropout,
         norms=norms,
-        head=_build_head(config, out_dim) if has_head else None,
+        head=head,
+        learned={
+            name: nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, width)))
+            for name, count in schema.num_nodes.items()
+            if name in layers[0].in_dims and not schema.feature_dims[name]
+        },
     )
 
 
-class _Built(NamedTuple):
-    """A layer and the modules that hold its parameters, by name."""
+def _build_layers(
+    config: ModelConfig,
+    schema: Schema,
+    widths: Sequence[int],
+    *,
+    edge_dim: int = 0,
+    add_self_loops: bool = True,
+) -> list[Layer]:
+    """Return the layers over the types and relations that reach the output.
 
-    layer: Layer
-    relations: nn.ModuleDict
-    roots: nn.ModuleDict
-
-
-def _build_layer(
-    config: ModelConfig, schema: Schema, types: tuple[str, ...], in_dims: Mapping[str, int], out_dim: int
-) -> _Built:
-    chosen = [relation for relation in schema.relations if relation[2] in types]
-    build = _RELATION_CONVS[config.name]
-    convs, modules = {}, {}
-    for relation in chosen:
-        source, _, destination = relation
-        convs[relation], modules[key_of(relation)] = build(
-            in_dims[source], in_dims[destination], out_dim, heads=config.heads
-        )
-    roots = {name: nn.Linear(in_dims[name], out_dim) for name in types}
-    layer = Layer(roots=roots, relations=convs, in_dims=in_dims, out_dim=out_dim)
-    return _Built(
-        layer, nn.ModuleDict(modules), nn.ModuleDict({key_of(name): root for name, root in roots.items()})
-    )
-
-
-def _mean(in_dim: int, _: int, out_dim: int, *, heads: int, bias: bool) -> tuple[RelationConv, nn.Module]:  # noqa: ARG001 - a mean has no heads
-    lin = nn.Linear(in_dim, out_dim, bias=bias)
-    # PyG's SAGEConv names its Linear, OGB's example is a Linear.
-    return RelationMean(lin), nn.ModuleDict({"lin_l": lin}) if bias else lin
-
-
-def _attention(in_dim: int, own_dim: int, out_dim: int, *, heads: int) -> tuple[RelationConv, nn.Module]:
-    conv = RelationAttention(in_dim, own_dim, out_dim, heads=heads)
-    return conv, conv
-
-
-_RELATION_CONVS: Final[Mapping[str, Callable[..., tuple[RelationConv, nn.Module]]]] = {
-    "rsage": partial(_mean, bias=True),
-    "rgcn": partial(_mean, bias=False),
-    "rgat": _attention,
-}
+    Parameters
+    ----------
+    config : name of the model, heads and hidden width
+    schema : types, widths and relations
+    widths : (L,) of the rows that leave each layer
+    edge_dim, add_self_loops : as for `build_model`
+    """
+    inputs, *reaching = schema.reaching(len(widths))
+    in_dims = {name: schema.feature_dims[name] or schema.learned_dim or config.hidden for name in inputs}
+    layers = []
+    for depth, (types, width) in enumerate(zip(reaching, widths, strict=True)):
+        convs: dict[Relation, Conv] = {}
+        for relation in schema.relations:
+            if relation[2] in types:
+                shape = _Shape(
+                    in_dim=in_dims[relation[0]],
+                    own_dim=in_dims[relation[2]],
+                    out_dim=width,
+                    is_last=depth == len(widths) - 1,
+                    edge_dim=edge_dim,
+                    add_self_loops=add_self_loops,
+                )
+                convs[relation] = _CONVS[config.name](config, shape)
+        rooted = types if config.name in HETERO_MODELS else ()
+        roots = {name: nn.Linear(in_dims[name], width) for name in rooted}
+        layers.append(Layer(roots=roots, relations=convs, in_dims=in_dims, out_dim=width))
+        in_dims = dict.fromkeys(types, width)
+    return layers
 
 
-def _require_heads(config: ModelConfig, widths: Mapping[str, int]) -> None:
-    """Raise ConfigError naming the first of ``widths`` that heads do not divide."""
-    for name, width in widths.items():
-        if width % config.heads:
-            raise ConfigError(
-                f"{name} is {width}, which {config.heads} heads do not divide; "
-                f"choose a multiple of the number of heads"
-            )
+def _typed_parts(name: str, layers: Sequence[Layer]) -> dict[str, nn.Module]:
+    """Return the modules of a model of `HETERO_MODELS`, by the names of OGB's example or of PyG's `to_hetero`."""
+    roots = [_by_key(layer.roots) for layer in layers]
+    convs = []
+    for layer in layers:
+        # OGB's relation is a Linear, PyG's a module with a Linear.
+        relations: Mapping[Relation, Any] = layer.relations
+        convs.append(_by_key({key: c.lin_l if name == "rgcn" else c for key, c in relations.items()}))
+    if name == "rgcn":
+        pairs = zip(convs, roots, strict=True)
+        return {"convs": nn.ModuleList(nn.ModuleDict({"rel_lins": c, "root_lins": r}) for c, r in pairs)}
+    return {"convs": nn.ModuleList(convs), "skips": nn.ModuleList(roots)}
+
+
+def _by_key(modules: Mapping[Any, Any]) -> nn.ModuleDict:
+    return nn.ModuleDict({key_of(name): module for name, module in modules.items()})
 
 
 def _build_head(config: ModelConfig, out_dim: int) -> nn.Sequential:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency, sum_neighbors
-from gloader.models.conv import gather_cost, multiplies_first, no_own_terms, no_own_widths
+from gloader.models.conv import no_own_terms, no_own_widths, one_part, projects_first
 
 if TYPE_CHECKING:
     from gloader.models.adjacency import Part
@@ -20,52 +20,46 @@ if TYPE_CHECKING:
 class GcnConv(nn.Module):
     """``W sum_u x_u / sqrt(d_u d_v) + b``; the parameters of PyG's ``GCNConv`` (Kipf and Welling, 2017).
 
-    The degrees are those of the full graph. The sum over the sampled edges of a node is rescaled by its
-    in-degree over the number sampled, or each edge by the importance weight its sampler gave it; either makes
-    it an unbiased estimate of the sum over all of them.
+    The degrees are those of the full graph. The sum over the sampled edges of a node is rescaled: by its in-degree
+    over the number sampled, or edge by edge by the importance weight from the sampler. Both give an unbiased estimate
+    of the sum over all edges.
 
     Parameters
     ----------
     in_dim, out_dim : F and H
-    add_self_loops : the node itself counts as one more neighbour, which is never left to sampling; False if
-        the graph stores a self loop at every node
+    add_self_loops : the node itself counts as one more neighbour, which is always there; False if the graph stores a
+        self loop at every node
     """
+
+    column_step = 1
+    edge_dim = 0
+    edge_floats = 0
+    head = None
 
     def __init__(self, in_dim: int, out_dim: int, *, add_self_loops: bool = True) -> None:
         super().__init__()
         self.in_dim = in_dim
         self.out_dim = out_dim
-        self.edge_dim = 0
-        self.head = None
-        self.edge_floats = 0
         self.add_self_loops = add_self_loops
         self.lin = nn.Linear(in_dim, out_dim, bias=False)
         self.bias = nn.Parameter(torch.zeros(out_dim))
         nn.init.xavier_uniform_(self.lin.weight)
 
-    def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
-        """Return (D, out_dim) for ``x`` (U, in_dim)."""
-        edges = Adjacency.of_block(block)
-        if multiplies_first(
-            num_src=block.num_src,
-            num_dst=block.num_dst,
-            num_edges=edges.num_edges,
-            in_dim=self.in_dim,
-            out_dim=self.out_dim,
-            input_has_grad=x.requires_grad,
-            gather_cost=gather_cost(x.device.type),
-        ):
-            result = self._spread(self.lin(x), edges, block)
+    def forward(self, x_src: torch.Tensor, _x_dst: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
+        """Return (D, out_dim) for ``x_src`` (U, in_dim), whose first D rows are the destinations."""
+        if projects_first(x_src, block, in_dim=self.in_dim, out_dim=self.out_dim):
+            result = self._spread(self.lin(x_src), block)
         else:
-            result = self.lin(self._spread(x, edges, block))
+            result = self.lin(self._spread(x_src, block))
         total: torch.Tensor = result + self.bias
         return total
 
-    def _spread(self, x: torch.Tensor, edges: Adjacency, block: DeviceBlock) -> torch.Tensor:
-        """Return the normalised, rescaled sum over ``edges`` and the node itself, (D, width)."""
+    def _spread(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
+        """Return the normalised, rescaled sum over the edges and the node itself, (D, width)."""
+        edges = Adjacency.of_block(block)
         norm = self._norm(block.src_degree)
         own = norm[: edges.num_dst]
-        # A sampler that chose by weight says what each edge stands for; of a uniform one all stand for equally many.
+        # Without weights each sampled edge represents equally many edges.
         if block.edge_weight is None:
             rescale = block.src_degree[: edges.num_dst] / edges.counts.clamp(min=1.0)
             weight = (own * rescale)[edges.dst] * norm[edges.indices]
@@ -82,40 +76,33 @@ class GcnConv(nn.Module):
             return (degree + 1.0).rsqrt()
         return torch.where(degree > 0, degree.clamp(min=1.0).rsqrt(), 0.0)
 
-    @property
-    def column_step(self) -> int:
-        """Any column stands alone."""
-        return 1
-
-    def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """The projected row, already divided by the root of its degree."""
-        return (num_columns,)
+    table_widths = one_part
 
     def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:
-        """Return the scaled projection of ``x`` (n, in_dim).
+        """Return the projection of ``x`` (n, in_dim), divided by the root of its degree.
 
         Parameters
         ----------
-        x, degree, columns : as for `Propagation.project`
+        x, degree, columns : as for `Conv.project`
         """
         return (functional.linear(x, self.lin.weight[columns]) * self._norm(degree).unsqueeze(1),)
 
     own_widths = no_own_widths
     project_own = no_own_terms
 
-    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - no terms of their own
+    def propagate(self, table: Table, _own: Table, part: Part, columns: slice) -> torch.Tensor:
         """Return the normalised sum over all in-edges and the node itself.
 
         Parameters
         ----------
-        table, own, part, columns : as for `Propagation.propagate`
+        table, _own, part, columns : as for `Conv.propagate`
         """
         (neighbors,) = table
         if self.add_self_loops:
             total = neighbors[part.nodes]
         else:
             total = neighbors.new_zeros(len(part.nodes), neighbors.shape[1])
-        # Rows of the table have the source's factor; the destination's is the same for all of its edges.
+        # The table's rows have the factor of the source; that of the destination is the same for all of its edges.
         for edges in part.pieces:
             total += sum_neighbors(neighbors, edges)
         return total * self._norm(part.degree).unsqueeze(1) + self.bias[columns]

@@ -1,4 +1,4 @@
-"""GINE: messages that look at the edge, summed a few columns at a time."""
+"""GINE: messages that depend on edge features, summed a few columns at a time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from gloader.models.adjacency import Adjacency, stay_eager
-from gloader.models.conv import edge_features_of, no_own_terms, no_own_widths
+from gloader.models.conv import edge_features_of, no_own_terms, no_own_widths, one_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gloader.types import DeviceBlock
 
 
-# Columns of a message that are there at once: wide enough for a kernel, and narrow beside most rows.
+# Columns of a message that are held at once: wide enough for a kernel, and narrower than most rows.
 MESSAGE_COLUMNS: Final = 32
 
 
@@ -32,9 +32,9 @@ def sum_messages(
 ) -> torch.Tensor:
     """Return the (weighted) sum of ``relu(x_source + W e + b)`` over the in-edges of each destination.
 
-    A message is of one edge, so that none can be summed before it is there; but its columns stand alone. Memory beyond
-    the result and the gradients is O(E `MESSAGE_COLUMNS`), forward and backward, never O(E F): messages are made again
-    for the backward pass. Each sum has one order, on every device.
+    Each edge has a message of its own, which must exist before it is added; but columns are independent of each other.
+    Memory beyond the result and the gradients is O(E `MESSAGE_COLUMNS`), forward and backward, never O(E F): the
+    backward pass computes the messages again. Each sum has a fixed order on every device.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def sum_messages(
     features : (E, F_e) e of each edge
     edges : E edges into D destinations
     lin : W (F, F_e) and b (F,)
-    weight : (E,) of each message; None for ones
+    weight : (E,) factor of each message; None means ones
 
     Returns
     -------
@@ -95,7 +95,7 @@ class _MessageSum(torch.autograd.Function):
             if grad_features is not None:
                 grad_features.addmm_(each, w[columns])
             if grad_x is not None:
-                # As of `sum_neighbors`: a sum over the edges of each source.
+                # As in `sum_neighbors`: a sum over the edges of each source.
                 offsets, _, order = edges.transposed
                 grad_x[:, columns] = _bag(each, order, offsets, None)
         return grad_x, grad_features, grad_w, grad_b, grad_weight, None
@@ -114,10 +114,10 @@ def _before_relu(
     columns: slice,
 ) -> torch.Tensor:
     """Return some columns of ``x_source + W e + b``, (E, columns), in the precision of W."""
-    # In both passes, which must agree on who is above 0.
+    # The same precision in both passes, which must agree on the sign of each value.
     with torch.autocast(x.device.type, enabled=False):
         messages = functional.linear(features, w, b)
-    # Rows of few columns are gathered faster where they lie together.
+    # Rows with few columns are gathered faster from contiguous memory.
     return messages.add_(x[:, columns].contiguous().index_select(0, edges.indices))
 
 
@@ -136,10 +136,10 @@ def _bag(
 class GineConv(nn.Module):
     """``MLP((1 + eps) x + sum_u relu(x_u + W e_u + b))`` (Hu et al., 2020).
 
-    The parameters of PyG's ``GINEConv(edge_dim=..., train_eps=True)`` around a Linear, ReLU and Linear, with a batch
-    norm between where it is asked for. As in `gloader.models.gcn.GcnConv` the sum over the sampled edges of a node is
-    rescaled by its in-degree over the number sampled, or each edge by the importance weight its sampler gave it:
-    an unbiased estimate of the sum over all of them, which is what evaluation computes.
+    The parameters are those of PyG's ``GINEConv(edge_dim=..., train_eps=True)`` around a Linear, ReLU and Linear, with
+    an optional batch norm. As in `gloader.models.gcn.GcnConv` the sum over the sampled edges of a node is rescaled by
+    its in-degree over the number sampled, or each edge by its importance weight: an unbiased estimate of the sum over
+    all edges, which evaluation computes.
 
     Parameters
     ----------
@@ -148,6 +148,9 @@ class GineConv(nn.Module):
     hidden : width between the two Linear layers
     batch_norm : normalise between them
     """
+
+    column_step = 1
+    edge_floats = 2 * MESSAGE_COLUMNS  # some columns of the messages, and the terms that they are made of
 
     def __init__(self, in_dim: int, out_dim: int, *, edge_dim: int, hidden: int, batch_norm: bool) -> None:
         super().__init__()
@@ -159,20 +162,20 @@ class GineConv(nn.Module):
         self.eps = nn.Parameter(torch.zeros(1))
         self.lin = nn.Linear(edge_dim, in_dim)
 
-    def forward(self, x: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
-        """Return (D, out_dim) for ``x`` (U, in_dim).
+    def forward(self, x_src: torch.Tensor, x_dst: torch.Tensor, block: DeviceBlock) -> torch.Tensor:
+        """Return (D, out_dim) for sources ``x_src`` (U, in_dim) and destinations ``x_dst`` (D, in_dim).
 
         Raises
         ------
         ConfigError
-            The edges of ``block`` have no features, or of another width.
+            The edges of ``block`` have no features, or features of another width.
         """
         edges, features = Adjacency.of_block(block), edge_features_of(block, self.edge_dim)
         lin = (self.lin.weight, self.lin.bias)
-        total = sum_messages(x, features, edges, lin, block.edge_weight)
+        total = sum_messages(x_src, features, edges, lin, block.edge_weight)
         if block.edge_weight is None:
             total = total * (block.src_degree[: block.num_dst] / edges.counts.clamp(min=1.0)).unsqueeze(1)
-        result: torch.Tensor = self.nn((1.0 + self.eps) * x[: block.num_dst] + total)
+        result: torch.Tensor = self.nn((1.0 + self.eps) * x_dst + total)
         return result
 
     @property
@@ -180,38 +183,26 @@ class GineConv(nn.Module):
         """The MLP, which takes all columns of a sum."""
         return self.nn
 
-    @property
-    def edge_floats(self) -> int:
-        """Some columns of the messages, and of what they are made of."""
-        return 2 * MESSAGE_COLUMNS
+    table_widths = one_part
 
-    @property
-    def column_step(self) -> int:
-        """Any column of a sum stands alone."""
-        return 1
-
-    def table_widths(self, num_columns: int) -> tuple[int, ...]:
-        """The row itself."""
-        return (num_columns,)
-
-    def project(self, x: torch.Tensor, degree: torch.Tensor, columns: slice) -> Table:  # noqa: ARG002 - a sum needs no degree
+    def project(self, x: torch.Tensor, _degree: torch.Tensor, columns: slice) -> Table:
         """Return the columns of ``x`` (n, in_dim).
 
         Parameters
         ----------
-        x, degree, columns : as for `Propagation.project`
+        x, _degree, columns : as for `Conv.project`
         """
         return (x[:, columns],)
 
     own_widths = no_own_widths
     project_own = no_own_terms
 
-    def propagate(self, table: Table, own: Table, part: Part, columns: slice) -> torch.Tensor:  # noqa: ARG002 - no terms of their own
+    def propagate(self, table: Table, _own: Table, part: Part, columns: slice) -> torch.Tensor:
         """Return the node's own row and the sum of the messages of all in-edges.
 
         Parameters
         ----------
-        table, own, part, columns : as for `Propagation.propagate`
+        table, _own, part, columns : as for `Conv.propagate`
         """
         (rows,) = table
         lin = (self.lin.weight[columns], self.lin.bias[columns])

@@ -11,13 +11,10 @@ from torch.nn import functional
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
-from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
-    from gloader.models.network import GraphNetwork, HeteroNetwork
+    from gloader.models.network import GraphNetwork
     from gloader.types import LinkBatch
-
-    Encoder: TypeAlias = GraphNetwork | HeteroNetwork
 
 
 DECODERS: Final = ("dot", "mlp")
@@ -34,7 +31,7 @@ class DotDecoder(nn.Module):
 
 @near_keywords
 class MlpDecoder(nn.Module):
-    """An MLP of the product of both ends: ``LinkPredictor`` of OGB's examples, without its sigmoid.
+    """An MLP over the product of both ends: ``LinkPredictor`` of OGB's examples, without its sigmoid.
 
     Parameters
     ----------
@@ -70,19 +67,19 @@ Decoder: TypeAlias = DotDecoder | MlpDecoder
 def build_decoder(
     name: str, *, dim: int, hidden: int, dropout: float, layers: int = _LAYERS, num_outputs: int = 1
 ) -> Decoder:
-    """Return the decoder that is called ``name``, initialised from torch's global generator.
+    """Return the decoder ``name``, initialised from torch's global generator.
 
     Parameters
     ----------
     name : "dot" or "mlp"
     dim : D, width of an end
-    hidden, dropout, layers : of an MLP
-    num_outputs : C, numbers for each pair; 1 of a score
+    hidden, dropout, layers : parameters of `MlpDecoder`
+    num_outputs : C, numbers for each pair; 1 for a score
 
     Raises
     ------
     ConfigError
-        There is no such decoder, or it makes one number alone.
+        There is no such decoder, or it makes only one number per pair.
     """
     match name:
         case "dot" if num_outputs > 1:
@@ -103,35 +100,27 @@ class LinkNetwork(nn.Module):
 
     Parameters
     ----------
-    encoder : from features and edges to embeddings
-    decoder : from the embeddings of pairs to their scores
+    encoder : maps features and edges to embeddings
+    decoder : maps the embeddings of pairs to their scores
     ends : types of the sources and of the destinations
     """
 
-    def __init__(self, encoder: Encoder, decoder: Decoder, *, ends: tuple[str, str]) -> None:
+    def __init__(self, encoder: GraphNetwork, decoder: Decoder, *, ends: tuple[str, str]) -> None:
         super().__init__()
         self.encoder = encoder
         self.decoder = decoder
         self._ends = ends
 
     def forward(self, batch: LinkBatch) -> torch.Tensor:
-        """Return the scores of the batch's pairs, (P,), or (P, C) of a decoder that makes C numbers."""
-        inner = batch.batch
-        if isinstance(inner, ReadyBatch):
-            sources = destinations = self.encoder(inner.x, inner.blocks)
-        else:
-            found = self.encoder.embed(inner)  # type: ignore[operator]  # of several types by its batch
-            sources, destinations = (found[name] for name in self._ends)
-        # Not by an index, whose gradients several threads add up in the order in which they come.
-        ends = (
-            functional.embedding(batch.pairs[:, end], rows)
-            for end, rows in enumerate((sources, destinations))
-        )
+        """Return the scores of the batch's pairs: (P,), or (P, C) from a decoder with C outputs."""
+        found = self.encoder.embed(batch.batch)
+        # Indexing would add up gradients from several threads in a random order.
+        ends = (functional.embedding(batch.pairs[:, i], found[end]) for i, end in enumerate(self._ends))
         scores: torch.Tensor = self.decoder(*ends)
         return scores
 
 
 @near_keywords
-def encoder_of(network: Encoder | LinkNetwork) -> Encoder:
-    """Return the part of ``network`` that makes rows of nodes: all of it, where it makes nothing else."""
+def encoder_of(network: GraphNetwork | LinkNetwork) -> GraphNetwork:
+    """Return the part of ``network`` that computes node rows: the encoder of a `LinkNetwork`, or the network itself."""
     return network.encoder if isinstance(network, LinkNetwork) else network

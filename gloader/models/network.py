@@ -1,8 +1,8 @@
-"""Stacks of layers, over one node type or over the types and relations of a graph."""
+"""Networks: stacks of layers over the types and relations of a graph."""
 
 from __future__ import annotations
 
-from functools import partial
+import copy
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,146 +11,38 @@ from torch.nn import functional
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
-from gloader.models.conv import Layer
 from gloader.models.schema import key_of
-from gloader.types import NODE
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gloader.models.conv import Conv
+    from gloader.models.conv import Layer
     from gloader.models.schema import Schema
-    from gloader.types import DeviceBlock, HeteroReadyBatch
+    from gloader.types import AnyReadyBatch, DeviceBlock, HeteroReadyBatch, Relation
+
+    Hops = Sequence[Mapping[Relation, DeviceBlock]]
 
 
 @near_keywords
 class GraphNetwork(nn.Module):
-    """Convolutions with optional batch norm, ReLU and dropout between them.
-
-    Parameters
-    ----------
-    convs : the L layers, the one next to the input features first
-    dropout : probability, applied to the input of every layer but the first
-    batch_norm : normalise the output of every layer but the last
-    """
-
-    def __init__(self, convs: Sequence[Conv], *, dropout: float, batch_norm: bool) -> None:
-        super().__init__()
-        self.convs = nn.ModuleList(convs)  # type: ignore[arg-type]
-        norms = [nn.BatchNorm1d(conv.out_dim) for conv in convs[:-1]] if batch_norm else []
-        self.norms = nn.ModuleList(norms)
-        self.dropout = dropout
-
-    @property
-    def layers(self) -> tuple[Conv, ...]:
-        """The convolutions, the one next to the input features first."""
-        return tuple(self.convs)  # type: ignore[arg-type]
-
-    def below(self, num_layers: int) -> GraphNetwork:
-        """Return the network of the lowest ``num_layers``, at least 1; shares its parts, and has modes of its own."""
-        found = GraphNetwork(self.layers[:num_layers], dropout=self.dropout, batch_norm=False)
-        found.norms = self.norms[: num_layers - 1]
-        return found.train(self.training)
-
-    @property
-    def relation_layers(self) -> tuple[Layer, ...]:
-        """The layers over the types and relations of a graph with one type and one relation."""
-        return tuple(map(Layer.of_conv, self.layers))
-
-    @property
-    def targets(self) -> tuple[str, ...]:
-        """The types whose rows are the output."""
-        return (NODE,)
-
-    @property
-    def learned(self) -> dict[str, torch.Tensor]:
-        """The learned rows of each type that has no features: there are none."""
-        return {}
-
-    @property
-    def out_dim(self) -> int:
-        """Width of the output."""
-        return self.layers[-1].out_dim
-
-    def forward(self, x: torch.Tensor, blocks: Sequence[DeviceBlock]) -> torch.Tensor:
-        """Return the output (B, out_dim) for the seeds, of ``x`` (U, F) and the L blocks of their batch.
-
-        Raises
-        ------
-        ConfigError
-            The number of blocks is not the number of layers.
-        """
-        if len(blocks) != len(self.convs):
-            raise ConfigError(
-                f"the batch has {len(blocks)} blocks and the model {len(self.convs)} layers; "
-                f"give the loader one fan-out per layer"
-            )
-        for depth, (conv, block) in enumerate(zip(self.layers, blocks, strict=True)):
-            x = conv(self.enter(depth, x), block)
-        return x
-
-    def tail(
-        self,
-        num_layers: int,
-        *,
-        is_output: bool,  # noqa: ARG002 - as of `HeteroNetwork`
-    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Return the function from the sums of a layer, (n, width), to its rows; None: the sums are the rows.
-
-        Parameters
-        ----------
-        num_layers : number of the layer, 1 to L
-        is_output : whether the output of the network is wanted, or that of the layer alone
-        """
-        is_finished = self.layers[num_layers - 1].head is None
-        return None if is_finished else partial(self.finish, num_layers - 1)
-
-    def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:  # noqa: ARG002 - there is one type
-        """Return the rows that enter layer ``depth``.
-
-        Parameters
-        ----------
-        depth : 0 for the layer next to the features
-        node_type : of the rows
-        sums : (n, width) of the layer below; of layer 0 the features
-        """
-        return self.enter(depth, self.finish(depth - 1, sums) if depth else sums)
-
-    def finish(self, depth: int, made: torch.Tensor) -> torch.Tensor:
-        """Return the output of layer ``depth`` for rows (n, width) that its `Conv.propagate` made."""
-        head = self.layers[depth].head
-        found: torch.Tensor = made if head is None else head(made)
-        return found
-
-    def enter(self, depth: int, x: torch.Tensor) -> torch.Tensor:
-        """Return what layer ``depth`` sees of the output ``x`` (n, width) of the layer below it."""
-        if depth == 0:
-            return x
-        # On the way into a layer, not out of the one below: layer-wise inference keeps plain outputs between layers, on
-        # disk if it must, and passes them through here as it reads them.
-        if self.norms:
-            x = self.norms[depth - 1](x)
-        return functional.dropout(functional.relu(x), self.dropout, training=self.training)
-
-
-@near_keywords
-class HeteroNetwork(nn.Module):
     """Layers with an activation, dropout and optional batch norm between them.
 
-    Types without features have learned rows. The modules that hold the parameters come by name, as PyG's examples name
-    them; a layer shares them.
+    A graph of one type has the type `gloader.types.NODE` and the relation `gloader.types.EDGE`. Types without features
+    have learned rows. Layers and norms share their parameters with ``parts``, whose names are those of checkpoints:
+    the names of PyG's and OGB's examples.
 
     Parameters
     ----------
     schema : types, widths and relations
-    layers : L, the one next to the input features first
-    parts : modules by the names under which their parameters are saved
-    learned_dim : width of learned rows
+    layers : the L layers, beginning at the input features
+    parts : modules that hold the parameters, by name
     activation : between layers
     dropout : probability, applied to the input of every layer but the first
-    norms : for each layer a batch norm of each type that it computes; layers behind its end have none
-    head : from the rows of the only target that leave the last layer to the logits: Linear, norm or identity, ReLU,
-        dropout, Linear; None: they are the output
+    norms : for each layer, from the first, a batch norm of each type that it computes; later layers have none
+    head : maps the rows of the only target from the last layer to the logits, by Linear, norm or identity, ReLU,
+        dropout and Linear; None if these rows are the output
+    learned : (N_t, width) rows of each type without features
     """
 
     def __init__(
@@ -159,157 +51,173 @@ class HeteroNetwork(nn.Module):
         layers: Sequence[Layer],
         parts: Mapping[str, nn.Module],
         *,
-        learned_dim: int,
-        activation: Callable[[torch.Tensor], torch.Tensor],
+        activation: Callable[[torch.Tensor], torch.Tensor] = functional.relu,
         dropout: float,
-        norms: Sequence[Mapping[str, nn.BatchNorm1d]],
-        head: nn.Sequential | None,
+        norms: Sequence[Mapping[str, nn.BatchNorm1d]] = (),
+        head: nn.Sequential | None = None,
+        learned: Mapping[str, nn.Parameter] | None = None,
     ) -> None:
         super().__init__()
         self.schema = schema
-        self.layers = self.relation_layers = tuple(layers)
+        self.layers = tuple(layers)
         self.dropout = dropout
         self._activation = activation
+        self._norms = tuple(norms)
         for name, part in parts.items():
             self.add_module(name, part)
-        self.norms = nn.ModuleList(
-            nn.ModuleDict({key_of(name): norm for name, norm in of_layer.items()}) for of_layer in norms
-        )
         self.mlp = head
-        # By pairs: of a dict torch sorts the names.
-        self.embs = nn.ParameterDict(
-            [
-                [key_of(name), nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, learned_dim)))]
-                for name, count in schema.num_nodes.items()
-                if name in layers[0].in_dims and not schema.feature_dims[name]
-            ]
-        )
+        # Pairs: torch would sort the names of a dict.
+        self.embs = nn.ParameterDict([[key_of(name), rows] for name, rows in (learned or {}).items()])
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The types whose rows are the output."""
+        """The types of the output rows."""
         return self.schema.targets
 
     @property
     def learned(self) -> dict[str, torch.Tensor]:
         """The learned rows (N_t, width) of each type that has no features and reaches the output."""
-        names = self.layers[0].in_dims
-        return {name: self.embs[key_of(name)] for name in names if not self.schema.feature_dims[name]}
+        return {name: self.embs[key] for name in self.layers[0].in_dims if (key := key_of(name)) in self.embs}
 
     @property
     def out_dim(self) -> int:
         """Width of the output."""
         return self.layers[-1].out_dim if self.mlp is None else int(self.mlp[-1].out_features)  # type: ignore[arg-type]
 
-    def forward(self, batch: HeteroReadyBatch) -> torch.Tensor:
-        """Return the output for the seeds of the only target, (B, out_dim): logits, where they are classified.
+    def below(self, num_layers: int) -> GraphNetwork:
+        """Return the network of the lowest ``num_layers``, at least 1; shares its parts, and has modes of its own."""
+        found = copy.copy(self)
+        found._modules = {name: part for name, part in self._modules.items() if name != "mlp"}  # noqa: SLF001 - a copy
+        found.layers, found.mlp = self.layers[:num_layers], None
+        return found
+
+    def forward(
+        self, batch: AnyReadyBatch | torch.Tensor, blocks: Sequence[DeviceBlock] | None = None
+    ) -> torch.Tensor:
+        """Return the output for the seeds of the only target, (B, out_dim).
+
+        Parameters
+        ----------
+        batch : of any loader; or the rows ``x`` (U, F) of a batch of one type
+        blocks : the L blocks of that batch
 
         Raises
         ------
         ConfigError
-            There are several targets; or as of `embed`.
+            There are several targets; or as `embed`.
         """
-        if len(self.schema.targets) > 1:
+        if len(self.targets) > 1:
             raise ConfigError(
-                f"the model gives rows of {len(self.schema.targets)} types, {', '.join(self.schema.targets)}: ask "
+                f"the model gives rows of {len(self.targets)} types, {', '.join(self.targets)}: ask "
                 f"embed(batch) for them"
             )
-        (found,) = self.embed(batch).values()
-        return found
+        if isinstance(batch, torch.Tensor):
+            found = self._rows({NODE: batch}, [{EDGE: block} for block in blocks or ()], {})
+        else:
+            found = self.embed(batch)
+        return found[self.targets[0]]
 
-    def embed(self, batch: HeteroReadyBatch) -> dict[str, torch.Tensor]:
+    def embed(self, batch: AnyReadyBatch) -> dict[str, torch.Tensor]:
         """Return the output for the seeds of each target, (num_seeds_t, out_dim), in the order of the targets.
 
-        What `forward` is for links, whose two ends may be of two types: a decoder takes the rows of both.
+        The two ends of links may have two types: a decoder takes the rows of both.
 
         Raises
         ------
         ConfigError
             The number of hops is not the number of layers.
         """
-        blocks = batch.blocks
-        if len(blocks) != len(self.layers):
+        typed = batch.typed
+        x = {name: self._inputs(name, typed) for name in self.layers[0].in_dims}
+        return self._rows(x, typed.blocks, typed.num_seeds)
+
+    def _rows(
+        self, x: dict[str, torch.Tensor], hops: Hops, num_seeds: Mapping[str, int]
+    ) -> dict[str, torch.Tensor]:
+        """Return the output of each target for the input rows ``x`` (U_t, width) of each type."""
+        if len(hops) != len(self.layers):
             raise ConfigError(
-                f"the batch has {len(blocks)} hops and the model {len(self.layers)} layers; "
+                f"the batch has {len(hops)} hops and the model {len(self.layers)} layers; "
                 f"give the loader one fan-out per layer"
             )
-        counts = self._num_rows(batch)
-        x = {name: self._inputs(name, batch) for name in self.layers[0].in_dims}
-        for depth, layer in enumerate(self.layers):
+        for depth, (layer, hop, num_rows) in enumerate(
+            zip(self.layers, hops, self._num_rows(hops, num_seeds), strict=True)
+        ):
             entered = {name: self.enter(depth, name, x[name]) for name in layer.in_dims}
-            x = layer.forward(entered, blocks[depth], counts[depth])
-        return {name: self.leave(x[name]) for name in self.schema.targets}
+            x = layer.forward(entered, hop, num_rows)
+        return {name: self.leave(x[name]) for name in self.targets}
 
     def enter(self, depth: int, node_type: str, x: torch.Tensor) -> torch.Tensor:
-        """Return what layer ``depth`` sees of the output of the layer below it.
+        """Return the input rows of layer ``depth`` from the output of the layer below it.
 
         Parameters
         ----------
-        depth : 0 for the layer next to the features, L for what follows the last one
-        node_type : of the rows
+        depth : 0 for the first layer, L for the head
+        node_type : type of the rows
         x : (n, width)
         """
         if depth == 0:
             return x
-        # On the way into a layer, for the reason that `GraphNetwork.enter` has.
-        if len(self.norms) >= depth:
-            norms: nn.ModuleDict = self.norms[depth - 1]  # type: ignore[assignment]
-            x = _normalised(norms[key_of(node_type)], x)
+        # On the way into a layer, not out of the layer below: layer-wise inference keeps plain outputs between layers,
+        # on disk if needed, and passes them through this method as it reads them.
+        if len(self._norms) >= depth:
+            x = _normalised(self._norms[depth - 1][node_type], x)
         return functional.dropout(self._activation(x), self.dropout, training=self.training)
 
     def enter_sums(self, depth: int, node_type: str, sums: torch.Tensor) -> torch.Tensor:
-        """Return the rows that enter layer ``depth``: `enter`, as no layer has a head.
+        """Return the input rows of layer ``depth`` from the sums of the layer below it.
 
         Parameters
         ----------
-        depth, node_type, sums : as of `GraphNetwork.enter_sums`
+        depth, node_type : as for `enter`
+        sums : (n, sum_dim); for layer 0 the features
         """
-        return self.enter(depth, node_type, sums)
+        return self.enter(depth, node_type, self.finish(depth - 1, sums) if depth else sums)
 
-    def tail(
-        self,
-        num_layers: int,  # noqa: ARG002 - as of `GraphNetwork`
-        *,
-        is_output: bool,
-    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """Return the function from the sums of a layer, (n, width), to its rows; None: the sums are the rows.
+    def finish(self, depth: int, sums: torch.Tensor) -> torch.Tensor:
+        """Return the output of layer ``depth`` for its sums (n, sum_dim)."""
+        head = self.layers[depth].head
+        found: torch.Tensor = sums if head is None else head(sums)
+        return found
+
+    def tail(self, num_layers: int, *, is_output: bool) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """Return the function from the sums of a layer, (n, sum_dim), to its rows; None if the sums are the rows.
 
         Parameters
         ----------
-        num_layers, is_output : as of `GraphNetwork.tail`
+        num_layers : number of the layer, 1 to L
+        is_output : whether the output of the network is wanted, or that of the layer
         """
-        return self.leave if is_output and self.mlp is not None else None
+        # A layer with a head is never followed by the MLP of the network.
+        is_finished = not is_output or self.mlp is None
+        return self.layers[num_layers - 1].head if is_finished else self.leave
 
     def leave(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the output (n, out_dim) for rows of a target that leave the last layer.
-
-        Parameters
-        ----------
-        x : (n, width)
-        """
+        """Return the output (n, out_dim) for rows ``x`` (n, width) of a target from the last layer."""
         if self.mlp is None:
             return x
-        (target,) = self.schema.targets  # who has a head has one
+        (target,) = self.targets  # a network with a head has one
         x = self.enter(len(self.layers), target, x)
         for part in self.mlp:
             x = _normalised(part, x) if isinstance(part, nn.BatchNorm1d) else part(x)
         return x
 
     def _inputs(self, node_type: str, batch: HeteroReadyBatch) -> torch.Tensor:
-        if self.schema.feature_dims[node_type]:
+        key = key_of(node_type)
+        if key not in self.embs:
             return batch.x[node_type]
-        table = self.embs[key_of(node_type)]
+        table = self.embs[key]
         ids = torch.from_numpy(batch.nodes[node_type]).to(table.device)
-        # A step looks at few of the rows: their gradient is of these alone.
+        # A step reads few of the rows: a sparse gradient has these rows alone.
         return functional.embedding(ids, table, sparse=True)
 
-    def _num_rows(self, batch: HeteroReadyBatch) -> list[dict[str, int]]:
-        """Return how many rows of each type leave each layer."""
+    def _num_rows(self, hops: Hops, num_seeds: Mapping[str, int]) -> list[dict[str, int]]:
+        """Return the number of rows of each type that leave each layer."""
         counts: list[dict[str, int]] = []
-        above = {name: batch.num_seeds[name] for name in self.schema.targets}
-        # A type that is the destination of no relation has no block that says how many: those that the hop above
-        # takes in, which it knows as a source.
-        for layer, hop in zip(reversed(self.layers), reversed(batch.blocks), strict=True):
+        above = {name: num_seeds.get(name, 0) for name in self.targets}
+        # No block counts the rows of a type that is no destination: the hop above, which takes them in, counts them as
+        # sources.
+        for layer, hop in zip(reversed(self.layers), reversed(hops), strict=True):
             ends = {relation[2]: hop[relation].num_dst for relation in layer.relations}
             counts.append({name: ends.get(name, above.get(name, 0)) for name in layer.types})
             starts = {relation[0]: hop[relation].num_src for relation in layer.relations}
@@ -317,12 +225,15 @@ class HeteroNetwork(nn.Module):
         return counts[::-1]
 
 
+HeteroNetwork = GraphNetwork  # the same class, by the name of its batches
+
+
 def _normalised(norm: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Return ``x`` (n, width) through a batch norm; by what it has seen so far where n is too small for a variance."""
+    """Return ``x`` (n, width) through a batch norm; by its running statistics if n is too small for a variance."""
     if len(x) > 1 or not isinstance(norm, nn.BatchNorm1d) or not norm.training:
         found: torch.Tensor = norm(x)
         return found
-    # A type may have one node in a batch or none. The parameters still get their gradients.
+    # A batch may have one node of a type, or none. The parameters still get their gradients.
     return functional.batch_norm(
         x, norm.running_mean, norm.running_var, norm.weight, norm.bias, training=False, eps=norm.eps
     )

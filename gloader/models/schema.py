@@ -9,6 +9,7 @@ from torch import nn
 
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,8 +23,8 @@ _TAKEN: Final = frozenset(dir(nn.ModuleDict)) | frozenset(dir(nn.ParameterDict))
 def key_of(name: str | Relation) -> str:
     """Return the key of a type or relation in a dict of modules. Pure.
 
-    As PyG forms them where it can: a relation's parts are joined by two underscores; torch takes no dot and no name of
-    its own methods.
+    It is PyG's key if possible: the parts of a relation are joined by two underscores. torch allows no dot and no name
+    of its own methods.
     """
     key = name if isinstance(name, str) else "__".join(name)
     return f"<{key}>" if key in _TAKEN else key.replace(".", "#")
@@ -37,18 +38,22 @@ class Schema:
     Raises
     ------
     ConfigError
-        A type whose rows are wanted, or one of a relation, is not among the types; or none is wanted.
+        A target, or a type of a relation, is not among the types; or there is no target.
     """
 
     num_nodes: Mapping[str, int]  # of each type
-    feature_dims: Mapping[str, int]  # of each type; 0: it has no features, and its rows are learned
+    feature_dims: Mapping[str, int]  # of each type; 0 means that it has no features, and its rows are learned
     relations: tuple[Relation, ...]
-    targets: tuple[
-        str, ...
-    ]  # types whose rows are wanted: that which is classified, or those of both ends of links
+    # Types of the output rows: the classified type, or the types of both ends of links.
+    targets: tuple[str, ...]
+
+    @classmethod
+    def of_one_type(cls, dim: int) -> Schema:
+        """Return the schema of a graph of one type with ``dim`` features; its nodes are not counted. Pure."""
+        return cls(num_nodes={NODE: 0}, feature_dims={NODE: dim}, relations=(EDGE,), targets=(NODE,))
 
     def __post_init__(self) -> None:
-        """Check that every name is that of a type."""
+        """Check that each name is the name of a type."""
         allowed = ", ".join(map(repr, self.num_nodes))
         ends = [(":".join(relation), end) for relation in self.relations for end in relation[::2]]
         if not self.targets:
@@ -62,7 +67,7 @@ class Schema:
         return tuple(relation for relation in self.relations if relation[2] == node_type)
 
     def reaching(self, num_layers: int) -> tuple[tuple[str, ...], ...]:
-        """Return the types whose rows reach the output: as inputs, and out of each of the layers. Pure.
+        """Return the types whose rows reach the output: of the inputs, and from each layer. Pure.
 
         Parameters
         ----------
@@ -70,18 +75,18 @@ class Schema:
 
         Returns
         -------
-        L + 1 tuples in the order of the types; the last has the targets alone
+        L + 1 tuples in the order of the types; the last has only the targets
         """
         needed = set(self.targets)
         found = [needed]
         for _ in range(num_layers):
-            # A node's own row counts too: what is needed once stays needed further down.
+            # A node's own row counts too: a needed type is needed in all lower layers.
             needed = needed | {source for source, _, destination in self.relations if destination in needed}
             found.append(needed)
         return tuple(tuple(name for name in self.num_nodes if name in names) for names in reversed(found))
 
     @property
     def learned_dim(self) -> int | None:
-        """Width of learned rows: that of all features, as in OGB's examples; None where features differ or are none."""
+        """Width of learned rows: that of the features, as in OGB's examples; None if widths differ or are all 0."""
         widths = {dim for dim in self.feature_dims.values() if dim}
         return widths.pop() if len(widths) == 1 else None

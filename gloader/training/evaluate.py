@@ -13,10 +13,8 @@ from gloader.training.process import eager_release
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from gloader.models import GraphNetwork, HeteroNetwork
+    from gloader.models import GraphNetwork
     from gloader.types import IdArray
-
-    AnyNetwork = GraphNetwork | HeteroNetwork
 
 
 class Inference(Protocol):
@@ -58,7 +56,7 @@ class Inference(Protocol):
 
 
 def accuracy(
-    model: AnyNetwork,
+    model: GraphNetwork,
     inference: Inference,
     nodes: IdArray,
     labels: IdArray,
@@ -83,7 +81,7 @@ def accuracy(
 
 
 def evaluate(
-    model: AnyNetwork,
+    model: GraphNetwork,
     inference: Inference,
     labels: IdArray,
     splits: Mapping[str, IdArray],
@@ -114,7 +112,7 @@ def evaluate(
 
 
 def predict_classes(
-    model: AnyNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     """Return the most likely class of each of ``nodes``, (n,) int64, over all neighbours.
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from gloader.config import HETERO_MODELS, ModelConfig
 from gloader.models import (
     GraphNetwork,
-    HeteroNetwork,
     LinkNetwork,
     Schema,
     build_decoder,
@@ -84,7 +83,7 @@ class HeteroModelSpec:
         """The network that computes node rows: this one."""
         return self
 
-    def build(self) -> HeteroNetwork:
+    def build(self) -> GraphNetwork:
         """Return the network, freshly initialised."""
         return build_hetero_model(
             self.config,
@@ -124,7 +123,7 @@ class LinkSpec:
 
 
 AnyModelSpec: TypeAlias = EncoderSpec | LinkSpec
-AnyNetwork: TypeAlias = GraphNetwork | HeteroNetwork | LinkNetwork
+AnyNetwork: TypeAlias = GraphNetwork | LinkNetwork
 
 
 def spec_of(

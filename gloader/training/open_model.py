@@ -16,7 +16,7 @@ from gloader.dataset.topology import (
     require_offsets,
 )
 from gloader.errors import BudgetError, CheckpointError
-from gloader.models import HeteroNetwork, encoder_of
+from gloader.models import encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
@@ -202,7 +202,6 @@ def _open_types(
     graph = stack.enter_context(open_hetero_topology(dataset, max_bytes=held_bytes))
     model = checkpoint.model()
     encoder = encoder_of(model)
-    assert isinstance(encoder, HeteroNetwork)  # noqa: S101 - by its spec
     tables = {name: dataset.node_tables[name] for name in encoder.layers[0].in_dims}
     features = {
         name: open_rows(table.feature_rows, ring_bytes=_RING_BYTES)[0]
@@ -213,7 +212,7 @@ def _open_types(
     inference = HeteroInference(
         graph=graph,
         features=features,
-        target=encoder.schema.targets[0],
+        target=encoder.targets[0],
         memory_budget_bytes=budget - graph.held_bytes - _WEIGHT_COPIES * weight_bytes,
         scratch=scratch,
     )

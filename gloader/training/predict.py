@@ -180,7 +180,7 @@ def _require_made(model: Any, node_type: str, layer: int) -> None:
     layers = range(1, len(model.layers) + 1)
     if layer not in layers:
         raise ConfigError(f"layer is {layer}; the network has the layers 1 to {len(layers)}")
-    made = [number for number in layers if node_type in model.relation_layers[number - 1].types]
+    made = [number for number in layers if node_type in model.layers[number - 1].types]
     if layer not in made:
         allowed = f"allowed: {', '.join(map(str, made))}" if made else "nor does another layer"
         raise ConfigError(

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gloader.config import Autocast, GradCompress
 from gloader.errors import ConfigError
-from gloader.models import HeteroNetwork, encoder_of
+from gloader.models import encoder_of
 from gloader.training.task import NODE_CLASSES
 from gloader.types import LinkBatch, ReadyBatch
 
@@ -193,10 +193,7 @@ def _distribute(model: AnyNetwork, config: StepConfig, *, num_steps: int) -> Dis
 
 def _learned_rows(model: AnyNetwork) -> dict[str, torch.Tensor]:
     """Return the tables of learned rows, by the names of the model's parameters."""
-    encoder = encoder_of(model)
-    if not isinstance(encoder, HeteroNetwork):
-        return {}
-    tables = set(encoder.embs.values())
+    tables = set(encoder_of(model).embs.values())
     return {name: parameter for name, parameter in model.named_parameters() if parameter in tables}
 
 

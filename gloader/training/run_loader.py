@@ -306,7 +306,7 @@ class RunLoader:
         # The first rank evaluates; the rank with the least room counts for all of a machine.
         if not self.group.is_first:
             return step
-        needed = device_bytes_needed(encoder.relation_layers, extent_of(self.dataset, encoder.targets))
+        needed = device_bytes_needed(encoder.layers, extent_of(self.dataset, encoder.targets))
         return with_evaluation(step, needed, open_device(self.device))
 
     @property

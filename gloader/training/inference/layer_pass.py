@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.models.adjacency import Part
-    from gloader.models.conv import Layer, Propagation, Table
+    from gloader.models.conv import Conv, Layer, Table
     from gloader.training.inference.placement import LayerOutputs, Placement
     from gloader.training.inference.plan import LayerPlan
     from gloader.training.inference.row_stream import AnyRows
@@ -46,7 +46,7 @@ class _Step:
     targets: Targets
 
     @property
-    def convs(self) -> dict[Relation, Propagation]:
+    def convs(self) -> dict[Relation, Conv]:
         """The relations into the type; one from the type to itself first, as its table is made with the sums."""
         into = self.layer.relations_into(self.node_type)
         return dict(sorted(into.items(), key=lambda item: item[0][0] != self.node_type))
@@ -96,7 +96,7 @@ class InferenceRun:
                 wanted = nodes[node_type] if depth == len(placed.plans) - 1 else everyone
                 targets = Targets(wanted, len(everyone), self._device.place)
                 outputs = made[node_type] = self._room.open(
-                    f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.out_dim
+                    f"layer-{depth}-{number}", plan, num_rows=len(targets), width=layer.sum_dim
                 )
                 step = _Step(
                     depth=depth, layer=layer, node_type=node_type, plan=plan, inputs=inputs, targets=targets
@@ -200,7 +200,7 @@ class InferenceRun:
                 _write(own[relation], positions, conv.project_own(mine, columns))
         return own, table
 
-    def _project(self, step: _Step, relation: Relation, conv: Propagation, columns: slice) -> Table:
+    def _project(self, step: _Step, relation: Relation, conv: Conv, columns: slice) -> Table:
         """Return the table of a relation's sources; without edges it has no rows."""
         num_rows = self._table_rows(step, relation)
         table = self._blank(num_rows, conv.table_widths(columns.stop - columns.start))
@@ -210,7 +210,7 @@ class InferenceRun:
         return table
 
     def _project_chunk(
-        self, table: Table, start: int, x: torch.Tensor, relation: Relation, conv: Propagation, columns: slice
+        self, table: Table, start: int, x: torch.Tensor, relation: Relation, conv: Conv, columns: slice
     ) -> None:
         stop = start + len(x)
         # Of the whole graph, as in training, where blocks carry it.
@@ -236,7 +236,7 @@ class InferenceRun:
                 yield start, self._placed.network.enter_sums(step.depth, node_type, x)
 
     def _messages(
-        self, step: _Step, relation: Relation, conv: Propagation, table: Table, own: Table, columns: slice
+        self, step: _Step, relation: Relation, conv: Conv, table: Table, own: Table, columns: slice
     ) -> Generator[tuple[slice, torch.Tensor]]:
         """Yield ranges of the targets, and their sums of messages, (., columns), in one scan of the edges."""
         limits = PieceLimits(max_edges=step.plan.edges_per_piece, max_rows=step.plan.rows_per_piece)

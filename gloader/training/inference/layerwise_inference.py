@@ -27,13 +27,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.device import Device, DeviceTier
-    from gloader.models import GraphNetwork, HeteroNetwork
+    from gloader.models import GraphNetwork
     from gloader.samplers import Topology
     from gloader.training.inference.plan import Extent
     from gloader.training.inference.rows import MadeRows
     from gloader.types import FeatureSource, IdArray, Relation
 
-    AnyNetwork = GraphNetwork | HeteroNetwork
     Progress = Callable[[float], None]
 
 
@@ -65,7 +64,7 @@ class HeteroInference:
     tiers: Mapping[str, DeviceTier] = field(default_factory=dict)
 
     def logits(
-        self, network: AnyNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
+        self, network: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         """Yield the logits of ``nodes`` (n,) of the target type in order: a range of positions, and its (., classes).
 
@@ -91,7 +90,7 @@ class HeteroInference:
 
     def activations(
         self,
-        network: AnyNetwork,
+        network: GraphNetwork,
         num_layers: int,
         node_type: str,
         nodes: IdArray,
@@ -118,7 +117,7 @@ class HeteroInference:
 
     @contextmanager
     def embedded(
-        self, network: AnyNetwork, *, on_progress: Progress = lambda _: None
+        self, network: GraphNetwork, *, on_progress: Progress = lambda _: None
     ) -> Iterator[dict[str, EmbeddedRows]]:
         """Open the output of ``network`` for all nodes of each of its targets, by type, computed in one pass.
 
@@ -141,14 +140,14 @@ class HeteroInference:
                 name: EmbeddedRows(
                     rows,
                     num_rows=counts[name],
-                    kept_dim=network.relation_layers[-1].out_dim,
+                    kept_dim=network.layers[-1].sum_dim,
                     width=network.out_dim,
                     leave=leave,
                 )
                 for name, rows in made.items()
             }
 
-    def require_memory(self, network: AnyNetwork, *, num_outputs: int | None) -> None:
+    def require_memory(self, network: GraphNetwork, *, num_outputs: int | None) -> None:
         """Raise BudgetError where it would not fit the budget; nothing is read.
 
         Parameters
@@ -159,16 +158,16 @@ class HeteroInference:
         outputs = self._all_outputs(network) if num_outputs is None else {self.target: num_outputs}
         self.require_layers(network, len(network.layers), outputs)
 
-    def require_layers(self, network: AnyNetwork, num_layers: int, outputs: Mapping[str, int]) -> None:
+    def require_layers(self, network: GraphNetwork, num_layers: int, outputs: Mapping[str, int]) -> None:
         """Raise BudgetError where ``num_layers`` would not fit, for so many nodes of each type; nothing is read."""
         extent = self._given().extent(outputs)
-        plan_inference(network.relation_layers[:num_layers], extent, budget_bytes=self.memory_budget_bytes)
+        plan_inference(network.layers[:num_layers], extent, budget_bytes=self.memory_budget_bytes)
 
     def extent(self, *, num_outputs: int) -> Extent:
         """Return the size of the graph, and of a result with so many nodes of the target type."""
         return self._given().extent({self.target: num_outputs})
 
-    def _all_outputs(self, network: AnyNetwork) -> dict[str, int]:
+    def _all_outputs(self, network: GraphNetwork) -> dict[str, int]:
         return {name: self.graph.num_nodes[name] for name in network.targets}
 
     def _given(self) -> Given:
@@ -183,7 +182,7 @@ class HeteroInference:
 
     def _rows(
         self,
-        network: AnyNetwork,
+        network: GraphNetwork,
         num_layers: int,
         node_type: str,
         nodes: IdArray,
@@ -194,14 +193,14 @@ class HeteroInference:
     ) -> Iterator[tuple[slice, torch.Tensor]]:
         leave = _tail_on_host(network, num_layers, is_output=is_output)
         with self._made(network, num_layers, {node_type: nodes}, on_progress) as made:
-            width = network.relation_layers[num_layers - 1].out_dim
+            width = network.layers[num_layers - 1].sum_dim
             for positions, rows in iter_rows(made[node_type], num_rows=len(nodes), width=width, order=order):
                 yield positions, rows if leave is None else leave(rows)
 
     @contextmanager
     def _made(
         self,
-        network: AnyNetwork,
+        network: GraphNetwork,
         num_layers: int,
         nodes: Mapping[str, IdArray | range],
         on_progress: Progress,
@@ -226,8 +225,8 @@ class HeteroInference:
         finally:
             network.train(was_training)
 
-    def _require_edge_features(self, network: AnyNetwork) -> None:
-        for layer in network.relation_layers:
+    def _require_edge_features(self, network: GraphNetwork) -> None:
+        for layer in network.layers:
             for relation, conv in layer.relations.items():
                 source = self.edge_features.get(relation)
                 found = 0 if source is None else source.dim
@@ -238,7 +237,7 @@ class HeteroInference:
 
 
 def _tail_on_host(
-    network: AnyNetwork, num_layers: int, *, is_output: bool
+    network: GraphNetwork, num_layers: int, *, is_output: bool
 ) -> Callable[[torch.Tensor], torch.Tensor] | None:
     """Return `tail` of a network for rows on the host, to the host."""
     tail = network.tail(num_layers, is_output=is_output)

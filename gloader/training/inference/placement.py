@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.device import Device, DeviceTier
-    from gloader.models import GraphNetwork, HeteroNetwork
+    from gloader.models import GraphNetwork
     from gloader.models.conv import Layer
     from gloader.samplers.graph import HeteroGraph
     from gloader.training.inference.edges import Edges
     from gloader.training.inference.plan import LayerPlan, TypePlans
     from gloader.training.inference.row_stream import AnyRows
     from gloader.types import FeatureSource, Relation
-
-    AnyNetwork = GraphNetwork | HeteroNetwork
 
 
 LayerOutputs: TypeAlias = "RamRows | SsdRows | DeviceRows"
@@ -134,7 +132,7 @@ class Placement:
     def __init__(
         self,
         given: Given,
-        network: AnyNetwork,
+        network: GraphNetwork,
         extent: Extent,
         device: Device,
         plans: tuple[TypePlans, ...],
@@ -142,7 +140,7 @@ class Placement:
     ) -> None:
         self.graph = given.graph
         self.network = network
-        self.layers = network.relation_layers[: len(plans)]
+        self.layers = network.layers[: len(plans)]
         self.extent = extent
         self.device = device
         self.plans = plans
@@ -171,7 +169,7 @@ class Placement:
 
 
 def place_inference(
-    network: AnyNetwork, given: Given, extent: Extent, *, num_layers: int, share: int = FIRST_SHARE
+    network: GraphNetwork, given: Given, extent: Extent, *, num_layers: int, share: int = FIRST_SHARE
 ) -> Placement:
     """Choose where to compute: on the network's device, in slabs that fit, else on the CPU, with a line in the log.
 
@@ -196,7 +194,7 @@ def place_inference(
         if placed is not None:
             return placed
         network, device = copy.deepcopy(network).to("cpu"), open_device(torch.device("cpu"))
-    plans = plan_inference(network.relation_layers[:num_layers], extent, budget_bytes=given.budget_bytes)
+    plans = plan_inference(network.layers[:num_layers], extent, budget_bytes=given.budget_bytes)
     return Placement(given, network, extent, device, plans, _held_by_tiers(device, given))
 
 
@@ -214,7 +212,7 @@ def device_bytes_needed(layers: Sequence[Layer], extent: Extent) -> int:
 
 
 def _on_device(
-    network: AnyNetwork, given: Given, extent: Extent, device: Device, num_layers: int, share: int
+    network: GraphNetwork, given: Given, extent: Extent, device: Device, num_layers: int, share: int
 ) -> Placement | None:
     """Return a placement on ``device``; None, with a line in the log, if not one step of columns fits there."""
     room = device.free_bytes() // share
@@ -226,7 +224,7 @@ def _on_device(
         whole, whole_bytes = {}, 0
     sent = [_offset_bytes(topology.num_nodes) for key, topology in left.items() if key not in whole]
     plans = plan_on_device(
-        network.relation_layers[:num_layers],
+        network.layers[:num_layers],
         extent,
         device_bytes=room - whole_bytes - max(sent, default=0),
         budget_bytes=given.budget_bytes,
@@ -262,7 +260,7 @@ def _held_by_tiers(device: Device, given: Given) -> dict[Relation, Edges]:
     return held
 
 
-def _inputs(name: str, network: AnyNetwork, given: Given, tier: DeviceTier | None) -> AnyRows:
+def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | None) -> AnyRows:
     """Return the learned rows of a type, or the nearest copy of its features."""
     learned = network.learned.get(name)
     if learned is not None:
@@ -277,7 +275,7 @@ def _inputs(name: str, network: AnyNetwork, given: Given, tier: DeviceTier | Non
         raise ConfigError(
             f"type {name!r} has no features here, and the network no learned rows of it: it is of another dataset"
         )
-    features, width = given.features[name], network.relation_layers[0].in_dims[name]
+    features, width = given.features[name], network.layers[0].in_dims[name]
     if features.dim != width:
         raise ConfigError(f"type {name!r} has {features.dim} features; the network takes {width}")
     if tier is not None and tier.cache is not None and tier.holds_all:

@@ -87,7 +87,7 @@ class Extent:
 def read_dims(layers: Sequence[Layer], depth: int) -> Mapping[str, int]:
     """Return the width of the rows of each type that layer ``depth`` reads: features, or sums of that below. Pure."""
     dims = layers[depth].in_dims
-    return dict.fromkeys(dims, layers[depth - 1].out_dim) if depth else dims
+    return dict.fromkeys(dims, layers[depth - 1].sum_dim) if depth else dims
 
 
 def plan_inference(layers: Sequence[Layer], extent: Extent, *, budget_bytes: int) -> tuple[TypePlans, ...]:
@@ -291,7 +291,7 @@ def _plan(layers: Sequence[Layer], extent: Extent, memory: _Memory) -> tuple[Typ
     for depth, (layer, types) in enumerate(zip(layers, needed[1:], strict=True)):
         is_last = depth == len(layers) - 1
         rows = {name: (extent.outputs if is_last else extent.num_nodes)[name] for name in types}
-        sizes = {name: FLOAT_BYTES * layer.out_dim * count for name, count in rows.items()}
+        sizes = {name: FLOAT_BYTES * layer.sum_dim * count for name, count in rows.items()}
         homes = memory.homes(sizes, is_last=is_last)
         near = {name: size for name, size in sizes.items() if homes[name] == "near"}
         found: dict[str, LayerPlan] = {}
@@ -334,7 +334,7 @@ class _TypeWork:
         entered = max(self._read_dim, *(layer.in_dims[name] for name in types))
         # A head has a width of its own between its layers, and that of its result: mostly as wide as a hidden row.
         self._entered_dim = 2 * entered if depth and layers[depth - 1].head is not None else entered
-        self._out_dim = layer.out_dim
+        self._sum_dim = layer.sum_dim
         self._num_rows = num_rows
         # A lone convolution gives the whole row, from a table with the row of the node itself; several are summed.
         self._is_sum = node_type in layer.roots
@@ -345,13 +345,13 @@ class _TypeWork:
         """Return the most output columns that fit ``left`` bytes; None if the narrowest do not."""
         # The widest: every slab less saves a pass over the inputs and the edges. Wider slabs hold more bytes, so the
         # search halves: a network that no machine holds may have a billion columns.
-        widths = range(self._out_dim, 0, -self.column_step)
+        widths = range(self._sum_dim, 0, -self.column_step)
         at = bisect_left(widths, True, key=lambda width: self.held_bytes(width) <= left)
         return widths[at] if at < len(widths) else None
 
     def at_least(self, num_columns: int) -> int:
         """Return ``num_columns``, rounded up to what the layer can be cut into."""
-        return min(-(-num_columns // self.column_step) * self.column_step, self._out_dim)
+        return min(-(-num_columns // self.column_step) * self.column_step, self._sum_dim)
 
     def held_bytes(self, width: int) -> int:
         """Return the bytes of the largest table, of own terms, and of sums with a place of their own."""
@@ -366,7 +366,7 @@ class _TypeWork:
     def slabs(self, width: int) -> tuple[slice, ...]:
         """Return the ranges of columns."""
         return tuple(
-            slice(start, min(start + width, self._out_dim)) for start in range(0, self._out_dim, width)
+            slice(start, min(start + width, self._sum_dim)) for start in range(0, self._sum_dim, width)
         )
 
     def widths(self, width: int) -> _Widths:

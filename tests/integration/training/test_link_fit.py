@@ -104,7 +104,7 @@ def _whole_graph(dataset, folder) -> tuple[np.ndarray, Any]:
     matrix[np.repeat(np.arange(N), np.diff(arrays["indptr"])), arrays["indices"].copy()] = 1
     x = torch.from_numpy(arrays["features"])
     with torch.no_grad():
-        for depth, conv in enumerate(network.encoder.layers):
+        for depth, conv in enumerate(network.encoder.convs):
             x = torch.relu(x) if depth else x
             mean = matrix @ x / matrix.sum(1, keepdim=True).clamp(min=1)
             x = conv.lin_l(mean) + conv.lin_r(x)

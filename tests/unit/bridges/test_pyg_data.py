@@ -99,9 +99,9 @@ def test_native_models_compute_what_pygs_layers_do_on_the_same_batch(make_batch,
     is_gcn = name == "gcn"
     layers = [
         GCNConv(conv.in_dim, conv.out_dim, normalize=False) if is_gcn else SAGEConv(conv.in_dim, conv.out_dim)
-        for conv in native.layers
+        for conv in native.convs
     ]
-    for ours, theirs in zip(native.layers, layers, strict=True):
+    for ours, theirs in zip(native.convs, layers, strict=True):
         theirs.load_state_dict(ours.state_dict())
     expected = native(batch.x, batch.blocks)
     expected.square().sum().backward()
@@ -112,7 +112,7 @@ def test_native_models_compute_what_pygs_layers_do_on_the_same_batch(make_batch,
         whole = layer(whole.relu() if number else whole, edges, *([weight] if is_gcn else []))
     torch.testing.assert_close(whole[:5], expected)
     whole[:5].square().sum().backward()
-    for ours, theirs in zip(native.layers, layers, strict=True):
+    for ours, theirs in zip(native.convs, layers, strict=True):
         found = dict(theirs.named_parameters())
         for key, parameter in ours.named_parameters():
             torch.testing.assert_close(found[key].grad, parameter.grad)

@@ -93,7 +93,7 @@ def test_an_mlp_sees_no_edge(make_block) -> None:
 
 
 def test_the_wrong_number_of_blocks_is_refused(make_block) -> None:
-    with pytest.raises(ConfigError, match="the batch has 1 blocks and the model 2 layers"):
+    with pytest.raises(ConfigError, match="the batch has 1 hops and the model 2 layers"):
         _build()(torch.randn(2, 6), [make_block([0, 0], [], num_src=2)])
 
 

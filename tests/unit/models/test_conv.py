@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gloader.config import ModelConfig
-from gloader.models import gat, gcn, sage
+from gloader.models import conv
 from gloader.models.build import build_model
 from gloader.models.conv import gather_cost, multiplies_first
 
@@ -46,14 +46,14 @@ def test_a_gpu_multiplies_sooner_and_autocast_changes_nothing_on_a_cpu() -> None
     assert multiplies_first(**layer, gather_cost=300)
 
 
-@pytest.mark.parametrize(("name", "module"), [("graphsage", sage), ("gcn", gcn), ("gat", gat)])
-def test_both_orders_give_the_same_result(name, module, make_block, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
+def test_both_orders_give_the_same_result(name, make_block, monkeypatch: pytest.MonkeyPatch) -> None:
     block = make_block([0, 2, 5, 5], [3, 4, 0, 0, 2], num_src=5, src_degree=[4, 3, 0, 2, 9])
     torch.manual_seed(0)
     model = build_model(ModelConfig(name=name, hidden=8), in_dim=6, out_dim=4, num_layers=1).eval()
     x = torch.randn(5, 6)
     results = []
     for order in (True, False):
-        monkeypatch.setattr(module, "multiplies_first", lambda order=order, **_: order)
+        monkeypatch.setattr(conv, "multiplies_first", lambda order=order, **_: order)
         results.append(model(x, [block]))
     torch.testing.assert_close(*results)

@@ -11,7 +11,7 @@ from typed_batches import CITES, HAS, NUM_NODES, TOPIC_OF, WRITES, full_batch, r
 
 from gloader.config import ModelConfig
 from gloader.errors import ConfigError
-from gloader.models import HETERO_MODELS, HeteroNetwork, Schema, build_hetero_model, gat, sage
+from gloader.models import HETERO_MODELS, HeteroNetwork, Schema, build_hetero_model, conv
 from gloader.models.adjacency import Adjacency, Part
 from gloader.samplers import CscGraph
 from gloader.samplers.graph import HeteroGraph
@@ -142,13 +142,13 @@ def test_layers_compute_alike_from_blocks_and_in_two_steps(name: str) -> None:
                 own_rows = x[node_type][: counts[node_type]]
                 total = layer.own(node_type, own_rows, columns)
                 for relation in schema.relations_into(node_type):
-                    conv, block = layer.relations[relation], hop[relation]
-                    table = conv.project(x[relation[0]], torch.empty(0), columns)
-                    own = conv.project_own(own_rows, columns)
+                    along, block = layer.relations[relation], hop[relation]
+                    table = along.project(x[relation[0]], torch.empty(0), columns)
+                    own = along.project_own(own_rows, columns)
                     assert tuple(
                         part.shape[1] if part.dim() > 1 else 1 for part in table
-                    ) == conv.table_widths(columns.stop - columns.start)
-                    assert tuple(part.shape[1] for part in own) == conv.own_widths(
+                    ) == along.table_widths(columns.stop - columns.start)
+                    assert tuple(part.shape[1] for part in own) == along.own_widths(
                         columns.stop - columns.start
                     )
                     part = Part(
@@ -156,7 +156,7 @@ def test_layers_compute_alike_from_blocks_and_in_two_steps(name: str) -> None:
                         degree=block.indptr.diff().float(),
                         pieces=_halves(block),
                     )
-                    total = total + conv.propagate(table, own, part, columns)
+                    total = total + along.propagate(table, own, part, columns)
                 slabs.append(total)
             torch.testing.assert_close(torch.cat(slabs, dim=1), expected[node_type], atol=1e-5, rtol=1e-4)
 
@@ -171,15 +171,15 @@ def _halves(block):
         yield Adjacency(indptr, block.indices[picked], num_src=block.num_src)
 
 
-@pytest.mark.parametrize(("name", "module"), [("rgcn", sage), ("rsage", sage), ("rgat", gat)])
+@pytest.mark.parametrize("name", HETERO_MODELS)
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_both_orders_of_work_give_the_same_result(name, module, is_weighted, monkeypatch) -> None:
+def test_both_orders_of_work_give_the_same_result(name, is_weighted, monkeypatch) -> None:
     batch, model = _batch(), _model(name)
     if is_weighted:
         batch = _weighted(batch)
     results = []
     for order in (True, False):
-        monkeypatch.setattr(module, "multiplies_first", lambda order=order, **_: order)
+        monkeypatch.setattr(conv, "multiplies_first", lambda order=order, **_: order)
         results.append(model(batch))
     torch.testing.assert_close(*results)
 

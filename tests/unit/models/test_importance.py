@@ -102,7 +102,8 @@ def output(conv: Any, graph: CscGraph, batch: SampledBatch, *, strip: bool = Fal
     block = device_block(graph, batch)
     block = replace(block, edge_weight=None) if strip else block
     with torch.no_grad():
-        return conv(x[torch.from_numpy(batch.nodes)], block).numpy()
+        rows = x[torch.from_numpy(batch.nodes)]
+        return conv(rows, rows[: block.num_dst], block).numpy()
 
 
 def drawn(sampler: Any, draws: int) -> list[SampledBatch]:
@@ -205,8 +206,8 @@ def test_attention_counts_an_edge_as_often_as_it_stands_for(make_block) -> None:
     once = make_block([0, 2], [1, 2], num_src=3, src_degree=[4, 0, 0])
     weighted = replace(once, edge_weight=torch.tensor([3.0, 1.0]))
     repeated = make_block([0, 4], [1, 1, 1, 2], num_src=3, src_degree=[4, 0, 0])
-    torch.testing.assert_close(conv(x, weighted), conv(x, repeated))
-    assert not torch.allclose(conv(x, weighted), conv(x, once))
+    torch.testing.assert_close(conv(x, x[:1], weighted), conv(x, x[:1], repeated))
+    assert not torch.allclose(conv(x, x[:1], weighted), conv(x, x[:1], once))
 
 
 @pytest.mark.parametrize(
@@ -224,8 +225,8 @@ def test_what_an_edge_says_counts_as_often_as_it_stands_for(make, make_block) ->
     once = replace(make_block([0, 2], [1, 2], num_src=3), edge_x=told)
     weighted = replace(once, edge_weight=torch.tensor([3.0, 1.0]))
     repeated = replace(make_block([0, 4], [1, 1, 1, 2], num_src=3), edge_x=told[[0, 0, 0, 1]])
-    torch.testing.assert_close(conv(x, weighted), conv(x, repeated))
-    assert not torch.allclose(conv(x, weighted), conv(x, once))
+    torch.testing.assert_close(conv(x, x[:1], weighted), conv(x, x[:1], repeated))
+    assert not torch.allclose(conv(x, x[:1], weighted), conv(x, x[:1], once))
 
 
 def test_weights_reach_the_gradient(make_block) -> None:
@@ -233,6 +234,6 @@ def test_weights_reach_the_gradient(make_block) -> None:
     weighted = replace(block, edge_weight=torch.tensor([3.0, 1.0]))
     x = torch.ones(3, 1, requires_grad=True)
     conv = SageConv(1, 1)
-    conv(x, weighted).sum().backward()
+    conv(x, x[:1], weighted).sum().backward()
     scale = conv.lin_l.weight.item() / 4
     torch.testing.assert_close(x.grad[1:, 0], torch.tensor([3 * scale, 1 * scale]))

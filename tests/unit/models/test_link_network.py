@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from gloader.models import LinkNetwork, build_decoder, encoder_of
-from gloader.types import BatchId, LinkBatch, ReadyBatch
+from gloader.types import NODE, BatchId, LinkBatch, ReadyBatch
 
 
 class Rows(torch.nn.Module):
@@ -16,8 +16,8 @@ class Rows(torch.nn.Module):
             torch.randn(num_rows, width, generator=torch.Generator().manual_seed(0))
         )
 
-    def forward(self, x: torch.Tensor, blocks: tuple[()]) -> torch.Tensor:
-        return self.rows
+    def embed(self, batch: ReadyBatch) -> dict[str, torch.Tensor]:
+        return {NODE: self.rows}
 
 
 def _batch(pairs: torch.Tensor) -> LinkBatch:

@@ -89,7 +89,7 @@ def _model(name: str, *, add_self_loops: bool, seed: int):
 
 def _plans(model, budget: int) -> list[LayerPlan]:
     extent = Extent(num_nodes={NODE: N}, relations=(EDGE,), outputs={NODE: N})
-    plans = plan_inference(model.relation_layers, extent, budget_bytes=budget)
+    plans = plan_inference(model.layers, extent, budget_bytes=budget)
     return [types[NODE] for types in plans]
 
 
@@ -187,8 +187,9 @@ def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(name, 
     rows = torch.tensor(x)
     model.eval()
     with torch.no_grad():
-        for depth, conv in enumerate(model.layers[:num_layers]):
-            rows = conv(model.enter(depth, rows), _whole(graph))
+        for depth, conv in enumerate(model.convs[:num_layers]):
+            entered = model.enter(depth, NODE, rows)
+            rows = conv(entered, entered, _whole(graph))
         assert torch.equal(model.below(num_layers)(torch.tensor(x), [_whole(graph)] * num_layers), rows)
     model.train()
     job = _job(name, graph, x, budget)

@@ -43,7 +43,7 @@ class Conv:
 
 
 class Layer:
-    out_dim = H
+    sum_dim = H
     head = None
     roots = dict.fromkeys(NUM_NODES, "a Linear")
 

@@ -17,7 +17,7 @@ def _convs(name="graphsage", num_layers=3):
 
 
 def _layers(model):
-    return model.relation_layers
+    return model.layers
 
 
 def _conv(layer):

@@ -84,7 +84,7 @@ def logits(graph: Topology, model: GraphNetwork, nodes: np.ndarray, *, budget: i
 
 def plans_of(path: Path, model: GraphNetwork, budget: int) -> list[LayerPlan]:
     job = LayerwiseInference(graph=held(path), features=features(), memory_budget_bytes=budget).typed
-    plans = plan_inference(model.relation_layers, job.extent(num_outputs=N), budget_bytes=budget)
+    plans = plan_inference(model.layers, job.extent(num_outputs=N), budget_bytes=budget)
     return [plan for types in plans for plan in types.values()]
 
 
@@ -196,7 +196,7 @@ def test_ctrl_c_in_the_middle_of_a_pass_leaves_no_thread_and_the_next_run_is_rig
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(type(model.layers[1]), "propagate", staticmethod(interrupted))
+            patch.setattr(type(model.convs[1]), "propagate", staticmethod(interrupted))
             with pytest.raises(KeyboardInterrupt):
                 logits(topology, model, EVERYONE, budget=LITTLE)
         assert seen == [["gloader-infer-edges"]]
