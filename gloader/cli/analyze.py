@@ -45,10 +45,10 @@ def analyze(
         Also train a few hundred batches with this run's settings: on batches that stay in memory, with everything in
         memory, and as recorded. Shows the stalls that this measures beside those of the replay.
     """
-    from gloader.replay.changes import parse_all
+    from gloader.replay.changes import parse_changes
 
     screen = Screen.open(is_json=output.json)
-    changes = parse_all(what_if)
+    changes = tuple(map(parse_changes, what_if))
     files = _Files.beside(run, out)
 
     from gloader.lab.analyze.analysis import analyse

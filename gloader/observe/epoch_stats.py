@@ -5,38 +5,19 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gloader.types import ReadStats
 
-StageName = Literal["sweep", "sample", "inspect", "stage", "gather", "transfer", "compute", "wait"]
-STAGES: tuple[StageName, ...] = (
-    "sweep",
-    "sample",
-    "inspect",
-    "stage",
-    "gather",
-    "transfer",
-    "compute",
-    "wait",
-)
-
+WorkName: TypeAlias = Literal[
+    "sweep", "sample", "inspect", "stage", "read", "gather", "transfer", "compute", "wait"
+]
+WORK_NAMES: tuple[WorkName, ...] = get_args(WorkName)
 # The thread that reads ahead of the gather has its own timeline track. Its time counts as "gather" in the sums.
-WorkName: TypeAlias = StageName | Literal["read"]
-WORK_NAMES: tuple[WorkName, ...] = (
-    "sweep",
-    "sample",
-    "inspect",
-    "stage",
-    "read",
-    "gather",
-    "transfer",
-    "compute",
-    "wait",
-)
+STAGES: tuple[WorkName, ...] = tuple(name for name in WORK_NAMES if name != "read")
 
 # Counts that are kept for each table.
 OF_TABLES = (
@@ -139,21 +120,7 @@ class StatsRecorder:
         self._lock = threading.Lock()
         self._epoch = epoch
         self._counts = dict.fromkeys(
-            (
-                "batches",
-                "seeds",
-                "rows_gathered",
-                "device_hits",
-                "cache_hits",
-                "rows_read",
-                "requests",
-                "bytes_read",
-                "bytes_written",
-                "edge_passes",
-                "edge_bytes_read",
-                "edge_bytes_written",
-            ),
-            0,
+            ("batches", "seeds", *OF_TABLES, "edge_passes", "edge_bytes_read", "edge_bytes_written"), 0
         )
         self._tables: dict[str, dict[str, int]] = {}
         self._seconds: dict[str, float] = dict.fromkeys(STAGES, 0.0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from gloader.replay.replay import replay
 from gloader.replay.stalls import lag_share
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
 
     from gloader.replay.demands import Measured
     from gloader.replay.replay import Replayed
-    from gloader.replay.work import BatchWork, Demands, Machine, PipelineShape, SuperbatchWork, Work
+    from gloader.replay.work import (
+        BatchWork,
+        Demands,
+        Machine,
+        PassWork,
+        PipelineShape,
+        SuperbatchWork,
+        Work,
+    )
+
+    W = TypeVar("W", BatchWork, SuperbatchWork, PassWork)
 
 
 MOST_UNEXPLAINED: Final = 0.10  # of an epoch: a replay with a larger error predicts nothing
@@ -100,25 +110,17 @@ class ReplayFit:
     def apply(self, work: Work) -> Work:
         """Return ``work`` with replayed demands."""
 
-        def of_batch(batch: BatchWork) -> BatchWork:
-            return replace(
-                batch,
-                trace=self.of("trace", batch.trace),
-                sample=self.of("sample", batch.sample),
-                read=self.of("read", batch.read),
-                gather=self.of("gather", batch.gather),
-                transfer=self.of("transfer", batch.transfer),
-                compute=self.of("compute", batch.compute),
-            )
-
-        def of_superbatch(one: SuperbatchWork) -> SuperbatchWork:
-            return replace(one, inspect=self.of("inspect", one.inspect), stage=self.of("stage", one.stage))
+        def fitted(one: W) -> W:
+            found: dict[str, Any] = {
+                name: self.of(name, getattr(one, name)) for name in _STAGES if hasattr(one, name)
+            }
+            return replace(one, **found)
 
         return replace(
             work,
-            batches=tuple(map(of_batch, work.batches)),
-            superbatches=tuple(map(of_superbatch, work.superbatches)),
-            passes=tuple(replace(one, sweep=self.of("sweep", one.sweep)) for one in work.passes),
+            batches=tuple(map(fitted, work.batches)),
+            superbatches=tuple(map(fitted, work.superbatches)),
+            passes=tuple(map(fitted, work.passes)),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.core.dtypes import FEATURE_DTYPES
 from gloader.core.fanouts import MAX_COUNT, checked_fanouts
@@ -20,35 +20,13 @@ from gloader.replay.work import SAMPLED_AHEAD
 from gloader.ssd_store.cost.io_rates import MEDIUM_BYTES, SMALL_BYTES, WIDE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from gloader.replay.work import Demands, Machine, PipelineShape, Work
     from gloader.ssd_store.cost.io_rates import IoRates
 
 
-Knob: TypeAlias = Literal[
-    "disk",
-    "disk.random",
-    "disk.write",
-    "gpu",
-    "compute",
-    "network",
-    "cores",
-    "threads",
-    "buffers",
-    "ranks",
-    "memory",
-    "cache",
-    "superbatch",
-    "policy",
-    "strategy",
-    "dtype",
-    "order",
-    "fanout",
-    "batch-size",
-]
-
-# Their meanings, for messages.
+# The knobs, with their meanings for messages.
 _FORMS: Final[Mapping[str, str]] = {
     "disk": "a factor such as 2x, of all reads and writes",
     "disk.random": "a factor such as 2x, of reads at random",
@@ -127,12 +105,6 @@ class Changes:
         """Return the factor of ``name``, or 1 if it is unchanged."""
         value = self.values.get(name)
         return value.factor if isinstance(value, Ratio) else 1.0
-
-    def merged(self, other: Changes) -> Changes:
-        """Return the union; ``other`` wins if both change a knob."""
-        kept = (part for part in self.text.split(",") if _named(part)[0] not in other.values)
-        text = ",".join(filter(None, (*kept, other.text)))
-        return Changes(values={**self.values, **other.values}, text=text)
 
 
 NO_CHANGES: Final = Changes(values={}, text="")
@@ -222,11 +194,6 @@ def _bits_per_s(text: str) -> float:
     if not 0 < rate < math.inf:
         raise ValueError(text)
     return rate
-
-
-def parse_all(texts: Iterable[str]) -> tuple[Changes, ...]:
-    """Return the changes of each of ``texts``; errors as of `parse_changes`."""
-    return tuple(parse_changes(text) for text in texts)
 
 
 def changed_rates(rates: IoRates, changes: Changes) -> IoRates:

@@ -23,10 +23,8 @@ from gloader.convert.node_order import NodeOrder, by_falling_degree, order_of_co
 from gloader.convert.progress import NO_PROGRESS
 from gloader.core.loader_state import LoaderState
 from gloader.core.signals import run_together
-from gloader.dataset.topology import open_hetero_topology, open_topology
 from gloader.errors import BudgetError, ConfigError, ReplayError, StateError
 from gloader.lab.analyze.recorded_run import (
-    is_typed_run,
     open_recorded_dataset,
     plan_recorded_seeds,
     read_config,
@@ -36,7 +34,7 @@ from gloader.lab.analyze.recorded_run import (
     require_same_stream,
     with_recorded_device,
 )
-from gloader.pipeline.open.disk import KnownDisk
+from gloader.pipeline.open.disk import KnownDisk, open_edges
 from gloader.pipeline.open.load_plan import measure_load, sampler_for
 from gloader.pipeline.sample import CodedRows, count_rows, trace_entry
 from gloader.pipeline.seeds import BatchStream
@@ -284,16 +282,12 @@ class RecordedLoads:
     header : of the recording
     dataset : of the run
     settings : of its loader
-    is_typed : whether batches have several types
     """
 
-    def __init__(
-        self, header: RunHeader, dataset: Dataset, settings: LoaderSettings, *, is_typed: bool
-    ) -> None:
+    def __init__(self, header: RunHeader, dataset: Dataset, settings: LoaderSettings) -> None:
         self.settings = settings
         self._header = header
         self._dataset = dataset
-        self._is_typed = is_typed
         self._first = LoaderState.from_json(header.state).next
         self._stack = ExitStack()
         self._stack.callback(dataset.close)
@@ -327,14 +321,13 @@ class RecordedLoads:
         dataset = open_recorded_dataset(header, config)
         try:
             require_all_rows(dataset)
-            is_typed = is_typed_run(dataset, settings)
             settings = with_recorded_device(settings, header, dataset)
-            seeds = plan_recorded_seeds(dataset, settings, header, is_typed=is_typed)
+            seeds = plan_recorded_seeds(dataset, settings, header)
             require_same_stream(dataset, seeds, settings, header)
         except BaseException:
             dataset.close()
             raise
-        return cls(header, dataset, settings, is_typed=is_typed)
+        return cls(header, dataset, settings)
 
     def get(self, settings: LoaderSettings) -> RecordedLoad:
         """Return the load of ``settings``, which is valid until the next call with other settings.
@@ -360,7 +353,7 @@ class RecordedLoads:
 
     def seeds(self, settings: LoaderSettings) -> SeedPlan:
         """Return the seeds of a loader with ``settings``; ReplayError if there are none."""
-        return plan_recorded_seeds(self._dataset, settings, self._header, is_typed=self._is_typed)
+        return plan_recorded_seeds(self._dataset, settings, self._header)
 
     def reordered_rows(self, order: str) -> IdArray | None:
         """Return the result of `gloader.lab.analyze.recorded_load.reordered_rows`."""
@@ -401,12 +394,16 @@ class RecordedLoads:
         work, home = measured.work, measured.home
         if home.home == "ram" or home.topology_bytes > default_budget_bytes():
             return work.topology
-        is_temporal = self.settings.sampling.is_temporal
-        if self._is_typed:
-            opened = open_hetero_topology(self._dataset, max_bytes=home.topology_bytes, times=is_temporal)
-            return self._stack.enter_context(opened)
+        seeds = self.seeds(self.settings)
+        settings = self.settings
         return self._stack.enter_context(
-            open_topology(self._dataset, max_bytes=home.topology_bytes, times=is_temporal)
+            open_edges(
+                self._dataset,
+                seeds.types,
+                max_bytes=home.topology_bytes,
+                io=settings.reading.io,
+                times=settings.sampling.is_temporal,
+            )
         )
 
     def _new_stream(self, settings: LoaderSettings, measured: MeasuredLoad) -> SampledStream:

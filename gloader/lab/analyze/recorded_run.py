@@ -73,14 +73,7 @@ def open_recorded_dataset(header: RunHeader, config: Mapping[str, Any]) -> Datas
     return dataset
 
 
-def is_typed_run(dataset: Dataset, settings: LoaderSettings) -> bool:
-    """Return whether batches have several types in a way that matters: with one relation they are the same."""
-    return dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple)
-
-
-def plan_recorded_seeds(
-    dataset: Dataset, settings: LoaderSettings, header: RunHeader, *, is_typed: bool
-) -> SeedPlan:
+def plan_recorded_seeds(dataset: Dataset, settings: LoaderSettings, header: RunHeader) -> SeedPlan:
     """Return the seeds of a loader with ``settings`` for the task of the recorded run.
 
     Parameters
@@ -88,7 +81,6 @@ def plan_recorded_seeds(
     dataset : the dataset with the nodes or links
     settings : those of the run, or with changes
     header : of the recording; its state names the task
-    is_typed : whether batches have several types
 
     Raises
     ------
@@ -100,7 +92,8 @@ def plan_recorded_seeds(
         return plan_training_seeds(
             dataset,
             settings.sampling,
-            is_typed=is_typed,
+            # With one relation a batch of several types is that of one type.
+            is_typed=dataset.kind == "hetero" or not isinstance(settings.sampling.fanouts, tuple),
             links=_links_of(dataset, stream) if "links" in stream else None,
             rank=ranks.rank or 0,
             world_size=ranks.world_size or 1,

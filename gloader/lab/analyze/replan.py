@@ -167,11 +167,6 @@ class Replanned:
     settings: dict[str, Any]  # keywords of `gloader.Loader` for the change
     note: str = ""  # further remarks for the user
 
-    @property
-    def num_sampled(self) -> int:
-        """Number of batches that were sampled again; fewer than requested if those are very many."""
-        return len(self.batches)
-
 
 class Replanner:
     """Samples the batches of a recorded run again, bit for bit, and plans them with changed settings.

@@ -17,7 +17,6 @@ from gloader.replay.changes import (
     REPLANNED,
     Changes,
     Ratio,
-    parse_all,
     parse_changes,
 )
 from gloader.types import CollectiveFanouts, RelationFanouts
@@ -169,24 +168,8 @@ def test_several_knobs_are_turned_together() -> None:
     assert (changes.ratio("cache"), changes.ratio("threads"), changes.ratio("disk")) == (2.0, 1.0, 1.0)
     assert changes.needs_plan
     assert not parse_changes("threads=4,disk=2x").needs_plan
-    assert parse_changes(changes.text) == changes
-
-
-def test_of_two_changes_the_later_counts() -> None:
-    first, second = parse_changes("disk=2x,S=8,cores=4"), parse_changes("superbatch=16,gpu=2x")
-    both = first.merged(second)
-    assert both.text == "disk=2x,cores=4,superbatch=16,gpu=2x"
-    assert both == parse_changes(both.text)
-    assert first.merged(NO_CHANGES) == NO_CHANGES.merged(first) == first
-    assert NO_CHANGES.merged(NO_CHANGES) == NO_CHANGES
     assert not NO_CHANGES.needs_plan
-
-
-def test_all_are_parsed_in_their_order() -> None:
-    assert parse_all(["disk=2x", "cores=8"]) == (parse_changes("disk=2x"), parse_changes("cores=8"))
-    assert parse_all([]) == ()
-    with pytest.raises(ConfigError, match=r"^cores='many' is not understood"):
-        parse_all(["disk=2x", "cores=many"])
+    assert parse_changes(changes.text) == changes
 
 
 def test_policies_are_those_of_planners() -> None:
