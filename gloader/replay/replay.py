@@ -1,13 +1,15 @@
-"""The replay of a run: the threads of a pipeline on the clock of `engine`. Pure.
+"""The replay of a run: the stages of a pipeline on the clock of `engine`. Pure.
 
-Each function is a thread of `gloader.pipeline`, and each channel, pool and ring is the pipeline's, under the same
-name. The durations come from `Work`. Channels need no locks here: a thread of a replay runs until it works or waits.
+Threads and channels follow the description of the pipeline, `PipelineShape.links`; the meeting points besides the
+channels are those of `gloader.pipeline`, under the same names. The durations come from `Work`. Channels need no locks
+here: a thread of a replay runs until it works or waits.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from gloader.errors import ReplayError
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Sequence
 
     from gloader.replay.engine import Thread
-    from gloader.replay.work import Machine, PipelineShape, Work
+    from gloader.replay.work import Machine, PipelineShape, StageLink, Work
 
     Waits = Generator[Job | Gate, None, None]
 
@@ -228,11 +230,16 @@ class _ReplayRun:
         self._shape = shape
         self._pool = Pool(clock, work, shape)
         self._permits: ReplayChannel[None] = ReplayChannel(clock, float("inf"))
-        self._planned: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
-        self._staged: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
+        self._channels: dict[str, ReplayChannel[int]] = {
+            link.puts: ReplayChannel(clock, shape.waiting) for link in shape.links
+        }
+        self._gathered = self._channels["gathered"]
         self._first_read: ReplayChannel[None] = ReplayChannel(clock, shape.waiting)
-        self._filled: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
-        self._gathered: ReplayChannel[int] = ReplayChannel(clock, shape.waiting)
+        sizes = [one.num_batches for one in work.superbatches]
+        self._firsts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
+        self._num_first = min(shape.unit, sizes[0]) if sizes else 0  # batches read before superbatch 1
+        self._splits = {*self._firsts, len(work.batches)}  # where superbatches begin and end
+        self._collected = 0  # superbatches with their traces
         ranks = range(shape.num_ranks)
         self._own: list[ReplayChannel[int]] = [ReplayChannel(clock, float("inf")) for _ in ranks]
         self._sent: list[ReplayChannel[int]] = [ReplayChannel(clock, shape.sent_ahead) for _ in ranks]
@@ -256,10 +263,8 @@ class _ReplayRun:
         if shape.features == "ssd":
             for _ in range(shape.planned_at_once):
                 list(self._permits.put(None))
-            for thread in (self._inspect(), self._stage(), self._read(), self._gather()):
-                clock.start(thread)
-        else:
-            clock.start(self._gather_whole())
+        for link in shape.links:
+            clock.start(self._stage(link))
         if shape.num_ranks > 1:
             clock.start(self._share())
         if shape.is_sending:
@@ -282,68 +287,43 @@ class _ReplayRun:
             pool.num_ready = max(pool.num_ready, one.completed)
             pool.gate.open()
 
-    def _inspect(self) -> Thread:
-        superbatches, first = self._work.superbatches, 0
-        collected = 0
-        for number, superbatch in enumerate(superbatches):
-            if collected == number:
-                yield from self._collect(superbatch.num_batches)
-                collected += 1
-            # The first one does not wait for later ones.
-            if number and number + 1 < len(superbatches):
-                yield from self._collect(superbatches[number + 1].num_batches)
-                collected += 1
-            yield from self._permits.get()
-            yield Job("inspect", first, superbatch.inspect)
-            yield from self._planned.put(number)
-            first += superbatch.num_batches
+    def _stage(self, link: StageLink) -> Thread:
+        """Work on one item after another, as `gloader.pipeline.threads.stage_thread`."""
+        work, out = self._work, self._channels[link.puts]
+        items = work.superbatches if link.is_of_superbatches else work.batches
+        positions = self._firsts if link.is_of_superbatches else range(len(items))
+        for number, (position, item) in enumerate(zip(positions, items, strict=True)):
+            for wait in self._waits(link, number):
+                yield from wait
+            yield Job(link.stage, position, getattr(item, link.stage))
+            if "filled" in link.takes and number + 1 in self._splits:  # the last batch of a superbatch
+                yield from self._permits.put(None)
+            yield from out.put(number)
 
-    def _collect(self, num_batches: int) -> Waits:
-        traces = self._pool.traces
-        if traces is not None:
-            for _ in range(num_batches):
+    def _waits(self, link: StageLink, number: int) -> list[Generator[Job | Gate, None, object]]:
+        """Return the waits for an item: for its channels, and at the meeting points of `gloader.pipeline.flow`."""
+        waits: list[Generator[Job | Gate, None, object]] = []
+        if link.stage == "read" and number == self._num_first:
+            waits.append(self._first_read.put(None))
+        for name in link.takes:
+            if name == "traces":
+                waits += (self._collect(number), self._permits.get())
+            elif name == "sampled":
+                waits += (self._pool.take(self._pool.batches), self._ring_of(number).acquire())
+            elif name != "staged" or number in self._splits:
+                waits.append(self._channels[name].get())
+        if link.stage == "stage" and number == 1:
+            waits.append(self._first_read.get())
+        return waits
+
+    def _collect(self, number: int) -> Waits:
+        """Wait for the traces of a superbatch and, except for the first, of the next one."""
+        superbatches, traces = self._work.superbatches, self._pool.traces
+        wanted = min(number + 2, len(superbatches)) if number else 1
+        while self._collected < wanted and traces is not None:
+            for _ in range(superbatches[self._collected].num_batches):
                 yield from self._pool.take(traces)
-
-    def _stage(self) -> Thread:
-        first = 0
-        for superbatch in self._work.superbatches:
-            number = yield from self._planned.get()
-            if number == 1:
-                yield from self._first_read.get()
-            yield Job("stage", first, superbatch.stage)
-            yield from self._staged.put(number)
-            first += superbatch.num_batches
-
-    def _read(self) -> Thread:
-        position = 0
-        for number, superbatch in enumerate(self._work.superbatches):
-            yield from self._staged.get()
-            for index in range(superbatch.num_batches):
-                yield from self._pool.take(self._pool.batches)
-                yield from self._ring_of(position).acquire()
-                yield Job("read", position, self._work.batches[position].read)
-                yield from self._filled.put(position)
-                if number == 0 and index + 1 == min(self._shape.unit, superbatch.num_batches):
-                    yield from self._first_read.put(None)
-                position += 1
-
-    def _gather(self) -> Thread:
-        position = 0
-        for superbatch in self._work.superbatches:
-            for index in range(superbatch.num_batches):
-                yield from self._filled.get()
-                yield Job("gather", position, self._work.batches[position].gather)
-                if index + 1 == superbatch.num_batches:
-                    yield from self._permits.put(None)
-                yield from self._gathered.put(position)
-                position += 1
-
-    def _gather_whole(self) -> Thread:
-        for position, batch in enumerate(self._work.batches):
-            yield from self._pool.take(self._pool.batches)
-            yield from self._ring_of(position).acquire()
-            yield Job("gather", position, batch.gather)
-            yield from self._gathered.put(position)
+            self._collected += 1
 
     def _share(self) -> Thread:
         for position in range(len(self._work.batches)):

@@ -144,6 +144,26 @@ class Machine:
         return self.speed.get(resource, 1.0)
 
 
+class StageLink(NamedTuple):
+    """A stage of the pipeline, which one thread runs, and the channels that it takes from and puts into."""
+
+    stage: str
+    takes: tuple[str, ...]  # "traces" and "sampled" are the sequences of the samplers
+    puts: str
+    is_of_superbatches: bool = False  # an item is a superbatch, else a batch
+
+
+# The stages behind the samplers up to the ranks, in the order of a batch: those of `gloader.pipeline.run`, whose
+# threads a test compares with them, and those of a replay.
+OUT_OF_CORE: Final = (
+    StageLink("inspect", ("traces",), "planned", is_of_superbatches=True),
+    StageLink("stage", ("planned",), "staged", is_of_superbatches=True),
+    StageLink("read", ("staged", "sampled"), "filled"),
+    StageLink("gather", ("filled",), "gathered"),
+)
+IN_MEMORY: Final = (StageLink("gather", ("sampled",), "gathered"),)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineShape:
     """Threads, and the bounds between them; see `gloader.pipeline.run`."""
@@ -160,3 +180,8 @@ class PipelineShape:
     is_synchronous: bool = True  # ranks wait for each other at the end of each step
     is_sending: bool = False  # a thread sends batches to an asynchronous device
     sent_ahead: int = 2  # batches on the device before the one in computation
+
+    @property
+    def links(self) -> tuple[StageLink, ...]:
+        """The stages behind the samplers, up to the ranks."""
+        return OUT_OF_CORE if self.features == "ssd" else IN_MEMORY

@@ -1,6 +1,7 @@
 """A loader records pieces of work that add up to its statistics, and a header for its replay."""
 
 import dataclasses
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,3 +220,21 @@ def test_passes_over_the_edges_say_which_batches_can_be_made(tmp_path: Path) -> 
     assert all(event.requests > 0 for event in swept)
     for stage in ("trace", "sample"):
         assert sorted(event.batch for event in stages[stage]) == [*range(num_batches)]
+
+
+def test_the_stages_of_a_run_are_those_that_a_replay_runs(opened: AnyLoader, tmp_path: Path) -> None:
+    known = {thread.ident for thread in threading.enumerate()}
+    batches = iter(opened)
+    next(batches)
+    names = [thread.name for thread in threading.enumerate() if thread.ident not in known]
+    for _ in batches:
+        pass
+    opened.write_trace(tmp_path / "trace.json")
+    links = read_recording(tmp_path / "trace.json").header.shape.links
+    # The samplers, the watchdog and the helpers of a verb ("sweep_0") are no stage between two channels.
+    others = ("sample", "watchdog", "sweep")
+    stages = [name.removeprefix("gloader-") for name in names]
+    stages = [name for name in stages if not name.startswith(others)]
+    assert sorted(stages) == sorted(link.stage for link in links)
+    puts = [link.puts for link in links]
+    assert [name for link in links[1:] for name in link.takes if name != "sampled"] == puts[:-1]
