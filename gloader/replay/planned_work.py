@@ -64,10 +64,6 @@ class Costs:
         """Return the same costs with another number of slots in the host cache."""
         return replace(self, slots=slots)
 
-    def inspect(self, counts: SuperbatchCounts) -> float:
-        """Return the processor seconds to plan a superbatch."""
-        return self.seconds("inspect", counts.accesses, 0)
-
     def stage(self, counts: SuperbatchCounts) -> float:
         """Return the processor seconds to count a superbatch's misses, and of its sweep."""
         return self.seconds(
@@ -79,20 +75,15 @@ class Costs:
         num_bytes = batch.read_bytes or batch.misses * self.row_bytes
         return self.seconds(f"read {strategy}", batch.misses, num_bytes)
 
-    def gather(self, batch: BatchCounts) -> float:
-        """Return the processor seconds to copy hits out of the cache, and admissions into it."""
-        copied = batch.hits + batch.admitted
-        return self.seconds("gather", copied, copied * self.row_bytes)
-
-    def gather_in_memory(self, rows: int) -> float:
-        """Return the processor seconds to copy a batch's rows from features in memory."""
-        return self.seconds("gather", rows, rows * self.row_bytes)
+    def gather(self, rows: float) -> Demands:
+        """Return the demands to copy rows: hits out of the cache and admissions into it, or features in memory."""
+        return Demands(cpu_s=self.seconds("gather", rows, rows * self.row_bytes))
 
     def superbatch(self, counts: SuperbatchCounts, rates: IoRates) -> SuperbatchWork:
         """Return the demands to plan and stage a superbatch on a disk with these rates."""
         return SuperbatchWork(
             num_batches=counts.num_batches,
-            inspect=disk_demands(rates, cpu_s=self.inspect(counts)),
+            inspect=Demands(cpu_s=self.seconds("inspect", counts.accesses, 0)),
             stage=disk_demands(
                 rates,
                 cpu_s=self.stage(counts),
@@ -236,13 +227,7 @@ def planned_work(
             recorded,
             superbatches=(),
             batches=tuple(
-                replace(
-                    batch,
-                    trace=NOTHING,
-                    sample=batch.sample._replace(cpu_s=sampling.again_s),
-                    read=NOTHING,
-                    gather=Demands(cpu_s=costs.gather_in_memory(int(rows[position]))),
-                )
+                _in_memory(batch, int(rows[position]), costs, sampling)
                 for position, batch in enumerate(recorded.batches)
             ),
         )
@@ -251,17 +236,33 @@ def planned_work(
     for one in counts:
         superbatches.append(costs.superbatch(one, rates))
         for of_batch in one.batches:
-            batch = recorded.batches[len(batches)]
-            batches.append(
-                replace(
-                    batch,
-                    trace=batch.trace._replace(cpu_s=batch.trace.cpu_s or sampling.trace_s),
-                    sample=batch.sample._replace(cpu_s=sampling.sample_s(len(batches))),
-                    read=costs.read_demands(of_batch, one.strategy, rates),
-                    gather=Demands(cpu_s=costs.gather(of_batch)),
-                )
+            position = len(batches)
+            batch = _cached(
+                recorded.batches[position], position, costs, sampling, of_batch.hits + of_batch.admitted
             )
+            batches.append(replace(batch, read=costs.read_demands(of_batch, one.strategy, rates)))
     return replace(recorded, batches=tuple(batches), superbatches=tuple(superbatches))
+
+
+def _in_memory(batch: BatchWork, rows: int, costs: Costs, sampling: SampleCosts) -> BatchWork:
+    """Return the batch with features in memory, of which it gathers ``rows``."""
+    return replace(
+        batch,
+        trace=NOTHING,
+        sample=batch.sample._replace(cpu_s=sampling.again_s),
+        read=NOTHING,
+        gather=costs.gather(rows),
+    )
+
+
+def _cached(batch: BatchWork, position: int, costs: Costs, sampling: SampleCosts, copied: float) -> BatchWork:
+    """Return the batch at ``position`` with features on the SSD; ``copied`` rows go out of the cache and into it."""
+    return replace(
+        batch,
+        trace=batch.trace._replace(cpu_s=batch.trace.cpu_s or sampling.trace_s),
+        sample=batch.sample._replace(cpu_s=sampling.sample_s(position)),
+        gather=costs.gather(copied),
+    )
 
 
 def resized_work(
@@ -365,7 +366,12 @@ def steady_work(
     """
     sampling = sampling.of_plan(kept_share=needs.kept_share)
     batches = tuple(
-        _batch(known[position % len(known)], position, steps, needs, costs, sampling)
+        replace(
+            _steady_batch(known[position % len(known)], position, needs, costs, sampling),
+            epoch=position // steps,
+            index=position % steps,
+            pause_s=0.0,
+        )
         for position in range(2 * steps)
     )
     if not needs.strategy:
@@ -392,35 +398,12 @@ def steady_work(
     return Work(batches=batches, superbatches=tuple(superbatches))
 
 
-def _batch(
-    batch: BatchWork, position: int, steps: int, needs: StepNeeds, costs: Costs, sampling: SampleCosts
+def _steady_batch(
+    batch: BatchWork, position: int, needs: StepNeeds, costs: Costs, sampling: SampleCosts
 ) -> BatchWork:
-    epoch, index = divmod(position, steps)
     if not needs.strategy:
-        return replace(
-            batch,
-            epoch=epoch,
-            index=index,
-            trace=NOTHING,
-            sample=batch.sample._replace(cpu_s=sampling.again_s),
-            read=NOTHING,
-            gather=Demands(cpu_s=costs.gather_in_memory(int(needs.rows))),
-            pause_s=0.0,
-        )
-    copied = max(needs.rows - needs.misses, 0.0)
-    return replace(
-        batch,
-        epoch=epoch,
-        index=index,
-        trace=batch.trace._replace(cpu_s=batch.trace.cpu_s or sampling.trace_s),
-        sample=batch.sample._replace(cpu_s=sampling.sample_s(position)),
-        read=Demands(
-            cpu_s=costs.seconds(f"read {needs.strategy}", needs.misses, needs.misses * costs.row_bytes),
-            disk_s=needs.own_s,
-        ),
-        # About as many rows are admitted as are missed.
-        gather=Demands(
-            cpu_s=costs.seconds("gather", copied + needs.misses, (copied + needs.misses) * costs.row_bytes)
-        ),
-        pause_s=0.0,
-    )
+        return _in_memory(batch, int(needs.rows), costs, sampling)
+    # About as many rows are admitted as are missed.
+    found = _cached(batch, position, costs, sampling, max(needs.rows, needs.misses))
+    cpu_s = costs.seconds(f"read {needs.strategy}", needs.misses, needs.misses * costs.row_bytes)
+    return replace(found, read=Demands(cpu_s=cpu_s, disk_s=needs.own_s))

@@ -78,7 +78,7 @@ def run_of(factor: float, planned: list[SuperbatchCounts]) -> tuple[Recording, W
                     trace=Demands(cpu_s=0.006),
                     sample=Demands(cpu_s=0.004),
                     read=read._replace(cpu_s=factor * read.cpu_s),
-                    gather=Demands(cpu_s=factor * USUAL.gather(batch)),
+                    gather=Demands(cpu_s=factor * USUAL.gather(batch.hits + batch.admitted).cpu_s),
                     compute=Demands(cpu_s=0.02),
                 )
             )
