@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, facts
-from gloader.cli.train import open_or_prepare, require_one_type
+from gloader.cli.train import open_or_prepare
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import Fanout, Size
 from gloader.core.units import format_bytes, format_count, format_seconds
@@ -223,7 +223,7 @@ def epoch(
     ----------
     dataset
         A prepared folder, the URL of one (s3://...), or any source of `gloader prepare`, which is then prepared once
-        under $GLOADER_HOME; of one node type.
+        under $GLOADER_HOME.
     objects
         How a dataset at a URL is mirrored.
     out
@@ -232,23 +232,19 @@ def epoch(
     from gloader.lab.bench.features import bench_epoch
 
     screen = Screen.open(is_json=output.json)
-    with open_or_prepare(dataset, screen, memory_budget=None, objects=objects) as opened:
-        require_one_type(
+    with (
+        open_or_prepare(dataset, screen, memory_budget=None, objects=objects) as opened,
+        screen.console.status("running epochs"),
+    ):
+        report = bench_epoch(
             opened,
-            "gloader bench epoch",
-            instead="gloader train --features ssd and --features ram take their epochs' times",
+            fanouts=workload.fanout,
+            batch_size=workload.batch_size,
+            cache_share=workload.cache_share,
+            epochs=workload.epochs,
+            threads=workload.threads,
+            seed=workload.seed,
         )
-
-        with screen.console.status("running epochs"):
-            report = bench_epoch(
-                opened,
-                fanouts=workload.fanout,
-                batch_size=workload.batch_size,
-                cache_share=workload.cache_share,
-                epochs=workload.epochs,
-                threads=workload.threads,
-                seed=workload.seed,
-            )
     _finish(screen, report, _epoch_rates(report), out)
 
 

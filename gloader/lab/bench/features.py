@@ -14,7 +14,7 @@ import numpy as np
 
 from gloader.errors import ConfigError
 from gloader.lab.bench.environment import provenance
-from gloader.loader import Loader
+from gloader.loader import HeteroLoader, Loader
 from gloader.observe.epoch_stats import hit_rate
 from gloader.ssd_store import RamFeatures
 
@@ -176,7 +176,8 @@ def _run(dataset: Dataset, epochs: int, **keywords: Any) -> tuple[list[float], l
     """Return the seconds of every counted epoch, and the sums of every epoch."""
     seconds, stats = [], []
     # The loader has the number of epochs: otherwise it would sample the next one while the last is measured.
-    with Loader(dataset, epochs=epochs + 1, **keywords) as loader:
+    opened = HeteroLoader if dataset.kind == "hetero" else Loader
+    with opened(dataset, epochs=epochs + 1, **keywords) as loader:
         for _ in range(epochs + 1):
             began = time.perf_counter()
             for _batch in loader:

@@ -108,15 +108,23 @@ def test_what_is_refused_is_refused_before_kernels_are_compiled(
     assert capsys.readouterr().err.startswith("error: ")
 
 
-@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--topology"], ["bench", "epoch"]])
+def test_an_epoch_of_several_types_is_measured(papers: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--fanout", "3,2", "--batch-size", "20", "--epochs", "1", "--threads", "1", "--json"]
+    assert main(["bench", "epoch", "--dataset", str(papers), *words]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["workload"]["batches"] == 2  # 40 training papers
+    assert report["seeds_per_second"] == pytest.approx(40 / report["seconds_per_epoch"])
+    assert report["rows_per_second"] > 0
+
+
+@pytest.mark.parametrize("words", [["inspect"], ["inspect", "--topology"]])
 def test_commands_for_one_type_say_so_in_one_line(
     papers: Path, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     assert main([*words, "--dataset", str(papers)]) == 2
     (line,) = capsys.readouterr().err.strip().splitlines()
-    name = " ".join(words[:1] if words[0] == "inspect" else words)
     assert line.startswith(
-        f"error: gloader {name} is for datasets of one node type, and papers has 2 (paper, author); gloader train"
+        "error: gloader inspect is for datasets of one node type, and papers has 2 (paper, author); gloader train"
     )
 
 
