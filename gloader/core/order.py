@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
@@ -158,32 +158,6 @@ class HeldEpochs:
             return found
 
 
-class SeedDraws(Protocol):
-    """An epoch's seed draws; see `gloader.core.order.Draws`."""
-
-    @property
-    def num_draws(self) -> int:
-        """Number of draws per epoch."""
-        ...
-
-    @property
-    def weights(self) -> NDArray[np.float64] | None:
-        """(n,) seed weights, or None for equal chances."""
-        ...
-
-    def check(self, num_items: int, /) -> None:
-        """Raise SeedError if these draws do not fit ``num_items`` seeds."""
-        ...
-
-    def positions(self, num_items: int, *, seed: int, epoch: int) -> IdArray:
-        """Return the seed positions in the order in which ``epoch`` draws them. Pure."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Return the properties that identify these draws, besides the weights, as JSON values by name."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCut:
     """The cut from an epoch's items into steps, and from a step into the ranks' parts. Pure."""
@@ -266,7 +240,7 @@ class EpochOrder:
     # (n,) int64 seconds, the time of each seed; None takes the edges of all times.
     times: IdArray | None = None
     may_repeat: bool = False
-    draws: SeedDraws | None = None  # an epoch's draws from the seeds; None takes each seed once
+    draws: Draws | None = None  # an epoch's draws from the seeds; None takes each seed once
     # Positions in the order of the node ids, if b > 1.
     _by_id: IdArray | None = field(init=False, repr=False, compare=False, default=None)
     _held: HeldEpochs = field(

@@ -2,7 +2,6 @@
 
 from gloader.core.dtypes import RowFormat
 from gloader.device.dry_run import dry_step
-from gloader.device.hot_rows import hottest_rows
 from gloader.device.row_table import RowParts, RowTable, gather_rows, has_triton
 from gloader.device.seam import CpuDevice, Device, Mark, Pinned, open_device, place_of
 from gloader.device.tier import (
@@ -28,7 +27,6 @@ __all__ = [
     "dry_step",
     "gather_rows",
     "has_triton",
-    "hottest_rows",
     "open_device",
     "place_of",
     "reach_features",

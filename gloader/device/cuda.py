@@ -13,7 +13,7 @@ import weakref
 from collections import deque
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -80,29 +80,6 @@ def unpack(block: torch.Tensor, arrays: Sequence[NDArray[Any]], offsets: Offsets
     )
 
 
-class CudaRuntime(Protocol):
-    """The calls of the CUDA runtime for pinning, as in ``torch.cuda.cudart()``."""
-
-    def cudaHostRegister(self, address: int, num_bytes: int, flags: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Pin memory; return 0 or CUDA's error.
-
-        Parameters
-        ----------
-        address : address of the first byte
-        num_bytes : bytes of one piece
-        flags : 0 for plain pinned memory
-        """
-        ...
-
-    def cudaHostUnregister(self, address: int, /) -> Any:  # noqa: N802 - CUDA's name
-        """Unpin the piece that begins at ``address``."""
-        ...
-
-    def cudaGetErrorString(self, status: Any, /) -> str:  # noqa: N802 - CUDA's name
-        """Return the text of an error code of these calls."""
-        ...
-
-
 class PinnedArray:
     """An array that is pinned in place until `close`. Made by `pin_in_place`.
 
@@ -114,7 +91,7 @@ class PinnedArray:
     runtime : the calls that pin and unpin
     """
 
-    def __init__(self, array: NDArray[Any], runtime: CudaRuntime) -> None:
+    def __init__(self, array: NDArray[Any], runtime: CudaHostMemory) -> None:
         self._array: NDArray[Any] = array
         self._runtime = runtime
         self._process = os.getpid()
@@ -160,7 +137,7 @@ weakref.finalize(PinnedArray, _unpin_all)
 
 
 def pin_in_place(
-    array: NDArray[Any], runtime: CudaRuntime, *, chunk_bytes: int = CHUNK_BYTES
+    array: NDArray[Any], runtime: CudaHostMemory, *, chunk_bytes: int = CHUNK_BYTES
 ) -> PinnedArray | None:
     """Pin ``array`` piece by piece. If the system refuses a piece, unpin the others and return None.
 
@@ -189,7 +166,7 @@ def pin_in_place(
     return pinned
 
 
-def pinned_bytes(num_bytes: int, runtime: CudaRuntime) -> NDArray[np.uint8] | None:
+def pinned_bytes(num_bytes: int, runtime: CudaHostMemory) -> NDArray[np.uint8] | None:
     """Return touched, pinned memory (num_bytes,) that starts on a page, or None if the system refuses.
 
     It pins no more than ``num_bytes`` and the rest of the last page. When the last view goes, the memory is unpinned
@@ -409,7 +386,7 @@ class CudaDevice:
 
 
 class CudaHostMemory:
-    """The calls of the CUDA runtime that pin memory, made for one GPU. A `CudaRuntime`.
+    """The calls of the CUDA runtime that pin memory, made for one GPU.
 
     Each call makes its GPU the thread's current one. Otherwise a thread without a GPU would open a context on the first
     GPU, which takes about 0.4 GB there, whichever rank owns that GPU.

@@ -13,10 +13,8 @@ from gloader.cache import (
     RelationEdges,
     access_counts,
     inclusion_by_type,
-    inclusion_probabilities,
     no_device_cache,
     plan_device_cache,
-    whole_device_cache,
 )
 from gloader.core.order import RowOrder
 from gloader.core.signals import run_together
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceCachePlan
     from gloader.config import DeviceHotness
     from gloader.core.order import AnyOrder
-    from gloader.samplers import HeteroGraph, Topology
-    from gloader.types import AnySampler, IdArray, Sampler
+    from gloader.samplers import HeteroGraph
+    from gloader.types import AnySampler, IdArray
 
 # Batches to presample: an epoch, but at least enough to tell hot from cold, and at most some seconds of work.
 LEAST_PRESAMPLED: Final = 64
@@ -100,35 +98,6 @@ def presampled_counts(
     return counts
 
 
-def hottest_rows(
-    hotness: DeviceHotness,
-    num_rows: int,
-    *,
-    topology: Topology,
-    sampler: Sampler,
-    order: AnyOrder,
-    fanouts: tuple[int, ...],
-    threads: int = 1,
-) -> DeviceCachePlan:
-    """Return the plan for a device cache with ``num_rows`` rows.
-
-    Parameters
-    ----------
-    hotness : "presampled" counts accesses in sampled batches, "vip" computes their probability under neighbour
-        sampling, "degree" takes the nodes with the most out-edges
-    num_rows : rows that fit; 0 for none, N or more for all
-    topology : the graph; "vip" and "degree" read all of its edges
-    sampler, order, fanouts : the run's
-    threads : number of sampling threads
-    """
-    num_nodes = topology.num_nodes
-    if num_rows == 0:
-        return no_device_cache(num_nodes)
-    if num_rows >= num_nodes:
-        return whole_device_cache(num_nodes)
-    return _heat(hotness, topology, sampler, order, fanouts, threads).plan(num_rows)
-
-
 def heat_of_tables(
     hotness: DeviceHotness,
     types: Sequence[int],
@@ -140,17 +109,24 @@ def heat_of_tables(
     is_collective: bool,
     threads: int = 1,
 ) -> tuple[RowHeat, ...]:
-    """Return the access frequency of each table's rows, for a graph of several types.
+    """Return the access frequency of each table's rows.
 
     Parameters
     ----------
-    hotness : as in `hottest_rows`; a node's out-degree counts all relations from its type
+    hotness : "presampled" counts batches, "vip" predicts them, "degree" counts edges of all relations from a type
     types : node type number of each table
     graph : the graph; "vip" and "degree" read all of its edges
     sampler, order : the run's; seeds are numbered over all types
     fanouts : fan-outs of each relation, the hop next to the seeds first
     is_collective : fan-outs count over all relations together
     threads : number of sampling threads
+
+    Raises
+    ------
+    ConfigError
+        Seeds are edges, and "vip" needs nodes.
+    ThreadStartError
+        The system allows no more threads.
     """
     num_nodes = list(graph.num_nodes.values())
     if hotness == "vip":
@@ -169,35 +145,6 @@ def heat_of_tables(
         sampler, order, num_nodes={number: num_nodes[number] for number in types}, threads=threads
     )
     return tuple(RowHeat(scores=mine, degrees=of_type) for mine, of_type in zip(counts, degrees, strict=True))
-
-
-def _heat(
-    hotness: DeviceHotness,
-    topology: Topology,
-    sampler: Sampler,
-    order: AnyOrder,
-    fanouts: tuple[int, ...],
-    threads: int,
-) -> RowHeat:
-    """Return the access frequency of each row, for a graph of one type."""
-    if hotness == "degree":
-        return RowHeat(scores=_degrees(topology))
-    if hotness == "vip":
-        chances = inclusion_probabilities(
-            topology.offsets,
-            topology.sources.pieces,
-            seeds=_node_seeds(order),
-            batch_size=order.batch_size,
-            fanouts=fanouts,
-        )
-        return RowHeat(scores=chances)
-    (counts,) = presampled_counts(sampler, order, num_nodes={0: topology.num_nodes}, threads=threads)
-    return RowHeat(scores=counts, degrees=partial(_degrees, topology))
-
-
-def _degrees(topology: Topology) -> IdArray:
-    """Return each source's out-degree."""
-    return access_counts(topology.sources.pieces(), topology.num_sources)
 
 
 def _type_degrees(graph: HeteroGraph, number: int) -> IdArray:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -16,6 +16,8 @@ from gloader.core.dtypes import FEATURE_DTYPES, RowFormat
 from gloader.errors import ShapeError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
@@ -120,20 +122,8 @@ _ASKED_BYTES: Final = 192 << 10
 MOST_PROGRAMS: Final = 528
 
 
-class LaunchGather(Protocol):
-    """The kernel: `gloader.device.triton_kernels.launch_gather`."""
-
-    def __call__(
-        self, ids: torch.Tensor, parts: RowParts, out: torch.Tensor, max_programs: int | None, /
-    ) -> None:
-        """Run the kernel on the current stream.
-
-        Parameters
-        ----------
-        ids, parts, out : as in `gather_rows`, which checks them
-        max_programs : most programs of the kernel. None means one for each tile of rows.
-        """
-        ...
+# The kernel, `gloader.device.triton_kernels.launch_gather`: ids, parts, the output, and the most programs or None.
+LaunchGather: TypeAlias = "Callable[[torch.Tensor, RowParts, torch.Tensor, int | None], None]"
 
 
 def has_triton() -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -45,20 +45,6 @@ if TYPE_CHECKING:
 _EVEN_SHARE: Final = 1 / 16
 
 
-class HitCurve(Protocol):
-    """The hits of any cache size, linear between corners. A `CacheOutlook` is one. Equal only to itself."""
-
-    @property
-    def capacities(self) -> NDArray[np.float64]:
-        """(K,) ascending slots, the first is 0."""
-        ...
-
-    @property
-    def hits(self) -> NDArray[np.float64]:
-        """(K,) hits at those capacities, over the same time span in all tables."""
-        ...
-
-
 class CachedTable(NamedTuple):
     """One table's row sizes, for the host cache."""
 
@@ -76,7 +62,7 @@ class _Stretch(NamedTuple):
 
 
 def divide_cache(
-    num_bytes: int, tables: Sequence[CachedTable], curves: Sequence[HitCurve]
+    num_bytes: int, tables: Sequence[CachedTable], curves: Sequence[CacheOutlook]
 ) -> tuple[int, ...]:
     """Return the cached rows per table that save the most bytes of reading. Pure.
 
@@ -118,7 +104,7 @@ def share_out(num_bytes: int, missed_bytes: Sequence[int]) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=16)  # plans try many sizes of the cache for one size of superbatches
-def _stretches(tables: tuple[CachedTable, ...], curves: tuple[HitCurve, ...]) -> tuple[_Stretch, ...]:
+def _stretches(tables: tuple[CachedTable, ...], curves: tuple[CacheOutlook, ...]) -> tuple[_Stretch, ...]:
     """Return all tables' stretches, largest saving first. Equal savings keep the table order."""
     found = [
         stretch
@@ -128,7 +114,7 @@ def _stretches(tables: tuple[CachedTable, ...], curves: tuple[HitCurve, ...]) ->
     return tuple(sorted(found, key=lambda stretch: -stretch.saved))
 
 
-def _of_table(number: int, table: CachedTable, curve: HitCurve) -> list[_Stretch]:
+def _of_table(number: int, table: CachedTable, curve: CacheOutlook) -> list[_Stretch]:
     """Return one table's stretches, largest saving first."""
     # A curve is straight between two corners. Only whole rows are cached, so each corner is rounded down and up.
     corners = np.concatenate([np.floor(curve.capacities), np.ceil(curve.capacities), [0, table.num_rows]])

@@ -24,7 +24,7 @@ from gloader.ssd_store.cost.device_profile import DeviceProfile
 from gloader.ssd_store.cost.io_rates import MEDIUM_BYTES, SEQUENTIAL_BYTES, WIDE_BYTES
 from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.os_io import REAL_OS, Descriptor, OsIO, StrPath, close_quietly, is_unsupported
-from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, PreadPool, choose_executor
+from gloader.ssd_store.read.backend import ExecutorKind, PlainBackend, PreadPool, choose_executor
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
 from gloader.ssd_store.read.lane import DEFAULT_DEPTH
 from gloader.ssd_store.read.row_kernels import ReadJob, make_target
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
+    from gloader.ssd_store.read.lane import Backend
     from gloader.types import IdArray
 
 

@@ -10,7 +10,7 @@ import logging
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar
 
 import numba
 import numpy as np
@@ -46,42 +46,13 @@ class ReadProgress:
     bad_page: int = -1  # a page with a wrong checksum
 
 
-class Backend(Protocol):
-    """Reads extents into bounce slots, verifies them and copies their rows out.
-
-    An extent is copied completely or reported unfinished. When `read` returns or raises, no read is in flight.
-    """
-
-    name: str
-
-    def read(self, fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Read extents from ``start`` on, until the first problem.
-
-        Parameters
-        ----------
-        fd : the file's descriptor
-        job : the extents, with the target of their rows
-        start : first extent to read
-        """
-        ...
-
-    def close(self) -> None:
-        """Release threads and rings. Idempotent."""
-        ...
-
-
 class PlainBackend:
     """Leaves every extent to the caller's careful reads, the path for injected faults."""
 
     name = "plain"
 
     def read(self, _fd: int, job: ReadJob, start: int, /) -> ReadProgress:
-        """Start nothing.
-
-        Parameters
-        ----------
-        job, start : as in `Backend.read`
-        """
+        """Start nothing. ``job`` and ``start`` are as in `PreadPool.read`."""
         count = job.offset.shape[0]
         return ReadProgress(next=count, unfinished=np.arange(start, count, dtype=np.int64))
 

@@ -9,7 +9,7 @@ import os
 import threading
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gloader.errors import ChecksumError, ConfigError, StoreError
 from gloader.ssd_store.format.checksum import FORMAT_VERSION
 from gloader.ssd_store.format.manifest import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
-from gloader.ssd_store.read.backend import Backend, ExecutorKind, PlainBackend, PreadPool, choose_executor
+from gloader.ssd_store.read.backend import ExecutorKind, PlainBackend, PreadPool, choose_executor
 from gloader.ssd_store.read.device_file import DIRECT_MODES, Direct
 from gloader.ssd_store.read.extents import ALIGNMENT, Extents
 from gloader.ssd_store.read.row_kernels import ReadJob, verify_and_copy
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.row_kernels import Target
     from gloader.types import IdArray
 
+
+# A backend reads extents into bounce slots, verifies them and copies their rows out. An extent is copied completely or
+# reported unfinished. When `read` returns or raises, no read is in flight.
+Backend: TypeAlias = Uring | PreadPool | PlainBackend
 
 IO_MODES = ("auto", "uring", "threads", "buffered")
 VERIFY_MODES = ("read", "open", "off")

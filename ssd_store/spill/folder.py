@@ -10,11 +10,12 @@ import errno
 import logging
 import os
 import threading
+from contextlib import contextmanager
 from itertools import count
 from typing import TYPE_CHECKING, Self
 
 from gloader.core.units import format_bytes
-from gloader.errors import BudgetError, ConfigError, ForkError, SpillError
+from gloader.errors import BudgetError, ConfigError, ForkError, SpillError, StoreOpenError, StoreReadError
 from gloader.ssd_store.os_io import (
     REAL_OS,
     OsIO,
@@ -26,11 +27,15 @@ from gloader.ssd_store.os_io import (
     require_spill_space,
     spill_errors,
 )
+from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.spill.claim import SpillClaim, remove_dead_spills, spill_parent
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from types import TracebackType
+
+    from gloader.ssd_store.read.device_file import Direct
 
 
 _LOG = logging.getLogger(__name__)
@@ -383,3 +388,135 @@ class SpillFolder:
 def _misfit(size: int, num_bytes: int) -> tuple[bool, int]:
     """Return the misfit of a file of ``size`` for ``num_bytes``: too small is worse than too large. Pure."""
     return size < num_bytes, abs(size - num_bytes)
+
+
+class SpillFiles:
+    """The files of one writer in a spill folder. Thread-safe.
+
+    Owns each file until it is kept for another writer, or until `close`.
+
+    Parameters
+    ----------
+    folder : folder for the files, within its budget
+    label : the files' content in messages
+    is_direct : files bypass the page cache, until one refuses
+    """
+
+    def __init__(self, folder: SpillFolder, label: str, *, is_direct: bool = True) -> None:
+        self.folder = folder
+        self.is_direct = is_direct
+        self._label = label
+        self._lock = threading.Lock()
+        self._paths: list[Path] = []
+        self._writing: list[SpillFile] = []
+
+    @property
+    def is_gone(self) -> bool:
+        """Every file was returned or removed."""
+        return not self._paths
+
+    def reserve(self, num_bytes: int) -> tuple[Path, bool]:
+        """Reserve a file of ``num_bytes``. Return its path, and True if the file is new; raises as `reserve_file`."""
+        path = self.folder.reuse_file(num_bytes)
+        is_new = path is None
+        if path is None:
+            path = self.folder.reserve_file(num_bytes, self._label)
+        self._paths.append(path)
+        return path, is_new
+
+    def create(self, path: Path, num_bytes: int, *, is_new: bool, needed_bytes: int) -> SpillFile:
+        """Open a reserved file for writing. If it cannot be created or grow, the caller calls `give_up`.
+
+        Parameters
+        ----------
+        path, is_new : as from `reserve`
+        num_bytes : its size
+        needed_bytes : bytes of all files together, for the message of a full disk
+
+        Raises
+        ------
+        SpillError
+            The disk is full or fails.
+        """
+        os_io = self.folder.os_io
+        with spill_errors(path, f"creating {self._label}", needed_bytes=needed_bytes, os_io=os_io):
+            file = SpillFile(path, num_bytes, direct=self.is_direct, is_new=is_new, os_io=os_io)
+        self.is_direct &= file.is_direct
+        self._writing.append(file)
+        return file
+
+    def complete(self, *files: SpillFile) -> None:
+        """Finish writing ``files``, by default all of them.
+
+        Raises
+        ------
+        SpillError
+            The device reports a late failure.
+        """
+        for file in files or tuple(self._writing):
+            self._writing.remove(file)
+            with spill_errors(file.path, f"completing {self._label}", os_io=self.folder.os_io):
+                file.close()
+
+    def give_up(self, error: BaseException) -> None:
+        """Remove all files because of ``error``, which gets a note if the removal fails too."""
+        while self._writing:
+            self._writing.pop().abandon()
+        try:
+            self.close()
+        except SpillError as failure:
+            error.add_note(f"and a part of {self._label} could not be removed ({failure})")
+
+    @contextmanager
+    def reading(self, path: Path, what: str) -> Iterator[DeviceFile]:
+        """Lend a file, which stays during the block. Messages call its content ``what``.
+
+        Raises
+        ------
+        SpillError
+            The file was returned or removed, cannot be opened, or the device fails.
+        """
+        # The lock is held during the read, so that the file is not removed. Readers take turns in the lane anyway.
+        with self._lock:
+            if path not in self._paths:
+                raise SpillError(errno.ENOENT, f"{what} was released", str(self.folder.path))
+            try:
+                direct: Direct = "auto" if self.is_direct else "off"
+                file = DeviceFile(path, direct=direct, os_io=self.folder.os_io)
+            except StoreOpenError as error:
+                text = f"opening {what} failed: {error.strerror}"
+                raise SpillError(error.errno or errno.EIO, text, str(path)) from error
+            try:
+                yield file
+            except StoreReadError as error:
+                text = f"reading {what} failed: {error.strerror}"
+                raise SpillError(error.errno or errno.EIO, text, str(path)) from error
+            finally:
+                file.close()
+
+    def keep(self, path: Path) -> None:
+        """Return a file to the folder for another writer. Idempotent."""
+        with self._lock:
+            if path in self._paths:
+                self.folder.keep_file(path)
+                self._paths.remove(path)
+
+    def close(self) -> None:
+        """Remove the files that were not returned. Idempotent.
+
+        Raises
+        ------
+        SpillError
+            A file cannot be removed; the others are.
+        """
+        # A failed removal must not keep the other files on the disk.
+        failure: SpillError | None = None
+        with self._lock:
+            for path in list(self._paths):
+                try:
+                    self.folder.remove_file(path)
+                    self._paths.remove(path)
+                except SpillError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure

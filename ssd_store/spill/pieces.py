@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes
-from gloader.errors import ChecksumError, SpillError, StoreOpenError, StoreReadError, TruncatedStoreError
+from gloader.errors import ChecksumError, SpillError, TruncatedStoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages, num_pages_of
 from gloader.ssd_store.os_io import spill_errors
-from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import plan_extents
 from gloader.ssd_store.read.row_kernels import make_target
-from gloader.ssd_store.spill.folder import SpillFile
+from gloader.ssd_store.spill.folder import SpillFiles
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.read.lane import ReadLane
-    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
     from gloader.types import IdArray
 
 _EXTENT_BYTES: Final = 128 * 1024
@@ -84,17 +83,16 @@ class SpilledPieces:
         self._lock = threading.Lock()
         self._owners = [_Owner() for _ in groups]
         self._is_live = [True] * len(groups)
-        self._files: list[_File] = []
+        self._files = SpillFiles(folder, label)
         self._writing: dict[int, tuple[SpillFile, _File]] = {}  # the last file of each group
         self._bounce = aligned_bytes(num_pages_of(piece_bytes) * PAGE_BYTES)
-        self.is_direct = True  # until a file refuses
         self.writes = 0
         self.bytes_written = 0
 
     @property
     def is_gone(self) -> bool:
         """Every file was returned or removed."""
-        return not self._files
+        return self._files.is_gone
 
     def append(self, owner: int, data: NDArray[np.uint8]) -> None:
         """Write a piece for ``owner``, in whole pages except for its last piece.
@@ -135,19 +133,13 @@ class SpilledPieces:
         SpillError
             The device reports a late failure.
         """
-        for group in list(self._writing):
-            self._finish(group)
+        self._files.complete()
+        self._writing.clear()
         self._bounce = aligned_bytes(0)
 
     def give_up(self, error: BaseException) -> None:
         """Remove all files because of ``error``, which gets a note if the removal fails too."""
-        for target, _ in self._writing.values():
-            target.abandon()
-        self._writing.clear()
-        try:
-            self.close()
-        except SpillError as failure:
-            error.add_note(f"and a part of {self._label} could not be removed ({failure})")
+        self._files.give_up(error)
 
     def read(self, owner: int, lane: ReadLane, dtype: np.dtype[Any]) -> NDArray[Any]:
         """Return the pieces of ``owner`` as a flat array of ``dtype``, every byte checked. Thread-safe.
@@ -194,9 +186,8 @@ class SpilledPieces:
             self._is_live[owner] = False
             for file in {id(piece[0]): piece[0] for piece in self._owners[owner].pieces}.values():
                 file.owners.discard(owner)
-                if not file.owners and file in self._files:
-                    self._folder.keep_file(file.path)
-                    self._files.remove(file)
+                if not file.owners:
+                    self._files.keep(file.path)
             self._owners[owner] = _Owner()
 
     def close(self) -> None:
@@ -207,43 +198,22 @@ class SpilledPieces:
         SpillError
             A file cannot be removed; the others are removed.
         """
-        failure: SpillError | None = None
         with self._lock:
             self._is_live = [False] * len(self._is_live)
-            for file in list(self._files):
-                try:
-                    self._folder.remove_file(file.path)
-                    self._files.remove(file)
-                except SpillError as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
+            self._files.close()
 
     def _with_room(self, group: int) -> tuple[SpillFile, _File]:
         """Return the last file of ``group``, or a new one if it is full."""
         if group in self._writing and self._writing[group][1].num_pages < self._file_pages[group]:
             return self._writing[group]
-        self._finish(group)
+        if group in self._writing:
+            self._files.complete(self._writing.pop(group)[0])
         size = self._file_pages[group] * PAGE_BYTES
-        path, is_new = self._folder.reuse_file(size), False
-        if path is None:
-            path, is_new = self._folder.reserve_file(size, self._label), True
-        # Recorded before its creation, so that it is returned in any case.
+        path, is_new = self._files.reserve(size)
+        target = self._files.create(path, size, is_new=is_new, needed_bytes=size)
         file = _File(path=path, checksums=np.empty(self._file_pages[group], np.uint64))
-        self._files.append(file)
-        os_io = self._folder.os_io
-        with spill_errors(path, f"creating {self._label}", needed_bytes=size, os_io=os_io):
-            target = SpillFile(path, size, direct=self.is_direct, is_new=is_new, os_io=os_io)
-        self.is_direct &= target.is_direct
         self._writing[group] = target, file
         return self._writing[group]
-
-    def _finish(self, group: int) -> None:
-        """Close the file that ``group`` writes, if there is one."""
-        if group in self._writing:
-            target, file = self._writing.pop(group)
-            with spill_errors(file.path, f"completing {self._label}", os_io=self._folder.os_io):
-                target.close()
 
     def _read_pages(
         self, owner: int, file: _File, lane: ReadLane, pages: IdArray, rows: NDArray[np.uint8]
@@ -252,25 +222,14 @@ class SpilledPieces:
             pages, row_bytes=PAGE_BYTES, data_offset=0, max_gap_bytes=0, max_extent_bytes=_EXTENT_BYTES
         )
         target = make_target(pages, _IN_ORDER, rows)
-        try:
-            source = DeviceFile(
-                file.path, direct="auto" if self.is_direct else "off", os_io=self._folder.os_io
-            )
-        except StoreOpenError as error:
-            text = f"opening {self._label} failed: {error.strerror}"
-            raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
-        try:
-            _, bad = lane.read(source, extents, target, data_offset=0, checksums=file.checksums)
-        except TruncatedStoreError as error:
-            needed = (int(pages[-1]) + 1) * PAGE_BYTES
-            raise self._damage(
-                owner, file, f"it has {source.num_bytes} bytes, {needed} are needed"
-            ) from error
-        except StoreReadError as error:
-            text = f"reading {self._label} failed: {error.strerror}"
-            raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
-        finally:
-            source.close()
+        with self._files.reading(file.path, self._label) as source:
+            try:
+                _, bad = lane.read(source, extents, target, data_offset=0, checksums=file.checksums)
+            except TruncatedStoreError as error:
+                needed = (int(pages[-1]) + 1) * PAGE_BYTES
+                raise self._damage(
+                    owner, file, f"it has {source.num_bytes} bytes, {needed} are needed"
+                ) from error
         if bad >= 0:
             raise self._damage(
                 owner, file, f"the page at byte {bad * PAGE_BYTES} does not match its checksum"

@@ -8,32 +8,23 @@ from __future__ import annotations
 
 import errno
 import threading
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.core.aligned_memory import aligned_bytes, mapped_bytes
-from gloader.errors import (
-    ChecksumError,
-    SpillError,
-    StoreError,
-    StoreOpenError,
-    StoreReadError,
-    TruncatedStoreError,
-)
+from gloader.errors import ChecksumError, SpillError, StoreError, TruncatedStoreError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
-from gloader.ssd_store.os_io import spill_errors
-from gloader.ssd_store.read.device_file import DeviceFile
 from gloader.ssd_store.read.extents import Extents
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.read.row_kernels import make_target
-from gloader.ssd_store.spill.folder import SpillFile
+from gloader.ssd_store.spill.folder import SpillFiles
 from gloader.ssd_store.sweep.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -41,9 +32,8 @@ if TYPE_CHECKING:
     from gloader.config import IoMode
     from gloader.ssd_store.os_io import OsIO
     from gloader.ssd_store.read.columns import StoredRows
-    from gloader.ssd_store.read.device_file import Direct
     from gloader.ssd_store.read.row_kernels import Target
-    from gloader.ssd_store.spill.folder import SpillFolder
+    from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
     from gloader.ssd_store.sweep.supply import ArrivingRows, WantedPositions
     from gloader.ssd_store.sweep.sweeper import SweepCost
     from gloader.ssd_store.sweep.wanted_rows import WantedRows
@@ -112,150 +102,6 @@ def _files(num_batches: int, groups: Sequence[int]) -> IdArray:
         file.append(first + np.arange(size) // max(1, -(-size // MAX_FILES)))
         first = int(file[-1][-1]) + 1 if size else first
     return np.concatenate(file)
-
-
-class RegionFiles:
-    """Creates the files of a pack, lends them to readers and returns each file when its batches are released.
-
-    Thread-safe. Owns the files until `close`. Their descriptors are open only while a pack is written or a region is
-    read, because packs of many relations exist at the same time.
-
-    Parameters
-    ----------
-    folder : folder for the files, within its budget
-    layout : the pack's layout
-    label : the pack's owner in messages
-    direct : bypass the page cache if the file system can
-    """
-
-    def __init__(self, folder: SpillFolder, layout: RegionLayout, label: str, *, direct: bool) -> None:
-        self.is_direct = direct
-        self._folder = folder
-        self._layout = layout
-        self._label = label
-        self._lock = threading.Lock()
-        self._paths: dict[int, Path] = {}  # of the existing files, by number
-        self._writing: dict[int, SpillFile] = {}
-        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # batches that are not released
-
-    @property
-    def is_gone(self) -> bool:
-        """Every file was returned or removed."""
-        return not self._paths
-
-    def create(self) -> list[SpillFile | None]:
-        """Reserve all files, and create those without an idle file to reuse. Return them, with None for empty files.
-
-        Raises
-        ------
-        BudgetError, SpillError
-            As in `SpillFolder.reserve_file`; or a file cannot be created or grow. The caller calls `give_up`.
-        """
-        what = f"the pack of {self._label}"
-        # For all files together first, so that the message gives the size of the whole pack, before any reservation.
-        self._folder.require_room(self._layout.num_bytes, what)
-        sizes, reused = self._layout.file_bytes.tolist(), set()
-        for number, size in enumerate(sizes):
-            if size and (path := self._folder.reuse_file(size)) is not None:
-                self._paths[number] = path
-                reused.add(number)
-            elif size:
-                self._paths[number] = self._folder.reserve_file(size, what)
-        os_io = self._folder.os_io
-        for number, path in self._paths.items():
-            with spill_errors(path, f"creating {what}", needed_bytes=self._layout.num_bytes, os_io=os_io):
-                file = SpillFile(
-                    path, sizes[number], direct=self.is_direct, is_new=number not in reused, os_io=os_io
-                )
-            self._writing[number] = file
-            self.is_direct &= file.is_direct
-        os_io.kill_point("pack.in_sweep")
-        return [self._writing.get(number) for number in range(len(sizes))]
-
-    def complete(self) -> None:
-        """Finish writing.
-
-        Raises
-        ------
-        SpillError
-            The device reports a late failure.
-        """
-        os_io = self._folder.os_io
-        for number in list(self._writing):
-            file = self._writing.pop(number)
-            with spill_errors(file.path, f"completing the pack of {self._label}", os_io=os_io):
-                file.close()
-
-    def give_up(self, error: BaseException) -> None:
-        """Remove all files because of ``error``, which gets a note if the removal fails too."""
-        for file in self._writing.values():
-            file.abandon()
-        self._writing.clear()
-        try:
-            self.close()
-        except SpillError as failure:
-            error.add_note(f"and a part of the pack of {self._label} could not be removed ({failure})")
-
-    @contextmanager
-    def reading(self, batch: int, label: str) -> Iterator[DeviceFile]:
-        """Lend the file with the region of ``batch``, which stays during the block.
-
-        Raises
-        ------
-        SpillError
-            The batch was released, or the file cannot be opened.
-        """
-        number = int(self._layout.file[batch])
-        # The lock is held during the read, so that the file is not removed. Readers take turns in the lane anyway.
-        with self._lock:
-            if not self._is_live[batch]:
-                raise SpillError(errno.ENOENT, f"the pack of {label} was released", str(self._folder.path))
-            file = self._opened(number, label)
-            try:
-                yield file
-            finally:
-                file.close()
-
-    def release(self, batch: int) -> None:
-        """Mark ``batch`` as done. Its file is returned to the folder with the last batch. Idempotent."""
-        with self._lock:
-            self._is_live[batch] = False
-            number = int(self._layout.file[batch])
-            if number in self._paths and not self._is_live[self._layout.file == number].any():
-                self._folder.keep_file(self._paths.pop(number))
-
-    def close(self) -> None:
-        """Remove the files that were not returned. Idempotent.
-
-        Raises
-        ------
-        SpillError
-            A file cannot be removed; the others are.
-        """
-        # A failed removal must not keep the other files on the disk.
-        failure: SpillError | None = None
-        with self._lock:
-            self._is_live[:] = False
-            for number in list(self._paths):
-                try:
-                    self._remove(number)
-                except SpillError as error:
-                    failure = failure or error
-        if failure is not None:
-            raise failure
-
-    def _opened(self, number: int, label: str) -> DeviceFile:
-        path = self._paths[number]
-        direct: Direct = "auto" if self.is_direct else "off"
-        try:
-            return DeviceFile(path, direct=direct, os_io=self._folder.os_io)
-        except StoreOpenError as error:
-            text = f"opening the pack of {label} failed: {error.strerror}"
-            raise SpillError(error.errno or errno.EIO, text, str(path)) from error
-
-    def _remove(self, number: int) -> None:
-        self._folder.remove_file(self._paths[number])
-        del self._paths[number]
 
 
 class SharedBuffers:
@@ -351,7 +197,7 @@ class RegionStore:
         self._owned = buffers if owns_buffers else None
         self._is_closed = False
         self._is_direct = True  # until a spilled file refuses
-        self._made: list[RegionFiles] = []  # that are not returned yet
+        self._made: list[SpillFiles] = []  # that are not returned yet
         self._sweeper = Sweeper(stored, buffers.memory, gap_bytes=gap_bytes, is_real=folder.os_io.is_real)
         try:
             self._lane = buffers.lane(
@@ -413,15 +259,14 @@ class RegionStore:
         with self.turn:
             self.require_open()
             sums = np.empty(layout.num_pages, np.uint64)
-            files = RegionFiles(
-                self._folder, layout, label, direct=self._is_direct and self._sweeper.is_direct
-            )
+            is_direct = self._is_direct and self._sweeper.is_direct
+            files = SpillFiles(self._folder, f"the pack of {label}", is_direct=is_direct)
             try:
-                targets = files.create()
+                targets = self._create(files, layout, label)
                 self._is_direct = files.is_direct
                 cost = self._sweeper.to_files(
                     wanted,
-                    [targets[number] for number in layout.file.tolist()],
+                    [targets.get(number) for number in layout.file.tolist()],
                     layout.start,
                     sums,
                     layout.first_page[:-1],
@@ -436,7 +281,21 @@ class RegionStore:
                 raise
             # Recorded once it is complete; before that `give_up` removes it. Files that are gone are dropped.
             self._made = [*(others for others in self._made if not others.is_gone), files]
-            return Regions(files, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)
+            paths = {number: target.path for number, target in targets.items()}
+            return Regions(files, paths, layout, sums, label=f"{label}, {member}", lane=self._lane, cost=cost)
+
+    def _create(self, files: SpillFiles, layout: RegionLayout, label: str) -> dict[int, SpillFile]:
+        """Reserve all files of ``layout``, and create them; files without a page do not exist."""
+        # For all files together first, so that the message gives the size of the whole pack, before any reservation.
+        self._folder.require_room(layout.num_bytes, f"the pack of {label}")
+        sizes = {number: size for number, size in enumerate(layout.file_bytes.tolist()) if size}
+        places = {number: files.reserve(size) for number, size in sizes.items()}
+        targets = {
+            number: files.create(path, sizes[number], is_new=is_new, needed_bytes=layout.num_bytes)
+            for number, (path, is_new) in places.items()
+        }
+        self._folder.os_io.kill_point("pack.in_sweep")
+        return targets
 
     def close(self) -> None:
         """Wait for a sweep in progress, then close all regions and release everything. Idempotent.
@@ -464,6 +323,7 @@ class Regions:
     Parameters
     ----------
     files : the regions' files
+    paths : their places, by number
     layout : the regions' places in the files
     checksums : their pages' checksums, region after region
     label : a region's name in messages, before its number
@@ -473,7 +333,8 @@ class Regions:
 
     def __init__(
         self,
-        files: RegionFiles,
+        files: SpillFiles,
+        paths: Mapping[int, Path],
         layout: RegionLayout,
         checksums: NDArray[np.uint64],
         *,
@@ -484,6 +345,8 @@ class Regions:
         self.layout = layout
         self.cost = cost
         self._files = files
+        self._paths = paths
+        self._is_live = np.ones(layout.file.shape[0], np.bool_)  # members that are not released
         self._checksums = checksums
         self._label = label
         self._lane = lane
@@ -519,20 +382,20 @@ class Regions:
         first, last = self.layout.first_page[number : number + 2].tolist()
         start = int(self.layout.start[number])
         label = f"{self._label} {number}"
-        with self._files.reading(number, label) as file:
+        if not self._is_live[number]:
+            raise SpillError(errno.ENOENT, f"the pack of {label} was released", str(self._files.folder.path))
+        path = self._paths[int(self.layout.file[number])]
+        with self._files.reading(path, f"the pack of {label}") as file:
             try:
                 requests, page = self._lane.read(
                     file, extents, target, data_offset=start, checksums=self._checksums[first:last]
                 )
             except TruncatedStoreError as error:
                 text = f"it has {file.num_bytes} bytes, {start + (last - first) * PAGE_BYTES} are needed"
-                raise _damage(label, file.path, start, text) from error
-            except StoreReadError as error:
-                text = f"reading the pack of {label} failed: {error.strerror}"
-                raise SpillError(error.errno or errno.EIO, text, str(file.path)) from error
+                raise _damage(label, path, start, text) from error
         if page >= 0:
             offset = start + page * PAGE_BYTES
-            raise _damage(label, file.path, offset, f"the page at byte {offset} does not match its checksum")
+            raise _damage(label, path, offset, f"the page at byte {offset} does not match its checksum")
         return requests
 
     def read_array(self, number: int, count: int, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -560,7 +423,10 @@ class Regions:
 
     def release(self, number: int) -> None:
         """Mark a member as done. Its file is returned to the folder with the last member. Idempotent."""
-        self._files.release(number)
+        self._is_live[number] = False
+        file = int(self.layout.file[number])
+        if file in self._paths and not self._is_live[self.layout.file == file].any():
+            self._files.keep(self._paths[file])
 
     def close(self) -> None:
         """Remove the files of members that were not released. Idempotent.
@@ -571,6 +437,7 @@ class Regions:
             A file cannot be removed; its bytes stay in use until the folder is closed.
         """
         # The files first, which waits for a reader, because without checksums it would verify nothing.
+        self._is_live[:] = False
         self._files.close()
         self._checksums = np.empty(0, np.uint64)
 

@@ -11,7 +11,7 @@ import errno
 import os
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 
@@ -108,31 +108,6 @@ class SweepFiles:
     def fd(self) -> int:
         """The descriptor to read from; -1 if the caller fills the extents."""
         return -1 if self.file is None else self.file.fd
-
-
-class SweepDriver(Protocol):
-    """Executes a sweep step by step. Between steps requests may be in flight; `settle` ends that."""
-
-    name: str
-
-    def step(self, sweep: Sweep, files: SweepFiles, budget_bytes: int, /) -> int:
-        """Work on the sweep until ``budget_bytes`` are dealt out or a problem needs care; return the result.
-
-        Parameters
-        ----------
-        sweep : its state
-        files : files to read from and write to
-        budget_bytes : bytes to deal out before Python can check signals and cancellation
-        """
-        ...
-
-    def settle(self, sweep: Sweep, /) -> None:
-        """Wait until nothing is in flight."""
-        ...
-
-    def close(self) -> None:
-        """Release threads and rings. Idempotent."""
-        ...
 
 
 class CallDriver:
@@ -463,7 +438,7 @@ def _leave(ring: IdArray, sweep: Sweep, tail: int, source_fd: int) -> int:
 def _step(
     ring: IdArray, sweep: Sweep, source_fd: int, fds: IdArray, starts: IdArray, budget_bytes: int
 ) -> int:
-    """Read ahead, deal out, write behind. Return a result of `SweepDriver.step`."""
+    """Read ahead, deal out, write behind. Return a result of `UringDriver.step`."""
     extents, state = sweep.extents, sweep.state
     depth = extents.shape[1]
     dealt = np.int64(0)
@@ -514,3 +489,7 @@ def _step_or_drain(
         if _wait(ring, sweep, tail, np.int64(1)) == BROKEN:
             return BROKEN
     return RUNNING
+
+
+# A driver executes a sweep step by step. Between steps requests may be in flight; `settle` ends that.
+SweepDriver: TypeAlias = CallDriver | UringDriver

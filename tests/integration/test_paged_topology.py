@@ -17,9 +17,9 @@ from gloader.cli.main import main
 from gloader.config import LoaderSettings, ModelConfig, OptimConfig, StepConfig, TopologyHome, TrainSettings
 from gloader.core.order import EpochOrder
 from gloader.dataset.topology import open_topology
-from gloader.device.hot_rows import hottest_rows
+from gloader.device.hot_rows import heat_of_tables
 from gloader.errors import ChecksumError, TruncatedStoreError
-from gloader.samplers import NeighborSampler
+from gloader.samplers import HeteroGraph, NeighborSampler
 from gloader.training import train
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.predict import predict
@@ -173,8 +173,17 @@ def test_hot_rows_are_those_of_a_graph_in_memory(path: Path, hotness: Any) -> No
     sampler = NeighborSampler(held, [4, 4])
     with open_topology(dataset, max_bytes=0) as read:
         found = [
-            hottest_rows(hotness, 50, topology=topology, sampler=sampler, order=order, fanouts=(4, 4)).rows
+            heat.plan(50).rows
             for topology in (held, read)
+            for heat in heat_of_tables(
+                hotness,
+                (0,),
+                graph=HeteroGraph.of_one_type(topology),
+                sampler=sampler,
+                order=order,
+                fanouts=[(4, 4)],
+                is_collective=False,
+            )
         ]
     assert found[0].tolist() == found[1].tolist()
     assert len(found[0]) == 50

@@ -9,7 +9,7 @@ import logging
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -23,9 +23,8 @@ from gloader.cache import (
     whole_device_cache,
 )
 from gloader.cache.static import cache_bytes
-from gloader.core.fanouts import checked_hops
 from gloader.core.units import format_bytes
-from gloader.device import CpuDevice, DeviceTier, hottest_rows
+from gloader.device import CpuDevice, DeviceTier
 from gloader.device.dry_run import has_other_ranks
 from gloader.device.hot_rows import heat_of_tables
 from gloader.pipeline.gather import HostBatch
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from gloader.device import Device, RowFormat
     from gloader.device.hot_rows import RowHeat
     from gloader.samplers import Topology
-    from gloader.types import AnyBatch, AnySampler, Fanouts, Sampler
+    from gloader.types import AnyBatch, AnySampler, Fanouts
 
 
 logger = logging.getLogger("gloader")
@@ -209,7 +208,7 @@ class RowChoice:
 
     Parameters
     ----------
-    hotness : measure of hotness, see `gloader.device.hottest_rows`
+    hotness : measure of hotness, see `heat_of_tables`
     workload : the device's future work
     tables : the feature rows of each node type, then of each relation, that has features
     as_stored : the host sends the other rows as they are stored
@@ -233,44 +232,30 @@ class RowChoice:
         return [no_device_cache(table.num_nodes) if table.is_of_edges else next(plans) for table in self._all]
 
     def _plans_of_nodes(self, num_bytes: int) -> list[DeviceCachePlan]:
-        graph = self._work.topology
-        if not self._tables:
-            return []
-        if not isinstance(graph, HeteroGraph):
-            (table,) = self._tables
-            return [self._hottest(graph, table.num_rows(num_bytes, as_stored=self._as_stored))]
-        if sum(table.whole_bytes for table in self._tables) <= num_bytes:
-            return [whole_device_cache(table.num_nodes) for table in self._tables]
-        if num_bytes <= 0:
-            return [no_device_cache(table.num_nodes) for table in self._tables]
-        shelves = [
-            table.shelf(heat, as_stored=self._as_stored)
-            for table, heat in zip(self._tables, self._heats, strict=True)
-        ]
+        tables = self._tables
+        if sum(table.whole_bytes for table in tables) <= num_bytes:
+            return [whole_device_cache(table.num_nodes) for table in tables]
+        if not any(table.num_rows(num_bytes, as_stored=self._as_stored) for table in tables):
+            return [no_device_cache(table.num_nodes) for table in tables]
+        shares: tuple[int, ...] = (num_bytes,)
+        if len(tables) > 1:
+            shelves = [
+                table.shelf(heat, as_stored=self._as_stored)
+                for table, heat in zip(tables, self._heats, strict=True)
+            ]
+            shares = divide_device_bytes(num_bytes, shelves)
         return [
             heat.plan(table.num_rows(share, as_stored=self._as_stored))
-            for table, heat, share in zip(
-                self._tables, self._heats, divide_device_bytes(num_bytes, shelves), strict=True
-            )
+            for table, heat, share in zip(tables, self._heats, shares, strict=True)
         ]
-
-    def _hottest(self, topology: Topology, num_rows: int) -> DeviceCachePlan:
-        work = self._work
-        return hottest_rows(
-            self._hotness,
-            num_rows,
-            topology=topology,
-            sampler=cast("Sampler", work.sampler),
-            order=work.order,
-            fanouts=checked_hops(work.fanouts),
-            threads=work.threads,
-        )
 
     @cached_property
     def _heats(self) -> tuple[RowHeat, ...]:
         # Computed once: if the room turns out smaller, half of it is tried.
         work = self._work
-        graph = cast("HeteroGraph", work.topology)  # not used for a graph of one type
+        graph = work.topology
+        if not isinstance(graph, HeteroGraph):
+            graph = HeteroGraph.of_one_type(graph)
         return heat_of_tables(
             self._hotness,
             [table.type_number for table in self._tables],

@@ -28,8 +28,7 @@ from gloader.errors import (
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.os_io import OsIO
 from gloader.ssd_store.read.uring import FD, probe_uring
-from gloader.ssd_store.spill.folder import SpillFolder
-from gloader.ssd_store.spill.regions import RegionFiles
+from gloader.ssd_store.spill.folder import SpillFiles, SpillFolder
 from gloader.testing.faults import Corruption, FaultyOS
 
 NUM_ROWS, DIM = 2000, 100
@@ -410,14 +409,14 @@ def test_whatever_ends_a_sweep_leaves_nothing(
                 packer.pack(MISSES, superbatch=7, is_cancelled=interrupt)
             assert (files(spill), spill.used_bytes) == ([], 0)
             with monkeypatch.context() as patch:
-                patch.setattr(RegionFiles, "complete", interrupt_now)
+                patch.setattr(SpillFiles, "complete", interrupt_now)
                 with pytest.raises(KeyboardInterrupt):
                     packer.pack(MISSES, superbatch=7, is_cancelled=go_on)
             assert (files(spill), spill.used_bytes) == ([], 0)
             assert is_right(packer.pack(MISSES, superbatch=7, is_cancelled=go_on))
 
 
-def interrupt_now(_files: RegionFiles) -> None:
+def interrupt_now(_files: SpillFiles) -> None:
     raise KeyboardInterrupt
 
 

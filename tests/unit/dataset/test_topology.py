@@ -19,7 +19,7 @@ from version_1 import as_version_1
 from gloader.core.order import EpochOrder
 from gloader.dataset import Dataset
 from gloader.dataset.topology import PagedTopology, open_topology
-from gloader.device.hot_rows import hottest_rows
+from gloader.device.hot_rows import heat_of_tables
 from gloader.errors import (
     BudgetError,
     ChecksumError,
@@ -31,7 +31,7 @@ from gloader.errors import (
 )
 from gloader.pipeline.open.disk import FeatureFile
 from gloader.pipeline.open.tiers import static_rows
-from gloader.samplers import CscGraph, call_bytes, make_sampler
+from gloader.samplers import CscGraph, HeteroGraph, call_bytes, make_sampler
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import REAL_OS, OsIO
 from gloader.testing.faults import Corruption, FaultyOS
@@ -235,7 +235,15 @@ def test_whoever_wants_all_edges_reads_every_page_once_a_pass_and_in_order(
                 static_rows(topology, table, 10, np.empty(0, np.int64))
         else:
             sampler = make_sampler("neighbor", topology, [5, 5])
-            hottest_rows(who, 10, topology=topology, sampler=sampler, order=order, fanouts=(5, 5))
+            heat_of_tables(
+                who,
+                (0,),
+                graph=HeteroGraph.of_one_type(topology),
+                sampler=sampler,
+                order=order,
+                fanouts=[(5, 5)],
+                is_collective=False,
+            )
         assert os_io.pages == list(range(MANY)) * passes
 
 
