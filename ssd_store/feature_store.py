@@ -6,6 +6,7 @@ array.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, Unpack
@@ -96,15 +97,12 @@ class FeatureWriter:
         ShapeError
             The dimension is not positive.
         """
-        self._directory.__enter__()
-        try:
+        with ExitStack() as stack:
             num_rows, dim = self._shape
-            self._column = self._directory.features(
+            self._column = stack.enter_context(self._directory).features(
                 FEATURES, num_rows=num_rows, dim=dim, dtype=self._dtype, check_finite=self._check_finite
             )
-        except BaseException as error:
-            self._directory.__exit__(type(error), error, error.__traceback__)
-            raise
+            self._entered = stack.pop_all()
         return self
 
     def __exit__(
@@ -112,13 +110,10 @@ class FeatureWriter:
     ) -> None:
         # A failed block commits nothing, because half of the rows would look like all of them.
         if error is not None:
-            self._directory.__exit__(kind, error, trace)
+            self._entered.__exit__(kind, error, trace)
             return
-        try:
+        with self._entered:
             self._directory.commit(FEATURE_STORE, {})
-        except BaseException as failure:
-            self._directory.__exit__(type(failure), failure, failure.__traceback__)
-            raise
 
     def append(self, chunk: NDArray[Any]) -> None:
         """Append the rows ``chunk`` (n, F); see `FeatureColumnWriter.append`."""

@@ -21,7 +21,6 @@ from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.columns import RowRequest, check_request, require_wanted_here
 from gloader.ssd_store.read.row_kernels import copy_extent, make_target
 from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_regions, region_extents
-from gloader.ssd_store.sweep.supply import arrival_order, collect_arrivals, order_of
 from gloader.ssd_store.sweep.sweeper import MAX_PIECE_BYTES, MAX_RING_BYTES, SweepCost, Sweeper, plan_buffers
 from gloader.ssd_store.sweep.wanted_rows import collect_rows, collect_union, first_at_least, rows_digest
 from gloader.types import ReadStats
@@ -176,7 +175,6 @@ def load_misses(
     misses: Sequence[IdArray],
     *,
     is_cancelled: Callable[[], bool],
-    max_gap_bytes: int | None = None,
     arriving: ArrivingRows | None = None,
 ) -> InRamMisses:
     """Read the rows that any batch of a superbatch misses, each once, into memory, in stored form.
@@ -189,7 +187,6 @@ def load_misses(
     store : the rows' store
     misses : S arrays with row ids, ascending, without repeats; each array is read once
     is_cancelled : tested every few milliseconds
-    max_gap_bytes : longest hole that a sweep bridges; defaults to the value in the device's remembered profile
     arriving : brings all rows in place of the store, whose file is not read; its owner closes it. Takes four more bytes
         per row meanwhile.
 
@@ -218,18 +215,20 @@ def load_misses(
     if arriving is None:
         require_wanted_here(stored, union)
     else:
-        wanted = collect_arrivals(
-            [union.ids], arriving.layout, num_rows=stored.num_rows, is_cancelled=is_cancelled
+        wanted = collect_rows(
+            [union.ids],
+            num_rows=stored.num_rows,
+            row_bytes=stored.row_bytes,
+            is_cancelled=is_cancelled,
+            layout=arriving.layout,
         )
-        order = order_of(arriving.layout)
+        order = arriving.layout.order
     # One byte more than the rows, so that the sweep never finds the memory full.
     rows = mapped_bytes(wanted.ids.shape[0] * stored.row_bytes + 1, touch=False)
     # A new sweeper for each superbatch: its 4 MiB are not kept while the rows, which may take all of the memory, are
     # used.
     # On the store's open file, because another file may be at its path now.
-    sweeper = Sweeper(
-        stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file(), gap_bytes=max_gap_bytes
-    )
+    sweeper = Sweeper(stored, mapped_bytes(BUFFER_BYTES), file=store.duplicate_file())
     try:
         cost = sweeper.to_memory(wanted, rows, is_cancelled=is_cancelled, source=arriving)
     finally:
@@ -456,7 +455,7 @@ class PackedMisses:
             return ReadStats(rows=0, requests=0, bytes_read=0)
         ids, position = request.rows, request.position
         if self._order is not None:
-            in_region = arrival_order(self._order, ids)
+            in_region = self._order.positions(ids)
             ids, position = ids[in_region], position[in_region]
         # A row's place within the region is its rank. Its id only selects its scale.
         target = make_target(np.arange(num), position, out, stored.form_of(ids))
@@ -579,25 +578,25 @@ class Packer:
             self._regions.require_open()
             # Only for its error: too many batches must fail before a row is collected.
             plan_buffers(len(misses), self._regions.sweep_bytes)
-            num_rows, row_bytes = stored.num_rows, stored.row_bytes
-            if arriving is None:
-                wanted = collect_rows(
-                    misses, num_rows=num_rows, row_bytes=row_bytes, is_cancelled=is_cancelled
-                )
+            layout = None if arriving is None else arriving.layout
+            wanted = collect_rows(
+                misses,
+                num_rows=stored.num_rows,
+                row_bytes=stored.row_bytes,
+                is_cancelled=is_cancelled,
+                layout=layout,
+            )
+            if layout is None:
                 require_wanted_here(stored, wanted)
-            else:
-                wanted = collect_arrivals(
-                    misses, arriving.layout, num_rows=num_rows, is_cancelled=is_cancelled
-                )
             regions = self._regions.write(
                 wanted,
-                plan_regions(wanted.counts, row_bytes),
+                plan_regions(wanted.counts, stored.row_bytes),
                 label=f"superbatch {superbatch}",
                 member="batch",
                 is_cancelled=is_cancelled,
                 arriving=arriving,
             )
-        order = None if arriving is None else order_of(arriving.layout)
+        order = None if layout is None else layout.order
         return PackedMisses(stored, regions, wanted, superbatch=superbatch, order=order)
 
     def close(self) -> None:

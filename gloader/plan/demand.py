@@ -16,6 +16,23 @@ if TYPE_CHECKING:
     from gloader.plan.sweep_plan import SweepPlan
 
 
+# Reads in flight, checksums under verification and allocator slack. They come on top of the parts below.
+FIXED_BYTES: Final = 24 << 20
+_FIXED_SHARE: Final = 1 / 16  # share of the budget, if that is more: measured as peak minus plan
+
+# Per access of one superbatch: two coded traces that wait or serve as look-ahead, two plans of 4 bytes, and the missing
+# rows while they are counted and staged.
+_TRACE_BYTES_PER_ACCESS: Final = 12.0
+
+# Bytes of a sampled batch. Per row: its id, id and position in ascending order, the pair of both during the sort (8
+# bytes each), its degree (4), and entries of indptr (8). Per edge: its local source (4), its position in the graph (8)
+# and its weight (4).
+_SAMPLED_ROW_BYTES: Final = 44
+_SAMPLED_EDGE_BYTES: Final = 16
+
+# Bytes per seed: its id, its label, and its place in the orders of three epochs (8 bytes each).
+_SEED_BYTES: Final = 40
+
 # A rank's loop runs in another process. It holds one batch while it waits for the next, and cannot return it.
 _FEWEST_BUFFERS_OF_RANKS: Final = 2
 
@@ -39,6 +56,26 @@ class TableDemand:
     def buffer_rows(self) -> int:
         """Rows of a large batch's buffer."""
         return self.batch_rows + self.repeated_rows
+
+    def cache_bytes(self, rows: int) -> int:
+        """Return the bytes for ``rows`` cached rows, with the cache policy's own bytes. Pure."""
+        return rows * (self.stored_row_bytes + self.slot_bytes)
+
+    def planned_accesses(self, num_batches: int) -> int:
+        """Return the accesses in a superbatch and its look-ahead. Pure."""
+        return 2 * num_batches * self.batch_rows
+
+    def planning_bytes(self, policy: PlannerName, num_batches: int) -> int:
+        """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``. Pure."""
+        accesses = self.planned_accesses(num_batches)
+        tables = (
+            table_bytes(self.num_nodes, accesses)
+            if policy == "belady"
+            else node_bytes(policy) * self.num_nodes
+        )
+        # ``accesses`` counts a superbatch and its look-ahead; the factor is for one superbatch. A bitmap with one bit
+        # per row counts the missing rows: small for nodes, 125 MB for a billion edges.
+        return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-self.num_nodes // 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,80 +120,34 @@ class Demand:
         """Least number of feature buffers for a running loop."""
         return 1 if self.num_ranks == 1 else _FEWEST_BUFFERS_OF_RANKS
 
+    @property
+    def batch_bytes(self) -> int:
+        """Bytes for one large sampled batch, without features."""
+        rows, edges = _SAMPLED_ROW_BYTES * self.batch_rows, _SAMPLED_EDGE_BYTES * self.batch_edges
+        return rows + edges + self.beside_bytes
 
-# Reads in flight, checksums under verification and allocator slack. They come on top of the parts below.
-FIXED_BYTES: Final = 24 << 20
-_FIXED_SHARE: Final = 1 / 16  # share of the budget, if that is more: measured as peak minus plan
+    def caches_bytes(self, cache_rows: tuple[int, ...]) -> int:
+        """Return the host cache's bytes over all tables. Pure."""
+        return sum(table.cache_bytes(rows) for table, rows in zip(self.tables, cache_rows, strict=True))
 
-# Per access of one superbatch: two coded traces that wait or serve as look-ahead, two plans of 4 bytes, and the missing
-# rows while they are counted and staged.
-_TRACE_BYTES_PER_ACCESS: Final = 12.0
+    def planning_bytes(self, num_batches: int) -> int:
+        """Return the bytes for traces, plans and lookup tables of all tables; see `TableDemand`. Pure."""
+        return sum(table.planning_bytes(self.policy, num_batches) for table in self.tables)
 
-# Bytes of a sampled batch. Per row: its id, id and position in ascending order, the pair of both during the sort (8
-# bytes each), its degree (4), and entries of indptr (8). Per edge: its local source (4), its position in the graph (8)
-# and its weight (4).
-_SAMPLED_ROW_BYTES: Final = 44
-_SAMPLED_EDGE_BYTES: Final = 16
+    def packing_bytes(self, num_batches: int, *, room: int) -> int:
+        """Return the buffer bytes for packing superbatches of ``num_batches``. Pure."""
+        # One table's buffers suffice: a superbatch's packs are written one after another.
+        return packer_memory_bytes(num_batches, room=max(room, 0)) if self.tables else 0
 
-# Bytes per seed: its id, its label, and its place in the orders of three epochs (8 bytes each).
-_SEED_BYTES: Final = 40
+    def workspace_bytes(self, budget_bytes: int) -> int:
+        """Return the bytes for sampled batches and everything else without its own part. Pure."""
+        threads = (self.sampler_map_bytes + self.sampler_call_bytes) * self.sampler_threads
+        fixed = max(FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
+        batches = self.batch_bytes * (self.batches_in_flight + self.sampler_threads)
+        return fixed + threads + _SEED_BYTES * self.num_seeds + batches
 
 
 def topology_share(budget_bytes: int) -> int:
     """Return the most bytes that a topology may take in memory by default. A larger one stays on the SSD. Pure."""
     # If the topology had more than half of the budget, too little would be left for the features.
     return budget_bytes // 2
-
-
-def packing_bytes(demand: Demand, num_batches: int, *, room: int) -> int:
-    """Return the buffer bytes for packing superbatches of ``num_batches``. Pure."""
-    # One table's buffers suffice: a superbatch's packs are written one after another.
-    return packer_memory_bytes(num_batches, room=max(room, 0)) if demand.tables else 0
-
-
-def caches_bytes(demand: Demand, cache_rows: tuple[int, ...]) -> int:
-    """Return the host cache's bytes over all tables. Pure."""
-    return sum(table_cache_bytes(table, rows) for table, rows in zip(demand.tables, cache_rows, strict=True))
-
-
-def table_cache_bytes(table: TableDemand, rows: int) -> int:
-    """Return the bytes for ``rows`` cached rows, with the cache policy's own bytes. Pure."""
-    return rows * (table.stored_row_bytes + table.slot_bytes)
-
-
-def planning_bytes(demand: Demand, num_batches: int) -> int:
-    """Return the bytes for traces, plans and lookup tables with superbatches of ``num_batches``, all tables. Pure."""
-    return sum(table_planning_bytes(demand, table, num_batches) for table in demand.tables)
-
-
-def table_planning_bytes(demand: Demand, table: TableDemand, num_batches: int) -> int:
-    """Return ``table``'s part in `planning_bytes`. Pure."""
-    accesses = planned_accesses(table, num_batches)
-    if demand.policy == "belady":
-        tables = table_bytes(table.num_nodes, accesses)
-    else:
-        tables = node_bytes(demand.policy) * table.num_nodes
-    # ``accesses`` counts a superbatch and its look-ahead; the factor is for one superbatch. A bitmap with one bit per
-    # row counts the missing rows: small for nodes, 125 MB for a billion edges.
-    return math.ceil(accesses / 2 * _TRACE_BYTES_PER_ACCESS) + tables + -(-table.num_nodes // 8)
-
-
-def planned_accesses(table: TableDemand, num_batches: int) -> int:
-    """Return the accesses in a superbatch and its look-ahead. Pure."""
-    return 2 * num_batches * table.batch_rows
-
-
-def workspace_bytes(demand: Demand, budget_bytes: int) -> int:
-    """Return the bytes for sampled batches and everything else without its own part. Pure."""
-    maps = demand.sampler_map_bytes * demand.sampler_threads
-    fixed = max(FIXED_BYTES, int(_FIXED_SHARE * budget_bytes))
-    seeds = _SEED_BYTES * demand.num_seeds
-    calls = demand.sampler_call_bytes * demand.sampler_threads
-    batches = batch_bytes(demand) * (demand.batches_in_flight + demand.sampler_threads)
-    return fixed + maps + seeds + calls + batches
-
-
-def batch_bytes(demand: Demand) -> int:
-    """Return the bytes for one large sampled batch, without features. Pure."""
-    rows, edges = _SAMPLED_ROW_BYTES * demand.batch_rows, _SAMPLED_EDGE_BYTES * demand.batch_edges
-    return rows + edges + demand.beside_bytes

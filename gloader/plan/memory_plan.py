@@ -15,16 +15,6 @@ import numpy as np
 from gloader.cache.curve import cache_outlook
 from gloader.core.units import format_seconds
 from gloader.errors import ConfigError
-from gloader.plan.demand import (
-    batch_bytes,
-    caches_bytes,
-    packing_bytes,
-    planned_accesses,
-    planning_bytes,
-    table_cache_bytes,
-    table_planning_bytes,
-    workspace_bytes,
-)
 from gloader.plan.predict import StepSeconds, StepShares, predict_step, staged_by_name_bytes
 from gloader.plan.too_small import does_not_fit, require_batch, require_features, require_staging
 from gloader.ssd_store.cost.strategy import SuperbatchSize, superbatch_sizes
@@ -172,9 +162,8 @@ class Candidate:
     features: Features  # "ram" or "ssd"
     shares: StepShares
     step: StepSeconds
-    planned_bytes: int  # traces, plans and lookup tables
-    pack_buffer_bytes: int
-    keep_bytes: int
+    pack_buffer_bytes: int = 0
+    keep_bytes: int = 0
 
     @property
     def text(self) -> str:
@@ -268,7 +257,7 @@ def plan_memory(
         raise ConfigError(f"the host cache cannot have {cache_bytes} bytes; use 0 for none")
     if not demand.tables:
         features = "ram"  # no table has features, so nothing is read
-    workspace = workspace_bytes(demand, budget_bytes)
+    workspace = demand.workspace_bytes(budget_bytes)
     parts = [("batches being sampled", workspace), ("edges", demand.topology_bytes), *demand.others]
     held = sum(num_bytes for _, num_bytes in parts)
     if demand.sweeps is not None:
@@ -315,7 +304,7 @@ def _plan_of(
         parts += [(_named("features", table, demand), table.feature_bytes) for table in demand.tables]
     else:
         size = SuperbatchSize(num_batches=shares.num_batches, reason=_why(shares.num_batches, asked))
-        accesses = tuple(planned_accesses(table, size.num_batches) for table in demand.tables)
+        accesses = tuple(table.planned_accesses(size.num_batches) for table in demand.tables)
         parts.append(("reads in flight and checksums", demand.store_bytes + best.pack_buffer_bytes))
         parts += _planned_parts(demand, size.num_batches)
         parts.append(("sampled batches kept", best.keep_bytes))
@@ -338,7 +327,7 @@ def _plan_of(
         step=best.step,
         would_fit=best.features == "ssd"
         and not demand.work.is_exchanged  # rows of other machines are not held
-        and demand.feature_bytes <= spare + caches_bytes(demand, shares.cache_rows),
+        and demand.feature_bytes <= spare + demand.caches_bytes(shares.cache_rows),
         sweeps=demand.sweeps,
         kept_share=shares.kept_share,
     )
@@ -362,16 +351,16 @@ def _planned_parts(demand: Demand, num_batches: int) -> list[tuple[str, int]]:
     """Return the parts for traces, plans and lookup tables, with superbatches of ``num_batches``. Pure."""
     name = f"traces and plans of {num_batches} batches"
     if len(demand.tables) == 1:
-        return [(name, planning_bytes(demand, num_batches))]
+        return [(name, demand.planning_bytes(num_batches))]
     return [
-        (f"{name}, {table.name}", table_planning_bytes(demand, table, num_batches)) for table in demand.tables
+        (f"{name}, {table.name}", table.planning_bytes(demand.policy, num_batches)) for table in demand.tables
     ]
 
 
 def _cache_parts(demand: Demand, cache_rows: tuple[int, ...]) -> list[tuple[str, int]]:
     """Return the host cache's parts. Pure."""
     return [
-        (_named("host cache", table, demand), table_cache_bytes(table, rows))
+        (_named("host cache", table, demand), table.cache_bytes(rows))
         for table, rows in zip(demand.tables, cache_rows, strict=True)
     ]
 
@@ -403,17 +392,11 @@ def _in_memory(demand: Demand, left: int, counts: Sequence[int]) -> Iterator[Can
                 num_buffers=count,
                 num_batches=1,
                 cache_rows=(0,) * len(demand.tables),
-                kept_share=0.0,
-                staging_bytes=0,
-                spill_bytes=0,
             )
             yield Candidate(
                 features="ram",
                 shares=shares,
                 step=predict_step(demand.work, shares, None),
-                planned_bytes=0,
-                pack_buffer_bytes=0,
-                keep_bytes=0,
             )
 
 
@@ -432,19 +415,18 @@ def _on_ssd(
     spills = (spill_bytes,) if must_pack or not spill_bytes else (0, spill_bytes)
     for num_batches in _sizes(demand, superbatch):
         outlooks = _outlooks(demand, num_batches)
-        planned = planning_bytes(demand, num_batches)
+        planned = demand.planning_bytes(num_batches)
         for count in counts:
             room = left - count * demand.buffer_bytes - demand.store_bytes - planned
             for spill in spills:
-                packing = packing_bytes(demand, num_batches, room=room) if spill else 0
+                packing = demand.packing_bytes(num_batches, room=room) if spill else 0
                 for kept_share in kept_shares:
-                    kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * batch_bytes(demand))
+                    kept = int(kept_share * _KEPT_SUPERBATCHES * num_batches * demand.batch_bytes)
                     shares = StepShares(
                         num_buffers=count,
                         num_batches=num_batches,
                         cache_rows=(),
                         kept_share=kept_share,
-                        staging_bytes=0,
                         spill_bytes=spill,
                     )
                     rest = room - packing - kept
@@ -454,7 +436,6 @@ def _on_ssd(
                             features="ssd",
                             shares=filled,
                             step=predict_step(demand.work, filled, outlooks),
-                            planned_bytes=planned,
                             pack_buffer_bytes=packing,
                             keep_bytes=kept,
                         )
@@ -493,7 +474,7 @@ def _with_cache(
     else:
         # A requested size counts rows only, without the policy's bytes.
         rows = divide_cache(cache_bytes, _cached_tables(demand, with_slots=False), outlooks)
-    left = room - caches_bytes(demand, rows)
+    left = room - demand.caches_bytes(rows)
     if left < 0:
         return None
     return replace(shares, cache_rows=rows, staging_bytes=staged + idle_part(left))

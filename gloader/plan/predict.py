@@ -96,9 +96,9 @@ class StepShares:
     num_buffers: int
     num_batches: int  # S
     cache_rows: tuple[int, ...]  # for each table
-    kept_share: float  # share of the batches sampled ahead; the others are sampled twice
-    staging_bytes: int  # idle memory for missing rows
-    spill_bytes: int  # disk for packs; 0 without packs
+    kept_share: float = 0.0  # share of the batches sampled ahead; the others are sampled twice
+    staging_bytes: int = 0  # idle memory for missing rows
+    spill_bytes: int = 0  # disk for packs; 0 without packs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

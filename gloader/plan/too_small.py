@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
-from gloader.plan.demand import packing_bytes, planning_bytes, topology_share
+from gloader.plan.demand import topology_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,8 +136,8 @@ def does_not_fit(
 ) -> BudgetError:
     """Return the error for an explicit request, or for the smallest superbatches, that do not fit. Pure."""
     room = max(left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes, 0)
-    planned = planning_bytes(demand, num_batches)
-    packing = packing_bytes(demand, num_batches, room=room) if must_pack and spill_bytes else 0
+    planned = demand.planning_bytes(num_batches)
+    packing = demand.packing_bytes(num_batches, room=room) if must_pack and spill_bytes else 0
     if planned + packing <= room and cache_bytes is not None:
         # A requested size counts rows only; the policy's bytes for each row come on top.
         share = min(
@@ -209,7 +209,7 @@ def require_features(demand: Demand, left: int, features: Features, budget_bytes
 def require_staging(demand: Demand, left: int, staged_bytes: int, num_batches: int) -> None:
     """Raise BudgetError if a requested io_strategy='staged' has less than ``staged_bytes`` left. Pure."""
     room = left - demand.fewest_buffers * demand.buffer_bytes - demand.store_bytes
-    room -= planning_bytes(demand, num_batches)
+    room -= demand.planning_bytes(num_batches)
     if staged_bytes > max(room, 0):
         raise BudgetError(
             f"io_strategy='staged' needs {format_bytes(staged_bytes)} of memory for the missing rows of superbatches "

@@ -10,7 +10,7 @@ import math
 import os
 import secrets
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -319,180 +319,81 @@ def open_existing(path: StrPath, os_io: OsIO = REAL_OS) -> tuple[Descriptor, boo
     return Descriptor(path, os_io=os_io), False
 
 
-def measure_writes(
-    fd: int, memory: Any, *, seconds: float, max_bytes: int, os_io: OsIO = REAL_OS
-) -> tuple[int, float]:
-    """Fill an empty file for a while, with an fsync; return its size in bytes and the bytes per second.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedFile:
+    """A part of an open file whose reads are timed, and the memory for their bytes. Each method raises `OSError`."""
 
-    Parameters
-    ----------
-    fd : the empty file, open
-    memory : (>= 4 MiB,) uint8, page-aligned; overwritten
-    seconds : time to write, fsync not counted
-    max_bytes : size at which to stop earlier
-    os_io : the system calls
+    fd: int
+    num_bytes: int
+    memory: Any  # uint8, page-aligned, with room for all reads in flight; overwritten
+    start: int = 0  # first byte in the file, a multiple of 4096
 
-    Raises
-    ------
-    OSError
-        The device failed, or is full.
-    """
-    return WriteLoad(fd, noise(memory), os_io=os_io).fill(seconds=seconds, max_bytes=max_bytes)
+    def random_reads(self, *, depth: int, seconds: float, read_bytes: int = ALIGNMENT) -> float:
+        """Return the device's sustained random reads per second.
 
+        Parameters
+        ----------
+        depth : reads in flight
+        seconds : time per phase; there are at least two phases, until the rate is steady
+        read_bytes : bytes per read, a multiple of 4096
+        """
+        with self.random_load(self.memory, read_bytes=read_bytes, depth=depth) as load:
+            return steady_rate(load.settled(seconds).step, seconds=seconds)
 
-def measure_random_reads(
-    fd: int,
-    size: int,
-    memory: Any,
-    *,
-    depth: int,
-    seconds: float,
-    read_bytes: int = ALIGNMENT,
-    start: int = 0,
-) -> float:
-    """Return the device's sustained random reads per second.
+    def best_depth(self, *, seconds: float) -> tuple[float, int]:
+        """Return the sustained 4 KiB reads per second, and their number in flight; ``seconds`` per phase."""
+        best_rate, best_depth = 0.0, DEPTHS[0]
+        for depth in DEPTHS:
+            rate = self.random_reads(depth=depth, seconds=seconds)
+            if rate <= best_rate * _WORTH:
+                break
+            best_rate, best_depth = rate, depth
+            if rate * _LONGEST_WAIT_S < depth:  # a deeper queue only makes reads wait
+                break
+        return best_rate, best_depth
 
-    Parameters
-    ----------
-    fd : the open file
-    size : bytes of the file to read from
-    memory : (>= depth * read_bytes,) uint8, page-aligned; overwritten
-    depth : reads in flight
-    seconds : time per phase; there are at least two phases, until the rate is steady
-    read_bytes : bytes per read, a multiple of 4096
-    start : first byte in the file, a multiple of 4096
+    def latency(self) -> float:
+        """Return the seconds for a single 4 KiB read without other load: the median of several."""
+        with self.random_load(self.memory, depth=1, most=1) as load:
+            return median(load.step_seconds() for _ in range(_LONE_READS))
 
-    Raises
-    ------
-    OSError
-        The device failed.
-    """
-    extents = random_extents(size, read_bytes=read_bytes, start=start)
-    with ReadLoad(fd, extents, memory, depth=depth, most=_RANDOM_BATCH) as load:
-        return steady_rate(load.settled(seconds).step, seconds=seconds)
+    def sequential_reads(self, *, seconds: float) -> float:
+        """Return the sustained bytes per second for large reads in file order; ``seconds`` per phase."""
+        with self.sweep_load(self.memory) as load:
+            return steady_rate(load.settled(seconds).step, seconds=seconds) * SEQUENTIAL_BYTES
 
+    def mixed_writes(self, writes: WriteLoad, *, seconds: float) -> float:
+        """Return the combined rate for a sweep and ``writes`` to another file, relative to taking turns."""
+        with self.sweep_load(self.memory) as sweep:
+            return shares_together(sweep.settled(seconds).step, writes.step, seconds=seconds)
 
-def measure_depth(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> tuple[float, int]:
-    """Return the sustained 4 KiB reads per second, and their number in flight.
+    def mixed_reads(self, *, seconds: float) -> float:
+        """Return the combined rate for a sweep and parallel random reads, relative to taking turns."""
+        with (
+            self.sweep_load(self.memory[:CHUNK_BYTES]) as sweep,
+            self.random_load(self.memory[CHUNK_BYTES:], depth=_MIXED_DEPTH) as reads,
+        ):
+            return shares_together(sweep.settled(seconds).step, reads.settled(seconds).step, seconds=seconds)
 
-    Parameters
-    ----------
-    fd, size, memory, seconds, start : as in `measure_random_reads`, with memory for the deepest of `DEPTHS`
+    def random_load(
+        self, memory: Any, *, read_bytes: int = ALIGNMENT, depth: int, most: int = _RANDOM_BATCH
+    ) -> ReadLoad:
+        """Return reads anywhere in the part; for the parameters see `ReadLoad`.
 
-    Raises
-    ------
-    OSError
-        The device failed.
-    """
-    best_rate, best_depth = 0.0, DEPTHS[0]
-    for depth in DEPTHS:
-        rate = measure_random_reads(fd, size, memory, depth=depth, seconds=seconds, start=start)
-        if rate <= best_rate * _WORTH:
-            break
-        best_rate, best_depth = rate, depth
-        if rate * _LONGEST_WAIT_S < depth:  # a deeper queue only makes reads wait
-            break
-    return best_rate, best_depth
+        The places differ each time, because a cache of the device may hold the last ones.
+        """
+        places = self.num_bytes // read_bytes
+        chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
+        extents = bare_extents(self.start + chosen * read_bytes, read_bytes)
+        return ReadLoad(self.fd, extents, memory, depth=depth, most=most)
 
-
-def measure_latency(fd: int, size: int, memory: Any, *, start: int = 0) -> float:
-    """Return the seconds for a single 4 KiB read without other load: the median of several.
-
-    Parameters
-    ----------
-    fd, size, memory, start : as in `measure_random_reads`
-
-    Raises
-    ------
-    OSError
-        The device failed.
-    """
-    extents = random_extents(size, read_bytes=ALIGNMENT, start=start)
-    with ReadLoad(fd, extents, memory, depth=1, most=1) as load:
-        return median(load.step_seconds() for _ in range(_LONE_READS))
-
-
-def measure_sequential_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
-    """Return the sustained bytes per second for large reads in file order.
-
-    Parameters
-    ----------
-    fd : the open file
-    size : bytes of the file to read from
-    memory : (>= 4 MiB,) uint8, page-aligned; overwritten
-    seconds : time per phase; there are at least two phases, until the rate is steady
-    start : first byte in the file, a multiple of 4096
-
-    Raises
-    ------
-    OSError
-        The device failed.
-    """
-    with sweep_load(fd, size, memory, start=start) as load:
-        return steady_rate(load.settled(seconds).step, seconds=seconds) * SEQUENTIAL_BYTES
-
-
-def measure_mixed_writes(
-    fd: int, size: int, memory: Any, writes: WriteLoad, *, seconds: float, start: int = 0
-) -> float:
-    """Return the combined rate for a sweep and parallel writes, relative to taking turns.
-
-    Parameters
-    ----------
-    fd, size, memory, start : the swept file, as in `measure_sequential_reads`
-    writes : writes to another file, which is overwritten
-    seconds : time for each load alone, and for both together
-
-    Raises
-    ------
-    OSError
-        The device failed, or is full.
-    """
-    with sweep_load(fd, size, memory, start=start) as sweep:
-        return shares_together(sweep.settled(seconds).step, writes.step, seconds=seconds)
-
-
-def measure_mixed_reads(fd: int, size: int, memory: Any, *, seconds: float, start: int = 0) -> float:
-    """Return the combined rate for a sweep and parallel random reads, relative to taking turns.
-
-    Parameters
-    ----------
-    fd, size, start : as in `measure_random_reads`
-    memory : (>= 4 MiB + 256 * 4 KiB,) uint8, page-aligned; overwritten
-    seconds : time for each load alone, and for both together
-
-    Raises
-    ------
-    OSError
-        The device failed.
-    """
-    swept, read = memory[:CHUNK_BYTES], memory[CHUNK_BYTES:]
-    extents = random_extents(size, read_bytes=ALIGNMENT, start=start)
-    with (
-        sweep_load(fd, size, swept, start=start) as sweep,
-        ReadLoad(fd, extents, read, depth=_MIXED_DEPTH, most=_RANDOM_BATCH) as reads,
-    ):
-        return shares_together(sweep.settled(seconds).step, reads.settled(seconds).step, seconds=seconds)
-
-
-def random_extents(size: int, *, read_bytes: int, start: int = 0) -> Extents:
-    """Return reads of ``read_bytes`` anywhere in ``size`` bytes from ``start`` on.
-
-    The places differ each time, because a cache of the device may hold the last ones.
-    """
-    places = size // read_bytes
-    chosen = np.random.default_rng().integers(0, places, min(_RANDOM_PLACES, places))
-    return bare_extents(start + chosen * read_bytes, read_bytes)
-
-
-def sweep_load(fd: int, size: int, memory: Any, *, start: int = 0) -> ReadLoad:
-    """Return reads in file order from a random place on; for the parameters see `measure_sequential_reads`."""
-    count = size // SEQUENTIAL_BYTES
-    first = np.random.default_rng().integers(count)  # as above
-    offset = start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES
-    return ReadLoad(
-        fd, bare_extents(offset, SEQUENTIAL_BYTES), memory, depth=_SEQUENTIAL_DEPTH, most=_SEQUENTIAL_BATCH
-    )
+    def sweep_load(self, memory: Any) -> ReadLoad:
+        """Return reads in file order from a random place on, into ``memory`` (>= 4 MiB,)."""
+        count = self.num_bytes // SEQUENTIAL_BYTES
+        first = np.random.default_rng().integers(count)  # as above
+        offset = self.start + (np.arange(count) + first) % count * SEQUENTIAL_BYTES
+        extents = bare_extents(offset, SEQUENTIAL_BYTES)
+        return ReadLoad(self.fd, extents, memory, depth=_SEQUENTIAL_DEPTH, most=_SEQUENTIAL_BATCH)
 
 
 def bare_extents(offset: IdArray, length: int) -> Extents:
@@ -592,35 +493,37 @@ def probe_writes(
 
 
 def _fill(fd: int, memory: Any, os_io: OsIO) -> tuple[int, float]:
-    return measure_writes(fd, memory, seconds=2 * PHASE_S, max_bytes=_FILE_BYTES, os_io=os_io)
+    writes = WriteLoad(fd, noise(memory), os_io=os_io)
+    return writes.fill(seconds=2 * PHASE_S, max_bytes=_FILE_BYTES)
 
 
 def _mixed_writes(fd: int, span: tuple[int, int], beside: int, size: int, memory: Any, os_io: OsIO) -> float:
     """Return the combined rate for a sweep over one file's ``span`` and writes to another, relative to taking turns."""
     writes = WriteLoad(beside, noise(memory), size=size, os_io=os_io)
     start, past = span
-    swept = memory[CHUNK_BYTES:]
-    return measure_mixed_writes(fd, past - start, swept, writes, seconds=_MIXED_S, start=start)
+    swept = ProbedFile(fd=fd, num_bytes=past - start, memory=memory[CHUNK_BYTES:], start=start)
+    return swept.mixed_writes(writes, seconds=_MIXED_S)
 
 
 def _measured(fd: int, num_bytes: int, *, start: int, is_direct: bool) -> DeviceProfile:
     """Measure reads of ``num_bytes`` from an open file, from ``start`` on."""
     deep, wide = max(DEPTHS) * ALIGNMENT, WIDE_DEPTH * WIDE_BYTES
     memory = mapped_bytes(max(deep, DEFAULT_DEPTH * MEDIUM_BYTES, wide, 2 * CHUNK_BYTES))
-    rate, depth = measure_depth(fd, num_bytes, memory, seconds=PHASE_S, start=start)
-    random = partial(measure_random_reads, fd, num_bytes, memory, seconds=PHASE_S, start=start)
-    in_order = partial(measure_sequential_reads, fd, num_bytes, memory, seconds=PHASE_S, start=start)
+    file = ProbedFile(fd=fd, num_bytes=num_bytes, memory=memory, start=start)
+    rate, depth = file.best_depth(seconds=PHASE_S)
+    random = partial(file.random_reads, seconds=PHASE_S)
     found = DeviceProfile(
         random_reads_per_s=rate,
         medium_reads_per_s=random(depth=DEFAULT_DEPTH, read_bytes=MEDIUM_BYTES),
         wide_reads_per_s=random(depth=WIDE_DEPTH, read_bytes=WIDE_BYTES),
-        read_bytes_per_s=in_order(),
+        read_bytes_per_s=file.sequential_reads(seconds=PHASE_S),
         write_bytes_per_s=0.0,
         queue_depth=depth,
         is_direct=is_direct,
-        latency_s=measure_latency(fd, num_bytes, memory, start=start),
-        mixed_reads=measure_mixed_reads(fd, num_bytes, memory, seconds=_MIXED_S, start=start),
+        latency_s=file.latency(),
+        mixed_reads=file.mixed_reads(seconds=_MIXED_S),
         measured_at=time.time(),
     )
     # A burst lasts a second or two and is over by now.
-    return found.slowed(random_reads_per_s=random(depth=depth), read_bytes_per_s=in_order())
+    later, in_order = random(depth=depth), file.sequential_reads(seconds=PHASE_S)
+    return found.slowed(random_reads_per_s=later, read_bytes_per_s=in_order)

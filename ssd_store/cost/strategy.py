@@ -101,6 +101,20 @@ class MissCounts:
         """Memory bytes for every missing row once, with its id."""
         return self.unique_rows * (self.row_bytes + _ID_BYTES)
 
+    @property
+    def room_bytes(self) -> dict[Strategy, int]:
+        """Memory, or disk for packs, that each strategy needs."""
+        return {"direct": 0, "staged": self.in_ram_bytes, "packed": self.pack_bytes}
+
+    @property
+    def moved_bytes(self) -> dict[Strategy, int]:
+        """Bytes that the disk reads and writes, by strategy."""
+        return {
+            "direct": self.direct_bytes,
+            "staged": self.sweep_bytes,
+            "packed": self.sweep_bytes + 2 * self.pack_bytes,
+        }
+
 
 def count_misses(
     misses: Sequence[IdArray],
@@ -354,43 +368,25 @@ def choose_strategy(
     """
     known = calibration or Calibration()
     predicted = predict_seconds(counts, rates, known)
+    room: dict[Strategy, int] = {"direct": 0, "staged": memory_bytes, "packed": spill_bytes}
     # A requested strategy is used or fails: another one would spoil the user's comparison.
     if forced is not None and forced != "auto":
         strategy = _parse_strategy(forced)
-        _require_room(strategy, counts, memory_bytes, spill_bytes)
+        _require_room(strategy, counts, room[strategy])
         return _chosen(strategy, counts, predicted, known, "asked for by io_strategy")
     if counts.rows == 0:
         return _chosen("direct", counts, predicted, known, "no row is missing")
     # In this order: a pack writes, so it must beat the best strategy that does not.
     strategy = "direct"
+    allowed = [way for way in STRATEGIES if counts.room_bytes[way] <= room[way]]
     compared = predicted if is_whole else predicted | {"direct": math.inf}
-    if counts.in_ram_bytes <= memory_bytes and compared["staged"] < compared["direct"]:
+    if "staged" in allowed and compared["staged"] < compared["direct"]:
         strategy = "staged"
-    if counts.pack_bytes <= spill_bytes and compared["packed"] * PACK_GAIN <= compared[strategy]:
+    if "packed" in allowed and compared["packed"] * PACK_GAIN <= compared[strategy]:
         strategy = "packed"
-    allowed = _allowed(counts, memory_bytes, spill_bytes)
     fastest, strategy = strategy, _least_moved(strategy, allowed, counts, compared, known)
-    reason = _reason(strategy, counts, compared, memory_bytes, spill_bytes, is_fastest=strategy == fastest)
+    reason = _reason(strategy, counts, compared, room, is_fastest=strategy == fastest)
     return _chosen(strategy, counts, predicted, known, reason)
-
-
-def _allowed(counts: MissCounts, memory_bytes: int, spill_bytes: int) -> list[Strategy]:
-    """Return the strategies that fit into memory and disk."""
-    ways: list[Strategy] = ["direct"]
-    if counts.in_ram_bytes <= memory_bytes:
-        ways.append("staged")
-    if counts.pack_bytes <= spill_bytes:
-        ways.append("packed")
-    return ways
-
-
-def _moved_bytes(counts: MissCounts) -> dict[Strategy, int]:
-    """Return the bytes that the disk reads and writes, by strategy."""
-    return {
-        "direct": counts.direct_bytes,
-        "staged": counts.sweep_bytes,
-        "packed": counts.sweep_bytes + 2 * counts.pack_bytes,
-    }
 
 
 def _least_moved(
@@ -404,7 +400,7 @@ def _least_moved(
     hidden_s = HIDDEN_SHARE * known.hidden_s * counts.num_batches
     if seconds[fastest] > hidden_s:
         return fastest
-    moved = _moved_bytes(counts)
+    moved = counts.moved_bytes
     least = min((way for way in allowed if seconds[way] <= hidden_s), key=lambda way: moved[way])
     return least if MOVED_GAIN * moved[least] <= moved[fastest] else fastest
 
@@ -416,17 +412,13 @@ def _chosen(
     known: Calibration,
     reason: str,
 ) -> Choice:
-    read_bytes = {
-        "direct": counts.direct_bytes,
-        "staged": counts.sweep_bytes,
-        "packed": counts.sweep_bytes + counts.pack_bytes,
-    }
+    written_bytes = counts.pack_bytes if strategy == "packed" else 0
     return Choice(
         strategy=strategy,
         predicted=predicted,
         reason=reason,
         factor=known.factor(strategy),
-        read_bytes=read_bytes[strategy],
+        read_bytes=counts.moved_bytes[strategy] - written_bytes,
         counts=counts,
     )
 
@@ -438,20 +430,16 @@ def _parse_strategy(name: str) -> Strategy:
     raise ConfigError(f"io_strategy={name!r} is unknown; choose one of auto, {', '.join(STRATEGIES)}")
 
 
-def _require_room(strategy: Strategy, counts: MissCounts, memory_bytes: int, spill_bytes: int) -> None:
-    if strategy == "staged" and counts.in_ram_bytes > memory_bytes:
+def _require_room(strategy: Strategy, counts: MissCounts, allowed: int) -> None:
+    needed = counts.room_bytes[strategy]
+    if needed > allowed:
+        what, rows, budget = "disk", counts.rows, "spill_budget"
+        if strategy == "staged":
+            what, rows, budget = "memory", counts.unique_rows, "memory_budget"
         raise BudgetError(
-            f"io_strategy='staged' needs {counts.in_ram_bytes} bytes ({format_bytes(counts.in_ram_bytes)}) of memory "
-            f"for the {counts.unique_rows:,} missing rows of {counts.num_batches} batches, and {memory_bytes} "
-            f"({format_bytes(memory_bytes)}) are allowed; raise memory_budget, use smaller superbatches, or "
-            "io_strategy='auto'"
-        )
-    if strategy == "packed" and counts.pack_bytes > spill_bytes:
-        raise BudgetError(
-            f"io_strategy='packed' needs {counts.pack_bytes} bytes ({format_bytes(counts.pack_bytes)}) of disk for "
-            f"the {counts.rows:,} missing rows of {counts.num_batches} batches, and {spill_bytes} "
-            f"({format_bytes(spill_bytes)}) are allowed; raise spill_budget, use smaller superbatches, or "
-            "io_strategy='auto'"
+            f"io_strategy={strategy!r} needs {needed} bytes ({format_bytes(needed)}) of {what} for the {rows:,} "
+            f"missing rows of {counts.num_batches} batches, and {allowed} ({format_bytes(allowed)}) are allowed; raise "
+            f"{budget}, use smaller superbatches, or io_strategy='auto'"
         )
 
 
@@ -459,8 +447,7 @@ def _reason(
     strategy: Strategy,
     counts: MissCounts,
     predicted: Mapping[Strategy, float],
-    memory_bytes: int,
-    spill_bytes: int,
+    room: Mapping[Strategy, int],
     *,
     is_fastest: bool,
 ) -> str:
@@ -470,15 +457,12 @@ def _reason(
         if other == strategy:
             continue
         takes = f"{other} {_seconds_text(predicted[other])}"
-        needed, allowed, what = {
-            "direct": (0, 0, ""),
-            "staged": (counts.in_ram_bytes, memory_bytes, "memory"),
-            "packed": (counts.pack_bytes, spill_bytes, "disk"),
-        }[other]
+        needed, allowed = counts.room_bytes[other], room[other]
         if needed > allowed:
+            what = "memory" if other == "staged" else "disk"
             takes += f" (needs {format_bytes(needed)} of {what}, {format_bytes(allowed)} allowed)"
         elif predicted[other] < predicted[strategy]:
-            moved = _moved_bytes(counts)
+            moved = counts.moved_bytes
             takes += (
                 f" (gains less than {PACK_GAIN - 1:.0%})"
                 if is_fastest

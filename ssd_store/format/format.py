@@ -86,19 +86,16 @@ _ADVICE = {
 }
 
 
-def open_error(
-    path: Path | str, error: OSError, kind: type[StoreOpenError] = StoreOpenError
-) -> StoreOpenError:
+def open_error(path: Path | str, error: OSError) -> StoreOpenError:
     """Return the error for a failed opening at ``path``, with reason and advice. Pure.
 
     Parameters
     ----------
     path : the path that failed to open
     error : the system's error
-    kind : the error's class
     """
     reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
-    return kind(error.errno, f"cannot be opened: {reason}", str(path))
+    return StoreOpenError(error.errno, f"cannot be opened: {reason}", str(path))
 
 
 def find_manifest_name(root: Path | str, *, os_io: OsIO = REAL_OS) -> str:

@@ -152,10 +152,8 @@ class _Check:
         if not is_checkable:
             return
         try:
-            if here is None:
-                self._data(record, pages, elements)
-            elif pages is not None:  # otherwise its pages are unknown, which is reported
-                self._pages(record, pages, here)
+            if here is None or pages is not None:  # otherwise its pages are unknown, which is reported
+                self._data(record, pages, elements, here)
         except (StoreError, OSError) as error:
             self._report(record.file, str(error))
 
@@ -186,29 +184,46 @@ class _Check:
             self._report(pages_file, "the padding after the page checksums is not zero")
         return True
 
-    def _data(self, record: ArrayRecord, pages_file: str | None, elements: ElementCheck | None) -> None:
-        """Compare the data page by page if the checksums are intact, else as a whole."""
+    def _data(
+        self,
+        record: ArrayRecord,
+        pages_file: str | None,
+        elements: ElementCheck | None,
+        here: tuple[int, int] | None,
+    ) -> None:
+        """Compare the stored pages one by one if the checksums are intact, else the data as a whole."""
+        page, past = (0, record.num_pages) if here is None else here
         digest, num_reported = Digest(record.version), len(self.problems)
         count, meaning = math.prod(record.shape), None
         actual = np.empty(_STEP_PAGES, dtype=np.uint64)
-        expected = _Expected(self._root / pages_file, record.num_pages, self._os_io) if pages_file else None
+        expected = None
+        if pages_file is not None:
+            expected = _Expected(self._root / pages_file, past - page, self._os_io, first=page)
         # Both files are read at the same pace, so that memory does not grow with the number of pages.
         try:
-            for data in self._read(record.file, record.num_pages):
-                first_page, checksums = digest.num_pages, actual[: data.size // PAGE_BYTES]
-                checksum_pages(data, first_page, checksums, record.version)
+            for data in self._read(record.file, past - page, first=page):
+                checksums = actual[: data.size // PAGE_BYTES]
+                checksum_pages(data, page, checksums, record.version)
                 digest.update(checksums)
                 if expected is not None:
-                    for page in np.flatnonzero(checksums != expected.next(checksums.size)):
-                        self._report_page(record, first_page + int(page))
-                # Damaged elements have no meaning to check.
-                if elements is not None and meaning is None and len(self.problems) == num_reported:
+                    for wrong in np.flatnonzero(checksums != expected.next(checksums.size)):
+                        self._report_page(record, page + int(wrong))
+                page += checksums.size
+                if (
+                    elements is not None
+                    and here is None
+                    and meaning is None
+                    and len(self.problems) == num_reported
+                ):
+                    # Damaged elements have no meaning to check.
                     values = data.view(stored_dtype(record.dtype))[:count]
                     count -= values.size
                     meaning = elements.wrong(values)
         finally:
             if expected is not None:
                 expected.close()
+        if here is not None:  # the digest covers pages on other machines
+            return
         # No page differs, or there were no page checksums: the digest decides.
         if digest.hexdigest() != record.digest and len(self.problems) == num_reported:
             self._report(
@@ -218,21 +233,6 @@ class _Check:
             meaning = meaning or elements.wrong_end()
             if meaning is not None:
                 self._report(record.file, f"{meaning}; it was written so")
-
-    def _pages(self, record: ArrayRecord, pages_file: str, here: tuple[int, int]) -> None:
-        """Compare the stored pages of an array whose other pages are on other machines."""
-        page, past = here
-        actual = np.empty(_STEP_PAGES, dtype=np.uint64)
-        expected = _Expected(self._root / pages_file, past - page, self._os_io, first=page)
-        try:
-            for data in self._read(record.file, past - page, first=page):
-                checksums = actual[: data.size // PAGE_BYTES]
-                checksum_pages(data, page, checksums, record.version)
-                for wrong in np.flatnonzero(checksums != expected.next(checksums.size)):
-                    self._report_page(record, page + int(wrong))
-                page += checksums.size
-        finally:
-            expected.close()
 
     def _read(self, file: str, num_pages: int, *, first: int = 0) -> Iterator[NDArray[np.uint8]]:
         path = self._root / file

@@ -23,10 +23,10 @@ from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.lane import mismatch
 from gloader.ssd_store.sweep import kernels
-from gloader.ssd_store.sweep.wanted_rows import WantedRows, collect_places, first_at_least
+from gloader.ssd_store.sweep.wanted_rows import WantedRows, first_at_least
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -226,6 +226,24 @@ _PATH: Final = Path("rows from other machines")  # in messages, in place of a fi
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrivalOrder:
+    """The order in which stretches of rows arrive: the part of a layout that reading back needs."""
+
+    first_row: IdArray  # (Q,) first rows of the runs with rows, ascending
+    in_turn: IdArray  # (Q,) their numbers, in the order of arrival
+
+    def begins(self, rows: NDArray[Any]) -> IdArray:
+        """Return (Q + 1,) start of each run in ``rows``, which ascend and all arrive. Pure."""
+        return np.append(np.searchsorted(rows, self.first_row), len(rows))
+
+    def positions(self, rows: IdArray) -> IdArray:
+        """Return (M,) positions in ``rows`` (M,) in the order of arrival; ``rows`` ascend and all arrive. Pure."""
+        positions = np.empty(len(rows), np.int64)
+        _list_positions(self.begins(rows), self.in_turn, positions)
+        return positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivalLayout:
     """The layout of arriving rows. A slot is a place of R bytes; slots count in the order of arrival.
 
@@ -239,6 +257,54 @@ class ArrivalLayout:
     num_slots: int
     row_bytes: int  # R
 
+    @property
+    def order(self) -> ArrivalOrder:
+        """The order in which the runs arrive."""
+        has_rows = np.diff(self.bounds) > 0
+        return ArrivalOrder(
+            first_row=self.rows[self.bounds[:-1][has_rows]].astype(np.int64),
+            in_turn=np.argsort(self.first_slot[has_rows], kind="stable"),
+        )
+
+    def slots(self, rows: IdArray) -> NDArray[Any]:
+        """Return the slots of ``rows``, ascending: those of ``rows[order.positions(rows)]``. Pure.
+
+        Parameters
+        ----------
+        rows : (M,) int64, ascending, without repeats
+
+        Returns
+        -------
+        (M,) int32, or int64 if there are too many slots for int32
+
+        Raises
+        ------
+        PlanError
+            A row does not arrive.
+        """
+        order = self.order
+        begins, slots = order.begins(rows), np.empty(len(rows), id_dtype(self.num_slots))
+        has_rows = np.diff(self.bounds) > 0
+        missing = 0 if len(rows) else -1
+        if len(order.in_turn):
+            begins[0] = 0  # rows before the first arriving one are searched in the first run, and not found
+            missing = _list_slots(
+                rows,
+                begins,
+                order.in_turn,
+                self.rows,
+                self.bounds[:-1][has_rows],
+                self.bounds[1:][has_rows],
+                self.first_slot[has_rows],
+                slots,
+            )
+        if missing >= 0:
+            raise PlanError(
+                f"row {int(rows[missing])} is missed and does not arrive from any machine; this is a bug of gloader, "
+                "please report it"
+            )
+        return slots
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ArrivingRows:
@@ -246,106 +312,6 @@ class ArrivingRows:
 
     layout: ArrivalLayout
     source: SweepSource  # brings the pages of all slots, in order, and verifies them
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ArrivalOrder:
-    """The order in which stretches of rows arrive: the part of a layout that reading back needs."""
-
-    first_row: IdArray  # (Q,) first rows of the runs with rows, ascending
-    in_turn: IdArray  # (Q,) their numbers, in the order of arrival
-
-    def begins(self, rows: NDArray[Any]) -> IdArray:
-        """Return (Q + 1,) start of each run in ``rows``, which ascend and all arrive. Pure."""
-        return np.append(np.searchsorted(rows, self.first_row), len(rows))
-
-
-def order_of(layout: ArrivalLayout) -> ArrivalOrder:
-    """Return the order in which the runs of ``layout`` arrive. Pure."""
-    has_rows = np.diff(layout.bounds) > 0
-    return ArrivalOrder(
-        first_row=layout.rows[layout.bounds[:-1][has_rows]].astype(np.int64),
-        in_turn=np.argsort(layout.first_slot[has_rows], kind="stable"),
-    )
-
-
-def arrival_order(order: ArrivalOrder, rows: IdArray) -> IdArray:
-    """Return (M,) positions in ``rows`` (M,) in the order of arrival; ``rows`` ascend and all arrive. Pure."""
-    positions = np.empty(len(rows), np.int64)
-    _list_positions(order.begins(rows), order.in_turn, positions)
-    return positions
-
-
-def slots_of(layout: ArrivalLayout, rows: IdArray) -> NDArray[Any]:
-    """Return the slots of ``rows``, ascending: those of ``rows[arrival_order(order_of(layout), rows)]``. Pure.
-
-    Parameters
-    ----------
-    layout : layout of all arriving rows
-    rows : (M,) int64, ascending, without repeats
-
-    Returns
-    -------
-    (M,) int32, or int64 if there are too many slots for int32
-
-    Raises
-    ------
-    PlanError
-        A row does not arrive.
-    """
-    order = order_of(layout)
-    begins, slots = order.begins(rows), np.empty(len(rows), id_dtype(layout.num_slots))
-    has_rows = np.diff(layout.bounds) > 0
-    missing = 0 if len(rows) else -1
-    if len(order.in_turn):
-        begins[0] = 0  # rows before the first arriving one are searched in the first run, and not found
-        missing = _list_slots(
-            rows,
-            begins,
-            order.in_turn,
-            layout.rows,
-            layout.bounds[:-1][has_rows],
-            layout.bounds[1:][has_rows],
-            layout.first_slot[has_rows],
-            slots,
-        )
-    if missing >= 0:
-        raise PlanError(
-            f"row {int(rows[missing])} is missed and does not arrive from any machine; this is a bug of gloader, "
-            "please report it"
-        )
-    return slots
-
-
-def collect_arrivals(
-    misses: Sequence[IdArray], layout: ArrivalLayout, *, num_rows: int, is_cancelled: Callable[[], bool]
-) -> WantedRows:
-    """Collect the slots of each batch's rows, in the order of arrival, and mark their pages.
-
-    Parameters
-    ----------
-    misses : S arrays with row ids, ascending, without repeats
-    layout : layout for all arriving rows
-    num_rows : N
-    is_cancelled : tested before each batch
-
-    Raises
-    ------
-    PlanError, ShapeError, ChannelClosedError
-        As in `slots_of` and `collect_rows`.
-    """
-
-    def place(rows: IdArray) -> NDArray[Any]:
-        return slots_of(layout, rows)
-
-    return collect_places(
-        misses,
-        place,
-        num_rows=num_rows,
-        num_places=layout.num_slots,
-        row_bytes=layout.row_bytes,
-        is_cancelled=is_cancelled,
-    )
 
 
 def stored_arrivals(stored: StoredRows, layout: ArrivalLayout) -> StoredRows:

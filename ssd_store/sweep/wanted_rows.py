@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gloader.ssd_store.sweep.supply import ArrivalLayout
     from gloader.types import IdArray
 
 
@@ -39,7 +40,12 @@ class WantedRows:
 
 
 def collect_rows(
-    misses: Sequence[IdArray], *, num_rows: int, row_bytes: int, is_cancelled: Callable[[], bool]
+    misses: Sequence[IdArray],
+    *,
+    num_rows: int,
+    row_bytes: int,
+    is_cancelled: Callable[[], bool],
+    layout: ArrivalLayout | None = None,
 ) -> WantedRows:
     """Collect each batch's rows, once, and mark their pages.
 
@@ -48,47 +54,18 @@ def collect_rows(
     misses : S arrays with row ids, ascending, without repeats
     num_rows, row_bytes : N and R of the store
     is_cancelled : tested before each batch
+    layout : of rows that arrive in another order than the file's; the result then has their slots
 
     Raises
     ------
     ShapeError
         A row is out of range, or rows do not ascend; names the batch.
+    PlanError
+        A row does not arrive.
     ChannelClosedError
         ``is_cancelled`` returned true.
     """
-
-    def place(rows: IdArray) -> NDArray[Any]:
-        return rows
-
-    return collect_places(
-        misses,
-        place,
-        num_rows=num_rows,
-        num_places=num_rows,
-        row_bytes=row_bytes,
-        is_cancelled=is_cancelled,
-    )
-
-
-def collect_places(
-    misses: Sequence[IdArray],
-    place: Callable[[IdArray], NDArray[Any]],
-    *,
-    num_rows: int,
-    num_places: int,
-    row_bytes: int,
-    is_cancelled: Callable[[], bool],
-) -> WantedRows:
-    """Collect the places of each batch's rows in the swept file, once, and mark their pages; raises as `collect_rows`.
-
-    Parameters
-    ----------
-    misses : S arrays with row ids, ascending, without repeats
-    place : returns the places of ascending rows, also ascending
-    num_rows, num_places : N, and the number of places
-    row_bytes : R
-    is_cancelled : tested before each batch
-    """
+    num_places = num_rows if layout is None else layout.num_slots
     num_pages = -(-num_places * row_bytes // ALIGNMENT)
     ids = np.empty(0, id_dtype(num_places))
     bounds = np.zeros(len(misses) + 1, np.int64)
@@ -102,7 +79,7 @@ def collect_places(
         # Grown in place, by the system's page tables and not by a copy. The first size assumes equal batches.
         if end > ids.shape[0]:
             ids.resize(max(end, len(misses) * rows.shape[0] * (batch == 0)), refcheck=False)
-        ids[start:end] = place(rows)
+        ids[start:end] = rows if layout is None else layout.slots(rows)
         bounds[batch + 1] = end
         mark_pages(ids[start:end], row_bytes, pages)
         digests[batch] = rows_digest(rows)

@@ -61,10 +61,12 @@ _LOG = logging.getLogger(__name__)
 _TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR})
 
 
-def exists_error(target: Path, reason: str = "it exists already") -> StoreExistsError:
-    """Return the error for a refused creation of ``target``, with the reason. Pure."""
+def exists_error(target: Path) -> StoreExistsError:
+    """Return the error for a refused creation of ``target``. Pure."""
     return StoreExistsError(
-        errno.EEXIST, f"cannot create: {reason}; pass overwrite=True or choose another path", str(target)
+        errno.EEXIST,
+        "cannot create: it exists already; pass overwrite=True or choose another path",
+        str(target),
     )
 
 

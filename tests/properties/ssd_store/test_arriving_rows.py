@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from gloader.errors import PlanError
 from gloader.ssd_store import FeatureStore, Packer, load_misses
 from gloader.ssd_store.spill.folder import SpillFolder
-from gloader.ssd_store.sweep.supply import arrival_order, order_of, slots_of
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS
 from gloader.testing.suites import make_features, same_bits, widen
@@ -93,12 +92,12 @@ def test_slots_and_their_order_are_those_of_a_list_of_all(
     slots = slot_of_each(layout)
     for share in (0.0, 0.02, 0.5, 1.0):
         wanted = rows[rng.random(num_rows) < share]
-        order = arrival_order(order_of(layout), wanted)
+        order = layout.order.positions(wanted)
         assert wanted[order].tolist() == sorted(wanted.tolist(), key=slots.__getitem__)
-        assert slots_of(layout, wanted).tolist() == sorted(slots[row] for row in wanted.tolist())
+        assert layout.slots(wanted).tolist() == sorted(slots[row] for row in wanted.tolist())
     for stranger in np.setdiff1d(np.arange(10_000), rows)[[0, -1, int(rng.integers(9_000))]].tolist():
         with pytest.raises(PlanError, match=f"row {stranger} is missed and does not arrive from any machine"):
-            slots_of(layout, np.union1d(wanted, [stranger]))
+            layout.slots(np.union1d(wanted, [stranger]))
 
 
 @given(

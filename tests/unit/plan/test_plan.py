@@ -11,7 +11,7 @@ import pytest
 from gloader.cache.curve import ReuseProfile
 from gloader.core.units import parse_bytes
 from gloader.errors import BudgetError, ConfigError
-from gloader.plan.demand import Demand, TableDemand, table_planning_bytes, topology_share
+from gloader.plan.demand import Demand, TableDemand, topology_share
 from gloader.plan.memory_plan import MemoryPlan, idle_part, plan_memory
 from gloader.plan.predict import StepWork, TableWork
 from gloader.plan.too_small import advice, rounded_up
@@ -293,7 +293,7 @@ def test_every_sampler_thread_has_a_map_of_the_nodes_and_a_batch() -> None:
 def test_the_bit_of_each_row_by_which_misses_are_counted_is_in_the_plan() -> None:
     """Of a billion edges it is 125 MB, whatever the batches are."""
     few, many = _table(num_nodes=10**6, batch_rows=100), _table(num_nodes=10**9, batch_rows=100)
-    planned = [table_planning_bytes(_demand(), table, 4) for table in (few, many)]
+    planned = [table.planning_bytes(_demand().policy, 4) for table in (few, many)]
     assert planned[1] - planned[0] >= 124 * 10**6
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from gloader.core.aligned_memory import mapped_bytes
 from gloader.ssd_store.cost.device_probe import (
+    ProbedFile,
     ReadLoad,
     WriteLoad,
     bare_extents,
-    measure_depth,
     shares_together,
     steady_rate,
 )
@@ -184,7 +184,6 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
 def test_a_queue_is_as_deep_as_the_device_needs(
     rates: dict[int, float], depth: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "gloader.ssd_store.cost.device_probe.measure_random_reads", lambda *_, depth, **__: rates[depth]
-    )
-    assert measure_depth(-1, 2**20, None, seconds=0.1) == (rates[depth], depth)
+    monkeypatch.setattr(ProbedFile, "random_reads", lambda _, *, depth, seconds: rates[depth])
+    file = ProbedFile(fd=-1, num_bytes=2**20, memory=None)
+    assert file.best_depth(seconds=0.1) == (rates[depth], depth)

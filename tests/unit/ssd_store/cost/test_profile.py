@@ -313,9 +313,9 @@ def test_a_burst_that_is_over_at_the_end_of_a_probe_is_not_remembered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small, in_order = iter([50_000.0, 14_000.0, 40_000.0]), iter([3e9, 1.2e9])
-    monkeypatch.setattr(device_probe, "measure_depth", lambda *_, **__: (80_000.0, 256))
-    monkeypatch.setattr(device_probe, "measure_random_reads", lambda *_, **__: next(small))
-    monkeypatch.setattr(device_probe, "measure_sequential_reads", lambda *_, **__: next(in_order))
+    monkeypatch.setattr(device_probe.ProbedFile, "best_depth", lambda *_, **__: (80_000.0, 256))
+    monkeypatch.setattr(device_probe.ProbedFile, "random_reads", lambda *_, **__: next(small))
+    monkeypatch.setattr(device_probe.ProbedFile, "sequential_reads", lambda *_, **__: next(in_order))
     found = probe_device(tmp_path)
     assert (found.random_reads_per_s, found.medium_reads_per_s, found.wide_reads_per_s) == (
         40_000,

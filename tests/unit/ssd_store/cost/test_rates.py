@@ -311,7 +311,7 @@ def test_reads_and_writes_at_once_are_measured_where_packs_are_on_the_same_devic
     features: Path, spill: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(DeviceProfile, "is_doubtful", False)
-    monkeypatch.setattr(device_probe, "measure_mixed_writes", lambda *_, **__: 0.7)
+    monkeypatch.setattr(device_probe.ProbedFile, "mixed_writes", lambda *_, **__: 0.7)
     assert rates_of(features).mixed_writes == 1
     assert rates_of(features, spill).mixed_writes == 0.7
     assert rates_of(features, spill).mixed_writes == 0.7
