@@ -1,4 +1,4 @@
-"""Checks of what a sampler is given, and of what a hop would hold, before a kernel runs."""
+"""Checks of sampler arguments and hop sizes, before a kernel runs."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MAX_LOCAL = 2**31 - 2  # local ids and offsets are int32
 
 
 def resolve_fanouts(fanouts: FanoutsLike, relations: Sequence[Relation]) -> tuple[tuple[int, ...], ...]:
-    """Return the fan-outs of each of ``relations``, hop next to the seeds first. Pure.
+    """Return the fan-outs by relation, the hop next to the seeds first. Pure.
 
-    Of `CollectiveFanouts` those of all together, for each.
+    With `CollectiveFanouts` each relation has the collective ones.
 
     Raises
     ------
     ConfigError
-        They are no fan-outs, name a relation that is not there, or miss one.
+        ``fanouts`` are malformed, name an unknown relation, or lack one.
     """
     checked = checked_fanouts(fanouts)
     if isinstance(checked, CollectiveFanouts):
@@ -66,7 +66,7 @@ def checked_seed(seed: int) -> int:
     Raises
     ------
     ConfigError
-        It is no integer.
+        ``seed`` is not an integer.
     """
     if isinstance(seed, (bool, np.bool_)) or not isinstance(seed, (int, np.integer)):
         raise ConfigError(f"seed is {seed!r}; it must be an integer")
@@ -79,7 +79,7 @@ def checked_seeds(seeds: IdArray, num_nodes: int) -> IdArray:
     Raises
     ------
     SeedError
-        They are no integers, have two dimensions or are out of range; the message lists up to five.
+        Seeds are not integers, have two dimensions, or are out of range; the message lists up to five.
     """
     ids = as_ids(seeds, noun="seeds", error=SeedError)
     if len(bad := outside(ids, num_nodes)):
@@ -88,11 +88,11 @@ def checked_seeds(seeds: IdArray, num_nodes: int) -> IdArray:
 
 
 def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
-    """Return the seeds of each type as ids within it, in their order, after the range check. Pure.
+    """Return the seeds by type, as ids within their type and in their order, after the range check. Pure.
 
     Parameters
     ----------
-    seeds : (B,) nodes of several types, numbered through
+    seeds : (B,) nodes of several types, in one numbering
     type_starts : (T + 1,) see `HeteroGraph.type_starts`
 
     Raises
@@ -115,7 +115,7 @@ def split_seeds(seeds: IdArray, type_starts: IdArray) -> list[IdArray]:
 
 
 def require_distinct(seeds: IdArray, *, noun: str = "seeds") -> None:
-    """Raise SeedError if one of ``seeds``, called ``noun`` in the message, repeats; it lists up to five. Pure."""
+    """Raise SeedError if ``seeds`` repeat; the message calls them ``noun`` and lists up to five. Pure."""
     values, counts = np.unique(seeds, return_counts=True)
     repeated = values[counts > 1]
     if len(repeated):
@@ -123,11 +123,11 @@ def require_distinct(seeds: IdArray, *, noun: str = "seeds") -> None:
 
 
 def checked_total(total: int, hop: int, batch_id: BatchId, fanouts: tuple[int, ...]) -> int:
-    """Return ``total``, the in-edges or edges of a hop, after the check that int32 offsets can hold it. Pure.
+    """Return ``total``, a hop's number of edges or in-edges, after the check that int32 offsets can hold it. Pure.
 
     Parameters
     ----------
-    total : edges; a kernel that gave up counting returns -1
+    total : edges; -1 if a kernel gave up counting
     hop, batch_id, fanouts : for the message
 
     Raises

@@ -1,7 +1,7 @@
 """Collective fan-outs: a node draws among its in-edges of all relations, as if they were one list.
 
-OGB's scripts make one graph of all types to draw so. Here the lists stay apart: the draws are positions in the in-edges
-of a node, relation after relation, and are dealt out to the relations.
+OGB's scripts join all types into one graph for this. Here the lists stay apart: a draw is a position among the in-edges
+of a node, relation after relation. The draws are then dealt out to the relations.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class CollectiveDraws:
     """Draws the edges of a hop for all relations into a type together. Pure and thread-safe.
 
-    The key of a node's draws is that of the first relation into its type, whatever relations have edges.
+    A node's draws use the key of the first relation into its type, even if that relation has no edges.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class CollectiveDraws:
         self._topologies = tuple(graph.relations.values())
         self._fanouts = fanouts
         self._replace = replace
-        # Of each type the numbers of the relations into it.
+        # By type, the numbers of the relations into it.
         self._into = [
             [number for number, relation in enumerate(graph.relations) if relation[2] == name]
             for name in graph.num_nodes
@@ -54,16 +54,16 @@ class CollectiveDraws:
         destinations: Sequence[range],
         key: np.uint64,
     ) -> Mapping[int, Picked]:
-        """Return the picked edges of each relation, by its number.
+        """Return the picked edges by the number of their relation.
 
-        Relations without edges, and those into types without destinations, are left out.
+        Relations without edges or without destinations are left out.
 
         Parameters
         ----------
         work : the batch so far
         batch_id, hop : the address
-        destinations : positions in the nodes of each type
-        key : of the hop
+        destinations : by type, positions among its nodes
+        key : the hop's key
 
         Raises
         ------
@@ -99,10 +99,10 @@ class CollectiveDraws:
         for space in spaces[1:]:
             totals += space.degrees[part]
         indptr, picked = self._pick(spaces[0].nodes[part], totals, batch_id, hop, key, spaces[0].scratch.bits)
-        # In-edges of each node before those of the relation at hand.
+        # By node, the in-edges in earlier relations.
         before = np.zeros(len(here), dtype=np.int64)
         for number, space in zip(numbers, spaces, strict=True):
-            space.scratch.reserve_edges(int(indptr[-1]) + 1)  # one more: it is written before it is counted
+            space.scratch.reserve_edges(int(indptr[-1]) + 1)  # one spare entry
             own_indptr = np.empty(len(here) + 1, dtype=np.int32)
             edges = space.scratch.edges
             num_edges = _deal(
@@ -119,7 +119,7 @@ class CollectiveDraws:
         key: np.uint64,
         bits: np.ndarray[tuple[int], np.dtype[np.uint64]],
     ) -> tuple[LocalArray, IdArray]:
-        """Return where the draws of each node begin, and the draws, positions in its in-edges."""
+        """Return the beginning of each node's draws, and the draws: positions among its in-edges."""
         fanout, num_dst = self._fanouts[hop], len(nodes)
         indptr = np.empty(num_dst + 1, dtype=np.int32)
         total = pick_kernels.count_uniform(degrees, 0, num_dst, fanout, self._replace, MAX_LOCAL, indptr)
@@ -143,9 +143,9 @@ def _deal(
     own_indptr: LocalArray,
     edge_ids: IdArray,
 ) -> int:
-    """Write the edges of one relation among the draws of all; return how many. Adds ``degrees`` to ``before``.
+    """Write the draws that fall into one relation; return their number. Adds ``degrees`` to ``before``.
 
-    ``edge_ids`` has room for one more than there are draws.
+    ``edge_ids`` has one entry more than there are draws.
     """
     out = 0
     own_indptr[0] = 0
@@ -153,9 +153,7 @@ def _deal(
         for j in range(indptr[i], indptr[i + 1]):
             at = picked[j] - before[i]
             edge_ids[out] = starts[i] + at
-            out += (
-                0 <= at < degrees[i]
-            )  # without a branch: which relation a draw falls into, no predictor knows
+            out += 0 <= at < degrees[i]  # without a branch, which would be unpredictable
         own_indptr[i + 1] = out
         before[i] += degrees[i]
     return out

@@ -1,8 +1,8 @@
-"""Edges found by their ends in the lists of destinations, and pairs of nodes that are no edges."""
+"""Lookup of edges by their ends, in the lists of destinations; and pairs of nodes without an edge."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-_MOST_EDGES: Final = 1 << 20  # of the lists that are held at a time, where they are copied
-_MOST_NODES: Final = 1 << 20  # whose lists are asked for at a time, where all are
+_MOST_EDGES: Final = 1 << 20  # edges per portion, if lists are copied
+_MOST_NODES: Final = 1 << 20  # nodes per request, if all lists are read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListPortion:
-    """Lists of sources one after the other, or a part of a long one, where a kernel reads them."""
+    """Consecutive lists of sources, or a part of a long list, in a form for kernels."""
 
-    first: int  # number of the first of them, among those that were asked for
+    first: int  # number of the first list among the requested ones
     values: NDArray[Any]
-    starts: IdArray  # (G,) where each begins in ``values``
+    starts: IdArray  # (G,) each list's beginning in ``values``
     degrees: IdArray  # (G,)
-    origins: IdArray  # (G,) where each begins in the graph
+    origins: IdArray  # (G,) each list's beginning in the graph
 
 
 def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
-    """Yield the in-edges of ``nodes`` (M,), in order; in nearly every case all at once.
+    """Yield the in-edges of ``nodes`` (M,) in order, nearly always in one portion.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def list_portions(graph: Topology, nodes: IdArray) -> Iterator[ListPortion]:
         raise bad_degree(graph, int(nodes[wrong][0]))
     ends = np.cumsum(degrees)
     begins = ends - degrees
-    # Cut by edges and not between lists, as one list alone may be longer.
+    # Cuts are at edges and not between lists: one list may be longer than a portion.
     for low in range(0, int(degrees.sum()), _MOST_EDGES):
         high = low + _MOST_EDGES
         first, last = np.searchsorted(ends, low, "right"), np.searchsorted(begins, high, "left")
@@ -72,32 +72,26 @@ def all_portions(graph: Topology) -> Iterator[ListPortion]:
     for low in range(0, graph.num_nodes, _MOST_NODES):
         nodes = np.arange(low, min(low + _MOST_NODES, graph.num_nodes))
         for portion in list_portions(graph, nodes):
-            yield ListPortion(
-                first=low + portion.first,
-                values=portion.values,
-                starts=portion.starts,
-                degrees=portion.degrees,
-                origins=portion.origins,
-            )
+            yield replace(portion, first=low + portion.first)
 
 
 def lookup_bytes(graph: Topology) -> int:
-    """Return the most memory that the lists of a lookup take at its peak: nothing where edges are in memory."""
+    """Return the peak bytes of lists for a lookup; 0 for edges in memory."""
     return graph.sources.list_bytes(min(_MOST_EDGES, graph.num_edges))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Queries:
-    """Pairs by their destinations, each of which is looked at once."""
+    """Pairs grouped by destination, so that each list is read once."""
 
-    order: IdArray  # (M,) of the pairs, by (destination, source)
+    order: IdArray  # (M,) the pairs in order of (destination, source)
     sources: IdArray  # (M,) in this order
     destinations: IdArray  # (G,) distinct, ascending
-    bounds: IdArray  # (G + 1,) where the pairs of each begin
+    bounds: IdArray  # (G + 1,) the beginning of each destination's pairs
 
     @classmethod
     def of(cls, sources: IdArray, destinations: IdArray) -> _Queries:
-        """Return the queries of pairs of ``sources`` (M,) and ``destinations`` (M,)."""
+        """Return the queries for pairs of ``sources`` (M,) and ``destinations`` (M,)."""
         order = np.lexsort((sources, destinations))
         ordered = destinations[order]
         is_first = np.empty(len(ordered), dtype=np.bool_)
@@ -113,14 +107,14 @@ class _Queries:
 
 
 def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArray[np.bool_]:
-    """Return (M,) bool: whether an edge leads from each of ``sources`` (M,) to its destination (M,).
+    """Return (M,) bool: True for each pair of ``sources`` (M,) and ``destinations`` (M,) that is an edge.
 
     Raises
     ------
     GraphError
         As of `list_portions`.
     StoreError
-        Edges on the SSD cannot be read, or are not what was written.
+        Edges on the SSD cannot be read, or fail their checksum.
     """
     queries = _Queries.of(sources, destinations)
     found = np.zeros(len(sources), dtype=np.bool_)
@@ -129,7 +123,7 @@ def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArr
         link_kernels.mark_edges(
             portion.values, portion.starts, portion.degrees, bounds, queries.sources, found
         )
-    # Of pairs that repeat, the kernel marks the first.
+    # The kernel marks only the first of equal pairs.
     is_repeat = np.zeros(len(sources), dtype=np.bool_)
     is_repeat[1:] = queries.sources[1:] == queries.sources[:-1]
     is_repeat[queries.bounds[:-1]] = False
@@ -140,9 +134,9 @@ def are_edges(graph: Topology, sources: IdArray, destinations: IdArray) -> NDArr
 
 
 def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> IdArray:
-    """Return the positions (X,) of all edges from each of ``sources`` (M,) to its destination (M,), ascending.
+    """Return the positions (X,) of all edges between ``sources`` (M,) and their ``destinations`` (M,), ascending.
 
-    Parallel edges are there each for itself; a pair that is given twice counts once. Raises as `are_edges`.
+    Each parallel edge has its own position; a repeated pair counts once. Raises as `are_edges`.
     """
     queries = _Queries.of(sources, destinations)
     parts = [np.empty(0, dtype=np.int64)]
@@ -151,29 +145,29 @@ def edges_between(graph: Topology, sources: IdArray, destinations: IdArray) -> I
         lists = (portion.values, portion.starts, portion.degrees, portion.origins, bounds, queries.sources)
         part = np.empty(2 * len(sources), dtype=np.int64)
         count = link_kernels.list_edges(*lists, part)
-        if count > len(part):  # many parallel edges: once more, with room for all
+        if count > len(part):  # many parallel edges: repeat with room for all
             part = np.empty(count, dtype=np.int64)
             link_kernels.list_edges(*lists, part)
         parts.append(part[:count])
-    # Destinations ascend, and so do their lists.
+    # Destinations ascend, and their lists with them.
     return np.concatenate(parts)
 
 
-_MOST_BYTES: Final = 1 << 26  # of the marks of some sources: a byte for each destination
+_MOST_BYTES: Final = 1 << 26  # of marks: a byte for each source and destination
 
 
 def free_destinations(
     graph: Topology, sources: IdArray, *, without_self: bool
 ) -> Iterator[tuple[int, IdArray]]:
-    """Yield each of ``sources`` (S,) with the destinations that no edge leads to from it, ascending.
+    """Yield each of ``sources`` (S,) with the destinations without an edge from it, ascending.
 
-    All edges are read once for some of them.
+    All edges are read once for each group of sources.
 
     Parameters
     ----------
-    graph : whose edges are counted
+    graph : the topology
     sources : distinct, ascending
-    without_self : a source is no destination of itself
+    without_self : whether to leave out the source itself
     """
     at_a_time = max(_MOST_BYTES // graph.num_nodes, 1)
     for low in range(0, len(sources), at_a_time):
@@ -191,14 +185,14 @@ def free_destinations(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FreePairs:
-    """All pairs of a source and a destination that are not edges, by destination, then by source."""
+    """All pairs of a source and a destination without an edge, by destination, then by source."""
 
     graph: Topology
-    ends: IdArray  # (N,) how many there are of all destinations up to each
+    ends: IdArray  # (N,) cumulative number of such pairs by destination
 
     @classmethod
     def of(cls, graph: Topology) -> FreePairs:
-        """Count them: reads all edges once."""
+        """Count these pairs; reads all edges once."""
         counts = np.zeros(graph.num_nodes, dtype=np.int64)
         seen = np.full(graph.num_sources, -1, dtype=np.int64)
         for portion in all_portions(graph):
@@ -208,11 +202,11 @@ class FreePairs:
         return cls(graph=graph, ends=np.cumsum(graph.num_sources - counts))
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of these pairs."""
         return int(self.ends[-1])
 
     def at(self, ranks: IdArray) -> tuple[IdArray, IdArray]:
-        """Return the sources and destinations of the pairs that have ``ranks`` (Q,), in 0..len-1."""
+        """Return the sources and destinations of the pairs with ``ranks`` (Q,), in 0..len-1."""
         destinations = np.searchsorted(self.ends, ranks, side="right")
         sources = np.empty_like(ranks)
         for node in np.unique(destinations):

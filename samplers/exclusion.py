@@ -1,4 +1,4 @@
-"""Edges that no hop of a batch takes: the edges that it predicts, which messages must not reveal."""
+"""Excluded edges: a batch's hops must not take the edges that it predicts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def seeds_of(seeds: AnySeeds) -> BatchSeeds:
     Raises
     ------
     ConfigError
-        They ask at a time, which samplers of one time do not look at.
+        The seeds have times, and the sampler takes edges of all times.
     """
     if not isinstance(seeds, BatchSeeds):
         return BatchSeeds(nodes=seeds)
@@ -59,9 +59,9 @@ def unexcluded_seeds(seeds: AnySeeds, *, sampler: str, instead: str = "the sampl
 
     Parameters
     ----------
-    seeds : of a batch
-    sampler : what the user knows it as
-    instead : what can
+    seeds : a batch's seeds
+    sampler : the sampler's name for the user
+    instead : a sampler that can exclude edges
 
     Raises
     ------
@@ -84,18 +84,18 @@ def _unable(count: int, sampler: str, instead: str) -> ConfigError:
 def excluded_edges(
     excluded: tuple[IdArray, ...], graph: Topology, seeds: IdArray = _NO_NODES
 ) -> Excluded | None:
-    """Return the excluded edges of a graph of one relation, None where no edge is excluded. Pure.
+    """Return the excluded edges of a graph with one relation, or None if no edge is excluded. Pure.
 
     Parameters
     ----------
-    excluded : (X,) ascending positions of its one relation, or () for none
-    graph : the topology, of which the offsets are read
-    seeds : (B,) nodes that most of these edges lead to; others are searched for
+    excluded : one array (X,) of ascending positions, or () for none
+    graph : the topology; only its offsets are read
+    seeds : (B,) the likely destinations of these edges; other destinations are searched
 
     Raises
     ------
     SeedError
-        There are arrays of several relations, positions do not ascend, or one is not in the graph.
+        There are arrays for several relations, positions do not ascend, or one is not in the graph.
     GraphError
         The in-edges of a node do not lie within the graph's.
     """
@@ -111,19 +111,19 @@ def excluded_of_relations(
     unable: Sequence[str | None],
     seeds: Sequence[IdArray] = (),
 ) -> tuple[Excluded | None, ...]:
-    """Return the excluded edges of each relation (K,), None for a relation without, () where no edge is excluded. Pure.
+    """Return the excluded edges by relation (K,), with None for relations without any; () if there are none. Pure.
 
     Parameters
     ----------
-    excluded : of each relation (X,) ascending positions, or () for none
-    graph : the topology, of which the offsets are read
-    unable : of each relation what its sampler is called, where it cannot exclude edges; None: it can
-    seeds : of each type, see `excluded_edges`; (): none are known
+    excluded : ascending positions (X,) by relation, or () for none
+    graph : the topology; only its offsets are read
+    unable : by relation, the name of a sampler that cannot exclude edges; None if it can
+    seeds : by type, see `excluded_edges`; () if unknown
 
     Raises
     ------
     ConfigError
-        Edges of a relation are excluded whose sampler cannot.
+        The sampler of a relation cannot exclude its edges.
     SeedError, GraphError
         As of `excluded_edges`.
     """
@@ -143,14 +143,14 @@ def excluded_of_relations(
 
 
 def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) -> NDArray[np.float32] | None:
-    """Return the in-edges of each of ``nodes`` (U,) without the excluded ones; None: no edge is excluded. Pure.
+    """Return the number of remaining in-edges of each of ``nodes`` (U,); None if no edge is excluded. Pure.
 
-    A model that saw the others counted would see which of its seeds have an edge that it is to predict.
+    Full degrees would reveal to a model which seeds have an edge to predict.
 
     Parameters
     ----------
     excluded : as of `excluded_edges`
-    graph : the topology, of which the offsets are read
+    graph : the topology; only its offsets are read
     nodes : ids, repeats allowed
     """
     if excluded is None:
@@ -161,16 +161,16 @@ def degrees_without(excluded: Excluded | None, graph: Topology, nodes: IdArray) 
 
 
 def join_excluded(parts: Sequence[Excluded | None]) -> tuple[Excluded, IdArray]:
-    """Join the excluded edges of several batches, and return the place of each batch among them. Pure.
+    """Join the excluded edges of several batches; return them with each batch's place among them. Pure.
 
     Parameters
     ----------
-    parts : of each batch; None: none
+    parts : by batch; None for a batch without excluded edges
 
     Returns
     -------
     tuple
-        All of them, and (len(parts), 2) the first and the last place of each batch.
+        All excluded edges, and (len(parts), 2) the first and the last place of each batch.
     """
     counts = [0 if part is None else len(part.nodes) for part in parts]
     ends = np.cumsum(counts, dtype=np.int64)
@@ -213,7 +213,7 @@ def _of_relation(
 def _bad_position(
     ids: IdArray, at: int, graph: Topology, node: int, of_relation: str
 ) -> SeedError | GraphError:
-    """Return the error for the position ``ids[at]``, which is wrong, or whose node is damaged."""
+    """Return the error for a wrong position ``ids[at]``, or for its damaged node."""
     if len(bad := outside(ids, graph.num_edges)):
         return SeedError(
             f"{len(bad)} excluded edges{of_relation} are not in 0..{graph.num_edges - 1}, among them {bad[:5].tolist()}"

@@ -22,27 +22,27 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray, Relation
 
-CHUNK: Final = 1 << 22  # entries checked per kernel call, so that an interrupt is noticed between two
+CHUNK: Final = 1 << 22  # entries per kernel call, so that an interrupt is noticed between two calls
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeLists:
-    """The in-edges of some nodes of a batch, where a kernel reads their values.
+    """In-edges of some nodes in a batch, in a form for kernels.
 
-    Those of node i are ``values[starts[i] : starts[i] + degrees[i]]``.
+    Node i has the values ``values[starts[i] : starts[i] + degrees[i]]``.
     """
 
     values: NDArray[Any]
-    starts: IdArray  # a place in ``values`` for each node of the batch; of nodes that were not asked for, anything
-    origins: IdArray | None = None  # the same as a position in the graph; None: places are positions
+    starts: IdArray  # a place in ``values`` for each node in the batch; undefined for nodes that were not requested
+    origins: IdArray | None = None  # the same as positions in the graph; None if places are positions
 
     def to_positions(self, places: IdArray, indptr: IdArray | LocalArray, first: int = 0) -> None:
         """Turn places in ``values`` into positions in the graph.
 
         Parameters
         ----------
-        places : (M,) written; they lie in the lists of the nodes from ``first`` on, node after node
-        indptr : (D + 1,) where those of each node begin
+        places : (M,) in the lists of the nodes from ``first`` on, node after node; overwritten
+        indptr : (D + 1,) the beginning of each node's places
         first : the first of the D nodes
         """
         if self.origins is not None:
@@ -51,13 +51,12 @@ class EdgeLists:
 
 
 class ListScan(Protocol):
-    """Reads the values of many lists, in large reads where they are on the SSD. For one thread."""
+    """Reads the values of many lists, with large reads on the SSD. For one thread."""
 
     def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
-        """Return the values of the edges from ``starts[i]``, ``counts[i]`` of them, for every i, list after list.
+        """Return ``counts[i]`` values from ``starts[i]`` on, for every i, list after list.
 
-        Lists that are asked for in file order are read in one pass over the file. May be a view of the graph, which is
-        read-only.
+        Lists requested in file order take one pass over the file. The result may be a read-only view of the graph.
 
         Parameters
         ----------
@@ -69,38 +68,38 @@ class ListScan(Protocol):
 class EdgeValues(Protocol):
     """One value for each edge of a graph, in memory or on the SSD. Thread-safe.
 
-    Whatever reads from the SSD raises ChecksumError, StoreReadError and TruncatedStoreError, which name file and page:
-    nothing is believed before it was verified.
+    Reads from the SSD are verified. They raise ChecksumError, StoreReadError or TruncatedStoreError, with file and
+    page.
     """
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return an array, and where in it the values of the edges at ``positions`` (M,) int64 are."""
+        """Return an array, and in it the places of the values at the edge ``positions`` (M,) int64."""
         ...
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
-        """Return the in-edges of the nodes ``first:last`` of a batch.
+        """Return the in-edges of the nodes ``first:last`` in a batch.
 
         Parameters
         ----------
-        starts, degrees : (>= last,) where the in-edges of each node begin in the graph, and how many there are
-        first, last : positions in them
+        starts, degrees : (>= last,) position in the graph and number of each node's in-edges
+        first, last : range of nodes
         """
         ...
 
     def scan(self) -> ListScan:
-        """Return a scan, for readers of every list, or nearly."""
+        """Return a scan, for readers of nearly all lists."""
         ...
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield the values of all edges in order; what is yielded holds until the next piece."""
+        """Yield the values of all edges in order; a piece is valid until the next one."""
         ...
 
     def fetch_bytes(self, num_edges: int) -> int:
-        """Return the memory that a call of `at` for so many edges takes at its peak."""
+        """Return the peak bytes of a call of `at` for ``num_edges`` edges."""
         ...
 
     def list_bytes(self, num_edges: int) -> int:
-        """Return the memory that a call of `lists` with so many edges takes at its peak."""
+        """Return the peak bytes of a call of `lists` with ``num_edges`` edges."""
         ...
 
 
@@ -109,7 +108,7 @@ class Topology(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """Position of the first in-edge of each node, in memory; the list of node v ends where that of v + 1 begins."""
+        """Position of each node's first in-edge, in memory; the list of node v ends at the beginning of v + 1."""
         ...
 
     @property
@@ -119,7 +118,7 @@ class Topology(Protocol):
 
     @property
     def num_sources(self) -> int:
-        """The nodes that edges may come from: N, but in a relation from another type those of that type."""
+        """Number of source nodes: N, or the nodes of the source type in a relation between two types."""
         ...
 
     @property
@@ -129,22 +128,22 @@ class Topology(Protocol):
 
     @property
     def sources(self) -> EdgeValues:
-        """The node that each edge comes from, int32 or int64."""
+        """The source of each edge, int32 or int64."""
         ...
 
     @property
     def weights(self) -> EdgeValues | None:
-        """The weight of each edge, float32 or float64; None: the graph has none."""
+        """The weight of each edge, float32 or float64; None without weights."""
         ...
 
     @property
     def times(self) -> EdgeValues | None:
-        """The time of each edge, int64 seconds, ascending in the list of each node; None: the graph has none."""
+        """The time of each edge, int64 seconds, ascending in each node's list; None without times."""
         ...
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that are held for it."""
+        """Bytes of memory that it holds."""
         ...
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
@@ -154,7 +153,7 @@ class Topology(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class CscGraph(ByShapes):
-    """The in-neighbours of every node; ``indices[indptr[v] : indptr[v + 1]]`` are those of node v.
+    """The in-neighbours of every node; node v has ``indices[indptr[v] : indptr[v + 1]]``.
 
     A `Topology` in memory. Parallel edges and self loops are kept. The arrays are used in place, never copied, and must
     not change while the graph is in use. Thread-safe.
@@ -164,9 +163,9 @@ class CscGraph(ByShapes):
     indptr : (N + 1,) int64, not decreasing, from 0 to E
     indices : (E,) int32 or int64, node ids in 0..N-1, or below ``num_sources``
     edge_weight : (E,) float32 or float64, finite and not negative, optional
-    edge_time : (E,) int64 seconds, ascending in the list of each node, optional
-    num_sources : nodes that edges may come from, in a relation from another node type; -1: the N nodes themselves
-    validate : check every entry; pass False only for arrays that were checked before
+    edge_time : (E,) int64 seconds, ascending in each node's list, optional
+    num_sources : number of source nodes, in a relation from another node type; -1 means the N nodes themselves
+    validate : check every entry; pass False only for checked arrays
 
     Raises
     ------
@@ -185,7 +184,7 @@ class CscGraph(ByShapes):
         """Check the arrays and keep read-only views of them."""
         _store(self, "indptr", _plain("indptr", self.indptr, (np.int64,)))
         _store(self, "indices", _plain("indices", self.indices, (np.int32, np.int64)))
-        # Also without ``validate``: it costs nothing, and kernels count on the lengths of the arrays.
+        # Also without ``validate``: it costs nothing, and kernels rely on the lengths.
         _check_ends(self.indptr, self.num_edges)
         if self.num_sources < 0:
             _store(self, "num_sources", self.num_nodes)
@@ -220,7 +219,7 @@ class CscGraph(ByShapes):
 
     @property
     def sources(self) -> HeldValues:
-        """The node that each edge comes from: ``indices``."""
+        """The source of each edge: ``indices``."""
         return HeldValues(array=self.indices)
 
     @property
@@ -262,9 +261,9 @@ def in_degrees(offsets: Offsets, nodes: IdArray) -> IdArray:
 
 
 def float_in_degrees(offsets: Offsets, nodes: IdArray) -> NDArray[np.float32]:
-    """Return what `in_degrees` does as float32, as message passing takes it; errors are the same. Pure.
+    """Return the result of `in_degrees` as float32, for message passing; errors are the same. Pure.
 
-    They are those of the full graph; where a batch may not take some of the edges, see `SampledBatch.in_degrees`.
+    These are degrees in the full graph; `SampledBatch.in_degrees` leaves out forbidden edges.
     """
     return _in_degrees(offsets, nodes, np.empty(np.shape(nodes), dtype=np.float32))
 
@@ -273,7 +272,7 @@ def _in_degrees(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> NDArr
     ids, num_nodes = np.asarray(nodes), len(offsets.low) - 1
     if ids.dtype.kind not in "iu":
         raise GraphError(f"node ids have dtype {ids.dtype}; in_degrees takes integers")
-    # One dtype and layout, so that the kernel is compiled once for each kind of ``counts``.
+    # One dtype and layout: the kernel is compiled once for each kind of ``counts``.
     if count_in_edges(offsets, np.ascontiguousarray(ids, dtype=np.int64), counts) >= 0:
         bad = ids[(ids < 0) | (ids >= num_nodes)][:5].tolist()
         raise GraphError(f"node ids {bad} are not in 0..{num_nodes - 1}")
@@ -282,16 +281,16 @@ def _in_degrees(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> NDArr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldValues:
-    """Values of edges in memory: they are where they are, and nothing is copied."""
+    """Edge values in memory, without copies."""
 
     array: NDArray[Any]
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the whole array, and ``positions`` as they are."""
+        """Return the whole array, and ``positions`` unchanged."""
         return self.array, positions
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:  # noqa: ARG002 - as of `EdgeValues`
-        """Return the lists where they are."""
+        """Return the lists within the array."""
         return EdgeLists(values=self.array, starts=starts)
 
     def scan(self) -> HeldScan:
@@ -319,7 +318,7 @@ class HeldScan:
     array: NDArray[Any]
 
     def lists(self, starts: IdArray, counts: IdArray) -> NDArray[Any]:
-        """Return a view of lists that lie one behind the other, and a copy of others.
+        """Return a view of consecutive lists, or a copy of others.
 
         Parameters
         ----------
@@ -336,11 +335,11 @@ class HeldScan:
 
 
 def _store(graph: CscGraph, field: str, value: object) -> None:
-    object.__setattr__(graph, field, value)  # the dataclass is frozen; this is its constructor
+    object.__setattr__(graph, field, value)  # the dataclass is frozen, and this is its constructor
 
 
 def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[Any]:
-    """Return a read-only base-class view of ``array``, so that every kernel is compiled for one kind of array."""
+    """Return a read-only base-class view of ``array``: every kernel is compiled for one kind of array."""
     allowed = " or ".join(np.dtype(dtype).name for dtype in dtypes)
     if not isinstance(array, np.ndarray):
         raise GraphError(f"{name} is a {type(array).__name__}; it must be a numpy array of {allowed}")
@@ -355,7 +354,7 @@ def _plain(name: str, array: NDArray[Any], dtypes: tuple[type, ...]) -> NDArray[
     if not array.flags.c_contiguous or not array.flags.aligned:
         raise GraphError(f"{name} is strided or unaligned; pass np.ascontiguousarray({name}) or a fresh copy")
     view = np.asarray(array).view(np.ndarray)
-    view.flags.writeable = False  # of the view: the caller's array stays as it is
+    view.flags.writeable = False  # only the view; the caller's array is unchanged
     return view
 
 
@@ -387,7 +386,7 @@ def _refuse_float_times(edge_time: object) -> None:
 
 def _check_indptr(indptr: IdArray) -> None:
     for start in range(0, indptr.shape[0], CHUNK):
-        # Each piece begins with the last entry of the one before.
+        # Pieces overlap by one entry.
         at = start + first_descent(indptr[start : start + CHUNK + 1], indptr[start])
         if at >= start:
             raise GraphError(
@@ -419,9 +418,9 @@ def _check_weights(edge_weight: NDArray[Any] | None) -> None:
 
 
 def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | None:
-    """Return what is wrong with the first of ``times`` (E,) that is below one before it in its list, or None. Pure.
+    """Return a message about the first of ``times`` (E,) below its predecessor in a list, or None. Pure.
 
-    The order of edges of equal times is the graph's own.
+    Edges of equal times may be in any order.
 
     Parameters
     ----------
@@ -442,28 +441,28 @@ def describe_unsorted_time(indptr: IdArray, times: NDArray[np.int64]) -> str | N
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class HeteroGraph(ByShapes):
-    """A graph of node types and relations: the topology of a relation has the in-edges of its destination type.
+    """A graph of node types and relations; each relation has a topology with the in-edges of its destination type.
 
-    Ids count from 0 within each type. The order of types and relations matters: the draws of a relation depend on its
-    number. Thread-safe, as its topologies are.
+    The order of types and relations matters: the draws of a relation depend on its number. Thread-safe, as its
+    topologies are.
 
     Parameters
     ----------
-    num_nodes : of each type; ids within a type count from 0
-    relations : of (source type, name, destination type): ``num_nodes`` of the topology are the destinations,
-        ``num_sources`` the sources; in memory or on the SSD
+    num_nodes : by type; ids count from 0 within each type
+    relations : by (source type, name, destination type), a topology in memory or on the SSD; its ``num_nodes`` are the
+        destinations, its ``num_sources`` the sources
 
     Raises
     ------
     GraphError
-        There is no type, a relation names one that is not there, or its topology has other numbers of nodes.
+        There is no type, a relation names an unknown one, or its topology has other numbers of nodes.
     """
 
     num_nodes: Mapping[str, int]
     relations: Mapping[Relation, Topology]
 
     def __post_init__(self) -> None:
-        """Check that types and relations fit one another."""
+        """Check that types and relations match."""
         if not self.num_nodes:
             raise GraphError("a graph needs a node type, and there is none")
         for relation, topology in self.relations.items():
@@ -489,13 +488,13 @@ class HeteroGraph(ByShapes):
         return cls(num_nodes={NODE: topology.num_nodes}, relations={EDGE: topology})
 
     @classmethod
-    def of(cls, topology: Topology | HeteroGraph) -> HeteroGraph:
-        """Return ``topology`` itself if it has types, else the graph whose only relation it is."""
-        return topology if isinstance(topology, HeteroGraph) else cls.of_one_type(topology)
+    def of(cls, graph: Topology | HeteroGraph) -> HeteroGraph:
+        """Return ``graph`` unchanged if it has types; else the graph `of_one_type`."""
+        return graph if isinstance(graph, HeteroGraph) else cls.of_one_type(graph)
 
     @property
     def is_one_type(self) -> bool:
-        """True for a graph made by `of_one_type`: messages then name no type."""
+        """True for a graph from `of_one_type`: messages then name no type."""
         return len(self.num_nodes) == 1 and tuple(self.relations) == (EDGE,)
 
     @property
@@ -505,27 +504,27 @@ class HeteroGraph(ByShapes):
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v`` where all nodes are numbered through.
+        """(T + 1,) int64: in one numbering of all nodes, node v of type t has the number ``type_starts[t] + v``.
 
-        Seeds are: the order of an epoch knows no types.
+        Seeds have these numbers: the order of an epoch has no types.
         """
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory that are held for it."""
+        """Bytes of memory that it holds."""
         return sum(topology.held_bytes for topology in self.relations.values())
 
 
 def unreachable_relations(
     relations: Sequence[Relation], seed_types: Iterable[str], num_hops: int
 ) -> tuple[Relation, ...]:
-    """Return the relations, in order, whose destinations no hop can find, whatever their edges are. Pure.
+    """Return the relations, in order, whose destinations no hop can find, for any edges. Pure.
 
     Parameters
     ----------
-    relations : of the graph
-    seed_types : types that seeds have
+    relations : the graph's relations
+    seed_types : the types of the seeds
     num_hops : L
     """
     found = set(seed_types)

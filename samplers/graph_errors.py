@@ -1,6 +1,6 @@
-"""Errors for entries that no sound graph has, met by a kernel while it samples. Pure.
+"""Errors for impossible entries in a graph that a kernel finds while it samples. Pure.
 
-What a dataset holds was checked before: these are for a `CscGraph` that was made with ``validate=False``.
+Datasets are checked earlier. These errors concern a `CscGraph` with ``validate=False``.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ def bad_neighbor(
     *,
     source: int | None = None,
 ) -> GraphError:
-    """Return the error for edge ``at`` of a hop, whose source is not a node.
+    """Return the error for edge ``at`` in a hop, whose source is not a node.
 
     Parameters
     ----------
     graph : the topology
     nodes : (D,) the destinations of the hop
-    indptr : (>= D + 1,) where the edges of each begin in ``edge_ids``
+    indptr : (>= D + 1,) the beginning of each destination's edges in ``edge_ids``
     edge_ids : (>= at + 1,) positions in the graph
     at : position in ``edge_ids``
-    source : of that edge; None: read it from the graph
+    source : the edge's source; None reads it from the graph
     """
     position = int(edge_ids[at])
     row = int(np.searchsorted(indptr[: len(nodes) + 1], at, side="right")) - 1
@@ -56,7 +56,7 @@ def bad_neighbor(
 
 
 def bad_source(graph: Topology, node: int, position: int, source: int) -> GraphError:
-    """Return the error for the edge of ``node`` at ``position``, which comes from ``source``, no node of the graph."""
+    """Return the error for the in-edge of ``node`` at ``position``, whose ``source`` is not a node."""
     return GraphError(
         f"indices[{position}] = {source}, an in-neighbour of node {node}, is not in 0..{graph.num_sources - 1}; "
         f"{_ADVICE}"
@@ -64,7 +64,7 @@ def bad_source(graph: Topology, node: int, position: int, source: int) -> GraphE
 
 
 def bad_edge(graph: Topology, position: int) -> GraphError:
-    """Return the error for the edge at ``position``, whose source is not a node, or which is no edge at all."""
+    """Return the error for ``position``: its source is not a node, or no edge has this position."""
     if not 0 <= position < graph.num_edges:
         return GraphError(
             f"indptr names edge {position}, which is not in 0..{graph.num_edges - 1}; {_ADVICE}"
@@ -75,7 +75,7 @@ def bad_edge(graph: Topology, position: int) -> GraphError:
 
 
 def bad_weights(graph: Topology, node: int) -> GraphError:
-    """Return the error for ``node``, one of whose weights cannot be, or changed while they were read."""
+    """Return the error for ``node`` with an impossible weight, or with weights that changed while they were read."""
     start, stop = offsets_of(graph.offsets, np.array([node, node + 1])).tolist()
     return GraphError(
         f"edge_weight[{start}:{stop}], the in-edges of node {node}, are not finite and at least 0, or changed while "
@@ -84,7 +84,7 @@ def bad_weights(graph: Topology, node: int) -> GraphError:
 
 
 def bad_time(position: int, time: int) -> GraphError:
-    """Return the error for the edge at ``position``, whose ``time`` is not between those of others of its list."""
+    """Return the error for the edge at ``position``, whose ``time`` is out of order in its list."""
     return GraphError(
         f"edge_time[{position}] = {time} is less than one before it among the in-edges of its node, or more than one "
         f"behind it, and lists must be sorted by time; {_ADVICE}"

@@ -1,24 +1,34 @@
-"""Samplers of graphs of several types."""
+"""Samplers of graphs of several types, and the rule of their sweeps."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gloader.errors import ConfigError
+from gloader.samplers.arguments import split_seeds
+from gloader.samplers.exclusion import excluded_of_relations, seeds_of
 from gloader.samplers.hops import HopFrame
-from gloader.samplers.sweeping import HeteroRule
+from gloader.samplers.sweeping import HeteroFrontier, first_frontier, next_frontier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from gloader.config import Layout
     from gloader.samplers.collective import CollectiveDraws
+    from gloader.samplers.exclusion import Excluded
     from gloader.samplers.graph import HeteroGraph
     from gloader.samplers.hops import HopDraws, RelationPick
     from gloader.samplers.labor import LaborSampler
     from gloader.samplers.layerwise import LayerSampler
+    from gloader.samplers.list_rule import ListRule
     from gloader.samplers.merged import MergedHeteroBatch
     from gloader.samplers.neighbor import NeighborSampler
+    from gloader.samplers.pick_rule import UniformPickRule
+    from gloader.samplers.sweeping import Frontier
     from gloader.types import AnySeeds, BatchId, HeteroBatch
 
 
@@ -31,7 +41,7 @@ class RelationwiseSampler:
     Parameters
     ----------
     graph : the topology
-    samplers : one for each relation, of as many hops, or its `RelationPick`; alike in everything but graph and fan-outs
+    samplers : a sampler or a `RelationPick` for each relation; they differ only in graph and fan-outs
     num_hops, has_candidates, collective : as of `HopFrame`
     """
 
@@ -59,7 +69,7 @@ class RelationwiseSampler:
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : (B,) distinct nodes of any types, numbered through, see `HopFrame.sample`
+        seeds : (B,) distinct nodes of any types, in one numbering, see `HopFrame.sample`
 
         Raises
         ------
@@ -71,23 +81,23 @@ class RelationwiseSampler:
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
-        Parameters and errors are those of `sample`.
+        Parameters and errors as of `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).by_type_merged()
 
     @property
     def rule(self) -> HeteroRule:
-        """The rule of sweeps for layered hops.
+        """The sweep rule for layered hops.
 
         Raises
         ------
         ConfigError
-            It draws by weights with replacement, by LABOR with iterations, or from all relations together.
+            Draws are weighted with replacement, from LABOR with iterations, or collective.
         """
         return self.rule_of("layered")
 
     def rule_of(self, layout: Layout) -> HeteroRule:
-        """Return the rule of sweeps for hops of ``layout``; raises as `rule`."""
+        """Return the sweep rule for hops of ``layout``; raises as `rule`."""
         frame = self._frame
         if frame.collective is not None:
             raise ConfigError(
@@ -103,18 +113,18 @@ class RelationwiseSampler:
         )
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]) -> HeteroBatch:
-        """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.
+        """Return the batch of `sample`, bit for bit, from the draws of edge passes. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch
         seeds : (B,) as of `sample`
-        drawn : for each of the L hops, next to the seeds first, an array for each relation, see `HeteroRule`
+        drawn : L hops, the one next to the seeds first, with an array for each relation, see `HeteroRule`
 
         Raises
         ------
         ShapeError
-            A hop of a relation takes another number of distinct edges, or there are other numbers of hops or relations.
+            ``drawn`` has another number of hops, of relations, or of distinct edges in a relation.
         SeedError, ConfigError, GraphError
             As of `sample`.
         """
@@ -123,7 +133,7 @@ class RelationwiseSampler:
     def replay_merged(
         self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]
     ) -> MergedHeteroBatch:
-        """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
+        """Return the batch of `sample_merged`; parameters and errors as of `replay`."""
         return self._frame.sample(batch_id, seeds, is_merged=True, drawn=drawn).by_type_merged()
 
 
@@ -137,7 +147,7 @@ class MergedHeteroBlockSampler:
         self.sampler = sampler
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); parameters and errors as of `RelationwiseSampler.sample`."""
+        """Sample around ``seeds`` (B,); parameters and errors as of `RelationwiseSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
@@ -146,9 +156,114 @@ class MergedHeteroBlockSampler:
 
     @property
     def rule(self) -> HeteroRule:
-        """The rule of sweeps for merged hops; raises as `RelationwiseSampler.rule`."""
+        """The sweep rule for merged hops; raises as `RelationwiseSampler.rule`."""
         return self.sampler.rule_of("merged")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[HopDraws]) -> HeteroBatch:
-        """Return the batch that `sample` returns; parameters and errors are those of `RelationwiseSampler.replay`."""
+        """Return the batch of `sample`; parameters and errors as of `RelationwiseSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()
+
+
+class HeteroRule:
+    """The sweep rule of a sampler for several relations. Pure and thread-safe.
+
+    The draws for a frontier are a tuple with an array for each relation, see `HopRule`; it is empty for a relation that
+    `parts` leaves out.
+
+    Parameters
+    ----------
+    graph : the topology; only its offsets are read
+    rules : by relation
+    is_drawn : by hop, whether each relation can have edges in it
+    is_merged : whether nodes draw only in the hop after their discovery
+    """
+
+    def __init__(
+        self,
+        graph: HeteroGraph,
+        rules: Sequence[UniformPickRule | ListRule],
+        *,
+        is_drawn: Sequence[Sequence[bool]],
+        is_merged: bool,
+    ) -> None:
+        self.rules = tuple(rules)
+        self._graph = graph
+        self._type_starts = graph.type_starts
+        self._is_drawn = is_drawn
+        self._is_merged = is_merged
+        number = {name: at for at, name in enumerate(graph.node_types)}
+        self._sources = [number[source] for source, _, _ in graph.relations]
+        self._destinations = [number[destination] for _, _, destination in graph.relations]
+
+    @property
+    def num_hops(self) -> int:
+        """L."""
+        return len(self._is_drawn)
+
+    def begin(self, batch_id: BatchId, seeds: AnySeeds) -> HeteroFrontier:
+        """Return the frontier of hop 0: the seeds (B,), in one numbering; raises as `RelationwiseSampler.sample`."""
+        given = seeds_of(seeds)
+        unable = [rule.unable_to_exclude for rule in self.rules]
+        seeds_of_types = split_seeds(given.nodes, self._type_starts)
+        excluded = excluded_of_relations(given.excluded, self._graph, unable, seeds_of_types)
+        parts = zip(self._graph.num_nodes.items(), seeds_of_types, strict=True)
+        return _joined(
+            [
+                first_frontier(batch_id, part, num_nodes, noun=f"seeds of type {name!r}")
+                for (name, num_nodes), part in parts
+            ],
+            excluded,
+        )
+
+    def parts(self, frontier: HeteroFrontier) -> list[Frontier | None]:
+        """Return the drawing nodes by relation; None for a relation without drawing nodes or without edges.
+
+        Parameters
+        ----------
+        frontier : of a hop below L
+        """
+        excluded = frontier.excluded or (None,) * len(self.rules)
+        return [
+            frontier.of(number, of_relation) if is_drawn and len(frontier.nodes[number]) else None
+            for is_drawn, number, of_relation in zip(
+                self._is_drawn[frontier.hop], self._destinations, excluded, strict=True
+            )
+        ]
+
+    def extend(self, frontier: HeteroFrontier, drawn: Sequence[NDArray[Any]]) -> HeteroFrontier:
+        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
+
+        Parameters
+        ----------
+        frontier : of a hop
+        drawn : by relation, the draws
+
+        Raises
+        ------
+        GraphError
+            A source is not a node of its type.
+        """
+        found: list[list[NDArray[Any]]] = [[seen[:0]] for seen in frontier.seen]
+        for rule, part, values, source in zip(
+            self.rules, self.parts(frontier), drawn, self._sources, strict=True
+        ):
+            if part is not None:
+                found[source].append(rule.sources(part, values))
+        return _joined(
+            [
+                next_frontier(frontier.of(number), np.concatenate(sources), is_merged=self._is_merged)
+                for number, sources in enumerate(found)
+            ],
+            frontier.excluded,
+        )
+
+
+def _joined(types: Sequence[Frontier], excluded: tuple[Excluded | None, ...]) -> HeteroFrontier:
+    """Join a batch's frontiers of all ``types``; ``excluded`` is by relation."""
+    return HeteroFrontier(
+        batch_id=types[0].batch_id,
+        hop=types[0].hop,
+        nodes=tuple(frontier.nodes for frontier in types),
+        seen=tuple(frontier.seen for frontier in types),
+        excluded=excluded,
+    )

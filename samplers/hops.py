@@ -1,4 +1,4 @@
-"""The hop frame: in each hop, relation by relation, nodes pick edges and the batch grows by the sources."""
+"""The hop frame: in each hop, nodes pick edges relation by relation, and their sources join the batch."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gloader.samplers.exclusion import (
     seeds_of,
     unexcluded_seeds,
 )
+from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.merged import MergedBatch, MergedHeteroBatch, join_hops
 from gloader.samplers.ranges import MAX_ENTRY, AllEdges, EdgesBefore, require_entries, timed_seeds
 from gloader.samplers.rng import relation_key
@@ -31,14 +32,14 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.samplers.collective import CollectiveDraws
-    from gloader.samplers.graph import EdgeLists, HeteroGraph, Topology
+    from gloader.samplers.graph import EdgeLists, Topology
     from gloader.samplers.list_rule import ListRule
     from gloader.samplers.pick_rule import UniformPickRule
     from gloader.samplers.ranges import TimeRule
     from gloader.samplers.workspace import EdgeRanges, RelationSpace
     from gloader.types import AnySeeds, IdArray, Links, LocalArray
 
-HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # what a pass over the edges brought for a hop, by relation
+HopDraws: TypeAlias = "Sequence[NDArray[Any]]"  # the draws of one hop from edge passes, by relation
 
 _NO_SOURCES = np.empty(0, dtype=np.int32)
 _NO_EDGES = np.empty(0, dtype=np.int64)
@@ -65,11 +66,11 @@ class RelationPick(Protocol):
 
     @property
     def unable_to_exclude(self) -> str | None:
-        """The name of a sampler that cannot exclude edges, for messages; None: it can."""
+        """The name in messages of a sampler that cannot exclude edges; None if it can."""
         ...
 
     def hop_key(self, batch_id: BatchId, hop: int, /) -> np.uint64:
-        """Return the key of the draws of a hop, before the number of the relation is mixed in."""
+        """Return the random key of a hop; the relation's number is mixed in later."""
         ...
 
     def pick(
@@ -103,11 +104,11 @@ class RelationPick(Protocol):
         drawn: NDArray[Any],
         /,
     ) -> Picked:
-        """Return the edges of `pick` from ``drawn``, see `HopDraws`, instead of the graph; raises ShapeError too."""
+        """Return the edges of `pick`, from ``drawn`` (see `HopDraws`) in place of the graph; raises ShapeError too."""
         ...
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the rule of sweeps for hops of ``layout``; ConfigError: the picks cannot be swept."""
+        """Return the sweep rule for hops of ``layout``; ConfigError if the picks cannot be swept."""
         ...
 
 
@@ -116,12 +117,12 @@ class SampledHops(NamedTuple):
 
     id: BatchId
     graph: HeteroGraph
-    nodes: list[IdArray]  # (U_t,) ids of each type in first-seen order, seeds first
-    counts: list[list[int]]  # (L + 2,) of each type: 0, its seeds, then the nodes known after each hop
+    nodes: list[IdArray]  # by type, (U_t,) ids in first-seen order, seeds first
+    counts: list[list[int]]  # by type, (L + 2,): 0, its seeds, then the nodes known after each hop
     hops: list[list[Block]]  # L, next to the seeds first: a block for each relation
     links: Links | None  # as of `BatchSeeds`
-    trees: list[LocalArray] | None  # (U_t,) the seed that each node was found for; None: seeds share nodes
-    in_degrees: NDArray[np.float32] | None  # as of `SampledBatch`; None: of several types
+    trees: list[LocalArray] | None  # by type, (U_t,) the seed of each node; None if seeds share nodes
+    in_degrees: NDArray[np.float32] | None  # as of `SampledBatch`; None for several types
 
     def one_type(self) -> SampledBatch:
         """Return the batch of a graph of one type."""
@@ -129,7 +130,7 @@ class SampledHops(NamedTuple):
             id=self.id,
             nodes=self.nodes[0],
             num_seeds=self.counts[0][1],
-            blocks=tuple(blocks[0] for blocks in reversed(self.hops)),  # a model starts far from the seeds
+            blocks=tuple(blocks[0] for blocks in reversed(self.hops)),  # a model begins far from the seeds
             links=self.links,
             trees=None if self.trees is None else self.trees[0],
             in_degrees=self.in_degrees,
@@ -187,27 +188,27 @@ class SampledHops(NamedTuple):
 class _Roots(NamedTuple):
     """The seeds of a batch, checked."""
 
-    nodes: Sequence[IdArray]  # (B_t,) of each type; entries, where seeds ask at a time
-    ranges: Sequence[EdgeRanges]  # of each relation
+    nodes: Sequence[IdArray]  # by type, (B_t,) ids; entries if seeds have times
+    ranges: Sequence[EdgeRanges]  # by relation
     links: Links | None
 
 
 class HopFrame:
     """Samples hop after hop and relation after relation, each over the nodes known before the hop.
 
-    A relation's draws are hashed with its number in the graph, and with nothing of its name: a graph of one relation
-    gives the batches of that relation alone, and a relation that is added behind the others leaves their draws alone.
-    Pure and thread-safe; each concurrent call holds 4 bytes per node of every type (a hash table for large types),
-    released with the frame.
+    The draws of a relation are hashed with its number in the graph, not with its name. So a graph of one relation gives
+    the same batches as the topology alone, and a relation added at the end leaves the other draws unchanged. Pure and
+    thread-safe; each concurrent call holds 4 bytes per node of every type (a hash table for large types), released with
+    the frame.
 
     Parameters
     ----------
     graph : the topology
-    picks : one for each relation, of as many hops; alike in everything but graph and fan-outs
+    picks : one for each relation, with L hops each; they differ only in graph and fan-outs
     num_hops : L
-    has_candidates : whether they need `Candidates`
-    collective : draws for all relations into a type together, in place of the picks; None: each draws for itself
-    rule : of seeds that ask at a time; None: edges of all times are taken
+    has_candidates : whether the picks need `Candidates`
+    collective : draws over all relations into a type together, in place of the picks; None means separate draws
+    rule : time rule for seeds with times; None allows edges of all times
     """
 
     def __init__(
@@ -231,19 +232,32 @@ class HopFrame:
         number = {name: at for at, name in enumerate(graph.node_types)}
         self._ends = [(number[source], number[destination]) for source, _, destination in graph.relations]
         self._all_edges = [AllEdges(pick.graph, None) for pick in self.picks]
-        # Nothing is looked at of a relation that can have no edge in a hop.
+        # A hop skips relations that cannot have an edge in it.
         self.is_drawn = [
             [pick.fanouts[hop] != 0 and pick.graph.num_edges > 0 for pick in self.picks]
             for hop in range(num_hops)
         ]
         self._drawing = [np.flatnonzero(is_drawn).tolist() for is_drawn in self.is_drawn]
         largest = max(chain.from_iterable(pick.fanouts for pick in self.picks), default=0)
-        # Entries are beyond any array of labels: the workspace makes hash tables.
+        # Entry numbers are too large for an array of labels: the workspace makes hash tables.
         limits = None if rule is None else dict.fromkeys(graph.node_types, MAX_ENTRY)
         self._make_workspace = partial(
             Workspace, graph, largest, has_candidates=has_candidates, limits=limits
         )
         self._pool = WorkspacePool(self._make_workspace)
+
+    @classmethod
+    def of_one_type(
+        cls, pick: RelationPick, *, has_candidates: bool = False, rule: TimeRule | None = None
+    ) -> HopFrame:
+        """Return the frame of the graph of one type whose edges ``pick`` picks."""
+        return cls(
+            HeteroGraph.of_one_type(pick.graph),
+            [pick],
+            num_hops=len(pick.fanouts),
+            has_candidates=has_candidates,
+            rule=rule,
+        )
 
     def sample(
         self,
@@ -258,25 +272,25 @@ class HopFrame:
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : (B,) nodes of any types, numbered through: ``graph.type_starts`` of their type + id; those of a type
-            keep their order. Distinct, unless they ask at a time; B = 0 gives an empty batch. No hop takes an edge of
-            `BatchSeeds.excluded`: the fan-out stays full where edges are left, and all of these are equally likely
-        is_merged : only the nodes found in one hop sample in the next, as in PyG; else every node found so far samples
-            again in each hop, as in DGL
-        drawn : what passes over the edges brought for each hop, in place of reading them; None: read
+        seeds : (B,) nodes of any types, numbered through: ``graph.type_starts`` of the type + id. Seeds of a type keep
+            their order. They are distinct, except seeds with times; B = 0 gives an empty batch. No hop takes an edge in
+            `BatchSeeds.excluded`: the fan-out stays full while edges are left, and all of these are equally likely
+        is_merged : whether only the nodes found in one hop sample in the next, as in PyG; else every node found so far
+            samples again in each hop, as in DGL
+        drawn : the draws of each hop from edge passes; None reads the edges
 
         Raises
         ------
         SeedError
-            Seeds are no integers, out of range or repeat; the message names the type and lists up to five. Times are
-            missing. Excluded positions do not ascend, or are none of their relation.
+            Seeds are not integers, out of range, or repeat; the message names the type and lists up to five. Times are
+            missing. Excluded positions do not ascend, or are not in their relation.
         ConfigError
-            The batch would have 2**31 nodes of a type, or edges of a relation in a hop. Edges are excluded that the
-            sampler cannot exclude, or seeds have times that it does not look at.
+            The batch would have 2**31 nodes of a type, or a hop 2**31 edges of a relation. The sampler cannot exclude
+            edges, or does not support the seeds' times.
         GraphError
-            A graph that was not checked has an entry that cannot be; the message names the node and the position.
+            An unchecked graph has an impossible entry; the message names the node and the position.
         ShapeError
-            ``drawn`` is of another batch.
+            ``drawn`` belongs to another batch.
         """
         draws: Sequence[HopDraws | None] = [None] * self.num_hops
         if drawn is not None:
@@ -293,7 +307,7 @@ class HopFrame:
                     count.append(found.count)
                 if is_merged:
                     self._require_one_list(hops, batch_id)
-            # Copies, as the workspace goes to another call.
+            # Copies: another call reuses the workspace.
             nodes = [found.nodes[: found.count].copy() for found in work.found]
             in_degrees = None
             if self._is_one_type:
@@ -314,7 +328,7 @@ class HopFrame:
         )
 
     def _require_one_list(self, hops: Sequence[Sequence[Block]], batch_id: BatchId) -> None:
-        """Raise ConfigError where the edges of a relation in ``hops``, the hops so far, are too many for one list."""
+        """Raise ConfigError if a relation has too many edges in the ``hops`` so far for one list."""
         for number, pick in enumerate(self.picks):
             total = sum(blocks[number].num_edges for blocks in hops)
             checked_total(total, len(hops) - 1, batch_id, pick.fanouts)
@@ -327,7 +341,7 @@ class HopFrame:
         return [checked_drawn(of_hop, len(self.picks), noun="relations") for of_hop in drawn]
 
     def _roots(self, seeds: AnySeeds) -> _Roots:
-        """Check ``seeds``; return their nodes by type and the ranges that each relation offers them."""
+        """Check ``seeds``; return their nodes by type and the edge ranges of each relation."""
         rule, times = self._rule, None
         if rule is None and not isinstance(seeds, BatchSeeds):
             return _Roots(split_seeds(seeds, self._type_starts), self._all_edges, None)
@@ -344,7 +358,7 @@ class HopFrame:
             return _Roots(nodes, self._all_edges, given.links)
         unable = [pick.unable_to_exclude for pick in self.picks]
         excluded = excluded_of_relations(given.excluded, self.graph, unable, nodes)
-        pairs = zip_longest((pick.graph for pick in self.picks), excluded)  # () where no edge is excluded
+        pairs = zip_longest((pick.graph for pick in self.picks), excluded)  # () if no edge is excluded
         if rule is None or times is None:
             ranges: list[EdgeRanges] = [AllEdges(graph, some) for graph, some in pairs]
             return _Roots(nodes, ranges, given.links)
@@ -355,7 +369,7 @@ class HopFrame:
         return _Roots(self._entries(given.nodes, nodes), ranges, given.links)
 
     def _entries(self, seeds: IdArray, nodes: Sequence[IdArray]) -> list[IdArray]:
-        """Return the entries of ``seeds``, by type: each seed is the first node of its own tree."""
+        """Return the entries of ``seeds`` by type: each seed is the first node of its own tree."""
         require_entries(len(seeds), max(self._sizes, default=0))
         types = np.searchsorted(self._type_starts[1:], seeds, side="right")
         return [
@@ -367,7 +381,7 @@ class HopFrame:
         """Make the seeds the first nodes of a batch."""
         for space, ranges in zip(work.relations, roots.ranges, strict=True):
             space.begin(ranges)
-        # The map counts repeats as it goes; which seeds they are is worth a sort for the message only.
+        # The map counts repeats. Only the error message needs a sort to find them.
         for name, found, nodes in zip(self.graph.num_nodes, work.found, roots.nodes, strict=True):
             if found.begin(nodes):
                 require_distinct(nodes, noun=seed_noun(self.graph, name))
@@ -380,7 +394,7 @@ class HopFrame:
         destinations: Sequence[range],
         drawn: HopDraws | None,
     ) -> list[Block]:
-        """Return a block for each relation; ``destinations`` are positions in the nodes of each type."""
+        """Return a block for each relation; ``destinations`` are positions among the nodes of each type."""
         if not self.picks:
             return []
         hop_key = self.picks[0].hop_key(batch_id, hop)
@@ -411,10 +425,10 @@ class HopFrame:
     def _finished(
         self, work: Workspace, blocks: Sequence[Block | None], destinations: Sequence[range]
     ) -> list[Block]:
-        """Return the blocks of a hop once all its nodes are known; None stands for a block without edges."""
+        """Return the blocks of a hop after all its nodes are known; None stands for a block without edges."""
         if len(blocks) == 1 and blocks[0] is not None:
             return [blocks[0]]
-        # One array for all of a hop: relations without edges cost nothing.
+        # All relations without edges in the hop share one array.
         has_empty = any(block is None for block in blocks)
         no_edges = np.zeros(max(map(len, destinations)) + 1, dtype=np.int32) if has_empty else _NO_SOURCES
         finished = []
@@ -426,7 +440,7 @@ class HopFrame:
                 finished.append(_empty_block(no_edges[: num_dst + 1], num_src, weights))
             elif block.num_src == num_src:
                 finished.append(block)
-            else:  # a later relation found more nodes of that type
+            else:  # a later relation found more nodes of the type
                 finished.append(replace(block, num_src=num_src))
         return finished
 
@@ -459,7 +473,7 @@ def _block(graph: Topology, space: RelationSpace, destinations: range, picked: P
     return Block(
         indptr=picked.indptr,
         indices=indices,
-        edge_ids=picked.positions(),  # no sooner, as it may overwrite ``places``
+        edge_ids=picked.positions(),  # last, since it may overwrite ``places``
         num_src=num_src,
         num_dst=len(destinations),
         edge_weight=picked.edge_weight,
@@ -467,12 +481,12 @@ def _block(graph: Topology, space: RelationSpace, destinations: range, picked: P
 
 
 def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hops") -> list[NDArray[Any]]:
-    """Return read-only views of the ``count`` drawn arrays of a batch, or of the relations in one hop of it. Pure.
+    """Return read-only views of ``count`` drawn arrays: of a batch's hops, or of a hop's relations. Pure.
 
     Raises
     ------
     ShapeError
-        There is not one for each, or one is no contiguous array of int32 or int64.
+        Their number is wrong, or one is not a contiguous array of int32 or int64.
     """
     if len(drawn) != count:
         raise ShapeError(
@@ -485,7 +499,7 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
                 f"the drawn array of {noun[:-1]} {at} has shape {values.shape} and dtype {values.dtype}; it must be "
                 "contiguous, of one dimension, and int32 or int64"
             )
-        # Read-only as the edges of a graph in memory are, so that kernels are compiled for one kind of array.
+        # Read-only like a graph's edges in memory, so that kernels are compiled for one kind of array.
         view = values.view()
         view.flags.writeable = False
         views.append(view)
@@ -493,7 +507,7 @@ def checked_drawn(drawn: Sequence[NDArray[Any]], count: int, *, noun: str = "hop
 
 
 def hops_of_one_type(drawn: Sequence[NDArray[Any]], num_hops: int) -> list[HopDraws]:
-    """Return the drawn arrays of a graph of one type as `HopDraws`; raises as `checked_drawn`. Pure."""
+    """Return the drawn arrays for one type as `HopDraws`; raises as `checked_drawn`. Pure."""
     return [(of_hop,) for of_hop in checked_drawn(drawn, num_hops)]
 
 
@@ -504,14 +518,14 @@ def taken_of_scratch(
 
     Parameters
     ----------
-    space : the batch so far; the edges in its scratch are places in ``lists``
-    lists : the sources of the in-edges of the destinations
+    space : the batch so far; its scratch holds the edges as places in ``lists``
+    lists : the sources of the destinations' in-edges
     num_dst : D, destinations of the hop
     indptr : (D + 1,) int32, where the edges of each destination begin
     normalize : make the weights of each destination add up to its in-degree
     """
     num_edges = int(indptr[-1])
-    # Copies: the number of edges is known only after the picking, and the scratch goes to another hop.
+    # Copies: the number of edges is known only now, and another hop reuses the scratch.
     edge_ids = space.scratch.edges[:num_edges].copy()
     edge_weight = space.scratch.weights[:num_edges].copy()
     if normalize:
@@ -520,5 +534,5 @@ def taken_of_scratch(
 
 
 def seed_noun(graph: HeteroGraph, node_type: str) -> str:
-    """Return the name of seeds of ``node_type`` in messages; a graph of one type names no type. Pure."""
+    """Return the name in messages for seeds of ``node_type``; with one type it names no type. Pure."""
     return "seeds" if graph.is_one_type else f"seeds of type {node_type!r}"

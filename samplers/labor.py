@@ -1,8 +1,8 @@
 """LABOR (Balin, Catalyurek: "Layer-neighbor sampling: defusing neighborhood explosion in GNNs", NeurIPS'23).
 
-Destination s takes source t with chance min(1, scale_s * chance_t). The scale makes the variance at s that of
-``fanout`` neighbours drawn from its d in-edges: the sum over them of 1 / min(1, scale_s * chance_t) is d * d / fanout
-(section 3 of the paper). LABOR-0 has chance_t = 1; each iteration moves chance to sources that destinations share.
+Destination s takes source t with chance min(1, scale_s * chance_t). The scale gives s the variance of ``fanout``
+neighbours drawn from its d in-edges: the sum of 1 / min(1, scale_s * chance_t) over them is d * d / fanout (section 3
+of the paper). LABOR-0 has chance_t = 1; each iteration moves chance to sources that destinations share.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from gloader.core.kernels import njit
 from gloader.errors import ConfigError
 from gloader.samplers import pick_kernels, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_total
-from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.hops import HopFrame, hops_of_one_type, taken_of_scratch
 from gloader.samplers.list_rule import ListRule, picked_of_records
 from gloader.samplers.rng import layer_key
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import Candidates, Picked, RelationSpace
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
 
-_ENOUGH = 1e-4  # relative gain in expected nodes below which the iteration has converged
-_MOST_ITERATIONS = 100  # gains shrink fast; the bound is for a graph on which they never fall below the above
+_ENOUGH = 1e-4  # relative gain in expected nodes at which the iteration has converged
+_MOST_ITERATIONS = 100  # a bound for graphs whose gains stay above it; they shrink fast
 
 
 class LaborPick:
-    """Picks edges by numbers of their sources: the `RelationPick` of `LaborSampler`, with its parameters and errors.
+    """Picks edges by random numbers of their sources: the `RelationPick` of `LaborSampler`, with its parameters.
 
-    Only the layered layout: the destinations of a hop are all nodes so far.
+    It has the layered layout only: all nodes so far are a hop's destinations.
     """
 
     def __init__(
@@ -67,15 +66,15 @@ class LaborPick:
 
     @property
     def unable_to_exclude(self) -> str:
-        """The name of the sampler, which cannot exclude edges."""
+        """The name in messages of the sampler, which cannot exclude edges."""
         return "the sampler 'labor'"
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the key of all draws of a hop. Pure."""
+        """Return the random key of a hop. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, 0 if self.share_layers else hop)
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `RelationPick`
-        """Return the rule of sweeps.
+        """Return the sweep rule.
 
         Parameters
         ----------
@@ -85,7 +84,7 @@ class LaborPick:
         Raises
         ------
         ConfigError
-            Chances depend on what all destinations of a hop share.
+            Chances depend on all destinations in a hop: there are iterations.
         """
         if self.iterations != 0:
             raise ConfigError(
@@ -125,7 +124,7 @@ class LaborPick:
         key: np.uint64,  # noqa: ARG002 - as of `RelationPick`
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return the edges of `pick`, from the records of `ListRule`; GraphError: they are of another batch."""
+        """Return the edges of `pick` from the records of `ListRule`; GraphError for records of another batch."""
         picked = picked_of_records(self.rule_of("layered"), space, batch_id, hop, destinations, drawn)
         if self.normalize and picked.edge_weight is not None:
             poisson_kernels.scale_to_degree(
@@ -146,8 +145,8 @@ class LaborPick:
         fanout = self.fanouts[hop]
         expected = pick_kernels.count_uniform(space.degrees, 0, num_dst, fanout, False, MAX_LOCAL, indptr)
         room = checked_total(expected, hop, batch_id, self.fanouts)
-        # The number of edges is random, ``expected`` in the mean: an eighth more is nearly always enough, and one that
-        # is not costs a second pass with the same draws.
+        # The number of edges is random, with mean ``expected``. An eighth more is nearly always enough; if not, a
+        # second pass repeats the same draws.
         space.scratch.reserve_edges(min(room + room // 8 + 4096, MAX_LOCAL))
         rows = (lists.values, lists.starts, space.degrees, num_dst, fanout, key, indptr)
         while (
@@ -168,13 +167,13 @@ class LaborPick:
         indptr: LocalArray,
     ) -> None:
         rows = (candidates.offsets, num_dst, candidates.of_edge)
-        # Equal chances are LABOR-0; each iteration raises those of sources that several destinations ask for.
+        # Equal chances are LABOR-0; each iteration raises the chances of shared sources.
         chances = candidates.chances[: candidates.count]
         chances.fill(1.0)
         before = np.inf
         for _ in range(_MOST_ITERATIONS if self.iterations < 0 else self.iterations):
             expected = _improve_chances(*rows, fanout, chances, candidates.tops)
-            # The expected number of nodes never rises, so that it is enough to see it stay.
+            # The expected number of nodes never rises: it has converged when it stays.
             if self.iterations < 0 and expected > before * (1 - _ENOUGH):
                 break
             before = expected
@@ -195,10 +194,10 @@ class LaborPick:
 class LaborSampler:
     """Samples about ``fanouts[l]`` in-neighbours of each node in hop l, and far fewer different ones.
 
-    Every node has one random number per hop, and an edge is taken when the number of its source is below the
-    edge's chance; so destinations share their sources. An estimate of a mean has the variance that sampling
-    ``fanouts[l]`` neighbours independently would give it. A node with no more in-edges than the fan-out takes all.
-    Blocks carry importance weights, 1 / chance, which make weighted sums estimates without bias.
+    Every node has one random number per hop. An edge is taken if its source's number is below the edge's chance; so
+    destinations share sources. An estimated mean has the same variance as with ``fanouts[l]`` independent neighbours. A
+    node with at most ``fanouts[l]`` in-edges takes all. Blocks carry importance weights, 1 / chance, for unbiased
+    weighted sums.
 
     Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. Reads every in-edge of every
     destination; each concurrent call holds 4 bytes per node, and with ``iterations`` 8, and 12 bytes for each
@@ -209,12 +208,11 @@ class LaborSampler:
     graph : the topology; its edge weights are not used
     fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all
     seed : any integer; taken modulo 2**64
-    iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 goes on until the
-        expected number of nodes stays (``LABOR-*``)
-    share_layers : one random number per node for all hops, which makes hops find the same nodes again; the
-        estimates of different hops are then correlated
-    normalize : make the weights of each destination add up to its in-degree: less variance, and a bias of the order
-        of 1 / fan-out
+    iterations : steps that move chances to shared sources: 0 is LABOR-0, i is LABOR-i, -1 iterates until the expected
+        number of nodes stays (``LABOR-*``)
+    share_layers : use one random number per node for all hops: later hops find the same nodes again, and the estimates
+        in different hops are correlated
+    normalize : make each destination's weights add up to its in-degree: less variance, and a bias of order 1 / fan-out
 
     Raises
     ------
@@ -242,17 +240,12 @@ class LaborSampler:
         )
         self.graph, self.fanouts, self.seed, self.iterations = graph, pick.fanouts, pick.seed, pick.iterations
         self.share_layers, self.normalize = pick.share_layers, pick.normalize
-        self.relation_pick = pick  # `RelationwiseSampler` takes it for a relation
+        self.relation_pick = pick  # for `RelationwiseSampler`
 
     @cached_property
     def _frame(self) -> HopFrame:
-        # Not with the sampler: that of a relation between two types is never a graph of its own.
-        return HopFrame(
-            HeteroGraph.of_one_type(self.graph),
-            [self.relation_pick],
-            num_hops=len(self.relation_pick.fanouts),
-            has_candidates=self.iterations != 0,
-        )
+        # Made on demand: a sampler for a relation between two types has no frame of its own.
+        return HopFrame.of_one_type(self.relation_pick, has_candidates=self.iterations != 0)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -265,30 +258,30 @@ class LaborSampler:
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`; with ``iterations`` ConfigError for 2**31 in-edges of the destinations of a hop.
+            As of `HopFrame.sample`; with ``iterations`` ConfigError also for 2**31 in-edges in a hop.
         """
         return self._frame.sample(batch_id, seeds).one_type()
 
     @property
     def rule(self) -> ListRule:
-        """The rule of sweeps for its hops; raises as `LaborPick.rule_of`."""
+        """The sweep rule for its hops; raises as `LaborPick.rule_of`."""
         return self.relation_pick.rule_of("layered")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.
+        """Return the batch of `sample`, bit for bit, from the draws of edge passes. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch
         seeds : (B,) distinct node ids
-        drawn : L arrays of records of `ListRule`, hop next to the seeds first
+        drawn : L arrays with records of `ListRule`, the hop next to the seeds first
 
         Raises
         ------
         ShapeError
-            There is another number of hops.
+            ``drawn`` has another number of hops.
         SeedError, ConfigError, GraphError
-            As of `sample`; or the records are of another batch.
+            As of `sample`; or the records belong to another batch.
         """
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
@@ -298,16 +291,16 @@ class LaborSampler:
 def scale_for(
     chances: NDArray[np.float64], candidate: LocalArray, first: int, last: int, fanout: int
 ) -> float:
-    """Return the scale of the destination with in-edges ``first:last``, infinity if it takes them all. Pure.
+    """Return the scale of the destination with in-edges ``first:last``; infinity if it takes all. Pure.
 
-    With the set of sources whose chance reaches 1 given, the equation is linear. That set is empty at scale 0 and
-    only grows from one solution to the next, so this ends, in practice after a few passes.
+    For a given set of sources with chance 1 the equation is linear. That set is empty at scale 0 and only grows from
+    one solution to the next. So the loop ends, in practice after a few passes.
     """
     degree = last - first
     if fanout < 0 or degree <= fanout:
         return np.inf
     target = degree * (degree / fanout)
-    # Each pass solves for the sources that are uncertain at the scale before; it ends when none becomes certain.
+    # Each pass solves for the sources that are uncertain at the previous scale; it ends when none becomes certain.
     scale, certain_before = 0.0, -1
     while True:
         rest, certain = 0.0, 0
@@ -332,7 +325,7 @@ def _solve_scales(
     chances: NDArray[np.float64],
     scales: NDArray[np.float64],
 ) -> None:
-    """Write the scale of every destination."""
+    """Write the scale for every destination."""
     for i in range(num_dst):
         scales[i] = scale_for(chances, candidate, offsets[i], offsets[i + 1], fanout)
 
@@ -346,9 +339,9 @@ def _improve_chances(
     chances: NDArray[np.float64],
     tops: NDArray[np.float64],
 ) -> float:
-    """Raise every chance to the largest that a destination asks for; return the number of nodes expected now.
+    """Raise every chance to the largest requested one; return the expected number of nodes.
 
-    A step never raises the number expected: with the new chances every scale is at most 1.
+    A step never raises the expected number: with the new chances every scale is at most 1.
     """
     tops[: chances.shape[0]] = 0.0
     for i in range(num_dst):

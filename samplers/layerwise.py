@@ -3,9 +3,9 @@
 LADIES: Zou et al., "Layer-dependent importance sampling for training deep and large graph convolutional networks",
 NeurIPS'19. FastGCN: Chen, Ma, Xiao, ICLR'18.
 
-The rows of the adjacency are destinations, its columns sources. The squared entry of an edge is 1 / d_dst**2 for a
-mean and 1 / ((d_dst + 1) (d_src + 1)) for GCN. The kernels add up entries without the factor of the source, which is
-the same along a column and is divided out once per column.
+The adjacency has destinations as rows and sources as columns. The squared entry of an edge is 1 / d_dst**2 for a mean
+and 1 / ((d_dst + 1) (d_src + 1)) for GCN. Kernels add up entries without the source's factor, which is constant along a
+column and is applied once per column.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from gloader.core.offsets import Offsets, offset_at
 from gloader.errors import ConfigError
 from gloader.samplers import graph_errors, poisson_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_total
-from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.hops import HopFrame, taken_of_scratch
 from gloader.samplers.rng import layer_key, to_int
 
@@ -42,11 +41,11 @@ Adjacency = Literal["mean", "gcn"]
 
 
 class _Turn:
-    """Lets one thread at a time read all edges. Of the module, as samplers are copied and sent to other processes."""
+    """Lets one thread at a time read all edges. It belongs to the module, since samplers are copied and pickled."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        # In a forked child the lock would stay taken.
+        # A forked child would inherit a taken lock.
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
@@ -57,9 +56,9 @@ _TURN = _Turn()
 
 
 class LayerPick:
-    """Picks the nodes of a layer: the `RelationPick` of `LayerSampler`, whose parameters and errors it has.
+    """Picks the nodes of a layer: the `RelationPick` of `LayerSampler`, with its parameters and errors.
 
-    ``fanouts`` are the layer sizes. Only the layered layout: the destinations of a hop are all nodes so far.
+    ``fanouts`` are the layer sizes. It has the layered layout only: all nodes so far are a hop's destinations.
     """
 
     def __init__(
@@ -91,11 +90,11 @@ class LayerPick:
 
     @property
     def unable_to_exclude(self) -> str:
-        """The name of the sampler, which cannot exclude edges."""
+        """The name in messages of the sampler, which cannot exclude edges."""
         return f"the sampler {self.method!r}"
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the key of all draws of a hop. Pure."""
+        """Return the random key of a hop. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
 
     def pick(
@@ -114,11 +113,11 @@ class LayerPick:
         return taken_of_scratch(space, lists, num_dst, indptr, normalize=self.normalize)
 
     def replay(self, *_: Any) -> Picked:
-        """Raise ConfigError: it cannot be swept, as `rule_of` says."""
+        """Raise ConfigError: the picks cannot be swept, see `rule_of`."""
         raise self._unswept()
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> ListRule:  # noqa: ARG002 - as of `RelationPick`
-        """Raise ConfigError: it weighs all in-edges of a hop."""
+        """Raise ConfigError: the picks weigh all in-edges of a hop."""
         raise self._unswept()
 
     def _unswept(self) -> ConfigError:
@@ -141,7 +140,7 @@ class LayerPick:
         if size < 0 or count <= size:
             candidates.chances[:count] = 1.0
         else:
-            # ``tops`` is scratch of LABOR, with room for every candidate; here it holds the norms.
+            # ``tops`` is scratch memory for LABOR, with room for every candidate; here it holds norms.
             norms = candidates.tops[:count]
             rows = (space.degrees, candidates.offsets, num_dst, candidates.of_edge)
             _neighborhood_norms(*rows, self.adjacency == "gcn", norms)
@@ -150,7 +149,7 @@ class LayerPick:
             poisson_kernels.numbers_of(candidates.nodes, count, key, candidates.numbers)
             _choose(norms, candidates.numbers[:count], size, candidates.chances[:count])
         candidates.scales[:num_dst] = 1.0
-        candidates.numbers[:count] = 0  # the choice is made: each node with a chance is taken
+        candidates.numbers[:count] = 0  # each node with a chance is taken
         poisson_kernels.pick_candidates(
             lists.starts,
             candidates.offsets,
@@ -176,7 +175,7 @@ class LayerPick:
     ) -> None:
         scale = self._graph_scales[hop]
         rows = (lists.values, lists.starts, space.degrees, num_dst, self._graph_norms, scale, key, indptr)
-        # A guess; it doubles until the edges fit, with the same draws each time.
+        # The room doubles until the edges fit; each attempt repeats the same draws.
         space.scratch.reserve_edges(4096)
         while (
             outcome := poisson_kernels.pick_by_node(*rows, space.scratch.edges, space.scratch.weights)
@@ -188,10 +187,10 @@ class LayerPick:
 
     @property
     def _graph_norms(self) -> NDArray[np.float32]:
-        """(N,) of every column, over all rows."""
+        """(N,) the norm of every column, over all rows."""
         norms = self._norms
         if norms is None:
-            # Of threads that meet at the first batch one reads all edges, and the others wait for it.
+            # At the first batch one thread reads all edges, and the others wait.
             with _TURN.lock:
                 norms = self._norms = self._add_up_norms() if self._norms is None else self._norms
         return norms
@@ -211,7 +210,7 @@ class LayerPick:
 
     @cached_property
     def _graph_scales(self) -> tuple[float, ...]:
-        """One for each layer: the chance of a node is scale times norm, at most 1."""
+        """A scale for each layer: a node's chance is scale times norm, at most 1."""
         norms = self._graph_norms[self._graph_norms > 0].astype(np.float64)
         return tuple(_poisson_scale(norms, size) for size in self.fanouts)
 
@@ -219,12 +218,12 @@ class LayerPick:
 class LayerSampler:
     """Samples nodes in proportion to the squared norm of their column in the normalised adjacency.
 
-    "ladies" takes ``layer_sizes[l]`` nodes out of the in-neighbours of hop l's destinations (all, where there are
-    fewer), with norms over the rows of these destinations: the smallest of number / norm, each node standing for
-    1 / min(1, norm * threshold) of its kind (priority sampling; Duffield, Lund, Thorup, JACM 2007), which is exactly
-    unbiased for a fixed number of distinct nodes. "fastgcn" takes every node of the graph independently, with norms
-    over all rows and ``layer_sizes[l]`` nodes in expectation; those without an edge to a destination drop out.
-    A taken node keeps all its edges to the destinations, with its importance weight on each.
+    "ladies" takes ``layer_sizes[l]`` in-neighbours of hop l's destinations, or all if there are fewer, with norms over
+    the rows of these destinations. It takes the smallest values of number / norm, with the importance weight
+    1 / min(1, norm * threshold) (priority sampling; Duffield, Lund, Thorup, JACM 2007). This is exactly unbiased for a
+    fixed number of distinct nodes. "fastgcn" takes every graph node independently, with norms over all rows and
+    ``layer_sizes[l]`` expected nodes; nodes without an edge to a destination drop out. A taken node keeps all its edges
+    to the destinations, with its importance weight on each.
 
     Every draw is a hash of (seed, epoch, batch index, hop, node). Pure and thread-safe. Reads every in-edge of every
     destination; each concurrent call holds 4 bytes per node, with "ladies" 8, and 12 bytes for each in-edge of a
@@ -236,8 +235,8 @@ class LayerSampler:
     layer_sizes : nodes per layer, hop next to the seeds first; 0 takes none, -1 takes all
     seed : any integer; taken modulo 2**64
     method : "ladies" or "fastgcn"
-    adjacency : what is estimated: "mean" with entries 1 / d_dst, "gcn" with 1 / sqrt((d_dst + 1) (d_src + 1))
-    normalize : make the weights of each destination add up to its in-degree: less variance, and some bias
+    adjacency : the estimated matrix: "mean" with entries 1 / d_dst, "gcn" with 1 / sqrt((d_dst + 1) (d_src + 1))
+    normalize : make each destination's weights add up to its in-degree: less variance, and some bias
 
     Raises
     ------
@@ -260,17 +259,12 @@ class LayerSampler:
         )
         self.graph, self.layer_sizes, self.seed = graph, pick.fanouts, pick.seed
         self.method, self.adjacency, self.normalize = pick.method, pick.adjacency, pick.normalize
-        self.relation_pick = pick  # `RelationwiseSampler` takes it for a relation
+        self.relation_pick = pick  # for `RelationwiseSampler`
 
     @cached_property
     def _frame(self) -> HopFrame:
-        # Not with the sampler: that of a relation between two types is never a graph of its own.
-        return HopFrame(
-            HeteroGraph.of_one_type(self.graph),
-            [self.relation_pick],
-            num_hops=len(self.relation_pick.fanouts),
-            has_candidates=self.method == "ladies",
-        )
+        # Made on demand: a sampler for a relation between two types has no frame of its own.
+        return HopFrame.of_one_type(self.relation_pick, has_candidates=self.method == "ladies")
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks with importance weights. Thread-safe.
@@ -283,7 +277,7 @@ class LayerSampler:
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`; ConfigError also for 2**31 in-edges of the destinations of a hop.
+            As of `HopFrame.sample`; ConfigError also for 2**31 in-edges in a hop.
         """
         return self._frame.sample(batch_id, seeds).one_type()
 
@@ -291,9 +285,9 @@ class LayerSampler:
 def _choose(
     norms: NDArray[np.float64], numbers: NDArray[np.uint64], size: int, chances: NDArray[np.float64]
 ) -> None:
-    """Write the chances of the ``size`` smallest of number / norm, and 0 for all others."""
-    # Numbers in (0, 1], as a rank of zero would be taken whatever its norm. The smallest rank that is not taken is the
-    # threshold of priority sampling.
+    """Write the chances of the ``size`` smallest values of number / norm, and 0 for all others."""
+    # Numbers are in (0, 1]: a rank of zero would be taken with any norm. The smallest rank that is not taken is the
+    # threshold for priority sampling.
     ranks = (numbers + 1.0) * 2.0**-53 / norms
     threshold = np.partition(ranks, size)[size]
     np.minimum(norms * threshold, 1.0, out=chances)
@@ -301,13 +295,13 @@ def _choose(
 
 
 def _poisson_scale(norms: NDArray[np.float64], size: int) -> float:
-    """Return the c for which the sum of min(1, c * norm) is ``size``; infinity to take all. Pure."""
+    """Return the c with sum(min(1, c * norm)) = ``size``; infinity takes all. Pure."""
     if size < 0 or size >= len(norms):
         return float("inf")
     if size == 0:
         return 0.0
     ordered = np.sort(norms)[::-1]
-    rest = np.cumsum(ordered[::-1])[::-1]  # of this norm and all smaller ones
+    rest = np.cumsum(ordered[::-1])[::-1]  # this norm and all smaller ones
     scales = (size - np.arange(size)) / rest[:size]  # with the first 0, 1, ... chances at 1
     certain = int(np.argmax(scales * ordered[:size] < 1.0))
     return float(scales[certain])
@@ -327,7 +321,7 @@ def _neighborhood_norms(
     is_gcn: bool,
     norms: NDArray[np.float64],
 ) -> None:
-    """Write the norms of the candidates over the rows of the destinations."""
+    """Write the candidates' norms over the rows of the destinations."""
     norms[:] = 0.0
     for i in range(num_dst):
         if degrees[i]:
@@ -338,14 +332,14 @@ def _neighborhood_norms(
 
 @njit(cache=True, nogil=True)
 def _divide_by_degree(offsets: Offsets, nodes: IdArray, norms: NDArray[np.float64]) -> None:
-    """Divide the norm of each of ``nodes`` by its in-degree and one."""
+    """Divide the norm of each of ``nodes`` by its in-degree plus one."""
     for t in range(norms.shape[0]):
         norms[t] /= offset_at(offsets, nodes[t] + 1) - offset_at(offsets, nodes[t]) + 1.0
 
 
 @njit(cache=True, nogil=True)
 def _divide_all(offsets: Offsets, norms: NDArray[np.float64]) -> None:
-    """Divide the norm of every node by its in-degree and one."""
+    """Divide the norm of every node by its in-degree plus one."""
     for v in range(norms.shape[0]):
         norms[v] /= offset_at(offsets, v + 1) - offset_at(offsets, v) + 1.0
 
@@ -360,10 +354,10 @@ def _add_graph_norms(
     is_gcn: bool,
     norms: NDArray[np.float64],
 ) -> tuple[int, int]:
-    """Add the entries of the edges from ``first`` on, whose ``sources`` are given, to the norms of all columns (N,).
+    """Add the entries of the edges from ``first`` on, with these ``sources``, to the norms of all columns (N,).
 
-    ``node`` is the one that edge ``first`` belongs to, or one before it. Returns the node that the edge behind these
-    belongs to, and -1 or the first edge that is out of range or whose source is no node: the graph is damaged.
+    ``node`` is the destination of edge ``first``, or an earlier node. Returns the destination of the next edge, and -1
+    or a damaged edge: it is out of range, or its source is not a node.
     """
     end_of_nodes = np.uint64(norms.shape[0])
     last = first + sources.shape[0]
@@ -378,7 +372,7 @@ def _add_graph_norms(
                 if np.uint64(source) >= end_of_nodes:
                     return node, edge
                 norms[source] += entry
-        # The rest of its edges is in the next piece.
+        # The node's other edges are in the next piece.
         if end > last:
             return node, -1
         node += 1

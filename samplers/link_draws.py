@@ -1,4 +1,4 @@
-"""The pairs of a batch of links: its edges, and negatives that are drawn for them.
+"""The pairs of a link batch: its edges and their negatives.
 
 Every draw is a hash of (seed, epoch, batch index, row, number of the negative, attempt).
 """
@@ -18,23 +18,23 @@ from gloader.samplers.edge_lookup import FreePairs, are_edges, free_destinations
 
 if TYPE_CHECKING:
     from gloader.core.negatives import Negatives
-    from gloader.samplers.graph import Topology
+    from gloader.samplers.graph import HeteroGraph, Topology
     from gloader.types import IdArray, LinkReader, LinkRows, LocalArray, Relation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairEnds:
-    """The pairs of a batch: each is a place in ``sources`` and one in ``destinations``. Positives come first."""
+    """A batch's pairs: each is a place in ``sources`` and a place in ``destinations``. Positives come first."""
 
     sources: IdArray  # (S,) ids within the source type, repeats allowed
     destinations: IdArray  # (D,) ids within the destination type, likewise
     source_places: IdArray  # (P,)
     destination_places: IdArray  # (P,)
-    owners: IdArray  # (P,) the positive that each pair is, or is beside: it asks at its time
+    owners: IdArray  # (P,) the positive of each pair, which also gives its time
 
     @classmethod
     def of(cls, found: LinkRows) -> PairEnds:
-        """Return the positives ``found`` (B,) alone."""
+        """Return the positives ``found`` (B,) without negatives."""
         places = np.arange(len(found.sources))
         return cls(
             sources=found.sources,
@@ -45,7 +45,7 @@ class PairEnds:
         )
 
     def with_destinations(self, destinations: IdArray, owners: IdArray) -> PairEnds:
-        """Return the positives and pairs of the sources of ``owners`` (Q,) and ``destinations`` (Q,)."""
+        """Return the pairs with Q more: the sources of ``owners`` (Q,) with ``destinations`` (Q,)."""
         return PairEnds(
             sources=self.sources,
             destinations=np.concatenate([self.destinations, destinations]),
@@ -55,7 +55,7 @@ class PairEnds:
         )
 
     def with_pairs(self, sources: IdArray, destinations: IdArray, owners: IdArray) -> PairEnds:
-        """Return the positives and pairs of ``sources`` (Q,) and ``destinations`` (Q,), beside ``owners`` (Q,)."""
+        """Return the pairs with Q more: ``sources`` (Q,) with ``destinations`` (Q,), for positives ``owners`` (Q,)."""
         places = np.arange(len(self.owners) + len(owners))
         return PairEnds(
             sources=np.concatenate([self.sources, sources]),
@@ -66,10 +66,10 @@ class PairEnds:
         )
 
     def crossed(self, times: IdArray | None) -> PairEnds:
-        """Return the positives and, for each, its source with the destinations of the others, in their order.
+        """Return the positives, and each source with the destinations of the other positives, in their order.
 
-        No pair is there twice, nor as a negative one that is a positive of the batch: what a source has as negatives
-        comes with the first positive that has it, or with ``times`` (B,) with the first that has it at its time.
+        No pair repeats, and no negative is a positive of the batch. The negatives of a source belong to its first
+        positive; with ``times`` (B,) to its first positive of each time.
         """
         source_firsts, source_ranks = _first_seen(self.sources)
         destination_firsts, destination_ranks = _first_seen(self.destinations)
@@ -81,7 +81,7 @@ class PairEnds:
             firsts.sort()
         owners, wrong = np.nonzero(~is_positive[source_ranks[firsts]])
         beside, others = firsts[owners], destination_firsts[wrong]
-        if times is not None:  # each is asked at the time of its owner
+        if times is not None:  # each has the time of its owner
             return self.with_destinations(self.destinations[others], beside)
         return PairEnds(
             sources=self.sources,
@@ -93,7 +93,7 @@ class PairEnds:
 
 
 def _first_seen(values: IdArray) -> tuple[IdArray, IdArray]:
-    """Return where each distinct value is first seen, ascending, and the rank (n,) of every value among them. Pure."""
+    """Return the first place of each distinct value, ascending, and the rank (n,) of every value. Pure."""
     _, firsts, inverse = np.unique(values, return_index=True, return_inverse=True)
     order = np.argsort(firsts)
     ranks = np.empty_like(order)
@@ -103,14 +103,24 @@ def _first_seen(values: IdArray) -> tuple[IdArray, IdArray]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndNumbers:
-    """The numbers of the ends' types, where all nodes are numbered through: makes seeds of the ends of pairs."""
+    """Makes seeds from the ends of pairs, in the numbering of all nodes."""
 
-    source_start: int  # number of the first node of the source type
+    source_start: int  # number of the source type's first node
     destination_start: int
     num_nodes: int  # of all types
 
+    @classmethod
+    def of(cls, graph: HeteroGraph, relation: Relation) -> EndNumbers:
+        """Return the numbers for the end types of ``relation``."""
+        starts = dict(zip(graph.node_types, graph.type_starts.tolist(), strict=False))
+        return cls(
+            source_start=starts[relation[0]],
+            destination_start=starts[relation[2]],
+            num_nodes=int(graph.type_starts[-1]),
+        )
+
     def distinct_seeds(self, ends: PairEnds) -> tuple[IdArray, LocalArray]:
-        """Return the distinct ends, ascending by their numbers, and the pairs (P, 2) as positions of their types."""
+        """Return the distinct ends, ascending by number, and the pairs (P, 2) as positions within their types."""
         numbers = np.concatenate(
             [ends.sources + self.source_start, ends.destinations + self.destination_start]
         )
@@ -118,22 +128,22 @@ class EndNumbers:
         places = (ends.source_places, len(ends.sources) + ends.destination_places)
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
         for end, (place, start) in enumerate(zip(places, self._starts, strict=True)):
-            # Seeds of types before it come first.
+            # Seeds of earlier types come first.
             pairs[:, end] = ranks[place] - np.searchsorted(nodes, start)
         return nodes, pairs
 
     def own_seeds(self, ends: PairEnds, times: IdArray) -> tuple[IdArray, LocalArray, IdArray]:
-        """Return all ends, sources first, each for itself, the pairs (P, 2) likewise, and when each end asks.
+        """Return all ends as seeds, sources first, the pairs (P, 2) as positions among them, and each seed's time.
 
         Parameters
         ----------
-        ends : each of them of one positive and the negatives beside it
-        times : (B,) of the positives
+        ends : each end belongs to one positive and its negatives
+        times : (B,) the positives' times
         """
         sources, destinations = ends.sources + self.source_start, ends.destinations + self.destination_start
         pairs = np.empty((len(ends.owners), 2), dtype=np.int32)
         pairs[:, 0], pairs[:, 1] = ends.source_places, ends.destination_places
-        if self.source_start == self.destination_start:  # of one type, whose seeds the sources are, too
+        if self.source_start == self.destination_start:  # one type: the sources are seeds of it, too
             pairs[:, 1] += len(sources)
         owners = np.empty(len(sources) + len(destinations), dtype=np.int64)
         owners[ends.source_places] = owners[len(sources) + ends.destination_places] = ends.owners
@@ -145,7 +155,7 @@ class EndNumbers:
 
 
 def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
-    """Return the distinct ``ids``, ascending, and the rank (n,) of each of them. Pure.
+    """Return the distinct ``ids``, ascending, and the rank (n,) of each entry. Pure.
 
     Parameters
     ----------
@@ -156,7 +166,7 @@ def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
     if limit.bit_length() + width > 63:
         nodes, inverse = np.unique(ids, return_inverse=True)
         return nodes, inverse.reshape(-1)
-    # Sorted with their positions in the lowest bits: a fifth of the time of a sort that says where each came from.
+    # Sorted with positions in the lowest bits: a fifth of the time of an argsort.
     packed = (ids << width) | np.arange(len(ids))
     packed.sort()
     nodes, ranks = np.empty_like(packed), np.empty_like(packed)
@@ -164,40 +174,40 @@ def distinct(ids: IdArray, limit: int) -> tuple[IdArray, IdArray]:
     return nodes[:count].copy(), ranks
 
 
-MAX_ATTEMPTS: Final = 64  # at a strict negative, before those that are allowed are counted
+MAX_ATTEMPTS: Final = 64  # for a strict negative; after them the allowed ones are listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _NegativeSlots:
-    """The places of the negatives of a batch, each of one positive, and their draws."""
+    """The places and draws of a batch's negatives; each belongs to one positive."""
 
-    key: np.uint64  # of the negatives of the batch
+    key: np.uint64  # random key for the batch's negatives
     rows: IdArray  # (B,) of the link table
-    owners: IdArray  # (Q,) the positive that each is beside
-    numbers: IdArray  # (Q,) its number among those beside the same positive
+    owners: IdArray  # (Q,) the positive of each negative
+    numbers: IdArray  # (Q,) its number among the negatives of this positive
 
     def draw(self, number: int, bound: int, places: IdArray, out: IdArray) -> None:
-        """Write draw ``number``, below ``bound``, of the negatives at ``places`` into ``out`` (Q,), there."""
+        """Write draw ``number``, below ``bound``, for the negatives at ``places`` into ``out`` (Q,), there."""
         with np.errstate(over="ignore"):  # interpreted hashes wrap around
             link_kernels.draw_ends(self.key, self.rows, self.owners, self.numbers, places, number, bound, out)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NegativeDraws:
-    """Draws the negatives of the positives of a batch. Pure and thread-safe.
+    """Draws the negatives for a batch's positives. Pure and thread-safe.
 
-    Negative j of a row takes its draw 2a as its destination, and draw 2a + 1 as its source where that is drawn too; a
-    is the attempt, above 0 of strict negatives alone.
+    In attempt a, draw 2a of a negative is its destination, and draw 2a + 1 its source if that is drawn, too. Only
+    strict negatives have attempts above 0.
     """
 
     negatives: Negatives | None
-    graph: Topology  # of the table's relation
+    graph: Topology  # the table's relation
     relation: Relation
-    has_times: bool = False  # a source is another at another time
-    given: LinkReader | None = None  # the link table that `Table` names; None: the negatives of the own one
+    has_times: bool = False  # whether a source at another time is another seed
+    given: LinkReader | None = None  # the link table named by `Table`; None means the own table's negatives
 
     def most_pairs(self, num_positives: int) -> int:
-        """Return the most pairs of a batch of so many positives; given negatives of the own table are not known."""
+        """Return the maximum number of pairs for ``num_positives``, without the own table's negatives."""
         match self.negatives:
             case Uniform(k):
                 return num_positives * (1 + k)
@@ -211,7 +221,7 @@ class NegativeDraws:
 
     @property
     def lookup_bytes(self) -> int:
-        """Most memory that a lookup of true edges takes at its peak."""
+        """Peak bytes of a lookup of true edges."""
         is_strict = isinstance(self.negatives, Uniform | Binary) and self.negatives.strict
         return lookup_bytes(self.graph) if is_strict else 0
 
@@ -220,16 +230,16 @@ class NegativeDraws:
 
         Parameters
         ----------
-        key : of the negatives of the batch
+        key : random key for the batch's negatives
         rows : (B,) of the link table
-        found : what stands there
+        found : the content of these rows
 
         Raises
         ------
         ConfigError
-            They are 2**31 or more, or a strict negative does not exist.
+            There are 2**31 pairs or more, or a strict negative does not exist.
         GraphError, StoreError
-            As of `are_edges`, and of the table of negatives.
+            As of `are_edges`; or the table of negatives cannot be read.
         """
         positives, count = PairEnds.of(found), len(rows)
         match self.negatives:
@@ -256,13 +266,13 @@ class NegativeDraws:
     def _drawn(
         self, beside: _NegativeSlots, sources: IdArray | None, *, strict: bool
     ) -> tuple[IdArray, IdArray]:
-        """Return the sources (Q,), drawn unless they are given, and the drawn destinations (Q,) of negatives."""
+        """Return the negatives' sources (Q,), drawn unless given, and their drawn destinations (Q,)."""
         count, graph = len(beside.owners), self.graph
         ends = (
             (np.empty(count, dtype=np.int64) if sources is None else sources),
             np.empty(count, dtype=np.int64),
         )
-        # A source that is given may be drawn as its own destination.
+        # A given source may be drawn as its own destination.
         without_self = sources is not None and self.relation[0] == self.relation[2]
         places = np.arange(count)
         for attempt in range(MAX_ATTEMPTS if strict else 1):
@@ -278,7 +288,7 @@ class NegativeDraws:
             places = places[is_wrong]
             if len(places) == 0:
                 return ends
-        # So rarely is a draw no edge that all which are none are looked for: the result is as uniform.
+        # Few draws are allowed: list all allowed ones, and draw among them. The result is uniform, too.
         if sources is None:
             self._draw_free_pairs(beside, places, *ends)
         else:
@@ -294,7 +304,7 @@ class NegativeDraws:
         *,
         without_self: bool,
     ) -> None:
-        """Draw destinations at ``places`` among all that are allowed."""
+        """Draw destinations at ``places`` among all allowed ones."""
         wanted = np.unique(sources[places])
         for source, free in free_destinations(self.graph, wanted, without_self=without_self):
             if len(free) == 0:
@@ -306,7 +316,7 @@ class NegativeDraws:
     def _draw_free_pairs(
         self, beside: _NegativeSlots, places: IdArray, sources: IdArray, destinations: IdArray
     ) -> None:
-        """Draw pairs at ``places`` among all that are allowed."""
+        """Draw pairs at ``places`` among all allowed ones."""
         free = FreePairs.of(self.graph)
         if len(free) == 0:
             raise ConfigError(
@@ -324,7 +334,7 @@ class NegativeDraws:
         )
 
     def _from_table(self, key: np.uint64, rows: IdArray, found: LinkRows, positives: PairEnds) -> PairEnds:
-        """Return the pairs with negatives that are given."""
+        """Return the pairs with negatives from a table."""
         if self.given is None:
             if found.negatives is None:
                 raise ConfigError(without_negatives(self.relation))
@@ -347,5 +357,5 @@ class NegativeDraws:
 
 
 def without_negatives(relation: Relation) -> str:
-    """Return the refusal of a link table that has no negatives of its own. Pure."""
+    """Return the message for a link table without own negatives. Pure."""
     return f"the link table of {':'.join(relation)} has no negatives of its own; name another table, or pass Uniform(k)"

@@ -1,4 +1,4 @@
-"""The seeds of a batch of links: pairs with labels, and the edges that no hop may take."""
+"""The seeds of a link batch: pairs with labels, and the excluded edges."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkExclusion:
-    """Finds the edges that a batch of links excludes. Pure and thread-safe. Made by `of_table`."""
+    """Finds the excluded edges of a link batch. Pure and thread-safe. Made by `of_table`."""
 
-    topologies: Sequence[Topology]  # of the K relations
-    own: int | None  # the table's relation, a position in them; None: nothing is excluded
-    reverse: int | None  # the one whose edges lead back; None: they are not excluded
-    duplicates: bool  # all edges that have the same ends
+    topologies: Sequence[Topology]  # by relation, K
+    own: int | None  # number of the table's relation; None excludes nothing
+    reverse: int | None  # number of the reverse relation; None if its edges are not excluded
+    duplicates: bool  # whether to exclude all edges with the same ends
 
     @classmethod
     def of_table(
@@ -51,15 +51,15 @@ class LinkExclusion:
 
         Parameters
         ----------
-        topologies : of the K relations
-        numbers : the table's relation and, where it has one, its reverse, as positions in them
-        relation : the table's, for messages
+        topologies : by relation, K
+        numbers : number of the table's relation, and of its reverse or None
+        relation : the table's relation, for messages
         exclude, duplicates : as of `LinkSeeds`
 
         Raises
         ------
         ConfigError
-            The relation has no reverse, nothing is excluded whose duplicates could be, or ``exclude`` is another word.
+            The relation has no reverse, ``duplicates`` lacks exclusion, or ``exclude`` is an unknown word.
         """
         require_choice("exclude", exclude, get_args(Exclude))
         if duplicates and exclude == "none":
@@ -81,16 +81,16 @@ class LinkExclusion:
 
     @property
     def lookup_bytes(self) -> int:
-        """Most memory that a lookup of duplicates takes at its peak."""
+        """Peak bytes of a lookup of duplicates."""
         if not self.duplicates:
             return 0
         numbers = [number for number in (self.own, self.reverse) if number is not None]
         return max(lookup_bytes(self.topologies[number]) for number in numbers)
 
     def of(self, found: LinkRows) -> tuple[IdArray, ...]:
-        """Return the positions (X,) of each of the K relations, ascending; () where there is none of any.
+        """Return the excluded positions (X,) of each of the K relations, ascending; () if there are none.
 
-        An edge that is not in the graph is absent already: it excludes nothing.
+        A positive that is not in the graph excludes nothing.
 
         Parameters
         ----------
@@ -117,39 +117,38 @@ class LinkExclusion:
         return tuple(np.unique(np.concatenate([none, *of_one])) for of_one in parts)
 
 
-# In place of the number of a hop in the key of a draw: far from any.
+# Replaces the hop number in the key of a draw; no hop has it.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
 
-_PAIR_BYTES: Final = 256  # ends, places, ranks and keys that are sorted, of a pair: 160 at most were measured
+_PAIR_BYTES: Final = 256  # per pair: ends, places, ranks and sorted keys; at most 160 were measured
 
 
 class LinkSeeds:
     """Makes the seeds of a batch from its rows of a link table. Pure and thread-safe.
 
-    Randomness is addressed: a negative is a hash of (seed, epoch, batch index, row, its number beside the row,
-    attempt). Strict negatives and ``duplicates`` read the lists of destinations from ``graph``, in memory or page by
-    page. Strict ones are no edges of ``graph``: edges that are held out of it may be drawn, as OGB's uniform negatives
-    may.
+    Randomness is addressed: a negative is a hash of (seed, epoch, batch index, row, its number for the row, attempt).
+    Strict negatives and ``duplicates`` read the destinations' lists in ``graph``, in memory or page by page. A strict
+    negative is not an edge of ``graph``. It may be an edge that was held out, as in OGB's uniform negatives.
 
     Parameters
     ----------
-    graph : the edges that messages are passed over, of one type or of several
-    table : the edges that are predicted
-    negatives : what is drawn beside them; None: nothing, and labels are the table's own
-    exclude : the edges that no hop may take: "none", "self" the positives that are in the graph, "reverse" those and
-        the edges that lead back
-    duplicates : exclude with each of them all edges that have the same ends, whether it is in the graph itself or not
+    graph : the edges for messages, of one type or of several
+    table : the edges to predict
+    negatives : drawn negatives; None draws none, and labels come from the table
+    exclude : edges that no hop may take: "none"; "self", the positives in the graph; "reverse", also their reverse
+        edges
+    duplicates : exclude also all edges with the same ends, even for positives that are not in the graph
     seed : any integer; taken modulo 2**64
-    has_times : the ends of a pair ask at the time of its row; else the seeds are the distinct ends
-    negative_table : whose rows are the negatives of `Table`; None: the ``negatives`` of ``table`` itself
+    has_times : whether the ends of a pair have the time of its row; else the seeds are the distinct ends
+    negative_table : table with the negatives of `Table`; None means the ``negatives`` column of ``table``
 
     Raises
     ------
     ConfigError
-        The graph has no such relation, negatives would be of a type without nodes or of a table without rows, the table
-        has no negatives, labels or times where they are asked for, or its relation has no reverse.
+        The graph lacks the relation or its reverse. Negatives come from a type without nodes or a table without rows.
+        The table lacks the required negatives, labels or times.
     GloaderError
-        What reading a row of ``table`` raises.
+        A row of ``table`` cannot be read.
     """
 
     def __init__(
@@ -164,25 +163,18 @@ class LinkSeeds:
         has_times: bool = False,
         negative_table: LinkReader | None = None,
     ) -> None:
-        relation, reverse = table.relation, table.reverse_relation if exclude == "reverse" else None
-        own = _number_of(graph, relation, "the link table is of")
-        topologies = tuple(graph.relations.values()) if isinstance(graph, HeteroGraph) else (graph,)
+        typed, relation, reverse = HeteroGraph.of(graph), table.relation, None
+        own = _number_of(typed, relation, "the link table is of")
+        topologies = tuple(typed.relations.values())
         self._table, self._seed = table, checked_seed(seed)
         self._has_negatives, self._has_times = negatives is not None, has_times
+        if exclude == "reverse" and table.reverse_relation is not None:
+            reverse = _number_of(typed, table.reverse_relation, "edges of the link table are led back by")
         self._exclusion = LinkExclusion.of_table(
-            topologies,
-            (
-                own,
-                None
-                if reverse is None
-                else _number_of(graph, reverse, "edges of the link table are led back by"),
-            ),
-            relation=relation,
-            exclude=exclude,
-            duplicates=duplicates,
+            topologies, (own, reverse), relation=relation, exclude=exclude, duplicates=duplicates
         )
-        self._numbers = _end_numbers(graph, relation)
-        # Of the two ways of `Table`, `given` says which.
+        self._numbers = EndNumbers.of(typed, relation)
+        # `given` distinguishes the two ways of `Table`.
         given = negative_table if isinstance(negatives, Table) else None
         self._draws = NegativeDraws(
             negatives=negatives,
@@ -193,27 +185,27 @@ class LinkSeeds:
         )
         _check_drawn_types(negatives, topologies[own], relation)
         _check_given(given, relation)
-        self._num_given = 0  # negatives that each row of the table brings
-        if table.num_rows:  # the first row tells what every row has
+        self._num_given = 0  # negatives in each row of the table
+        if table.num_rows:  # all rows have the same columns
             first = table.read(np.zeros(1, dtype=np.int64))
             self._check_columns(first)
             if isinstance(negatives, Table) and given is None and first.negatives is not None:
                 self._num_given = first.negatives.shape[1]
 
     def call_bytes(self, num_rows: int) -> int:
-        """Return about the peak memory of a call of `of` for ``num_rows`` rows, its result included."""
+        """Return the approximate peak bytes of a call of `of` for ``num_rows`` rows, with its result."""
         num_pairs = self._draws.most_pairs(num_rows) + num_rows * self._num_given
-        # The rows once more: what is excluded is looked up.
+        # The rows count twice: for pairs, and for the lookup of excluded edges.
         return _PAIR_BYTES * (num_rows + num_pairs) + max(
             self._draws.lookup_bytes, self._exclusion.lookup_bytes
         )
 
     def of(self, batch_id: BatchId, rows: IdArray) -> BatchSeeds:
-        """Return the seeds of the batch of ``rows`` (B,) of the table, in any order, with its pairs and labels.
+        """Return the seeds, pairs and labels for the table's ``rows`` (B,), which may be in any order.
 
         Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
-        ends, ascending as all nodes are numbered through; with them the sources, then the destinations, each end
-        for itself: a positive and the negatives that have its source share it.
+        ends, ascending in the numbering of all nodes. With times they are the sources, then the destinations, one seed
+        for each end: a positive and the negatives with its source share that seed.
 
         Raises
         ------
@@ -222,9 +214,8 @@ class LinkSeeds:
         GraphError, StoreError
             A list or a row cannot be read, or is damaged.
         """
-        rows = np.array(
-            rows, dtype=np.int64
-        )  # of the caller's own kind of array, kernels would be compiled once more
+        # A plain array, for which the kernels are compiled.
+        rows = np.array(rows, dtype=np.int64)
         found = self._table.read(rows)
         key = layer_key(self._seed, batch_id.epoch, batch_id.index, NEGATIVES_LAYER)
         ends = self._draws.pairs(key, rows, found)
@@ -253,7 +244,7 @@ class LinkSeeds:
         return labels
 
     def _check_columns(self, found: LinkRows) -> None:
-        """Raise ConfigError where the table lacks a column that batches need."""
+        """Raise ConfigError if the table lacks a required column."""
         name = ":".join(self._table.relation)
         if not self._has_negatives and found.labels is None:
             raise ConfigError(
@@ -270,30 +261,16 @@ class LinkSeeds:
             raise ConfigError(without_negatives(self._table.relation))
 
 
-def _number_of(graph: Topology | HeteroGraph, relation: Relation, what: str) -> int:
-    """Return the number of ``relation`` in the graph; 0 for a graph of one type."""
-    if not isinstance(graph, HeteroGraph):
-        return 0
+def _number_of(graph: HeteroGraph, relation: Relation, what: str) -> int:
+    """Return the number of ``relation`` in the graph."""
     if relation not in graph.relations:
         allowed = ", ".join(map(":".join, graph.relations))
         raise ConfigError(f"{what} {':'.join(relation)}, which the graph does not have; it has {allowed}")
     return list(graph.relations).index(relation)
 
 
-def _end_numbers(graph: Topology | HeteroGraph, relation: Relation) -> EndNumbers:
-    """Return where the numbers of the types of ``relation`` begin."""
-    if not isinstance(graph, HeteroGraph):
-        return EndNumbers(source_start=0, destination_start=0, num_nodes=graph.num_nodes)
-    starts = dict(zip(graph.node_types, graph.type_starts.tolist(), strict=False))
-    return EndNumbers(
-        source_start=starts[relation[0]],
-        destination_start=starts[relation[2]],
-        num_nodes=int(graph.type_starts[-1]),
-    )
-
-
 def _check_drawn_types(negatives: Negatives | None, graph: Topology, relation: Relation) -> None:
-    """Raise ConfigError where negatives would be drawn from a type without nodes."""
+    """Raise ConfigError if negatives would be drawn from a type without nodes."""
     counts = {2: graph.num_nodes} if isinstance(negatives, Uniform) else {}
     if isinstance(negatives, Binary):
         counts = {0: graph.num_sources, 2: graph.num_nodes}
@@ -306,7 +283,7 @@ def _check_drawn_types(negatives: Negatives | None, graph: Topology, relation: R
 
 
 def _check_given(given: LinkReader | None, relation: Relation) -> None:
-    """Raise ConfigError where the rows of a table of negatives can not stand beside edges of ``relation``."""
+    """Raise ConfigError if a table of negatives does not match edges of ``relation``."""
     if given is None:
         return
     if given.relation[::2] != relation[::2]:

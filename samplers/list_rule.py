@@ -1,8 +1,8 @@
-"""The rule of sweeps of samplers that look at whole lists, and their draws while the lists stream by.
+"""The sweep rule for picks from whole lists, and the draws while lists stream by.
 
-Uniform picks know their positions before an edge is read; picks by weight, and those of LABOR-0, do not. So a pass
-reads the lists of all nodes of a frontier, and a node chooses while its list goes by: see `list_kernels`. No more is
-kept of a list than what the batch takes of it, however long it is.
+The positions of picks by weight, and of LABOR-0, are unknown before an edge is read. So a pass reads the lists of all
+nodes in a frontier, and a node chooses while its list streams by: see `list_kernels`. Only the taken edges of a list
+are kept, for any length of the list.
 """
 
 from __future__ import annotations
@@ -33,27 +33,28 @@ if TYPE_CHECKING:
     from gloader.samplers.workspace import RelationSpace
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray
 
-    TakeWords = Callable[[int, NDArray[Any]], None]  # of an owner; they are overwritten afterwards
+    TakeWords = Callable[[int, NDArray[Any]], None]  # of an owner; the words are overwritten later
 
-KEPT_EDGE_BYTES: Final = 40  # of an edge that weighted sampling has taken of a list, and may yet give up
-_PORTION_NODES: Final = 128  # of an owner that are copied at a time: 1 KB
+KEPT_EDGE_BYTES: Final = 40  # per edge that weighted sampling holds and may still drop
+_PORTION_NODES: Final = 128  # an owner's nodes per copy: 1 KB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ListRule:
-    """A `HopRule` that draws records of W words, one after the other; see `list_kernels`. Pure and thread-safe.
+    """A `HopRule` whose draws are records of W words; see `list_kernels`. Pure and thread-safe.
 
-    By weight without replacement, as `NeighborSampler` does, or with chance fan-out / degree, as `LaborSampler`.
+    Picks are weighted without replacement, as in `NeighborSampler`, or have chance fan-out / degree, as in
+    `LaborSampler`.
     """
 
     graph: Topology
     fanouts: tuple[int, ...]
     seed: int
-    is_weighted: bool  # else LABOR-0
-    has_importance: bool = False  # whether records say how many edges they stand for
+    is_weighted: bool  # False means LABOR-0
+    has_importance: bool = False  # whether records hold importance weights
     is_merged: bool = False
     share_layers: bool = False
-    relation: int = 0  # number of the relation that the graph is, see `relation_key`
+    relation: int = 0  # number of the graph's relation, see `relation_key`
 
     @property
     def num_hops(self) -> int:
@@ -62,7 +63,7 @@ class ListRule:
 
     @property
     def word_dtype(self) -> np.dtype[Any]:
-        """The dtype of records: int32, or int64 where node ids need it."""
+        """The dtype of records: int32, or int64 if node ids need it."""
         return id_dtype(self.graph.num_sources)
 
     @property
@@ -72,7 +73,7 @@ class ListRule:
 
     @property
     def unable_to_exclude(self) -> str:
-        """The name of its sampler, which cannot exclude edges."""
+        """The name in messages of its sampler, which cannot exclude edges."""
         return "the sampler 'weighted'" if self.is_weighted else "the sampler 'labor'"
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
@@ -81,22 +82,22 @@ class ListRule:
         return first_frontier(batch_id, given.nodes, self.graph.num_nodes)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
-        """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.
+        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
 
         Parameters
         ----------
         frontier : of a hop
-        drawn : flat, its records
+        drawn : its records, flat
 
         Raises
         ------
         GraphError
-            A source is no node of the graph.
+            A source is not a node of the graph.
         """
         return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self.is_merged)
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return the sources (K,) of the edges that ``frontier`` takes, from its records; errors as `extend`."""
+        """Return the sources (K,) of the taken edges, from the records; errors as of `extend`."""
         records = drawn.reshape(-1, self.record_words)
         sources = records[records[:, 0] != list_kernels.NONE, 1]
         bad = first_outside(sources, 0, self.graph.num_sources - 1)
@@ -108,18 +109,18 @@ class ListRule:
         return sources
 
     def key(self, frontier: Frontier) -> np.uint64:
-        """Return the key of the hop."""
+        """Return the random key of the frontier's hop."""
         batch_id, hop = frontier.batch_id, 0 if self.share_layers else frontier.hop
         return relation_key(layer_key(self.seed, batch_id.epoch, batch_id.index, hop), self.relation)
 
     def mark(self, frontier: Frontier, pages: NDArray[Any], *, per_page: int) -> int:
-        """Set the bits of the pages that hold in-edges of the nodes of ``frontier``; return about how many it takes.
+        """Set the bits of the pages with in-edges of ``frontier``; return the approximate number of taken edges.
 
         Parameters
         ----------
-        frontier : whose lists
+        frontier : of a hop
         pages : uint64, a bit for each page; written
-        per_page : edges in a page
+        per_page : edges per page
 
         Raises
         ------
@@ -140,15 +141,15 @@ class ListRule:
 
 
 class ListDraws:
-    """The edges that the owners of a pass take while all edges stream by in order. For one thread.
+    """The draws of a pass's owners while all edges stream by in order. For one thread.
 
-    Takes `list_draws_bytes`.
+    Holds `list_draws_bytes`.
 
     Parameters
     ----------
-    rule : of all owners
-    frontiers : O of them
-    capacity : words that an owner gathers before they are handed out
+    rule : the rule of all owners
+    frontiers : a frontier for each of the O owners
+    capacity : words that an owner gathers before it hands them out
     """
 
     def __init__(self, rule: ListRule, frontiers: Sequence[Frontier], *, capacity: int) -> None:
@@ -158,7 +159,7 @@ class ListDraws:
         words = np.zeros((owners, capacity + rule.record_words), dtype=rule.word_dtype)
         self._rule = rule
         self._frontiers = frontiers
-        self._begun = np.zeros(owners, dtype=np.int64)  # nodes of each owner that were copied
+        self._begun = np.zeros(owners, dtype=np.int64)  # each owner's copied nodes
         self._lists = Lists(
             table=np.zeros((list_kernels.NUM_ROWS, owners), dtype=np.int64),
             nodes=np.empty((owners, _PORTION_NODES), dtype=np.int64),
@@ -173,25 +174,25 @@ class ListDraws:
         )
         self._lists.table[list_kernels.HAS_MORE] = 1
         self._lists.table[list_kernels.FANOUT] = fanouts
-        # Of a fan-out of 0 nothing is looked at.
+        # A fan-out of 0 reads no list.
         self._lists.table[list_kernels.EDGE] = np.where(fanouts == 0, list_kernels.FAR, list_kernels.UNKNOWN)
 
     def offer(self, begin: int, sources: NDArray[Any], weights: NDArray[Any], take: TakeWords) -> None:
-        """Let every owner choose among edges that follow one another.
+        """Let every owner choose among consecutive edges.
 
         Parameters
         ----------
-        begin : position of the first; no call goes back behind the one before
-        sources : (M,) of the edges, nodes of the graph
+        begin : position of the first edge; calls go forward
+        sources : (M,) the edges' sources
         weights : (M,), or of any length without weights
-        take : called with the words of owners that have gathered enough
+        take : receives the words of owners whose memory is full
 
         Raises
         ------
         GraphError
-            A weight is negative, infinite or not a number, or edges that an owner waits for were left out.
+            A weight is negative, infinite or not a number, or an owner's edges were left out.
         """
-        # Ids of the graph's nodes fit, however wide they are stored: the kernel is compiled for one kind.
+        # Node ids fit in this dtype, for any stored dtype: the kernel is compiled for one kind.
         sources = sources.astype(self._rule.word_dtype, copy=False)
         lists, waiting = self._lists, np.arange(len(self._frontiers))
         while len(waiting):
@@ -216,20 +217,20 @@ class ListDraws:
                         self._raise_for(int(status), owner, begin)
 
     def finish(self, take: TakeWords) -> None:
-        """Hand out what the owners still have.
+        """Hand out the owners' remaining words.
 
         Raises
         ------
         GraphError
-            Edges that an owner waits for were left out.
+            An owner's edges were left out.
         """
-        # An owner that looked for a list after the last edge has none; without an offer no list was wanted.
+        # After the last edge no owner may wait for a list; without an offer none was requested.
         edges = self._lists.table[list_kernels.EDGE]
         waiting = np.flatnonzero((edges != list_kernels.FAR) & (edges != list_kernels.UNKNOWN))
         if len(waiting):
             self._raise_for(list_kernels.PASSED, int(waiting[0]), self._rule.graph.num_edges)
         for owner in range(len(self._frontiers)):
-            while self._lists.table[list_kernels.FILL, owner]:  # up to a record more than it may gather
+            while self._lists.table[list_kernels.FILL, owner]:  # at most a record more than its capacity
                 self._hand_out(owner, take)
 
     def _fill(self, owner: int) -> None:
@@ -244,7 +245,7 @@ class ListDraws:
         table[list_kernels.HAS_MORE, owner] = begin + len(portion) < len(nodes)
 
     def _hand_out(self, owner: int, take: TakeWords) -> None:
-        """Give ``take`` the words of ``owner``, no more than it may gather, and keep the rest."""
+        """Give ``take`` the words of ``owner``, up to its capacity, and keep the rest."""
         lists = self._lists
         fill = int(lists.table[list_kernels.FILL, owner])
         count = min(fill, lists.capacity)
@@ -268,9 +269,9 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
     Parameters
     ----------
-    rule : of all owners
+    rule : the rule of all owners
     num_owners : O
-    capacity : words that an owner gathers before they are handed out
+    capacity : words that an owner gathers before it hands them out
     """
     words = rule.word_dtype.itemsize * (capacity + rule.record_words)
     kept = KEPT_EDGE_BYTES * _kept_edges(rule)
@@ -279,8 +280,8 @@ def list_draws_bytes(rule: ListRule, num_owners: int, *, capacity: int) -> int:
 
 
 def _kept_edges(rule: ListRule) -> int:
-    """Return the most edges of one list that an owner holds."""
-    # A node that chooses has more edges than it takes.
+    """Return the maximum number of edges that an owner holds for one list."""
+    # A choosing node has more edges than it takes.
     return min(max(0, *rule.fanouts), rule.graph.num_edges) if rule.is_weighted else 0
 
 
@@ -292,20 +293,20 @@ def picked_of_records(
     destinations: range,
     drawn: NDArray[Any],
 ) -> Picked:
-    """Return the edges that the sampler in memory picks in a hop, from the records of a sweep; not normalized.
+    """Return the picked edges of a hop from the records of a sweep, as the sampler picks them; not normalized.
 
     Parameters
     ----------
-    rule : of the sampler
+    rule : the sampler's rule
     space : the batch so far, with the degrees of its nodes
     batch_id, hop : the address
-    destinations : positions in the nodes of the batch so far, up to their end
-    drawn : the records of the hop, flat
+    destinations : positions among the batch's nodes so far, up to their end
+    drawn : the hop's records, flat
 
     Raises
     ------
     GraphError
-        The records are not those of these nodes, or a source is no node.
+        The records do not match these nodes, or a source is not a node.
     ConfigError
         There are 2**31 edges or more.
     """
@@ -320,7 +321,7 @@ def picked_of_records(
     edge_ids = np.empty(num_edges, dtype=np.int64)
     list_kernels.place_records(places, begins, space.starts[here], indptr, taken, edge_ids)
     sources = records[:, 1].copy()
-    sources.flags.writeable = False  # as those of a graph, so that relabelling is compiled for one kind
+    sources.flags.writeable = False  # like a graph's sources, so that relabelling is compiled for one kind
     edge_weight = _edge_weight(rule, rule.fanouts[hop], space.degrees[here], indptr, records[taken, -1])
     return Picked(indptr, edge_ids, sources=(sources, taken), edge_weight=edge_weight)
 
@@ -328,12 +329,12 @@ def picked_of_records(
 def _find_records(
     rule: ListRule, space: RelationSpace, batch_id: BatchId, hop: int, here: slice, places: NDArray[Any]
 ) -> tuple[IdArray, IdArray]:
-    """Return where the records of each destination begin, and how many edges it takes."""
+    """Return the beginning of each destination's records, and the number of its taken edges."""
     num_dst = here.stop - here.start
     begins, counts = np.zeros(num_dst, dtype=np.int64), np.zeros(num_dst, dtype=np.int64)
     if rule.fanouts[hop] == 0:
         return begins, counts
-    # Records are of nodes in ascending order, a batch has its nodes in the order in which they were found.
+    # Records are in ascending order of nodes; a batch has its nodes in the order of discovery.
     order = np.argsort(space.nodes[here])
     found = np.empty((2, num_dst), dtype=np.int64)
     if not list_kernels.find_records(places, space.degrees[here][order], found[0], found[1]):
@@ -348,16 +349,16 @@ def _find_records(
 def _edge_weight(
     rule: ListRule, fanout: int, degrees: IdArray, indptr: LocalArray, last_words: NDArray[Any]
 ) -> NDArray[np.float32] | None:
-    """Return how many edges of the graph each edge of a hop stands for; ``last_words`` are those of their records."""
+    """Return the importance weight of each edge in a hop; ``last_words`` are the last words of their records."""
     counts = np.diff(indptr)
     takes_all = np.full(len(degrees), True) if fanout < 0 else degrees <= fanout
     if not rule.is_weighted:
-        # Of a fan-out of 0 no edge is taken; the chance of any would be 0.
+        # With fan-out 0 no edge is taken; its chance would be 0.
         chances = np.where(takes_all, 1.0, max(fanout, 1) / np.maximum(degrees, 1))
         return np.repeat((1.0 / chances).astype(np.float32), counts)
     if not rule.has_importance:
         return None
-    # Nodes that take all edges of positive weight have a chance of 1; how many there are is known only now.
+    # Nodes that take all edges with positive weight have chance 1; their number is known only now.
     certain = np.repeat((degrees / np.maximum(counts, 1)).astype(np.float32), counts)
     chosen = last_words.view(np.float32 if last_words.itemsize == 4 else np.float64).astype(np.float32)
     return np.where(np.repeat(takes_all, counts), certain, chosen)

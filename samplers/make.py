@@ -1,4 +1,4 @@
-"""The table of samplers: a name with options makes a sampler, and says what memory it takes."""
+"""The table of samplers: it makes a sampler from a name with options, and estimates its memory."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from gloader.types import AnyBatch, Block, HeteroSampler, IdArray, Sampler
 
 _MAP_BYTES = 4  # the local id of a node
-_MAP_AND_CHANCE_BYTES = 8  # and the chance that it is taken
-# Of an edge that a kernel takes before it is known how many there are: its place and its weight.
+_MAP_AND_CHANCE_BYTES = 8  # the local id and the sampling chance
+# Per edge that a kernel writes before their number is known: place and weight.
 _TAKEN_EDGE_BYTES = 12
-_DRAW_BYTES = 8  # of an edge that is drawn for all relations together
-# Of an edge, beside its block: the entry of its source, and its place among them.
+_DRAW_BYTES = 8  # per edge drawn over all relations together
+# Per edge, in addition to its block: the entry of its source, and its place among them.
 _EDGE_BYTES = 16
-# Of a node whose range is looked up: its tree, its id, the time that is asked at, and with a window both of its ends.
+# Per node with a time range: tree, id, requested time, and with a window both ends.
 _NODE_BYTES = 88
 
-# Why edges are not swept where seeds ask at a time, and what can be, see `sweep_refusal`.
+# The refusal of sweeps for seeds with times, in the form of `sweep_refusal`.
 TIMED_SWEEP_REFUSAL = (
     "a node that is asked for at a time looks its edges up in the times of its list before it takes one",
     "time_strategy='none'",
@@ -57,35 +57,34 @@ class _SamplerKind:
     """A line of the table of samplers."""
 
     make: Callable[..., Sampler]  # takes the graph, the fan-outs, ``seed`` and the options
-    options: dict[str, type]  # that a user may set, in the order in which messages list them
-    node_bytes: int  # that a sampling thread keeps per node of the graph
-    kernels: ModuleType  # that it cannot do without: not one compiled means that no run with it was made
-    lists: Literal["sources", "weights"] | None = None  # of all in-edges of a hop that it looks at
-    # Whether it chooses for all destinations together, with its options; see `Candidates`.
+    options: dict[str, type]  # user options, in the order of messages
+    node_bytes: int  # per graph node and sampling thread
+    kernels: ModuleType  # its kernels: if none is compiled, it has never run here
+    lists: Literal["sources", "weights"] | None = None  # the values that it reads for all in-edges of a hop
+    # From its options: whether it chooses for all destinations together, see `Candidates`.
     has_candidates: Callable[[dict[str, Any]], bool] = lambda _: False
-    # Words of a node id's size that a sweep over the edges brings for each edge that is taken, with its options; 0: it
-    # cannot be swept.
+    # From its options: words (each as large as a node id) that a sweep returns per taken edge; 0 means no sweeps.
     swept_words: Callable[[dict[str, Any]], int] = lambda _: 0
-    # End "edges cannot be swept, as the sampler X ...; use ...", where there are no such words.
+    # The ends of the message "edges cannot be swept, as the sampler X ...; use ...".
     why_unswept: str = "weighs the in-edges of all nodes of a hop before it takes one"
     instead_swept: str = "the sampler 'neighbor'"
-    # Makes merged hops of what ``make`` returns, which must have ``sample_merged``. None: it has layered ones only.
+    # Wraps the sampler from ``make``, which has ``sample_merged``. None means that it has layered hops only.
     to_merged: Callable[[Any], Sampler] | None = None
     why_layered: str = "which has layered hops only"  # ends "layout='merged' with sampler X, ..."
-    # Makes the picks of a relation, with the parameters of ``make``. None: it samples graphs of one type only.
+    # Makes the picks of a relation, with the parameters of ``make``. None means graphs of one type only.
     pick: Callable[..., RelationPick] | None = None
     has_times: bool = False  # whether its picks take edges before a time
 
 
 def _weighted_words(options: dict[str, Any]) -> int:
-    """Return 0 with replacement, which needs the sum of a list first; else place, source and, if asked, importance."""
+    """Return the words of the sampler "weighted": place, source, importance. 0 with replacement, which needs sums."""
     if options.get("replace", False):
         return 0
     return 3 if options.get("importance", True) else 2
 
 
 def _weighted_pick(topology: Topology, *arguments: Any, **options: Any) -> NeighborPick:
-    """Return picks by weight, or of a relation without weights uniform ones."""
+    """Return picks by weight, or uniform picks for a relation without weights."""
     return NeighborPick(topology, *arguments, weighted=topology.weights is not None, **options)
 
 
@@ -152,40 +151,40 @@ _WITH_TIMES = [repr(name) for name, kind in _SAMPLERS.items() if kind.has_times]
 
 
 def node_map_bytes(spec: str, *, num_nodes: int, found: int) -> int:
-    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps to find nodes again. Pure.
+    """Return the peak bytes of a sampling thread's node map for the sampler ``spec``. Pure.
 
     Parameters
     ----------
-    spec : the name of a sampler, with options
+    spec : a sampler name, with options
     num_nodes : N
-    found : nodes and edges of a large batch, each of which may be a node of a hash table
+    found : nodes and edges in a large batch; each may be an entry of a hash table
     """
     node_bytes = _SAMPLERS[parse_spec(spec)[0]].node_bytes
-    # Of samplers that note more than a local id, as if it were noted of every node.
+    # Samplers with more than a local id per node are counted as if every node had an entry.
     if num_nodes <= DENSE_LIMIT or node_bytes != _MAP_BYTES:
         return node_bytes * num_nodes
     return hash_map_bytes(min(found, num_nodes))
 
 
 def kernels_of(spec: str) -> ModuleType:
-    """Return the module of kernels that the sampler ``spec`` cannot do without. Pure."""
+    """Return the kernel module of the sampler ``spec``. Pure."""
     return _SAMPLERS[parse_spec(spec)[0]].kernels
 
 
 def call_bytes(
     spec: str, graph: Topology | HeteroGraph, batch: AnyBatch, *, is_collective: bool = False
 ) -> int:
-    """Return the memory of a call of the sampler ``spec`` for ``batch``, without the batch and the map of nodes. Pure.
+    """Return the bytes of a sampler call for ``batch``, without the batch itself and the node map. Pure.
 
-    Copies of edges that are not in memory, and notes of the edges that it chose from: for the largest relation, as
-    relations are sampled one after the other.
+    They hold copies of edges from the SSD, and the candidate edges of the largest relation: relations are sampled one
+    after the other.
 
     Parameters
     ----------
-    spec : the name of a sampler, with options
+    spec : a sampler name, with options
     graph : the topology
-    batch : a large one
-    is_collective : whether it was drawn from all relations together
+    batch : a large batch
+    is_collective : whether its edges were drawn over all relations together
     """
     hops = _last_hop(graph, batch)
     held = [
@@ -195,23 +194,23 @@ def call_bytes(
         for topology, nodes, block in hops
         if block.num_edges
     ]
-    # Draws of all relations wait until they are dealt out; `Candidates` of one type stay while another's are found.
+    # Collective draws wait until they are dealt out; the `Candidates` of all source types exist together.
     drawn = sum(_DRAW_BYTES * block.num_edges for _, _, block in hops) if is_collective else 0
     return drawn + (sum(held) if has_candidates(spec) else max(held, default=0))
 
 
 def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: str = "neighbor") -> int:
-    """Return the memory of a call for ``batch`` by time, without the batch and the map of entries. Pure.
+    """Return the bytes of a call of a sampler by time, without the batch itself and the entry map. Pure.
 
     Parameters
     ----------
     graph : the topology, with times
-    batch : a large one
-    spec : the name of the sampler, with options
+    batch : a large batch
+    spec : a sampler name, with options
     """
     held = [0]
     for topology, nodes, block in _last_hop(graph, batch):
-        # Degrees of all nodes of a batch of one type are looked up.
+        # With one type, the degrees of all nodes in the batch are looked up.
         num_ranges = block.num_dst if isinstance(graph, HeteroGraph) else len(nodes)
         in_edges = _in_edges(topology, nodes, block.num_dst)
         taken = hop_bytes(spec, topology, num_edges=block.num_edges, in_edges=in_edges)
@@ -219,18 +218,18 @@ def temporal_call_bytes(graph: Topology | HeteroGraph, batch: AnyBatch, spec: st
         if topology.times is not None:  # a window has two ends to search
             asked = _in_edges(topology, nodes, num_ranges)
             searched = search_bytes(topology.times, num_lists=2 * num_ranges, num_edges=2 * asked)
-        # One after the other: a hop looks its ranges up before it takes from them.
+        # The larger of the two: a hop frees the search before it takes edges.
         held.append(max(_EDGE_BYTES * block.num_edges + taken, _NODE_BYTES * num_ranges + searched))
     return max(held)
 
 
-hetero_call_bytes, hetero_temporal_call_bytes = call_bytes, temporal_call_bytes  # by their former names
+hetero_call_bytes, hetero_temporal_call_bytes = call_bytes, temporal_call_bytes  # former names
 
 
 def _last_hop(graph: Topology | HeteroGraph, batch: AnyBatch) -> list[tuple[Topology, IdArray, Block]]:
-    """Return the topology of each relation, the nodes of its destination type, and its block of the last hop.
+    """Return each relation's topology, the nodes of its destination type, and its block in the last hop.
 
-    The last hop is the largest. A batch without hops has none.
+    The last hop is the largest. The list is empty for a batch without hops.
     """
     typed = HeteroGraph.of(graph)
     nodes = dict(zip(typed.node_types, batch.node_arrays, strict=True))
@@ -246,13 +245,13 @@ def _in_edges(graph: Topology, nodes: IdArray, count: int) -> int:
 
 
 def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> int:
-    """Return the memory of a hop of the sampler ``spec``, without its block and the map of nodes. Pure.
+    """Return the bytes of a hop of the sampler ``spec``, without its block and the node map. Pure.
 
     Parameters
     ----------
-    spec : the name of a sampler, with options
+    spec : a sampler name, with options
     graph : the topology
-    num_edges, in_edges : edges that the hop takes, and all in-edges of its destinations
+    num_edges, in_edges : edges taken by the hop, and all in-edges of its destinations
     """
     name, options = parse_spec(spec)
     kind = _SAMPLERS[name]
@@ -270,19 +269,19 @@ def hop_bytes(spec: str, graph: Topology, *, num_edges: int, in_edges: int) -> i
 
 
 def has_candidates(spec: str) -> bool:
-    """Return whether the sampler ``spec`` chooses for all destinations of a hop together, see `Candidates`. Pure."""
+    """Return whether the sampler ``spec`` chooses for all destinations together, see `Candidates`. Pure."""
     name, options = parse_spec(spec)
     return _SAMPLERS[name].has_candidates(options)
 
 
 def swept_words(spec: str) -> int:
-    """Return the words that a sweep brings for each edge that the sampler ``spec`` takes; 0: it is not swept. Pure."""
+    """Return the words per taken edge that a sweep returns for the sampler ``spec``; 0 without sweeps. Pure."""
     name, options = parse_spec(spec)
     return _SAMPLERS[name].swept_words(options)
 
 
 def sweep_refusal(spec: str) -> tuple[str, str] | None:
-    """Return why the edges of the sampler ``spec`` cannot be swept, and what can be; None: they can be. Pure."""
+    """Return why the sampler ``spec`` cannot be swept, and a sampler that can; None if it can be. Pure."""
     if swept_words(spec):
         return None
     kind = _SAMPLERS[parse_spec(spec)[0]]
@@ -290,12 +289,12 @@ def sweep_refusal(spec: str) -> tuple[str, str] | None:
 
 
 def reads_weights(spec: str) -> bool:
-    """Return whether the sampler ``spec`` looks at the weights of edges. Pure."""
+    """Return whether the sampler ``spec`` reads edge weights. Pure."""
     return _SAMPLERS[parse_spec(spec)[0]].lists == "weights"
 
 
 def preferred_layout(spec: str) -> Layout:
-    """Return "merged", which is PyG's, if the sampler ``spec`` has it, else "layered". Pure."""
+    """Return PyG's layout "merged" if the sampler ``spec`` has it, else "layered". Pure."""
     return "merged" if _SAMPLERS[parse_spec(spec)[0]].to_merged is not None else "layered"
 
 
@@ -317,12 +316,11 @@ def make_sampler(
     graph : the topology
     fanouts : hop next to the seeds first: neighbours per node, for "ladies" and "fastgcn" nodes per layer
     seed : any integer; taken modulo 2**64
-    layout : "layered" lets every node found so far draw in each hop, as DGL does; "merged" lets a node draw once, in
-        the hop after the one that found it, as PyG does, see `MergedBatch.to_blocks`; "neighbor" and "weighted" have
-        both
-    options : further keyword arguments of that sampler, which win over those of ``spec``: ``replace`` of "neighbor";
-        ``replace``, ``importance`` of "weighted"; ``iterations``, ``share_layers``, ``normalize`` of "labor";
-        ``adjacency``, ``normalize`` of "ladies" and "fastgcn"
+    layout : "layered": every node found so far draws in each hop, as in DGL. "merged": a node draws once, in the hop
+        after its discovery, as in PyG, see `MergedBatch.to_blocks`. "neighbor" and "weighted" have both
+    options : further keyword arguments; they override ``spec``. "neighbor" has ``replace``; "weighted" has ``replace``
+        and ``importance``; "labor" has ``iterations``, ``share_layers`` and ``normalize``; "ladies" and "fastgcn" have
+        ``adjacency`` and ``normalize``
 
     Raises
     ------
@@ -334,7 +332,7 @@ def make_sampler(
     require_layout(spec, layout)
     kind = _SAMPLERS[name]
     sampler = kind.make(graph, fanouts, seed=seed, **given | options)
-    # `require_layout` has refused "merged" for a sampler without it; the type checker does not know.
+    # The second condition is for the type checker: `require_layout` refuses samplers without the layout.
     if layout == "merged" and kind.to_merged is not None:
         return kind.to_merged(sampler)
     return sampler
@@ -346,7 +344,7 @@ def require_layout(spec: str, layout: Layout) -> None:
     Raises
     ------
     ConfigError
-        It has not, or the layout is unknown.
+        The sampler lacks the layout, or the layout is unknown.
     """
     if layout not in get_args(Layout):
         raise ConfigError(f"layout={layout!r} is not one of {', '.join(map(repr, get_args(Layout)))}")
@@ -365,7 +363,7 @@ def parse_spec(spec: str) -> tuple[str, dict[str, Any]]:
     Raises
     ------
     ConfigError
-        The name or an option is unknown, or an option has no value or one that is not allowed.
+        The name or an option is unknown, or an option has no value or a wrong one.
     """
     if not isinstance(spec, str):
         raise ConfigError(
@@ -393,7 +391,7 @@ def _check_options(name: str, options: dict[str, Any]) -> None:
             f"sampler {name!r} has no option {', '.join(map(repr, unknown))}; allowed: {', '.join(known)}"
         )
     for key, value in options.items():
-        # Numbers and words are checked by the sampler, which knows their range; a switch would take any value as true.
+        # The sampler checks the ranges of numbers and words. A switch would take any value as true.
         if known[key] is bool and not isinstance(value, bool):
             raise ConfigError(f"sampler option {key} is {value!r}; allowed: true, false")
 
@@ -412,22 +410,22 @@ def make_hetero_sampler(
     *,
     layout: Layout = "layered",
 ) -> HeteroSampler:
-    """Return the sampler that ``spec`` describes, of a graph of several types.
+    """Return the sampler that ``spec`` describes, for a graph of several types.
 
     Parameters
     ----------
-    spec : "neighbor", "weighted" (relations without weights are drawn alike), "labor" or "ladies"; options may follow,
-        as of `make_sampler`
+    spec : "neighbor", "weighted" (uniform in relations without weights), "labor" or "ladies"; options may follow, as in
+        `make_sampler`
     graph : the topology
-    fanouts : neighbours per node, relation and hop, see `checked_fanouts`; of "ladies" nodes per relation and layer
+    fanouts : neighbours per node, relation and hop, see `checked_fanouts`; for "ladies" nodes per relation and layer
     seed : any integer; taken modulo 2**64
     layout : see `make_sampler`
 
     Raises
     ------
     ConfigError
-        The name, an option or the layout is unknown, or a value is not allowed; the sampler is for graphs of one type,
-        or by weights, and no relation has any; fan-outs name a relation that is not there, or miss one.
+        The name, an option or the layout is unknown, or a value is not allowed. The sampler is for graphs of one type.
+        It needs weights, and no relation has any. The fan-outs name an unknown relation, or lack one.
     """
     name, options = parse_spec(spec)
     require_layout(spec, layout)
@@ -456,12 +454,12 @@ def _collective(
 
 
 def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | None:
-    """Return why the edges of a sampler of any graph cannot be swept, and what can be; None: they can be. Pure.
+    """Return why a sampler cannot be swept, and a choice that can; None if it can be. Pure.
 
     Parameters
     ----------
-    spec : the name of a sampler, with options
-    fanouts : of every relation, of each, or of all together
+    spec : a sampler name, with options
+    fanouts : for every relation, for each, or collective ones
     """
     if isinstance(checked_fanouts(fanouts), CollectiveFanouts):
         return (
@@ -472,14 +470,13 @@ def hetero_sweep_refusal(spec: str, fanouts: FanoutsLike) -> tuple[str, str] | N
 
 
 def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) -> int:
-    """Return the most bytes that a sampling thread of the sampler ``spec`` keeps to find nodes again. Pure.
+    """Return the peak bytes of a sampling thread's node maps for the sampler ``spec``. Pure.
 
     Parameters
     ----------
-    spec : the name of a sampler, with options
+    spec : a sampler name, with options
     graph : the topology
-    found : of each type, nodes and edges of a large batch, each of which may be a node of a hash table; a type that is
-        not there has none
+    found : by type, nodes and edges in a large batch; each may be an entry of a hash table. An absent type has none
     """
     return sum(
         node_map_bytes(spec, num_nodes=num_nodes, found=found.get(name, 0))
@@ -490,7 +487,7 @@ def hetero_map_bytes(spec: str, graph: HeteroGraph, found: Mapping[str, int]) ->
 def _picks(
     spec: str, graph: HeteroGraph, fanouts: Sequence[Sequence[int]], seed: int, **options: Any
 ) -> list[RelationPick]:
-    """Return the picks of the sampler ``spec`` for each relation; ``options`` are added to those of ``spec``."""
+    """Return the picks of the sampler ``spec`` for each relation; ``options`` extend those in ``spec``."""
     name, given = parse_spec(spec)
     make = _SAMPLERS[name].pick
     if make is None:
@@ -523,7 +520,7 @@ def make_temporal_sampler(
     window: int | None = None,
     spec: str = "neighbor",
 ) -> TemporalSampler:
-    """Return the sampler of seeds that ask at a time.
+    """Return the sampler for seeds with times.
 
     Parameters
     ----------
@@ -531,15 +528,15 @@ def make_temporal_sampler(
     fanouts : neighbours per node, hop next to the seeds first
     seed : any integer; taken modulo 2**64
     layout : see `make_sampler`
-    strategy : "uniform" draws among the edges that a node may take, "last" takes the latest of them, in order
-    bound : "<" takes edges before the time of the seed, "<=" also those of that second
-    window : seconds up to the bound that edges may be from; None: any time before
+    strategy : "uniform" draws among the allowed edges of a node, "last" takes the latest ones, in order
+    bound : "<" allows edges before the seed's time, "<=" also edges of the same second
+    window : length in seconds of the allowed period up to the bound; None allows any earlier time
     spec : "neighbor" or "weighted", with the options of `make_sampler`
 
     Raises
     ------
     ConfigError
-        A value is not allowed, the graph has no times or no weights for "weighted", or the sampler is another.
+        A value is not allowed, the graph lacks times, or weights for "weighted", or the sampler does not support times.
     """
     require_layout(spec, layout)
     rule = _rule(spec, strategy, bound, window)
@@ -558,7 +555,7 @@ def make_hetero_temporal_sampler(
     window: int | None = None,
     spec: str = "neighbor",
 ) -> HeteroTemporalSampler:
-    """Return the sampler of seeds of several types that ask at a time.
+    """Return the sampler for seeds of several types with times.
 
     Parameters
     ----------
@@ -569,7 +566,7 @@ def make_hetero_temporal_sampler(
     Raises
     ------
     ConfigError
-        A value is not allowed, no relation has times, or the sampler is another.
+        A value is not allowed, no relation has times, or the sampler does not support times.
     """
     require_layout(spec, layout)
     rule = _rule(spec, strategy, bound, window)
@@ -578,7 +575,7 @@ def make_hetero_temporal_sampler(
 
 
 def temporal_map_bytes(found: int) -> int:
-    """Return the most bytes that a sampling thread keeps to find entries again, of ``found`` in a large batch. Pure."""
+    """Return the peak bytes of a sampling thread's entry map, with ``found`` entries in a large batch. Pure."""
     return hash_map_bytes(found)
 
 
@@ -599,6 +596,6 @@ def _rule(spec: str, strategy: TimeStrategy, bound: TimeBound, window: int | Non
 
 
 def _weights_of(spec: str) -> dict[str, bool]:
-    """Return the keywords for weights of ``spec`` that samplers by time take."""
+    """Return the weight options in ``spec``, as keywords of a sampler by time."""
     options = parse_spec(spec)[1]
     return {"weighted": reads_weights(spec), "importance": options.get("importance", True)}

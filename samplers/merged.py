@@ -1,4 +1,4 @@
-"""The merged layout, as in PyG: every node of a batch draws once, in the hop after the one that found it."""
+"""The merged layout, as in PyG: every node in a batch draws once, in the hop after its discovery."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedHops:
-    """The edges of one relation in all hops of a batch, as one CSC graph; see `MergedBatch`."""
+    """A relation's edges in all hops of a batch, as one CSC graph; see `MergedBatch`."""
 
     indptr: LocalArray  # (D + 1,) of the nodes that sampled
     indices: LocalArray  # (num_edges,)
@@ -29,22 +29,22 @@ class JoinedHops:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedBatch:
-    """The topology of one mini-batch with the edges of all hops over one list of nodes, as PyG lays it out.
+    """The topology of one mini-batch in PyG's layout: the edges of all hops over one list of nodes.
 
-    A hop lets only the nodes sample that the hop before found. Nodes stand in the order in which they are found, so
-    that the edges are one CSC graph, and the hops up to any depth are a prefix of it.
+    In a hop only the nodes from the previous hop sample. Nodes are in the order of discovery. So the edges are one CSC
+    graph, and the hops up to any depth are a prefix of it.
     """
 
     id: BatchId
     nodes: IdArray  # (U,) global ids, unique, in first-seen order; nodes[:num_seeds] are the seeds
     num_seeds: int
-    indptr: LocalArray  # (D + 1,) of the D nodes that sampled: all but those that the last hop found
+    indptr: LocalArray  # (D + 1,) of the D nodes that sampled: all except the last hop's new nodes
     indices: LocalArray  # (num_edges,) sources, local ids; hop after hop
     edge_ids: IdArray  # (num_edges,) positions in the graph's ``indices``
-    num_sampled_nodes: tuple[int, ...]  # L + 1: the seeds, then the new nodes of each hop
+    num_sampled_nodes: tuple[int, ...]  # L + 1: the seeds, then each hop's new nodes
     num_sampled_edges: tuple[int, ...]  # L
     edge_weight: NDArray[np.float32] | None = (
-        None  # (num_edges,) full-graph edges each stands for; None: all alike
+        None  # (num_edges,) number of graph edges that each represents; None if all are alike
     )
     links: Links | None = None  # as of `SampledBatch`
     trees: LocalArray | None = None  # as of `SampledBatch`
@@ -52,15 +52,15 @@ class MergedBatch:
 
     @property
     def edge_index(self) -> LocalArray:
-        """(2, num_edges) local ids of sources and destinations, hop after hop; made anew by each call."""
+        """(2, num_edges) local ids of sources and destinations, hop after hop; a new array for each call."""
         return _edge_index(self)
 
     def to_blocks(self) -> SampledBatch:
-        """Return the batch as blocks for layered models, whose arrays are views of this one's.
+        """Return the batch as blocks for layered models; their arrays are views of this batch's.
 
-        A block holds every edge that its destinations drew, each in its one hop: in a later layer they draw nothing new
-        and are computed from the same neighbours again. So ``blocks[0]`` holds all edges, and a layered forward equals
-        that of a model over ``edge_index``, whole or trimmed as PyG's `trim_to_layer` does.
+        A block holds every edge that its destinations drew, each in one hop. In later layers the destinations draw
+        nothing new, and are computed again from the same neighbours. So ``blocks[0]`` holds all edges. A layered
+        forward pass equals a model over ``edge_index``, whole or trimmed by PyG's `trim_to_layer`.
         """
         num_nodes = tuple(accumulate(self.num_sampled_nodes))
         blocks = _first_hops(self, num_nodes, num_nodes[1:])
@@ -77,33 +77,33 @@ class MergedBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergedHeteroBatch:
-    """The topology of one mini-batch with the edges of all hops, one CSC graph for each relation, as PyG lays it out.
+    """The topology of one mini-batch in PyG's layout, with one CSC graph for each relation.
 
-    As `MergedBatch`, for each relation: only nodes that a hop found first sample in the next hop. Every type and
-    relation is there, perhaps empty, in the order of the graph.
+    As `MergedBatch`, for each relation: only new nodes sample in the next hop. Every type and relation is present,
+    perhaps empty, in the graph's order.
     """
 
     id: BatchId
     nodes: Mapping[str, IdArray]  # (U_t,) ids within the type, unique, in first-seen order; seeds first
     num_seeds: Mapping[str, int]  # of each type
     edges: Mapping[Relation, JoinedHops]
-    num_sampled_nodes: Mapping[str, tuple[int, ...]]  # L + 1: the seeds, then the new nodes of each hop
+    num_sampled_nodes: Mapping[str, tuple[int, ...]]  # L + 1: the seeds, then each hop's new nodes
     links: Links | None = None  # as of `SampledBatch`
     trees: Mapping[str, LocalArray] | None = None  # as of `SampledBatch`, of each type
 
     @property
     def num_sampled_edges(self) -> dict[Relation, tuple[int, ...]]:
-        """The number of edges of each relation in each of the L hops."""
+        """The number of edges by relation in each of the L hops."""
         return {relation: edges.num_sampled_edges for relation, edges in self.edges.items()}
 
     def edge_index(self, relation: Relation) -> LocalArray:
-        """Return (2, num_edges) local ids of sources and destinations, hop after hop; made anew by each call."""
+        """Return (2, num_edges) local ids of sources and destinations, hop after hop, as a new array."""
         return _edge_index(self.edges[relation])
 
     def to_blocks(self) -> HeteroBatch:
-        """Return the batch as blocks for layered models, whose arrays are views of this one's.
+        """Return the batch as blocks for layered models; their arrays are views of this batch's.
 
-        As `MergedBatch.to_blocks`: a block holds every edge that its destinations drew, each in its one hop.
+        As `MergedBatch.to_blocks`: a block holds every edge that its destinations drew, each in one hop.
         """
         known = {name: tuple(accumulate(counts)) for name, counts in self.num_sampled_nodes.items()}
         num_hops = len(next(iter(known.values()))) - 1
@@ -123,17 +123,17 @@ class MergedHeteroBatch:
 
 
 def join_hops(hops: Sequence[Block], num_nodes: Sequence[int]) -> JoinedHops:
-    """Join the hops of a batch; the destinations of hop l are the nodes ``num_nodes[l]:num_nodes[l + 1]``. Pure.
+    """Join a batch's hops; hop l has the destinations ``num_nodes[l]:num_nodes[l + 1]``. Pure.
 
     Parameters
     ----------
-    hops : the L blocks, next to the seeds first, with fewer than 2**31 edges in all
-    num_nodes : (>= L + 1,) 0, then the nodes of the destinations' type that were known before each hop
+    hops : L blocks, the one next to the seeds first, with fewer than 2**31 edges in total
+    num_nodes : (>= L + 1,) 0, then the known nodes of the destination type before each hop
     """
-    # The destinations of the hops follow one another in the list of nodes, so that joining their offsets is a shift.
+    # The hops' destinations are consecutive in the list of nodes: joining their offsets is a shift.
     indptr = np.zeros(num_nodes[len(hops)] + 1, dtype=np.int32)
     counts = tuple(hop.num_edges for hop in hops)
-    if not any(counts):  # nothing to join: a relation without edges is to cost nothing
+    if not any(counts):  # a relation without edges costs nothing
         return JoinedHops(
             indptr=indptr,
             indices=hops[0].indices,
@@ -163,7 +163,7 @@ def _edge_index(edges: MergedBatch | JoinedHops) -> LocalArray:
 def _first_hops(
     edges: MergedBatch | JoinedHops, num_dst: Sequence[int], num_src: Sequence[int]
 ) -> list[Block]:
-    """Return a block for each depth, views of ``edges``; ``num_dst``, ``num_src`` (>= L,) are its nodes."""
+    """Return a block for each depth, as views of ``edges``, with ``num_dst`` and ``num_src`` (>= L,) nodes."""
     totals = accumulate(edges.num_sampled_edges)
     return [
         Block(

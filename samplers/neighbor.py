@@ -10,7 +10,6 @@ import numpy as np
 from gloader.errors import ConfigError, ShapeError
 from gloader.samplers import distinct_kernels, graph_errors, pick_kernels, time_kernels, weighted_kernels
 from gloader.samplers.arguments import MAX_LOCAL, checked_hops, checked_seed, checked_total
-from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.hops import HopFrame, hops_of_one_type
 from gloader.samplers.list_rule import ListRule, picked_of_records
 from gloader.samplers.pick_rule import UniformPickRule
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.config import Layout
-    from gloader.samplers.graph import EdgeLists, Topology
+    from gloader.samplers.graph import EdgeLists, HeteroGraph, Topology
     from gloader.samplers.merged import MergedBatch
     from gloader.samplers.workspace import RelationSpace
     from gloader.types import AnySeeds, BatchId, IdArray, LocalArray, SampledBatch
@@ -36,7 +35,7 @@ class NeighborPick:
     ----------
     graph : the edges of a relation
     fanouts, seed, replace, weighted, importance : as of `NeighborSampler`
-    takes_last : take the last edges of a range, in order, and draw none
+    takes_last : take the last edges of a range, in order, without draws
 
     Raises
     ------
@@ -71,7 +70,7 @@ class NeighborPick:
 
     @property
     def unable_to_exclude(self) -> str | None:
-        """The name of the weighted sampler, which cannot exclude edges."""
+        """The name in messages of the weighted sampler, which cannot exclude edges."""
         return "the sampler 'weighted'" if self.weighted else None
 
     @property
@@ -80,21 +79,21 @@ class NeighborPick:
         return self.weighted and self.importance
 
     def hop_key(self, batch_id: BatchId, hop: int) -> np.uint64:
-        """Return the key of all draws of a hop. Pure."""
+        """Return the random key of a hop. Pure."""
         return layer_key(self.seed, batch_id.epoch, batch_id.index, hop)
 
     def rule_of(self, layout: Layout, *, relation: int = 0) -> UniformPickRule | ListRule:
-        """Return the rule of sweeps for hops of ``layout``.
+        """Return the sweep rule for hops of ``layout``.
 
         Parameters
         ----------
-        layout : of the batches
+        layout : the batches' layout
         relation : number of the relation, see `relation_key`
 
         Raises
         ------
         ConfigError
-            It draws by weights with replacement.
+            Draws are weighted with replacement.
         """
         if self.weighted:
             return self._list_rule(layout, relation=relation)
@@ -124,7 +123,7 @@ class NeighborPick:
         key: np.uint64,
         drawn: NDArray[Any],
     ) -> Picked:
-        """Return the edges of `pick`, from the sources at the hop's distinct positions, or by weight from records."""
+        """Return the edges of `pick`, from the sources at the hop's distinct positions; with weights from records."""
         if self.weighted:
             return picked_of_records(self._list_rule(), space, batch_id, hop, destinations, drawn)
         indptr, picked, _ = self._pick(space, batch_id, hop, destinations, key)
@@ -146,14 +145,14 @@ class NeighborPick:
     def _pick(
         self, space: RelationSpace, batch_id: BatchId, hop: int, destinations: range, key: np.uint64
     ) -> tuple[LocalArray, IdArray, NDArray[np.float32] | None]:
-        """Return where the edges of each destination begin, the edges with `SLACK` behind them, and their weights."""
+        """Return the beginning of each destination's edges, the edges with `SLACK` after them, and their weights."""
         fanout = self.fanouts[hop]
         indptr = np.empty(len(destinations) + 1, dtype=np.int32)
         lists = self._weights(space, fanout, destinations)
         num_edges = self._count(space, lists, fanout, destinations, indptr)
         is_too_many = min(space.sources.count + num_edges, space.sources.num_nodes) > MAX_LOCAL
         checked_total(-1 if is_too_many else num_edges, hop, batch_id, self.fanouts)
-        # Arrays of the batch's own, written in place: they are handed out, and ``space`` goes to another call.
+        # New arrays for the batch: another call reuses ``space``.
         picked = np.empty(num_edges + pick_kernels.SLACK, dtype=np.int64)
         edge_weight = np.empty(num_edges, dtype=np.float32) if self.weighted else None
         self._draw(space, lists, fanout, destinations, key, indptr, picked, edge_weight)
@@ -181,7 +180,7 @@ class NeighborPick:
         )
 
     def _weights(self, space: RelationSpace, fanout: int, destinations: range) -> EdgeLists | None:
-        """Return the weights of the edges of ``destinations``; None: all edges are alike, or none is taken."""
+        """Return the edge weights of ``destinations``; None if all edges are alike, or none is taken."""
         weights = self.graph.weights
         if weights is None or not self.weighted or fanout == 0:
             return None
@@ -195,7 +194,7 @@ class NeighborPick:
         destinations: range,
         indptr: LocalArray,
     ) -> int:
-        """Write the local ``indptr`` (D + 1,) of the hop; return its edges, -1 for more than int32 can count."""
+        """Write the hop's local ``indptr`` (D + 1,); return its number of edges, or -1 if int32 cannot hold it."""
         rows = (space.degrees, destinations.start, destinations.stop, fanout, self.replace, MAX_LOCAL, indptr)
         if lists is None:
             return int(pick_kernels.count_uniform(*rows))
@@ -212,9 +211,9 @@ class NeighborPick:
         out: IdArray,
         importance: NDArray[np.float32] | None,
     ) -> None:
-        """Write the edges that ``destinations`` take to ``out``, and how many each stands for to ``importance``.
+        """Write the taken edges to ``out``, and their importance weights to ``importance``.
 
-        An edge is a place in ``lists``, or without them a position in the graph.
+        An edge is a place in ``lists``; without lists it is a position in the graph.
         """
         if fanout == 0:
             return
@@ -229,7 +228,7 @@ class NeighborPick:
                 pick_kernels.pick_uniform(*rows, key, indptr, out, space.scratch.bits)
             return
         if self.replace:
-            # Inversion searches the running sum of a node's weights, which are as many as its in-edges.
+            # Inversion needs the running sum of a node's weights: one number per in-edge.
             pick = weighted_kernels.pick_weighted_with_replacement
             space.scratch.reserve_numbers(
                 int(space.degrees[destinations.start : destinations.stop].max(initial=0))
@@ -250,8 +249,8 @@ class NeighborSampler:
     number of threads and any order of calls. Pure and thread-safe; each concurrent call holds 4 bytes per node
     (a hash table for large graphs), released with the sampler.
 
-    A hop takes k distinct in-edges of a node, each k-subset equally likely, or all of them in order when there
-    are no more than k. Parallel edges count as often as they occur; self loops are edges like any other.
+    A hop takes k distinct in-edges of a node; each k-subset is equally likely. A node with at most k in-edges gives all
+    of them, in order. Each parallel edge counts; self loops are ordinary edges.
 
     Parameters
     ----------
@@ -260,8 +259,8 @@ class NeighborSampler:
     seed : any integer; taken modulo 2**64
     replace : draw with replacement: k draws for every node that has a neighbour
     weighted : draw in proportion to the graph's edge weights; edges of weight zero are never taken
-    importance : with ``weighted``, give blocks the weights that make sums over the sample estimates without bias of
-        those over all in-edges, alike; without them a mean leans to the heavy edges, as in DGL and PyG
+    importance : with ``weighted``, give blocks importance weights: weighted sums over the sample are then unbiased
+        estimates of plain sums over all in-edges. Without them a mean leans to the heavy edges, as in DGL and PyG
 
     Raises
     ------
@@ -284,16 +283,12 @@ class NeighborSampler:
         )
         self.graph, self.fanouts, self.seed = graph, pick.fanouts, pick.seed
         self.replace, self.weighted, self.importance = pick.replace, pick.weighted, pick.importance
-        self.relation_pick = pick  # `RelationwiseSampler` takes it for a relation
+        self.relation_pick = pick  # for `RelationwiseSampler`
 
     @cached_property
     def _frame(self) -> HopFrame:
-        # Not with the sampler: that of a relation between two types is never a graph of its own.
-        return HopFrame(
-            HeteroGraph.of_one_type(self.graph),
-            [self.relation_pick],
-            num_hops=len(self.relation_pick.fanouts),
-        )
+        # Made on demand: a sampler for a relation between two types has no frame of its own.
+        return HopFrame.of_one_type(self.relation_pick)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
         """Sample layered blocks: every node found so far samples again in each hop, as in DGL. Thread-safe.
@@ -313,33 +308,33 @@ class NeighborSampler:
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
         """Sample merged hops: only the nodes found in one hop sample in the next, as in PyG. Thread-safe.
 
-        Parameters and errors are those of `sample`.
+        Parameters and errors as of `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).one_type_merged()
 
     @property
     def rule(self) -> UniformPickRule | ListRule:
-        """The rule of sweeps for layered hops; raises as `NeighborPick.rule_of`."""
+        """The sweep rule for layered hops; raises as `NeighborPick.rule_of`."""
         return self.rule_of("layered")
 
     def rule_of(self, layout: Layout) -> UniformPickRule | ListRule:
-        """Return the rule of sweeps for hops of ``layout``; raises as `NeighborPick.rule_of`."""
+        """Return the sweep rule for hops of ``layout``; raises as `NeighborPick.rule_of`."""
         return self.relation_pick.rule_of(layout)
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch that `sample` returns, bit for bit, from what passes over the edges brought. Thread-safe.
+        """Return the batch of `sample`, bit for bit, from the draws of edge passes. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch
         seeds : as of `sample`
-        drawn : L arrays, hop next to the seeds first: the sources at the distinct positions that the hop takes,
-            ascending by position; by weights the records of `ListRule`
+        drawn : L arrays, the hop next to the seeds first: the sources at the hop's distinct positions, ascending by
+            position; with weights the records of `ListRule`
 
         Raises
         ------
         ShapeError
-            A hop takes another number of distinct edges, or there is another number of hops.
+            ``drawn`` has another number of hops, or of distinct edges in a hop.
         SeedError, ConfigError, GraphError
             As of `sample`.
         """
@@ -347,7 +342,7 @@ class NeighborSampler:
         return self._frame.sample(batch_id, seeds, drawn=hops).one_type()
 
     def replay_merged(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> MergedBatch:
-        """Return the batch that `sample_merged` returns; parameters and errors are those of `replay`."""
+        """Return the batch of `sample_merged`; parameters and errors as of `replay`."""
         hops = hops_of_one_type(drawn, len(self.fanouts))
         return self._frame.sample(batch_id, seeds, is_merged=True, drawn=hops).one_type_merged()
 
@@ -362,21 +357,21 @@ class MergedBlockSampler:
         self.sampler = sampler
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
-        """Sample the neighbourhood of ``seeds`` (B,); all is as of `NeighborSampler.sample`."""
+        """Sample around ``seeds`` (B,); parameters and errors as of `NeighborSampler.sample`."""
         return self.sampler.sample_merged(batch_id, seeds).to_blocks()
 
     @property
     def rule(self) -> UniformPickRule | ListRule:
-        """The rule of sweeps for merged hops; raises as `NeighborSampler.rule`."""
+        """The sweep rule for merged hops; raises as `NeighborSampler.rule`."""
         return self.sampler.rule_of("merged")
 
     def replay(self, batch_id: BatchId, seeds: AnySeeds, drawn: Sequence[NDArray[Any]]) -> SampledBatch:
-        """Return the batch that `sample` returns; parameters and errors are those of `NeighborSampler.replay`."""
+        """Return the batch of `sample`; parameters and errors as of `NeighborSampler.replay`."""
         return self.sampler.replay_merged(batch_id, seeds, drawn).to_blocks()
 
 
 def require_weights(graph: HeteroGraph) -> None:
-    """Raise ConfigError where no relation of ``graph`` has weights. Pure."""
+    """Raise ConfigError if no relation of ``graph`` has weights. Pure."""
     if all(topology.weights is None for topology in graph.relations.values()):
         raise ConfigError(
             "weighted sampling needs a weight for each edge, and no relation of this graph has any; use the sampler "
@@ -393,14 +388,14 @@ def _find_places(
     fanout: int,
     replace: bool,
 ) -> tuple[IdArray, int]:
-    """Return the rank of each edge of a hop among its distinct edges by position, and the number of these. Pure.
+    """Return each edge's rank among the hop's distinct edges by position, and the number of distinct edges. Pure.
 
     Parameters
     ----------
-    nodes, degrees : (D,) the destinations of the hop, in the order of the batch, and their in-degrees
-    indptr : (D + 1,) where the edges of each begin
+    nodes, degrees : (D,) the hop's destinations, in the batch's order, and their in-degrees
+    indptr : (D + 1,) the beginning of each destination's edges
     edge_ids : (K,) positions in the graph, with `SLACK` more
-    fanout, replace : of the hop
+    fanout, replace : the hop's fan-out, and whether draws are with replacement
 
     Returns
     -------
@@ -411,7 +406,7 @@ def _find_places(
     ranks, ordered = np.empty(pick_kernels.SLACK, dtype=np.int64), np.empty(max(fanout, 0), dtype=np.int64)
     if replace:
         distinct_kernels.count_picks(edge_ids, indptr, degrees, fanout, ranks, ordered, counts)
-    # Of ascending nodes the lists ascend, too.
+    # Ascending nodes have ascending lists.
     order = np.argsort(nodes)
     ends = np.cumsum(counts[order])
     begins = np.empty_like(counts)

@@ -1,8 +1,8 @@
-"""Maps from the nodes of a batch to their local ids: one array of N labels, or a hash table when N is large."""
+"""Maps from nodes in a batch to local ids: an array of N labels, or a hash table for large N."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,44 +18,12 @@ _SLOT_BYTES = 12
 _MIN_SLOTS = 1 << 10  # 12 KB; the table doubles from there
 
 
-class NodeMap(Protocol):
-    """Gives nodes their local ids, one batch after the other. Used by one thread at a time.
-
-    A map whose call was interrupted or found a damaged graph is not used again (`WorkspacePool` drops it).
-    """
-
-    def begin(self, seeds: IdArray, nodes: IdArray) -> int:
-        """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
-        ...
-
-    def relabel(
-        self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
-    ) -> int:
-        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
-
-        Parameters
-        ----------
-        graph_indices : the sources of edges
-        edge_ids : (M,) places in it
-        nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
-        num_nodes : nodes so far
-        out : (M,) receives the local ids
-
-        Returns
-        -------
-        int
-            The number of nodes, or -1 - i if the source of edge i is no node of the graph; the map is then not to be
-            used again.
-        """
-        ...
-
-    def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local ids of ``wanted`` (n,), nodes of the graph, to ``out`` (n,) where it is below 0; -1: none."""
-        ...
-
-
 class DenseMap:
-    """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing."""
+    """An array of N labels, 4 bytes per node, filled with zeros once and then reused without clearing.
+
+    It numbers the nodes of one batch after the other, in one thread at a time. After an interrupt or a damaged graph
+    the map is not used again (`WorkspacePool` drops it).
+    """
 
     __slots__ = ("_base", "_labels", "_used")
 
@@ -65,11 +33,11 @@ class DenseMap:
         self._used = 0
 
     def begin(self, seeds: IdArray, nodes: IdArray) -> int:
-        """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
-        # Past every label of the batch before: what it left in the array now means "not seen", see `relabel_kernels`.
+        """Start a batch with ``seeds``, copied to ``nodes``; return the number of repeats among them."""
+        # Above every label of the previous batch: its labels now mean "not seen", see `relabel_kernels`.
         self._base += self._used
         if self._base + self._labels.shape[0] > LABEL_END:
-            # int32 labels are used up, once in thousands of batches: only then is the array cleared.
+            # Once in thousands of batches int32 labels are used up: only then the array is cleared.
             self._labels.fill(0)
             self._base = 1
         repeats: int = relabel_kernels.enter_dense(seeds, nodes, self._base, self._labels)
@@ -79,15 +47,20 @@ class DenseMap:
     def relabel(
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
-        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
+        """Write the local ids of edge sources, append new nodes; return the number of nodes.
 
         Parameters
         ----------
-        graph_indices : the sources of edges
+        graph_indices : sources of edges
         edge_ids : (M,) places in it
-        nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
-        num_nodes : nodes so far
+        nodes : (>= U + 1,) the batch's global ids, in first-seen order; new ones are appended
+        num_nodes : number of nodes so far
         out : (M,) receives the local ids
+
+        Returns
+        -------
+        int
+            The number of nodes, or -1 - i if the source of edge i is not a node; the map must not be used again then.
         """
         total: int = relabel_kernels.relabel_dense(
             graph_indices, edge_ids, nodes, num_nodes, self._base, self._labels, out
@@ -96,7 +69,7 @@ class DenseMap:
         return total
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local ids of ``wanted`` (n,), nodes of the graph, to ``out`` (n,) where it is below 0; -1: none."""
+        """Write the local ids of the nodes ``wanted`` (n,) over each -1 in ``out`` (n,); unseen nodes keep -1."""
         relabel_kernels.find_dense(wanted, self._base, self._labels, out)
 
 
@@ -112,7 +85,7 @@ class HashMap:
         self._allocate(_MIN_SLOTS)
 
     def begin(self, seeds: IdArray, nodes: IdArray) -> int:
-        """Start a batch with ``seeds``, copied to ``nodes``; return how many seeds repeat an earlier one."""
+        """Start a batch with ``seeds``, copied to ``nodes``; return the number of repeats among them."""
         self._base += self._used
         self._used = 0
         self._reserve(nodes[:0], seeds.shape[0])
@@ -125,14 +98,14 @@ class HashMap:
     def relabel(
         self, graph_indices: NDArray[Any], edge_ids: IdArray, nodes: IdArray, num_nodes: int, out: LocalArray
     ) -> int:
-        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
+        """Write the local ids of edge sources, append new nodes; return the number of nodes.
 
         Parameters
         ----------
-        graph_indices : the sources of edges
+        graph_indices : sources of edges
         edge_ids : (M,) places in it
-        nodes : (>= U + 1,) the global ids of the batch, in first-seen order; new ones are appended
-        num_nodes : nodes so far
+        nodes : (>= U + 1,) the batch's global ids, in first-seen order; new ones are appended
+        num_nodes : number of nodes so far
         out : (M,) receives the local ids
         """
         largest = min(num_nodes + edge_ids.shape[0], self._num_nodes)
@@ -153,12 +126,12 @@ class HashMap:
         return total
 
     def find(self, wanted: IdArray, out: IdArray) -> None:
-        """Write the local ids of ``wanted`` (n,), nodes of the graph, to ``out`` (n,) where it is below 0; -1: none."""
+        """Write the local ids of the nodes ``wanted`` (n,) over each -1 in ``out`` (n,); unseen nodes keep -1."""
         relabel_kernels.find_hashed(wanted, self._base, self._keys, self._labels, self._shift, out)
 
     def _reserve(self, entered: IdArray, num_nodes: int) -> None:
         """Make room for ``num_nodes`` nodes, of which ``entered`` are in the table."""
-        # At most half full: a search then ends after a slot or two.
+        # At most half full, so that a search ends after a slot or two.
         if 2 * num_nodes <= self._keys.shape[0] and self._base + num_nodes <= LABEL_END:
             return
         self._allocate(max(self._keys.shape[0], _slots_for(num_nodes)))
@@ -169,6 +142,9 @@ class HashMap:
         self._keys: IdArray = np.empty(slots, dtype=np.int64)
         self._labels: LocalArray = np.zeros(slots, dtype=np.int32)
         self._shift = np.uint64(64 - (slots.bit_length() - 1))
+
+
+NodeMap: TypeAlias = "DenseMap | HashMap"
 
 
 def hash_map_bytes(num_nodes: int) -> int:

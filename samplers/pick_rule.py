@@ -1,4 +1,4 @@
-"""The rule of sweeps of uniform picks: positions follow from degrees and hashes, before an edge is read."""
+"""The sweep rule for uniform picks: positions follow from degrees and hashes, before an edge is read."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 
 class UniformPickRule:
-    """The `PickRule` of `NeighborSampler` without weights. Pure and thread-safe.
+    """The `HopRule` of `NeighborSampler` without weights: degrees and hashes give its positions. Pure, thread-safe.
 
     Parameters
     ----------
-    graph : the topology, of which only the offsets are read
-    fanouts : as of the sampler, checked
-    seed : of the sampler
+    graph : the topology; only its offsets are read
+    fanouts : the sampler's, checked
+    seed : the sampler's seed
     replace : draw with replacement
-    layout : "layered": all nodes so far draw in each hop; "merged": those that the hop before found
-    relation : number of the relation that the graph is, see `relation_key`
+    layout : in "layered" all nodes so far draw in each hop, in "merged" only the new ones
+    relation : number of the graph's relation, see `relation_key`
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class UniformPickRule:
 
     @property
     def unable_to_exclude(self) -> None:
-        """None: it takes excluded edges."""
+        """None: this rule can exclude edges."""
         return None
 
     def begin(self, batch_id: BatchId, seeds: AnySeeds) -> Frontier:
@@ -75,48 +75,48 @@ class UniformPickRule:
         return first_frontier(batch_id, checked, self._graph.num_nodes, excluded=excluded)
 
     def extend(self, frontier: Frontier, drawn: NDArray[Any]) -> Frontier:
-        """Return the frontier of the next hop; that of hop L has in ``seen`` every node of the batch.
+        """Return the frontier of the next hop; at hop L its ``seen`` has every node in the batch.
 
         Parameters
         ----------
         frontier : of a hop
-        drawn : (K,) the sources at the positions that it takes
+        drawn : (K,) the sources at its positions
 
         Raises
         ------
         GraphError
-            A source is no node of the graph.
+            A source is not a node of the graph.
         """
         return next_frontier(frontier, self.sources(frontier, drawn), is_merged=self._is_merged)
 
     def sources(self, frontier: Frontier, drawn: NDArray[Any]) -> NDArray[Any]:
-        """Return the sources (K,) of the edges that ``frontier`` takes, ``drawn`` itself; errors as `extend`."""
-        # An empty array is one of its own, not of a file: of a type that the kernel would be compiled for anew.
+        """Return the sources (K,) of the taken edges: ``drawn`` itself. Errors as of `extend`."""
+        # An empty array has another type than one from a file: the kernel would be compiled for it.
         bad = first_outside(drawn, 0, self._graph.num_sources - 1) if len(drawn) else -1
         if bad >= 0:
             raise self._bad_source(frontier, bad, int(drawn[bad]))
         return drawn
 
     def counts(self, frontiers: Sequence[Frontier]) -> IdArray:
-        """Return (O,) how many distinct positions each of ``frontiers`` takes.
+        """Return (O,) the number of distinct positions for each of ``frontiers``.
 
         Raises
         ------
         ConfigError
-            One takes 2**31 or more.
+            A frontier has 2**31 or more.
         GraphError
             The in-edges of a node do not lie within the graph's.
         """
         return np.fromiter((self._count(frontier) for frontier in frontiers), np.int64, len(frontiers))
 
     def mark(self, frontier: Frontier, pages: NDArray[np.uint64], *, per_page: int) -> None:
-        """Set the bits of the pages that hold the positions of ``frontier``.
+        """Set the bits of the pages that hold positions of ``frontier``.
 
         Parameters
         ----------
-        frontier : whose positions
+        frontier : of a hop
         pages : uint64, a bit for each page; written
-        per_page : positions in a page
+        per_page : positions per page
 
         Raises
         ------
@@ -170,10 +170,10 @@ class UniformPickRule:
         return relation_key(key, self._relation)
 
     def _picks(self, frontiers: Sequence[Frontier]) -> Picks:
-        """Return how the nodes of ``frontiers`` pick, with scratch that no other call has."""
+        """Return the pick arguments for the nodes in ``frontiers``, with scratch memory of their own."""
         largest = max((self._fanouts[frontier.hop] for frontier in frontiers), default=0)
         if not self._replace:
-            # A node that draws has more edges than it draws.
+            # A drawing node has more edges than draws.
             largest = min(largest, self._graph.num_edges)
         return frontier_kernels.new_picks(
             self._graph.offsets,
@@ -184,7 +184,7 @@ class UniformPickRule:
         )
 
     def _bad_source(self, frontier: Frontier, rank: int, source: int) -> Exception:
-        """Return the error for the drawn value ``rank`` of ``frontier``, which is no node."""
+        """Return the error for the drawn value at ``rank``, which is not a node."""
         portions = self.portions([frontier])
         ids = np.empty((1, 1024), dtype=np.int64)
         taken, ends, has_more = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.bool_)
@@ -207,7 +207,7 @@ class UniformPickRule:
 
 
 class _Portions:
-    """The positions of some frontiers, which it keeps alive: `IdPortions`. For one thread."""
+    """The positions of some frontiers: `IdPortions`. It keeps the frontiers alive. For one thread."""
 
     def __init__(
         self,
@@ -233,19 +233,19 @@ class _Portions:
         self._cursors = np.zeros((len(frontiers), 2), dtype=np.int64)
 
     def fill(self, ids: IdArray, taken: IdArray, ends: IdArray, has_more: NDArray[np.bool_]) -> None:
-        """Move what is left of every owner's portion to the front of its row, and write its next positions behind it.
+        """Move the rest of every owner's portion to the front of its row, and append its next positions.
 
         Parameters
         ----------
-        ids : (O, W) int64; those that are left of owner o are ``ids[o, taken[o] : ends[o]]``; written
-        taken : (O,) int64, columns that were used up; set to 0
-        ends : (O,) int64, columns that are filled; set anew
-        has_more : (O,) bool, whether positions follow that found no room; set anew
+        ids : (O, W) int64; owner o still has ``ids[o, taken[o] : ends[o]]``; overwritten
+        taken : (O,) int64, number of used columns; set to 0
+        ends : (O,) int64, number of filled columns; updated
+        has_more : (O,) bool, whether positions follow that found no room; updated
 
         Raises
         ------
         ShapeError
-            There is another number of owners, or no room.
+            The number of owners is wrong, or there is no room.
         GraphError
             The in-edges of a node do not lie within the graph's.
         """

@@ -1,7 +1,7 @@
-"""The in-edges that the nodes of a batch may take: whole lists, or the part of a list before a time.
+"""The allowed in-edges of nodes in a batch: whole lists, or the part of a list before a time.
 
-In a batch of seeds that ask at a time, a node is an *entry*: node v in the tree of seed t of a type of N nodes is the
-entry t * N + v. Lists are sorted by time, so that an entry may take one range of a list, and picks in it as in a list.
+With timed seeds a node is an *entry*: in a type with N nodes, node v in the tree of seed t is the entry t * N + v.
+Lists are sorted by time, so that an entry's allowed edges are one range of a list; picks in a range work as in a list.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 
 MAX_ENTRY = 2**63 - 1  # entries are int64
-# Two pages of times. A list of no more is read whole: halving it first would read a page for each page that it saves,
-# and wait for one after the other. Of a longer one each step reads a page and saves half of the rest.
+# Two pages of times. Such a list is read whole: halving would read a page for each saved page, and wait for one after
+# the other. In a longer list each step reads a page and saves half of the rest.
 _READ_WHOLE: Final = 1024
-# Times that are read at a time, of many lists: a bound for the memory, and requests enough for the disk.
+# Times per read, from many lists: it bounds the memory, and gives the disk enough requests.
 _AT_A_TIME: Final = 1 << 18
-# Of a searched list, besides its times: its ends, its bound, the times that were read before and behind it, its rank,
-# and all of these once more of lists that are halved together.
+# Per searched list, in addition to its times: ends, bound, the neighbouring times, rank; all twice for lists that are
+# halved together.
 _LIST_BYTES: Final = 160
 _EARLIEST, _LATEST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeRule:
-    """The rule by which a node that is asked for at time t takes edges.
+    """The rule for the edges of a node that is requested at time t.
 
-    It may take edges before t, and with the bound "<=" edges of time t as well. A window of w seconds leaves only
+    Edges before t are allowed, and with the bound "<=" also edges of time t. A window of w seconds leaves only
     t - w <= time < t, or t - w < time <= t. Times are int64; nothing is rounded.
 
     Raises
@@ -56,10 +56,10 @@ class TimeRule:
         A value is not allowed.
     """
 
-    strategy: Literal["uniform", "last"] = "uniform"  # draw among these edges, or take the latest, in order
+    strategy: Literal["uniform", "last"] = "uniform"  # draw, or take the latest edges in order
     bound: TimeBound = "<"
-    window: int | None = None  # w, at least 1; None: edges may lie any time back
-    replace: bool = False  # draw with replacement; for "uniform" alone
+    window: int | None = None  # w, at least 1; None allows any earlier time
+    replace: bool = False  # draw with replacement; only for "uniform"
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -75,13 +75,13 @@ class TimeRule:
             )
 
     def narrow(self, times: EdgeValues, asked: IdArray, starts: IdArray, degrees: IdArray) -> None:
-        """Narrow whole lists to the ranges that may be taken.
+        """Narrow whole lists to their allowed ranges.
 
         Parameters
         ----------
-        times : of the edges
-        asked : (D,) the time that is asked at of each list
-        starts, degrees : (D,) of whole lists; written
+        times : edge times
+        asked : (D,) the requested time of each list
+        starts, degrees : (D,) of whole lists; overwritten
 
         Raises
         ------
@@ -92,7 +92,7 @@ class TimeRule:
         if self.window is None:
             degrees[:] = rank_bounds(times, starts, degrees, asked, is_inclusive=is_inclusive)
             return
-        # Both ends of a range side by side, so that what they share of a page is read once.
+        # Both ends of a range side by side, so that a shared page is read once.
         bounds, counts = np.repeat(asked, 2), np.repeat(degrees, 2)
         bounds[::2] -= self.window
         counts[::2] *= (
@@ -106,22 +106,22 @@ class TimeRule:
 def rank_bounds(
     times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
 ) -> IdArray:
-    """Return how many times of each list are before its bound, or at it, (M,) int64. Thread-safe.
+    """Return the number of times below each list's bound, (M,) int64. Thread-safe.
 
-    In memory by binary search. On the SSD a list of up to 1,024 times is read, and a longer one halved until no more
-    are left: at most log2(d / 1024) + 3 pages of a list of d edges.
+    In memory it is a binary search. On the SSD a list of up to 1,024 times is read whole, and a longer one is halved
+    first: at most log2(d / 1024) + 3 pages for d edges.
 
     Parameters
     ----------
     times : of all edges, ascending in each list
-    starts, counts : (M,) int64, where each list begins, and how many edges it has
+    starts, counts : (M,) int64, beginning and length of each list
     bounds : (M,) int64
-    is_inclusive : whether a time that equals the bound is counted
+    is_inclusive : whether a time equal to the bound counts
 
     Raises
     ------
     GraphError
-        A time that was read from the SSD is less than one before it in its list; names the position.
+        A time on the SSD is below its predecessor in the list; the message names the position.
     GloaderError
         As of `EdgeValues`.
     """
@@ -135,7 +135,7 @@ def rank_bounds(
 
 
 def search_bytes(times: EdgeValues, *, num_lists: int, num_edges: int) -> int:
-    """Return the peak memory of a call of `rank_bounds` for lists with ``num_edges`` edges in all. Pure."""
+    """Return the peak bytes of a call of `rank_bounds` for lists with ``num_edges`` edges in total. Pure."""
     ranks = 8 * num_lists
     if isinstance(times, HeldValues):
         return ranks
@@ -150,12 +150,12 @@ class _Search:
         self, times: EdgeValues, starts: IdArray, counts: IdArray, bounds: IdArray, *, is_inclusive: bool
     ) -> None:
         self._times = times
-        self._left = starts.copy()  # the place of the bound is in left..right
+        self._left = starts.copy()  # the bound lies in left..right
         self._right = starts + counts
         self._bounds = bounds
         self._is_inclusive = is_inclusive
-        # The times before ``left`` and at ``right``: what was read is compared, so that no list passes for sorted that
-        # was seen not to be.
+        # The times before ``left`` and at ``right``. Every read time is compared with them: an unsorted list is
+        # noticed.
         self._floors = np.full(len(starts), _EARLIEST)
         self._ceilings = np.full(len(starts), _LATEST)
 
@@ -175,14 +175,14 @@ class _Search:
             self._right[behind], self._ceilings[behind] = middle[~is_before], found[~is_before]
 
     def finish(self, starts: IdArray) -> IdArray:
-        """Read what is left of the lists; return the ranks from ``starts``."""
+        """Read the rest of the lists; return the ranks from ``starts``."""
         counts = self._right - self._left
         ends = np.cumsum(counts)
         ranks = np.empty(len(counts), dtype=np.int64)
         first = 0
         while first < len(counts):
             done = int(ends[first - 1]) if first else 0
-            # At least one: no list is longer than what is read at a time.
+            # At least one list: none is longer than a read.
             last = int(np.searchsorted(ends, done + _AT_A_TIME, side="right"))
             self._finish(slice(first, last), counts, ranks)
             first = last
@@ -204,7 +204,7 @@ def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
     Raises
     ------
     SeedError
-        They have no times, or not one each, or these are no integers.
+        Times are missing, are not one per seed, or are not integers.
     """
     if not isinstance(seeds, BatchSeeds) or seeds.times is None:
         raise SeedError(
@@ -225,7 +225,7 @@ def timed_seeds(seeds: AnySeeds) -> tuple[BatchSeeds, IdArray]:
 
 
 def require_entries(num_trees: int, num_nodes: int) -> None:
-    """Raise ConfigError where ``num_trees`` trees of a type of ``num_nodes`` nodes have entries beyond int64. Pure."""
+    """Raise ConfigError if the entries of ``num_trees`` trees with ``num_nodes`` nodes exceed int64. Pure."""
     if num_trees * num_nodes > MAX_ENTRY:
         raise ConfigError(
             f"{num_trees} seeds of a graph of {num_nodes:,} nodes have more pairs of a seed and a node than int64 can "
@@ -234,29 +234,32 @@ def require_entries(num_trees: int, num_nodes: int) -> None:
 
 
 class AllEdges:
-    """Whole lists, without the edges that are excluded: `EdgeRanges`.
+    """Whole lists, without the excluded edges: `EdgeRanges`.
 
     Parameters
     ----------
     graph : the topology
-    excluded : edges that no hop takes; None: all may be taken
+    excluded : edges that no hop takes; None allows all
     """
 
     __slots__ = ("_excluded", "_graph", "_num_to_come", "_offsets", "_places")
 
     def __init__(self, graph: Topology, excluded: Excluded | None) -> None:
         self._graph = graph
-        self._offsets: Offsets | None = None  # of the graph, which may make them anew whenever it is asked
+        self._offsets: Offsets | None = None  # the graph's, which may make them anew for each access
         self._excluded = excluded
-        self._num_to_come = (
-            0 if excluded is None else len(excluded.nodes)
-        )  # nodes whose degrees count these edges
-        self._places: IdArray = np.full(
-            self._num_to_come, -1, dtype=np.int64
-        )  # local ids of the nodes; -1: none yet
+        # The nodes whose degrees count these edges, and their local ids; -1 before they are found.
+        self._num_to_come = 0 if excluded is None else len(excluded.nodes)
+        self._places: IdArray = np.full(self._num_to_come, -1, dtype=np.int64)
 
     def fetch(self, space: RelationSpace, first: int, last: int) -> None:
-        """Write the lists of the destinations ``first:last``."""
+        """Write the lists of the destinations ``first:last`` to ``space``.
+
+        Raises
+        ------
+        GraphError
+            The in-edges of a node do not lie within the graph's.
+        """
         graph = self._graph
         if self._offsets is None:
             self._offsets = graph.offsets
@@ -272,37 +275,50 @@ class AllEdges:
             )
 
     def pass_over(self, _: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray) -> None:
-        """Turn picks among the edges that are left into positions."""
+        """Turn picks among the remaining edges into positions.
+
+        Parameters
+        ----------
+        destinations : positions among the batch's nodes
+        indptr : (D + 1,) the beginning of each destination's edges
+        edge_ids : (M,) overwritten
+        """
         if self._excluded is not None:
             first, last = destinations.start, destinations.stop
             exclusion_kernels.pass_over(self._excluded, self._places, first, last, indptr, edge_ids)
 
     def nodes(self, space: RelationSpace, destinations: range) -> IdArray:
-        """Return ``destinations`` as the batch has them: by their ids."""
+        """Return the ids (D,) of ``destinations`` in the graph."""
         return space.nodes[destinations.start : destinations.stop]
 
     def sources(
         self, _space: RelationSpace, _destinations: range, picked: Picked
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the sources themselves."""
+        """Return the sources of ``picked``: an array, and (M,) places in it."""
         return picked.sources_of(self._graph)
 
     def in_degrees(self, _: RelationSpace, nodes: IdArray) -> NDArray[np.float32] | None:
-        """Return the in-edges of each of ``nodes`` that are not excluded; None: no edge is excluded."""
+        """Return the number of remaining in-edges of each of ``nodes``; None if no edge is excluded."""
         return degrees_without(self._excluded, self._graph, nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgesBefore:
-    """The part of each list before the time of the destination's tree: `EdgeRanges` of entries."""
+    """The part of each list before the time of the destination's tree: `EdgeRanges` for entries."""
 
-    graph: Topology  # one without times gives all its edges at any time
+    graph: Topology  # without times all its edges are allowed
     rule: TimeRule
     asked: IdArray  # (B,) the time of each tree
     excluded: IdArray  # (X,) ascending positions that no entry takes
 
     def fetch(self, space: RelationSpace, first: int, last: int) -> None:
-        """Write the ranges of the entries ``first:last``."""
+        """Write the ranges of the entries ``first:last`` to ``space``.
+
+        Raises
+        ------
+        GraphError
+            The in-edges of a node do not lie within the graph's, or are not sorted by time.
+        """
         graph = self.graph
         trees, nodes = np.divmod(space.nodes[first:last], graph.num_nodes)
         starts, degrees = space.starts[first:last], space.degrees[first:last]
@@ -319,7 +335,7 @@ class EdgesBefore:
     def pass_over(
         self, space: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray
     ) -> None:
-        """Turn picks among the edges of a range that are left into positions."""
+        """Turn picks among the remaining edges in a range into positions; parameters as of `AllEdges`."""
         if len(self.excluded):
             first, last = destinations.start, destinations.stop
             time_kernels.pass_over(self.excluded, space.starts, first, last, indptr, edge_ids)
@@ -331,7 +347,13 @@ class EdgesBefore:
     def sources(
         self, space: RelationSpace, destinations: range, picked: Picked
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the entry of each source, in the tree of the destination."""
+        """Return the entry of each source, in the tree of the destination: an array, and (M,) places in it.
+
+        Raises
+        ------
+        GraphError
+            A source is no node.
+        """
         graph, (values, places) = self.graph, picked.sources_of(self.graph)
         entries = np.empty(len(places), dtype=np.int64)
         rows = (picked.indptr, space.nodes, destinations.start, graph.num_nodes, graph.num_sources)
@@ -341,6 +363,6 @@ class EdgesBefore:
         return entries, np.arange(len(places), dtype=np.int64)
 
     def in_degrees(self, space: RelationSpace, nodes: IdArray) -> NDArray[np.float32]:
-        """Return the size of the range of each entry, also of entries that draw nothing: a model may look at all."""
+        """Return the size of each entry's range, also for entries that draw nothing: a model may use all."""
         space.fetch(range(len(nodes)))
         return space.degrees[: len(nodes)].astype(np.float32)

@@ -1,4 +1,4 @@
-"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), nothing is consumed."""
+"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a stream."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from gloader.core.kernels import njit
 _S11, _S32 = np.uint64(11), np.uint64(32)
 LOW_32 = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
-_RETRY = np.uint64(1 << 40)  # the words of a rejected draw's next attempts start this far on
+_RETRY = np.uint64(1 << 40)  # distance between the words for attempts at one draw
 _UNIT = 2.0**-53
-to_int: Any = np.int64  # in kernels: a plain int() would leave an unsigned integer unsigned
+to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
 _MASK = 2**64 - 1
 
 
 def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
-    """Return the key of one layer of one batch; each field is absorbed modulo 2**64. Pure.
+    """Return the key of a layer in a batch; each field is absorbed modulo 2**64. Pure.
 
     Parameters
     ----------
-    seed, epoch, index : the sampler's seed and the address of the batch
+    seed, epoch, index : the sampler's seed and the batch's address
     layer : the hop, 0 next to the seeds
     """
-    # Mixed after each field: were they added up first, (1, 2) and (2, 1) would share a key.
+    # Mixed after each field: with plain sums (1, 2) and (2, 1) would share a key.
     key = 0
     for field in (seed, epoch, index, layer):
         key = mix_int((key + int(GOLDEN) + int(field)) & _MASK)
@@ -34,32 +34,32 @@ def layer_key(seed: int, epoch: int, index: int, layer: int) -> np.uint64:
 
 
 def relation_key(key: np.uint64, relation: int) -> np.uint64:
-    """Return the key of one relation within a layer whose key is ``key``: that key itself for relation 0. Pure.
+    """Return the key of a relation in the layer with ``key``; relation 0 has the layer's own key. Pure.
 
     Parameters
     ----------
-    key : of the layer
-    relation : its number in the order of the graph
+    key : the layer's key
+    relation : number of the relation in the graph's order
     """
     return key if relation == 0 else np.uint64(mix_int((int(key) + mix_int(relation)) & _MASK))
 
 
 @njit(cache=True, nogil=True, inline="always")
 def node_key(key: np.uint64, node: int) -> np.uint64:
-    """Return the key of ``node`` within the layer whose key is ``key``. Pure."""
-    # Plus one, so that node 0 has a key of its own and not the layer's.
+    """Return the key of ``node`` in the layer with ``key``. Pure."""
+    # Plus one, so that node 0 does not have the layer's key.
     return mix64(key ^ (np.uint64(node) * GOLDEN + ONE))
 
 
 @njit(cache=True, nogil=True, inline="always")
 def word(key: np.uint64, index: np.uint64) -> np.uint64:
-    """Return word ``index`` of the node whose key is ``key``: splitmix64, started at that key. Pure."""
+    """Return word ``index`` for the node with ``key``: splitmix64, started at the key. Pure."""
     return mix64(key + (index + ONE) * GOLDEN)
 
 
 @njit(cache=True, nogil=True)
 def bounded_64(bits: np.uint64, bound: np.uint64) -> np.uint64:
-    """Return the upper 64 bits of the product ``bits * bound``. Pure."""
+    """Return the upper 64 bits in the product ``bits * bound``. Pure."""
     low = (bits & LOW_32) * (bound & LOW_32)
     mid_1 = (bits >> _S32) * (bound & LOW_32) + (low >> _S32)
     mid_2 = (bits & LOW_32) * (bound >> _S32) + (mid_1 & LOW_32)
@@ -68,14 +68,14 @@ def bounded_64(bits: np.uint64, bound: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
-    """Return a uniform integer below ``bound`` for a draw whose 32 bits cannot decide it. Pure.
+    """Return a uniform integer below ``bound`` for a draw with too few bits. Pure.
 
-    Bounds from 2**32 on take all 64 bits of a word; the bias is at most bound / 2**64.
+    Bounds from 2**32 on use all 64 bits in a word; the bias is at most bound / 2**64.
     """
     index = np.uint64(draw) + _RETRY
     if bound > LOW_32:
         return bounded_64(word(key, index), bound)
-    # 2**32 modulo the bound: so many of the 2**32 values are left over and would make some results likelier.
+    # 2**32 modulo the bound: this many of the 2**32 values are surplus and would make some results likelier.
     threshold = (LOW_32 + ONE - bound) % bound
     while True:
         product = (word(key, index) >> _S32) * bound
@@ -86,7 +86,7 @@ def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True, inline="always")
 def settle(key: np.uint64, draw: int, bits: np.uint64, bound: np.uint64) -> np.uint64:
-    """Return a uniform integer below ``bound`` from 32 random ``bits``, redrawn when they would bias it. Pure.
+    """Return a uniform integer below ``bound`` from 32 random ``bits``; redraw bits that would bias it. Pure.
 
     Multiply, shift and reject (Lemire, "Fast random integer generation in an interval", TOMACS'19): exactly
     uniform for uniform bits.
@@ -106,7 +106,7 @@ def _settle_edge(key: np.uint64, draw: int, product: np.uint64, bound: np.uint64
 
 @njit(cache=True, nogil=True, inline="always")
 def bounded(key: np.uint64, draw: int, bound: int) -> int:
-    """Return draw number ``draw`` of a node, a uniform integer below ``bound`` >= 1. Pure.
+    """Return draw ``draw`` for a node, a uniform integer below ``bound`` >= 1. Pure.
 
     Draws 2i and 2i + 1 are the lower and the upper half of word i.
     """
@@ -117,5 +117,5 @@ def bounded(key: np.uint64, draw: int, bound: int) -> int:
 
 @njit(cache=True, nogil=True, inline="always")
 def unit(key: np.uint64, draw: int) -> float:
-    """Return draw number ``draw`` of a node as a float64 in (0, 1], a multiple of 2**-53. Pure."""
+    """Return draw ``draw`` for a node as a float64 in (0, 1], a multiple of 2**-53. Pure."""
     return ((word(key, np.uint64(draw)) >> _S11) + ONE) * _UNIT

@@ -1,4 +1,4 @@
-"""Samplers of seeds that ask at a time: all of a seed's neighbourhood is from before it."""
+"""Samplers for seeds with times: the neighbourhood of a seed has only edges from before its time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from gloader.core.fanouts import checked_fanouts
 from gloader.errors import ConfigError
 from gloader.samplers.arguments import checked_hops, resolve_fanouts
-from gloader.samplers.graph import HeteroGraph
 from gloader.samplers.hops import HopFrame
 from gloader.samplers.neighbor import NeighborPick, require_weights
 from gloader.types import CollectiveFanouts
@@ -18,29 +17,29 @@ if TYPE_CHECKING:
 
     from gloader.config import Layout
     from gloader.core.fanouts import FanoutsLike
-    from gloader.samplers.graph import Topology
+    from gloader.samplers.graph import HeteroGraph, Topology
     from gloader.samplers.merged import MergedBatch, MergedHeteroBatch
     from gloader.samplers.ranges import TimeRule
     from gloader.types import AnySeeds, BatchId, HeteroBatch, SampledBatch
 
 
 class TemporalSampler:
-    """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l, of the edges before the time of its seed.
+    """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l, along edges before the time of its seed.
 
-    The time of a seed holds for all hops: no edge of its tree is from after it, as in PyG and GraphBolt. A batch is
-    disjoint: within the tree of a seed each node has one place in ``SampledBatch.nodes``, and no other tree shares it,
-    so that ids repeat there. Seeds may repeat, at the same time or at others.
+    A seed's time holds for all hops: its tree has no later edge, as in PyG and GraphBolt. A batch is disjoint: each
+    tree has its own places in ``SampledBatch.nodes``, one for each of its nodes, so that ids repeat there. Seeds may
+    repeat, with equal or different times.
 
     Every draw is a hash of (seed, epoch, batch index, hop, number of the seed in the batch, node): equal arguments give
-    equal batches, for any number of threads and any order of calls, and a seed that repeats draws anew. The tree of the
-    first seed is what `NeighborSampler` draws of the edges that it may take. Pure and thread-safe; each concurrent call
-    holds a hash table of its largest batch, released with the sampler.
+    equal batches, for any number of threads and any order of calls, and a repeated seed draws anew. The first seed's
+    tree equals the draws of `NeighborSampler` among the allowed edges. Pure and thread-safe; each concurrent call holds
+    a hash table for its largest batch, released with the sampler.
 
     Parameters
     ----------
     graph : the topology, with times
     fanouts : neighbours per node, hop next to the seeds first; 0 takes none, -1 takes all in order
-    rule : which edges a node may take, and which it takes
+    rule : the time rule: allowed edges, and the choice among them
     seed : any integer; taken modulo 2**64
     layout : "layered" or "merged", see `make_sampler`
     weighted, importance : draw by weight among the edges before a time, see `NeighborSampler`
@@ -48,8 +47,8 @@ class TemporalSampler:
     Raises
     ------
     ConfigError
-        A fan-out is not an integer >= -1, or there is none. The graph has no times, or no weights with ``weighted``, or
-        its edges lead from another type.
+        A fan-out is not an integer >= -1, or there is none. The graph lacks times, or weights with ``weighted``, or its
+        edges come from another type.
     """
 
     def __init__(
@@ -77,12 +76,10 @@ class TemporalSampler:
         self.rule = rule
         self.layout = layout
         pick = _picks(rule, seed, weighted=weighted, importance=importance)
-        self._frame = HopFrame(
-            HeteroGraph.of_one_type(graph), [pick(graph, fanouts)], num_hops=len(self.fanouts), rule=rule
-        )
+        self._frame = HopFrame.of_one_type(pick(graph, fanouts), rule=rule)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> SampledBatch:
-        """Sample blocks in the layout of the sampler. Thread-safe.
+        """Sample blocks in the sampler's layout. Thread-safe.
 
         Parameters
         ----------
@@ -92,7 +89,7 @@ class TemporalSampler:
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`; or times that were read from the SSD do not ascend in the list of a node.
+            As of `HopFrame.sample`; or times on the SSD do not ascend in a node's list.
         """
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
@@ -101,7 +98,7 @@ class TemporalSampler:
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
         """Sample merged hops: only the entries found in one hop sample in the next, as in PyG. Thread-safe.
 
-        Parameters and errors are those of `sample`.
+        Parameters and errors as of `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).one_type_merged()
 
@@ -109,15 +106,15 @@ class TemporalSampler:
 class HeteroTemporalSampler:
     """Samples as `TemporalSampler`, in each hop relation after relation over the nodes known before it.
 
-    A tree has nodes of all types, each once. Edges of a relation without times are taken at any time: they have always
-    been there. Draws are hashed with the number of the relation, as those of `RelationwiseSampler` are, so that a graph
-    of one relation gives the batches of that relation alone. Pure and thread-safe.
+    A tree has nodes of all types, each once. All edges of a relation without times are allowed. Draws are hashed with
+    the relation's number, as in `RelationwiseSampler`: a graph of one relation gives the same batches as its topology.
+    Pure and thread-safe.
 
     Parameters
     ----------
     graph : the topology, with times of at least one relation
     fanouts : neighbours per node, relation and hop, see `checked_fanouts`
-    rule : which edges a node may take, and which it takes
+    rule : the time rule: allowed edges, and the choice among them
     seed : any integer; taken modulo 2**64
     layout : "layered" or "merged", see `make_sampler`
     weighted, importance : draw by weight among the edges before a time, see `NeighborSampler`
@@ -125,7 +122,7 @@ class HeteroTemporalSampler:
     Raises
     ------
     ConfigError
-        Fan-outs name a relation that is not there, miss one, or are of all relations together; no relation has times.
+        Fan-outs name an unknown relation, lack one, or are collective; no relation has times.
     """
 
     def __init__(
@@ -164,12 +161,12 @@ class HeteroTemporalSampler:
         self._frame = HopFrame(graph, picks, num_hops=len(checked), rule=rule)
 
     def sample(self, batch_id: BatchId, seeds: AnySeeds, /) -> HeteroBatch:
-        """Sample blocks in the layout of the sampler. Thread-safe.
+        """Sample blocks in the sampler's layout. Thread-safe.
 
         Parameters
         ----------
         batch_id : the address of the batch, part of the random key
-        seeds : `BatchSeeds` with ``times``, of any types, numbered through; nodes may repeat, see `HopFrame.sample`
+        seeds : `BatchSeeds` with ``times``, of any types in one numbering; nodes may repeat, see `HopFrame.sample`
 
         Raises
         ------
@@ -183,13 +180,13 @@ class HeteroTemporalSampler:
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
         """Sample merged hops: only the entries found in one hop sample in the next, as in PyG. Thread-safe.
 
-        Parameters and errors are those of `sample`.
+        Parameters and errors as of `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).by_type_merged()
 
 
 def _picks(rule: TimeRule, seed: int, **options: Any) -> Callable[..., NeighborPick]:
-    """Return what makes the picks of a relation of its topology and fan-outs."""
+    """Return the function that makes a relation's picks from its topology and fan-outs."""
     return partial(
         NeighborPick, seed=seed, replace=rule.replace, takes_last=rule.strategy == "last", **options
     )

@@ -10,7 +10,7 @@ import numpy as np
 
 from gloader.core.kernels import njit
 from gloader.samplers import graph_errors
-from gloader.samplers.node_map import DenseMap, HashMap, NodeMap
+from gloader.samplers.node_map import DenseMap, HashMap
 from gloader.samplers.pick_kernels import bit_set
 
 if TYPE_CHECKING:
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
     from gloader.errors import GraphError
     from gloader.samplers.graph import EdgeLists, HeteroGraph, Topology
+    from gloader.samplers.node_map import NodeMap
     from gloader.types import IdArray, LocalArray
 
-DENSE_LIMIT = 50_000_000  # nodes; beyond, 4 bytes a node and thread cost more than a hash table
+DENSE_LIMIT = 50_000_000  # nodes; above, 4 bytes per node and thread cost more than a hash table
 _NO_NODES: IdArray = np.empty(0, dtype=np.int64)
 
 
 class FoundNodes:
-    """The nodes of one type that a batch has found, and the map from them to local ids; the buffer grows.
+    """The found nodes of one type in a batch, and their local ids; the buffer grows.
 
     Parameters
     ----------
-    node_map : from these nodes to their local ids
-    num_nodes : N, the most there can be
+    node_map : map from nodes to local ids
+    num_nodes : N, the maximum
     """
 
     __slots__ = ("count", "map", "nodes", "num_nodes")
@@ -44,7 +45,7 @@ class FoundNodes:
         self.count = 0
 
     def begin(self, seeds: IdArray) -> int:
-        """Start a batch with ``seeds``, which are in range; return how many of them repeat an earlier one."""
+        """Start a batch with ``seeds``, which are in range; return the number of repeats among them."""
         self.count = 0
         self._reserve(len(seeds))
         repeats = self.map.begin(seeds, self.nodes)
@@ -52,26 +53,26 @@ class FoundNodes:
         return repeats
 
     def append(self, values: NDArray[Any], places: IdArray, out: LocalArray) -> int:
-        """Write the local ids of the sources of edges, append new nodes; return how many nodes there are now.
+        """Write the local ids of edge sources, append new nodes; return the number of nodes.
 
         Parameters
         ----------
-        values : the sources of edges
+        values : sources of edges
         places : (M,) places in it
         out : (M,) receives the local ids
 
         Returns
         -------
         int
-            The number of nodes, or -1 - i if the source of edge i is no node of the graph; this is then not to be used
-            again.
+            The number of nodes, or -1 - i if the source of edge i is not a node; the object must not be used again
+            then.
         """
         self._reserve(min(self.count + len(places), self.num_nodes))
         self.count = self.map.relabel(values, places, self.nodes, self.count, out)
         return self.count
 
     def _reserve(self, num_nodes: int) -> None:
-        if num_nodes < len(self.nodes):  # one more than there can be: relabelling writes before it counts
+        if num_nodes < len(self.nodes):  # one spare entry: relabelling writes before it counts
             return
         grown = np.empty(max(num_nodes + 1, 2 * len(self.nodes)), dtype=np.int64)
         grown[: self.count] = self.nodes[: self.count]
@@ -79,7 +80,7 @@ class FoundNodes:
 
 
 class Scratch:
-    """Buffers of one hop of a call; they grow to the largest hop seen.
+    """Buffers for one hop in a call; they grow to the largest hop.
 
     Parameters
     ----------
@@ -95,26 +96,26 @@ class Scratch:
         self.numbers: NDArray[np.float64] = np.empty(0, dtype=np.float64)
 
     def reserve_edges(self, num_edges: int) -> None:
-        """Make room for ``num_edges`` in ``edges`` and ``weights``; their content is lost."""
+        """Make room for ``num_edges`` in ``edges`` and ``weights``; the content is lost."""
         if num_edges > self.edges.shape[0]:
             capacity = max(num_edges, 2 * self.edges.shape[0])
             self.edges = np.empty(capacity, dtype=np.int64)
             self.weights = np.empty(capacity, dtype=np.float32)
 
     def reserve_numbers(self, size: int) -> None:
-        """Make room for ``size`` in ``numbers``; their content is lost."""
+        """Make room for ``size`` in ``numbers``; the content is lost."""
         if size > self.numbers.shape[0]:
             self.numbers = np.empty(max(size, 2 * self.numbers.shape[0]), dtype=np.float64)
 
 
 class Picked(NamedTuple):
-    """The edges that the D destinations of a hop take of one relation."""
+    """The edges that a hop's D destinations take from one relation."""
 
-    indptr: LocalArray  # (D + 1,) where the edges of each destination begin
-    edge_ids: IdArray  # (M,) positions in the graph, or with ``lists`` places in their values
-    sources: tuple[NDArray[Any], IdArray] | None = None  # an array, and (M,) the places of the sources in it
+    indptr: LocalArray  # (D + 1,) the beginning of each destination's edges
+    edge_ids: IdArray  # (M,) positions in the graph; with ``lists`` places in their values
+    sources: tuple[NDArray[Any], IdArray] | None = None  # an array, and (M,) places in it
     lists: EdgeLists | None = None  # the sources of the destinations' lists
-    edge_weight: NDArray[np.float32] | None = None  # (M,) of the block
+    edge_weight: NDArray[np.float32] | None = None  # (M,) for the block
 
     def sources_of(self, graph: Topology) -> tuple[NDArray[Any], IdArray]:
         """Return the source of each edge: an array, and (M,) places in it."""
@@ -123,7 +124,7 @@ class Picked(NamedTuple):
         return self.sources or graph.sources.at(self.edge_ids)
 
     def positions(self) -> IdArray:
-        """Return the positions (M,) of the edges in the graph; they overwrite places in lists."""
+        """Return the edge positions (M,) in the graph; they overwrite places in lists."""
         if self.lists is not None:
             self.lists.to_positions(self.edge_ids, self.indptr)
         return self.edge_ids
@@ -134,10 +135,10 @@ class Picked(NamedTuple):
 
 
 class EdgeRanges(Protocol):
-    """The edges of one relation that the destinations of one batch may take. For one thread."""
+    """The allowed edges of one relation for the destinations in one batch. For one thread."""
 
     def fetch(self, space: RelationSpace, first: int, last: int, /) -> None:
-        """Write the range of each of the destinations ``first:last`` to ``space``.
+        """Write the ranges of the destinations ``first:last`` to ``space``.
 
         Raises
         ------
@@ -149,14 +150,14 @@ class EdgeRanges(Protocol):
     def pass_over(
         self, space: RelationSpace, destinations: range, indptr: LocalArray, edge_ids: IdArray, /
     ) -> None:
-        """Turn picks among the edges that are not excluded into positions.
+        """Turn picks among the remaining edges into positions.
 
         Parameters
         ----------
         space : the batch so far
         destinations : positions in ``space.nodes``
-        indptr : (D + 1,) where the edges of each begin
-        edge_ids : (M,) written
+        indptr : (D + 1,) the beginning of each destination's edges
+        edge_ids : (M,) overwritten
         """
         ...
 
@@ -167,12 +168,12 @@ class EdgeRanges(Protocol):
     def sources(
         self, space: RelationSpace, destinations: range, picked: Picked, /
     ) -> tuple[NDArray[Any], IdArray]:
-        """Return the sources of ``picked`` as the batch has them, nodes or entries: an array, and (M,) places in it.
+        """Return the sources of ``picked`` as nodes or entries: an array, and (M,) places in it.
 
         Parameters
         ----------
         space, destinations : as of `pass_over`
-        picked : what the destinations take
+        picked : the taken edges
 
         Raises
         ------
@@ -182,19 +183,19 @@ class EdgeRanges(Protocol):
         ...
 
     def in_degrees(self, space: RelationSpace, nodes: IdArray, /) -> NDArray[np.float32] | None:
-        """Return the in-edges that hops may take of each of the ``nodes`` (U,) of the batch; None: all of them."""
+        """Return the number of allowed in-edges of each of ``nodes`` (U,); None if all in-edges are allowed."""
         ...
 
 
 class RelationSpace:
-    """The scratch memory of one relation of a batch; one call uses it at a time.
+    """The scratch memory of one relation in a batch; one call uses it at a time.
 
     Parameters
     ----------
-    found : the nodes of the destination type
-    sources : the nodes of the source type, the same in a relation within a type
-    scratch : of the call
-    candidates : for samplers that choose for all destinations of a hop together, else None
+    found : nodes of the destination type
+    sources : nodes of the source type; the same object in a relation within a type
+    scratch : the call's buffers
+    candidates : for samplers that choose for all destinations in a hop together, else None
     """
 
     __slots__ = (
@@ -215,9 +216,9 @@ class RelationSpace:
         self.sources = sources
         self.scratch = scratch
         self.candidates = candidates
-        self.starts: IdArray = np.empty(0, dtype=np.int64)  # where the range of each destination begins
-        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # edges of the range that may be taken
-        self._fetched = 0  # destinations whose range is known
+        self.starts: IdArray = np.empty(0, dtype=np.int64)  # the beginning of each destination's range
+        self.degrees: IdArray = np.empty(0, dtype=np.int64)  # the number of allowed edges in it
+        self._fetched = 0  # destinations with a known range
         self.ranges: EdgeRanges  # set by `begin`
 
     def begin(self, ranges: EdgeRanges) -> None:
@@ -226,7 +227,7 @@ class RelationSpace:
         self.ranges = ranges
 
     def fetch(self, destinations: range) -> None:
-        """Write ``starts`` and ``degrees`` of ``destinations``, unless an earlier hop did; raises as `EdgeRanges`."""
+        """Write ``starts`` and ``degrees`` of new ``destinations``; raises as `EdgeRanges`."""
         first, last = max(self._fetched, destinations.start), destinations.stop
         if first < last:
             self._reserve_degrees(last)
@@ -235,11 +236,11 @@ class RelationSpace:
 
     @property
     def nodes(self) -> IdArray:
-        """The nodes of the destination type in first-seen order, and free space behind them."""
+        """The nodes of the destination type in first-seen order, followed by free space."""
         return self._found.nodes
 
     def places_of(self, nodes: IdArray, out: IdArray) -> None:
-        """Write the local ids of ``nodes`` (n,) of the destination type to ``out`` (n,) where it is -1."""
+        """Write the local ids of ``nodes`` (n,), of the destination type, over each -1 in ``out`` (n,)."""
         self._found.map.find(nodes, out)
 
     def _reserve_degrees(self, num_nodes: int) -> None:
@@ -254,9 +255,9 @@ class RelationSpace:
 
 
 class Candidates:
-    """The nodes that a hop can find: the in-neighbours of all its destinations, each once.
+    """The nodes that a hop can find: the distinct in-neighbours of all its destinations.
 
-    Takes what `candidate_bytes` says, for the largest hop seen. Used by one thread at a time.
+    Holds `candidate_bytes` for the largest hop. For one thread at a time.
     """
 
     __slots__ = ("_map", "chances", "count", "nodes", "numbers", "of_edge", "offsets", "scales", "tops")
@@ -266,9 +267,9 @@ class Candidates:
         self.count = 0
         self.nodes: IdArray = np.empty(1, dtype=np.int64)  # node of each candidate
         self.of_edge: LocalArray = np.empty(0, dtype=np.int32)  # candidate of each in-edge
-        self.offsets: IdArray = np.empty(0, dtype=np.int64)  # where the in-edges of a destination begin in it
+        self.offsets: IdArray = np.empty(0, dtype=np.int64)  # each destination's beginning in it
         self.scales: NDArray[np.float64] = np.empty(0)  # one per destination
-        self.chances: NDArray[np.float64] = np.empty(0)  # these three: one per candidate
+        self.chances: NDArray[np.float64] = np.empty(0)  # one per candidate, as the next two
         self.tops: NDArray[np.float64] = np.empty(0)
         self.numbers: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
 
@@ -277,15 +278,15 @@ class Candidates:
     ) -> None:
         """Find the sources of all in-edges of the first ``num_dst`` nodes in ``space``.
 
-        Leaves room for all of these edges in ``space.scratch.edges``.
+        Makes room for these edges in ``space.scratch.edges``.
 
         Parameters
         ----------
         graph : the topology
         space : the batch so far, with the degrees of its nodes
-        lists : the sources of these edges
-        num_dst : D, destinations of the hop
-        num_edges : their in-edges
+        lists : the sources of the in-edges
+        num_dst : D, destinations in the hop
+        num_edges : number of their in-edges
 
         Raises
         ------
@@ -298,7 +299,7 @@ class Candidates:
         self.of_edge = _grown(self.of_edge, num_edges)
         self.nodes = _grown(self.nodes, min(num_edges, graph.num_sources) + 1)
         _list_edges(lists.starts, space.degrees, num_dst, self.offsets, space.scratch.edges)
-        # A map of its own: that of ``space`` holds the local ids of the batch, which only sources that are taken join.
+        # A separate map: only taken sources join the batch's map in ``space``.
         self._map.begin(_NO_NODES, self.nodes)
         of_edge = self.of_edge[:num_edges]
         places = space.scratch.edges[:num_edges]
@@ -312,15 +313,15 @@ class Candidates:
 
 
 class Workspace:
-    """The scratch memory of a sampling call: the nodes found of each type, and a space for each relation.
+    """The scratch memory of a sampling call: the found nodes by type, and a space for each relation.
 
     Parameters
     ----------
     graph : the types and relations
-    largest_fanout : of all hops and relations
-    dense_limit : largest type whose local ids are in an array; those of larger types are in a hash table
+    largest_fanout : maximum over all hops and relations
+    dense_limit : largest number of nodes for local ids in an array; larger types have a hash table
     has_candidates : whether hops choose for all destinations together
-    limits : upper bound of the node ids of each type; None: its number of nodes
+    limits : upper bound of the node ids by type; None means the number of nodes
     """
 
     __slots__ = ("found", "relations")
@@ -337,7 +338,7 @@ class Workspace:
         limits = graph.num_nodes if limits is None else limits
         maps = {name: DenseMap if count <= dense_limit else HashMap for name, count in limits.items()}
         found = {name: FoundNodes(maps[name](count), count) for name, count in limits.items()}
-        # One for each source type: the next hop overwrites it.
+        # One for each source type; the next hop overwrites it.
         candidates: dict[str, Candidates] = {}
         if has_candidates:
             sources = dict.fromkeys(source for source, _, _ in graph.relations)
@@ -351,7 +352,7 @@ class Workspace:
 
 
 class WorkspacePool:
-    """Lends each concurrent call a workspace; keeps as many as calls ever ran at once. Thread-safe.
+    """Lends each concurrent call a workspace, and keeps all of them for later calls. Thread-safe.
 
     Parameters
     ----------
@@ -364,23 +365,23 @@ class WorkspacePool:
 
     @contextmanager
     def lend(self) -> Iterator[Workspace]:
-        """Lend a workspace for the length of a ``with`` block; drop it if the block raises."""
+        """Lend a workspace to a ``with`` block; drop it if the block raises."""
         try:
             workspace = self._free.pop()  # a deque's pop and append are atomic: no lock
         except IndexError:
             workspace = self._make()
-        # Not in a `finally`: a map that was interrupted, or met a damaged graph, must not be used again.
+        # Not in a `finally`: after an interrupt or a damaged graph its maps must not be used again.
         yield workspace
         self._free.append(workspace)
 
 
 def candidate_bytes(num_edges: int, num_nodes: int) -> int:
-    """Return the most bytes of `Candidates` of a hop with ``num_edges`` in-edges, in a graph of ``num_nodes``. Pure."""
+    """Return the peak bytes of `Candidates` for a hop with ``num_edges`` in-edges and ``num_nodes`` nodes. Pure."""
     return 4 * num_edges + 32 * min(num_edges, num_nodes)
 
 
 def _grown(array: NDArray[Any], size: int) -> NDArray[Any]:
-    """Return ``array`` if it has ``size`` entries, else a larger one of any content."""
+    """Return ``array`` if it has ``size`` entries, else a larger array with undefined content."""
     return array if len(array) >= size else np.empty(max(size, 2 * len(array)), dtype=array.dtype)
 
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode
     from gloader.dataset.topology import AnyEdges
-    from gloader.samplers.sweeping import Frontier, PickRule
+    from gloader.samplers.pick_rule import UniformPickRule
+    from gloader.samplers.sweeping import Frontier
     from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.spill.regions import Regions
@@ -116,7 +117,7 @@ _LOOKS: Final = 8  # at how many pages are marked, in the positions that could m
 
 
 class PickedPasses:
-    """`EdgePasses` for a `PickRule`. Thread-safe; one pass at a time. Owns files, rings and buffers until `close`.
+    """`EdgePasses` for a `UniformPickRule`. Thread-safe; one pass at a time. Owns its buffers until `close`.
 
     Parameters
     ----------
@@ -141,7 +142,7 @@ class PickedPasses:
     def __init__(
         self,
         dataset: AnyEdges,
-        rule: PickRule,
+        rule: UniformPickRule,
         folder: SpillFolder,
         *,
         memory_bytes: int,

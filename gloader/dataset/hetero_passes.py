@@ -9,8 +9,8 @@ import numpy as np
 
 from gloader.dataset.edge_passes import PassReport, PickedPasses, shared_buffers
 from gloader.dataset.list_passes import ListPasses
+from gloader.samplers.hetero import HeteroRule
 from gloader.samplers.list_rule import ListRule
-from gloader.samplers.sweeping import HeteroRule
 from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.types import ReadStats
 
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from gloader.dataset.dataset import Dataset
     from gloader.dataset.edge_passes import EdgePasses, PassWay, SweptHops
     from gloader.dataset.topology import AnyEdges
-    from gloader.samplers.sweeping import AnyHopRule, Frontier, HeteroFrontier, HopRule, PickRule
+    from gloader.samplers.pick_rule import UniformPickRule
+    from gloader.samplers.sweeping import Frontier, HeteroFrontier, HopRule
     from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.spill.regions import SharedBuffers
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 def open_passes(
     dataset: AnyEdges,
-    rule: HopRule,
+    rule: UniformPickRule | ListRule,
     folder: SpillFolder,
     *,
     memory_bytes: int,
@@ -45,13 +46,13 @@ def open_passes(
     Parameters
     ----------
     dataset : of one type, or a relation, whose edges they are
-    rule : of the sampler: a `ListRule`, else a `PickRule`
+    rule : of the sampler
     folder : takes what passes bring, within its budget
     memory_bytes : of all buffers
     rates : of the disks
     io : how requests are made
     way : how every pass reads; None: by what ``rates`` predict
-    buffers : of `shared_buffers`, for passes of a `PickRule` that take turns with others; their owner closes them
+    buffers : of `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
 
     Raises
     ------
@@ -62,9 +63,8 @@ def open_passes(
     """
     if isinstance(rule, ListRule):
         return ListPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way)
-    picks = cast("PickRule", rule)
     return PickedPasses(
-        dataset, picks, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way, buffers=buffers
+        dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io, way=way, buffers=buffers
     )
 
 
@@ -220,7 +220,7 @@ class HeteroHops:
 
 def open_any_passes(
     dataset: Dataset,
-    rule: AnyHopRule,
+    rule: HopRule,
     folder: SpillFolder,
     *,
     memory_bytes: int,
@@ -233,7 +233,8 @@ def open_any_passes(
     """
     if isinstance(rule, HeteroRule):
         return HeteroPasses(dataset, rule, folder, memory_bytes=memory_bytes, rates=rates, io=io)
-    return open_passes(dataset, cast("HopRule", rule), folder, memory_bytes=memory_bytes, rates=rates, io=io)
+    of_one = cast("UniformPickRule | ListRule", rule)
+    return open_passes(dataset, of_one, folder, memory_bytes=memory_bytes, rates=rates, io=io)
 
 
 def looks_at_lists(rule: HeteroRule) -> bool:

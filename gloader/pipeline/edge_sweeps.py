@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.seeds import BatchStream
     from gloader.pipeline.superbatch import RunFeedback
     from gloader.pipeline.threads import Failures, StageThread
-    from gloader.samplers.sweeping import AnyHopRule, SweptSampler
+    from gloader.samplers.sweeping import HopRule, SweptSampler
     from gloader.types import AnyBatch, AnySeeds, BatchId, IdArray
 
 
@@ -285,7 +285,7 @@ class SweepEdges:
     def __init__(
         self,
         passes: EdgePasses,
-        rule: AnyHopRule,
+        rule: HopRule,
         stream: BatchStream,
         *,
         feedback: RunFeedback,

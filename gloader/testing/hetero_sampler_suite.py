@@ -28,7 +28,7 @@ from gloader.types import BatchId, BatchSeeds, HeteroBatch
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gloader.samplers.sweeping import HeteroRule
+    from gloader.samplers.hetero import HeteroRule
     from gloader.types import AnySeeds, HeteroSampler, IdArray, Relation
 
 _NUM_NODES = {"paper": 500, "author": 400, "nobody": 0, "field": 30}

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.samplers import Topology
-    from gloader.samplers.sweeping import Frontier, HopRule, PickRule
+    from gloader.samplers.pick_rule import UniformPickRule
+    from gloader.samplers.sweeping import Frontier, HopRule
     from gloader.types import AnySeeds, Block, IdArray, Sampler
 
 
@@ -177,10 +178,10 @@ def draw_hop(rule: HopRule, graph: CscGraph, frontier: Frontier, *, width: int =
     """Return the drawn array of ``frontier``; see `draw_hops`. Pure."""
     if isinstance(rule, ListRule):
         return _choose(rule, graph, frontier)
-    return graph.indices[list_positions(cast("PickRule", rule), frontier, width=width)]
+    return graph.indices[list_positions(cast("UniformPickRule", rule), frontier, width=width)]
 
 
-def list_positions(rule: PickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
+def list_positions(rule: UniformPickRule, frontier: Frontier, *, width: int = 64) -> IdArray:
     """Return the positions that ``frontier`` takes (K,), from portions of ``width``. Pure."""
     portions = rule.portions([frontier])
     ids = np.empty((1, width), np.int64)

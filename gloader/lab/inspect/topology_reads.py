@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.dataset.edge_passes import PassWay
     from gloader.plan.topology_home import TopologyChoice
     from gloader.samplers import NeighborSampler
-    from gloader.samplers.sweeping import Frontier, PickRule
+    from gloader.samplers.sweeping import Frontier
     from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.ssd_store.sweep.passes import WayReads
     from gloader.types import IdArray
@@ -124,7 +124,7 @@ def mark_pages(
 
 def _mark_together(
     sampler: NeighborSampler,
-    rule: PickRule,
+    rule: UniformPickRule,
     frontiers: list[Frontier],
     marks: PageMarks,
     first: int,
@@ -151,7 +151,7 @@ def _mark_together(
     return most
 
 
-def _positions(rule: PickRule, frontier: Frontier) -> IdArray:
+def _positions(rule: UniformPickRule, frontier: Frontier) -> IdArray:
     """Return the positions that ``frontier`` takes, ascending."""
     portions = rule.portions([frontier])
     ids = np.empty((1, 1 << 16), dtype=np.int64)

@@ -39,7 +39,7 @@ from gloader.samplers import (
     temporal_map_bytes,
 )
 from gloader.samplers.arguments import resolve_fanouts, split_seeds
-from gloader.samplers.sweeping import HeteroRule
+from gloader.samplers.hetero import HeteroRule
 from gloader.ssd_store.cost.device_profile import MAX_GAP_BYTES
 from gloader.ssd_store.read.extents import num_pages
 from gloader.ssd_store.sweep.passes import pass_memory_bytes
