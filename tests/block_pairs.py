@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gloader.bridges.dgl_api.block import Block
+from gloader.bridges.dgl_api.block import DGLBlock
 from gloader.bridges.dgl_api.edge_list import EdgeList
 from gloader.bridges.dgl_api.frame import Frame
 from gloader.bridges.dgl_api.names import EID, NODE, RELATION
@@ -46,7 +46,7 @@ def random_hop(
 
 def block_pair(hop: DeviceBlock) -> Pair:
     """Return the edges of ``hop`` as both."""
-    ours = Block(
+    ours = DGLBlock(
         {RELATION: EdgeList.of_block(hop)},
         {RELATION: Frame(len(hop.indices), {EID: lambda: hop.edge_ids})},
         src_data={NODE: Frame(hop.num_src)},
@@ -63,7 +63,7 @@ def block_pair(hop: DeviceBlock) -> Pair:
 
 def typed_pair(hops: dict[Any, DeviceBlock], num_src: dict[str, int], num_dst: dict[str, int]) -> Pair:
     """Return the edges of several relations as both."""
-    ours = Block(
+    ours = DGLBlock(
         {relation: EdgeList.of_block(hop) for relation, hop in hops.items()},
         {relation: Frame(len(hop.indices)) for relation, hop in hops.items()},
         src_data={name: Frame(count) for name, count in num_src.items()},
@@ -80,7 +80,7 @@ def typed_pair(hops: dict[Any, DeviceBlock], num_src: dict[str, int], num_dst: d
 def pair_graphs(src: torch.Tensor, dst: torch.Tensor, num_nodes: int) -> Pair:
     """Return pairs of nodes, in any order, as graphs of both."""
     nodes = {NODE: Frame(num_nodes)}
-    ours = Block(
+    ours = DGLBlock(
         {RELATION: EdgeList(src, dst, num_src=num_nodes, num_dst=num_nodes)},
         {RELATION: Frame(len(src))},
         src_data=nodes,

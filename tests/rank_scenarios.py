@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from exchange_scenarios import cutting, dying, exchanging, leaving  # noqa: F401 - run by name
+from exchange_scenarios import DyingTransport, cutting, dying, exchanging, leaving  # noqa: F401 - run by name
 from torch import distributed
 
 import gloader
@@ -35,7 +35,7 @@ from gloader.pipeline.open import tiers as open_tiers
 from gloader.pipeline.send import Transfer
 from gloader.samplers import HeteroGraph
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.testing.rehearsed_network import EndingTransport, ThrottledTransport
+from gloader.testing.rehearsed_network import ThrottledTransport
 from gloader.training.group import RankGroup
 from gloader.types import HeteroReadyBatch, LinkBatch, ReadyBatch
 
@@ -202,9 +202,7 @@ def rehearsed(
         if network is not None:
             transport = ThrottledTransport(transport, **network)
         if ending is not None and ending["rank"] == rank and ending["group"] == len(connected):
-            transport = EndingTransport(
-                transport, collective=ending["collective"], signal_number=ending["signal_number"]
-            )
+            transport = DyingTransport(transport, call=ending["collective"], number=ending["signal_number"])
         connected.append(transport)
         return transport
 

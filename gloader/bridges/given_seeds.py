@@ -17,7 +17,7 @@ from gloader.samplers.arguments import checked_seed
 from gloader.samplers.link_draws import NegativeDraws
 from gloader.samplers.link_seeds import NEGATIVES_LAYER, LinkExclusion
 from gloader.samplers.rng import layer_key
-from gloader.types import NO_EDGE, LinkRows
+from gloader.types import EDGE, NO_EDGE, LinkRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,8 +58,6 @@ GivenPairs: TypeAlias = (
     "Mapping[Relation | None, NDArray[Any]]"  # (B, 2) of each relation; None for the only one
 )
 
-_ONLY = ("node", "to", "node")
-
 
 def digest_of(ids: NDArray[Any]) -> int:
     """Return a number for ``ids`` that fits an int64. Pure."""
@@ -87,9 +85,10 @@ def draw_beside(
     ConfigError
         There are too many, or a strict negative does not exist.
     """
-    topology = _topology(graph, relation)
-    found = _rows(topology, pairs, relation)
-    draws = NegativeDraws(negatives=negatives, graph=topology, relation=relation or _ONLY)
+    typed = HeteroGraph.of(graph)
+    own = _known(typed, relation)
+    draws = NegativeDraws(negatives=negatives, graph=typed.relations[own], relation=own)
+    found = _rows(typed, pairs, own)
     key = layer_key(checked_seed(seed), epoch, digest_of(pairs), NEGATIVES_LAYER)
     ends = draws.pairs(key, np.arange(len(pairs)), found)
     columns = ends.sources[ends.source_places], ends.destinations[ends.destination_places]
@@ -119,21 +118,21 @@ def edges_of_pairs(
     ConfigError
         ``reverse`` lacks a relation.
     """
-    relations: list[Relation | None] = list(graph.relations) if isinstance(graph, HeteroGraph) else [None]
-    topologies = tuple(graph.relations.values()) if isinstance(graph, HeteroGraph) else (graph,)
-    parts: list[list[IdArray]] = [[] for _ in topologies]
+    typed = HeteroGraph.of(graph)
+    relations = list(typed.relations)
+    parts: list[list[IdArray]] = [[] for _ in relations]
     for relation, of_relation in pairs.items():
-        found = _rows(_topology(graph, relation), of_relation, relation)
-        back = relation if relation is None else reverse.get(relation)
-        if exclude == "reverse" and relation is not None and back not in relations:
+        own = _known(typed, relation)
+        found, back = _rows(typed, of_relation, own), own if typed.is_one_type else reverse.get(own)
+        if exclude == "reverse" and back not in relations:
             raise ConfigError(
-                f"exclude='reverse': say by reverse= which relation leads back of {':'.join(relation)}, or pass "
+                f"exclude='reverse': say by reverse= which relation leads back of {':'.join(own)}, or pass "
                 "exclude='self'"
             )
         exclusion = LinkExclusion.of_table(
-            topologies,
-            (relations.index(relation), relations.index(back) if exclude == "reverse" else None),
-            relation=relation or _ONLY,
+            tuple(typed.relations.values()),
+            (relations.index(own), relations.index(back) if exclude == "reverse" and back else None),
+            relation=own,
             exclude=exclude,
             duplicates=True,
         )
@@ -145,23 +144,25 @@ def edges_of_pairs(
     return tuple(np.unique(np.concatenate([none, *part])) for part in parts)
 
 
-def _topology(graph: Topology | HeteroGraph, relation: Relation | None) -> Topology:
-    if not isinstance(graph, HeteroGraph):
-        return graph
+def _known(graph: HeteroGraph, relation: Relation | None) -> Relation:
+    """Return ``relation`` after a check; a graph of one type has one alone."""
+    if graph.is_one_type:
+        return EDGE
     if relation is None or relation not in graph.relations:
         given = "no relation" if relation is None else ":".join(relation)
         allowed = ", ".join(map(":".join, graph.relations))
         raise SeedError(f"pairs are of {given}; this graph has {allowed}")
-    return graph.relations[relation]
+    return relation
 
 
-def _rows(graph: Topology, pairs: NDArray[Any], relation: Relation | None) -> LinkRows:
+def _rows(graph: HeteroGraph, pairs: NDArray[Any], relation: Relation) -> LinkRows:
     """Return ``pairs`` as rows of a link table, without their positions in the graph."""
+    topology, where = graph.relations[relation], "" if graph.is_one_type else f" of {':'.join(relation)}"
+    limits = {"sources": topology.num_sources, "destinations": topology.num_nodes}
     ends = []
-    for end, (name, limit) in enumerate((("sources", graph.num_sources), ("destinations", graph.num_nodes))):
+    for end, (name, limit) in enumerate(limits.items()):
         ids = as_ids(np.ascontiguousarray(pairs[:, end]), noun=f"{name} of pairs", error=SeedError)
         if len(bad := outside(ids, limit)):
-            where = "" if relation is None else f" of {':'.join(relation)}"
             raise SeedError(
                 f"{len(bad)} {name} of pairs{where} are not in 0..{limit - 1}, among them {bad[:5].tolist()}"
             )

@@ -21,17 +21,17 @@ from gloader.core.flag_values import require_choice
 from gloader.core.near_names import near_keywords
 from gloader.core.negatives import Table, checked_negatives
 from gloader.errors import ConfigError, MissingDependencyError
-from gloader.samplers import HeteroGraph, NeighborSampler, make_hetero_sampler
+from gloader.samplers import HeteroGraph, make_hetero_sampler
 from gloader.types import BatchId, BatchSeeds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from gloader.cache import OnlineName
     from gloader.core.fanouts import FanoutsLike
     from gloader.core.negatives import Negatives
     from gloader.samplers import CscGraph
-    from gloader.types import Block, FeatureSource, HeteroBatch, IdArray, Relation
+    from gloader.types import Block, FeatureSource, IdArray, Relation
 
 
 with quiet_dgl("gloader.adapters.graphbolt needs") as dgl:
@@ -169,12 +169,9 @@ class BlockSampler(gb.SubgraphSampler):
         self._exclude = exclude
         self._reverse = {_relation(one): _relation(other) for one, other in (reverse or {}).items()}
         # Before the base class, whose constructor builds the stages.
-        self._types = graph if isinstance(graph, HeteroGraph) else None
-        self._sampler = (
-            make_hetero_sampler("neighbor", graph, fanouts, seed)
-            if isinstance(graph, HeteroGraph)
-            else NeighborSampler(graph, cast("Sequence[int]", fanouts), seed=seed)
-        )
+        self._types = HeteroGraph.of(graph)
+        self._has_types = graph is self._types
+        self._sampler = make_hetero_sampler("neighbor", self._types, fanouts, seed)
         self._epoch = epoch
         super().__init__(datapipe)
 
@@ -191,10 +188,10 @@ class BlockSampler(gb.SubgraphSampler):
         ConfigError
             The graph has several types, and the seeds have none; or the reverse.
         """
-        if isinstance(seeds, Mapping) is (self._types is None):
+        if isinstance(seeds, Mapping) is not self._has_types:
             raise ConfigError(
                 "the graph has several types of nodes: give seeds by type, as gb.ItemSetDict has them"
-                if self._types is not None
+                if self._has_types
                 else "seeds come by type, and the graph has nodes of one type: give a tensor of ids"
             )
         return self._sampled(seeds, excluded=())
@@ -212,17 +209,33 @@ class BlockSampler(gb.SubgraphSampler):
         self, seeds: Any, *, excluded: tuple[IdArray, ...]
     ) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
         ids = (
-            seeds.cpu().numpy()
-            if self._types is None
-            else number_through(self._types, {name: some.cpu().numpy() for name, some in seeds.items()})
+            number_through(self._types, {name: some.cpu().numpy() for name, some in seeds.items()})
+            if self._has_types
+            else seeds.cpu().numpy()
         )
         batch_id = BatchId(epoch=self._epoch, index=digest_of(ids))
         asked = BatchSeeds(nodes=ids, excluded=excluded) if excluded else ids
-        if not isinstance(self._sampler, NeighborSampler):
-            return _to_typed_subgraphs(self._sampler.sample(batch_id, asked))
         batch = self._sampler.sample(batch_id, asked)
-        nodes = torch.from_numpy(batch.nodes)
-        return nodes, [_to_subgraph(block, nodes) for block in batch.blocks]
+        nodes = {name: torch.from_numpy(found) for name, found in batch.nodes.items()}
+        subgraphs = []
+        for depth, hop in enumerate(batch.blocks):
+            known = nodes_by_hop(
+                batch.num_seeds, batch.blocks[depth:]
+            )  # up to this block, the last of these hops
+            fields: dict[str, dict[str, Any]] = {
+                "sampled_csc": {_text(relation): _to_csc(block) for relation, block in hop.items()},
+                "original_column_node_ids": {name: found[: known[name][-2]] for name, found in nodes.items()},
+                "original_row_node_ids": {name: found[: known[name][-1]] for name, found in nodes.items()},
+                "original_edge_ids": {
+                    _text(relation): torch.from_numpy(block.edge_ids) for relation, block in hop.items()
+                },
+            }
+            subgraphs.append(gb.SampledSubgraphImpl(**{key: self._plain(of) for key, of in fields.items()}))
+        return self._plain(nodes), subgraphs
+
+    def _plain(self, by_type: Mapping[str, Any]) -> Any:
+        """Return ``by_type``, or of a graph of one type its only value."""
+        return by_type if self._has_types else next(iter(by_type.values()))
 
 
 @near_keywords
@@ -326,35 +339,6 @@ def positives_of(minibatch: Any) -> GivenPairs:
 
 def _relation(relation: str | Relation) -> Relation:
     return cast("Relation", tuple(relation.split(":"))) if isinstance(relation, str) else relation
-
-
-def _to_subgraph(block: Block, nodes: torch.Tensor) -> gb.SampledSubgraphImpl:
-    return gb.SampledSubgraphImpl(
-        sampled_csc=_to_csc(block),
-        original_column_node_ids=nodes[: block.num_dst],
-        original_row_node_ids=nodes[: block.num_src],
-        original_edge_ids=torch.from_numpy(block.edge_ids),
-    )
-
-
-def _to_typed_subgraphs(batch: HeteroBatch) -> tuple[Any, list[gb.SampledSubgraphImpl]]:
-    nodes = {name: torch.from_numpy(ids) for name, ids in batch.nodes.items()}
-    known = nodes_by_hop(batch.num_seeds, batch.blocks)
-    subgraphs = []
-    for depth, hop in enumerate(batch.blocks):
-        # The first is next to the features, and holds all nodes that the last hop knows.
-        after = len(batch.blocks) - depth
-        subgraphs.append(
-            gb.SampledSubgraphImpl(
-                sampled_csc={_text(relation): _to_csc(block) for relation, block in hop.items()},
-                original_column_node_ids={name: ids[: known[name][after - 1]] for name, ids in nodes.items()},
-                original_row_node_ids={name: ids[: known[name][after]] for name, ids in nodes.items()},
-                original_edge_ids={
-                    _text(relation): torch.from_numpy(block.edge_ids) for relation, block in hop.items()
-                },
-            )
-        )
-    return nodes, subgraphs
 
 
 def _to_csc(block: Block) -> gb.CSCFormatBase:

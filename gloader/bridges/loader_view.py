@@ -13,18 +13,25 @@ from collections.abc import Iterator
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, TypeVar
 
+import torch
+
 from gloader.core.near_names import near_attributes, require_keywords
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError, LoaderBusyError
 from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.pipeline.consumer import require_same_process
+from gloader.types import EDGE, DeviceBlock, ReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import TypeAlias
 
-    from gloader.types import Block, DeviceBlock, Relation
+    from gloader.types import AnyReadyBatch, Block, IdArray, LocalArray, Relation
+
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 
 def nodes_by_hop(
@@ -48,9 +55,53 @@ def nodes_by_hop(
     return known
 
 
+class TypedBatch:
+    """A native batch by types, whether it has one or several; node ids are on its device.
+
+    Parameters
+    ----------
+    batch : of either kind
+    relation : the only relation, by the name that another library has for it; its ends are the only type
+    """
+
+    def __init__(self, batch: AnyReadyBatch, relation: Relation = EDGE) -> None:
+        self.only_type = relation[0] if isinstance(batch, ReadyBatch) else None
+        self.device = batch.y.device
+        self.num_seeds: Mapping[str, int] = self._typed(batch.num_seeds)
+        self.x: Mapping[str, torch.Tensor] = self._typed(batch.x)  # (U_t, F_t); (U_t, 0) without features
+        self.trees: Mapping[str, LocalArray] | None = (
+            None if batch.trees is None else self._typed(batch.trees)
+        )
+        nodes: Mapping[str, IdArray] = self._typed(batch.nodes)
+        self.nodes = {name: torch.from_numpy(ids).to(self.device) for name, ids in nodes.items()}
+        self.blocks: list[Mapping[Relation, DeviceBlock]] = [
+            {relation: hop} if isinstance(hop, DeviceBlock) else hop for hop in batch.blocks
+        ]
+        self.known = nodes_by_hop(self.num_seeds, self.blocks)
+
+    def sizes(self, depth: int) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the sources and the destinations of block ``depth`` by type; block 0 is next to the features."""
+        after = len(self.blocks) - depth
+        num_src, num_dst = (
+            {name: known[at] for name, known in self.known.items()} for at in (after, after - 1)
+        )
+        return num_src, num_dst
+
+    @property
+    def seeds(self) -> dict[str, torch.Tensor]:
+        """The seeds of each type."""
+        return {name: ids[: self.num_seeds[name]] for name, ids in self.nodes.items()}
+
+    def plain(self, by_type: Mapping[str, V]) -> V | Mapping[str, V]:
+        """Return ``by_type``, or the value of the only type without a mapping."""
+        return by_type if self.only_type is None else by_type[self.only_type]
+
+    def _typed(self, value: Any) -> Any:
+        return value if self.only_type is None else {self.only_type: value}
+
+
 AnyLoader: TypeAlias = "Loader | HeteroLoader"
 Viewed: TypeAlias = "Loader | HeteroLoader | LinkLoader"
-T = TypeVar("T")
 
 
 @near_attributes
@@ -74,7 +125,7 @@ class LoaderView(Generic[T]):
 
     def __init__(self, loader: Viewed, *, convert: Callable[[Any], T], is_owner: bool = False) -> None:
         self.loader = loader
-        self._convert = convert
+        self.convert = convert
         if is_owner:
             # Not at exit: the loader's threads may be gone by then.
             weakref.finalize(self, loader.close).atexit = False
@@ -117,7 +168,7 @@ class LoaderView(Generic[T]):
         Its first ``next`` starts it, with the errors of ``iter`` of a `gloader.Loader`.
         """
         self._end_running()
-        epoch = _Epoch(self, convert=self._convert)
+        epoch = _Epoch(self)
         self._running = weakref.ref(epoch)
         return epoch
 
@@ -153,9 +204,8 @@ class LoaderView(Generic[T]):
 class _Epoch(Iterator[T]):
     """One epoch. It starts with its first batch, since some loops make iterators that they never use."""
 
-    def __init__(self, view: LoaderView[T], *, convert: Callable[[Any], T]) -> None:
+    def __init__(self, view: LoaderView[T]) -> None:
         self._view = view  # kept, since dropping it may close its loader
-        self._convert = convert
         self._batches: Iterator[Any] | None = None
         self._state: Literal["new", "running", "ended", "superseded"] = "new"
         self._turn = threading.Lock()  # held by the thread that takes a batch; threads may share an epoch
@@ -180,7 +230,7 @@ class _Epoch(Iterator[T]):
         if batch.id.index == len(self._view) - 1:
             next(batches, None)  # completes the epoch in the loader
             self._batches, self._state = None, "ended"
-        return self._convert(batch)
+        return self._view.convert(batch)
 
     def supersede(self) -> None:
         """End the epoch by dropping the loader's iterator; a later request raises, unless it was at its end."""

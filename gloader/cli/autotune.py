@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter
 from rich.table import Table
 
 from gloader.cli.ranks import RankLaunch
-from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell, numbers
 from gloader.cli.train import open_or_prepare
 from gloader.config import (
     LinkConfig,
@@ -334,10 +334,7 @@ def _require_one_source(run: Path | None, tuning: TuneFlags, given: TrainSetting
 def _show(screen: Screen, tuned: TunedRun, found: "Autotuned", *, search_s: float) -> None:
     """Write the predictions and measurements, and the verdict."""
     best, searched = found.best, found.tuned.searched
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(tuned.unit, overflow="fold")
-    for heading in ("predicted", "measured"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = numbers("predicted", "measured", first=tuned.unit)
     _add_row(table, "as it was", found.start)
     if best is not None:
         _add_row(table, best.change, best)

@@ -117,10 +117,8 @@ _OBJECTS = ObjectSettings()
 def build_app() -> App:
     """Return the benchmarks as an app of their own."""
     app = App(name="bench", help="Measure a part of gloader on this machine.")
-    app.command(sampler)
-    app.command(inspector)
-    app.command(gather)
-    app.command(epoch)
+    for command in (sampler, inspector, gather, epoch):
+        app.command(command)
     return app
 
 

@@ -21,26 +21,9 @@ from cyclopts import (
     ValidationError,
 )
 
+from gloader import errors
 from gloader.cli.screen import cell, make_console
 from gloader.core.flag_values import as_flags
-from gloader.errors import (
-    BudgetError,
-    CheckpointError,
-    ConfigError,
-    FormatError,
-    GloaderError,
-    GraphError,
-    MissingDependencyError,
-    ReplayError,
-    SeedError,
-    ShapeError,
-    SourceError,
-    StateError,
-    StoreExistsError,
-    StoreOpenError,
-    UnsafeArchiveError,
-    VersionError,
-)
 
 # 128 + the number of the signal, as shells report it: SIGINT is 2, SIGTERM is 15.
 EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 130, 143
@@ -48,26 +31,26 @@ EXIT_OK, EXIT_FAILURE, EXIT_USAGE, EXIT_INTERRUPT, EXIT_TERMINATED = 0, 1, 2, 13
 # Errors that other input corrects; every other error is a failure of the run.
 _USAGE_ERRORS = (
     CycloptsError,
-    BudgetError,
-    CheckpointError,
-    ConfigError,
-    FormatError,
-    GraphError,
-    MissingDependencyError,
-    ReplayError,
-    SeedError,
-    ShapeError,
-    SourceError,
-    StateError,
-    StoreExistsError,
-    StoreOpenError,
-    UnsafeArchiveError,
-    VersionError,
+    errors.BudgetError,
+    errors.CheckpointError,
+    errors.ConfigError,
+    errors.FormatError,
+    errors.GraphError,
+    errors.MissingDependencyError,
+    errors.ReplayError,
+    errors.SeedError,
+    errors.ShapeError,
+    errors.SourceError,
+    errors.StateError,
+    errors.StoreExistsError,
+    errors.StoreOpenError,
+    errors.UnsafeArchiveError,
+    errors.VersionError,
 )
 _FEW_FLAGS = 10
 _MISSPELT = re.compile(r"Did you mean (?P<meant>\S+) instead of (?P<typed>\S+)\?")  # the wording of cyclopts
 # Expected kinds of failure, which one line explains. Any other exception is a bug and keeps its traceback.
-REPORTED_ERRORS = (CycloptsError, GloaderError, OSError, MemoryError)
+REPORTED_ERRORS = (CycloptsError, errors.GloaderError, OSError, MemoryError)
 
 
 def exit_status(error: BaseException) -> int:

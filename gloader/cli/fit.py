@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from cyclopts import Parameter, Token
 from rich.table import Table
 
-from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell, numbers
 from gloader.cli.train import open_or_prepare
 from gloader.config import (
     Features,
@@ -307,9 +307,7 @@ def _seeds(question: "FitQuestion") -> str:
 
 def _table(found: "Sequence[Fit]") -> Table:
     """Return a row for each budget."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("memory budget", "features", "edges", "rows missed", "loading a batch", "an epoch"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = numbers("memory budget", "features", "edges", "rows missed", "loading a batch", "an epoch")
     for one in found:
         table.add_row(
             cell(format_bytes(one.budget.total_bytes)),

@@ -123,23 +123,28 @@ def summary(dataset: "Dataset") -> dict[str, object]:
 
 
 def _describe(dataset: "Dataset") -> dict[str, str]:
-    is_typed = dataset.kind == "hetero"
-    rows = {
+    tables = dataset.link_tables.values()
+    if dataset.kind == "hetero":
+        rows = _typed_tables(dataset) | _labels(dataset, f", of {dataset.labelled.name}")
+        links = {table.name: _links(table, f" of {':'.join(table.relation)}") for table in tables}
+    else:
+        rows = _tables(dataset) | _labels(dataset, "")
+        links = {table.name: _links(table, "") for table in tables}
+    return {
         "path": dataset.location,
-        **(_typed_tables(dataset) if is_typed else _tables(dataset)),
-        **_labels(dataset, is_typed=is_typed),
-        **{f"links {table.name}": _links(table, is_typed=is_typed) for table in dataset.link_tables.values()},
+        **rows,
+        **{f"links {name}": text for name, text in links.items()},
         "fingerprint": dataset.fingerprint,
+        **{name.replace("_", " "): text for name, text in _notes(dataset.metadata)},
     }
-    return rows | {name.replace("_", " "): text for name, text in _notes(dataset.metadata)}
 
 
-def _labels(dataset: "Dataset", *, is_typed: bool) -> dict[str, str]:
+def _labels(dataset: "Dataset", of_type: str) -> dict[str, str]:
     if dataset.is_for_links_alone:  # its one class and its empty splits belong to no node
         return {"labels": "none"}
     splits = dataset.labelled.split_sizes
     return {
-        "classes": f"{dataset.num_classes:,}" + (f", of {dataset.labelled.name}" if is_typed else ""),
+        "classes": f"{dataset.num_classes:,}{of_type}",
         "splits": ", ".join(f"{name} {count:,}" for name, count in splits.items()),
     }
 
@@ -193,8 +198,8 @@ def _edge_features(table: "EdgeTable") -> str:
     return "" if table.feature_rows is None else f", features {_features(table.feature_rows)}"
 
 
-def _links(table: "LinkTable", *, is_typed: bool) -> str:
-    said = [f"{table.num_rows:,}" + (f" of {':'.join(table.relation)}" if is_typed else "")]
+def _links(table: "LinkTable", of_relation: str) -> str:
+    said = [f"{table.num_rows:,}{of_relation}"]
     # Held-out edges should not be in the graph: messages pass along them.
     leak = ", where a model sees what it is to predict" if table.in_graph and table.name != "train" else ""
     said += [f"{table.in_graph:,} of them in the graph{leak}"]

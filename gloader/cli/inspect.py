@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 from rich.table import Table
 
-from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell, numbers
 from gloader.cli.train import open_or_prepare, require_one_type
 from gloader.config import ObjectSettings
 from gloader.core.flag_values import SWITCH, Fanout, Size
@@ -144,7 +144,7 @@ def _choice(reads: "TopologyReads") -> str:
 
 
 def _hop_table(reads: "TopologyReads") -> Table:
-    table = _blank("hop", "nodes", "edges", "pages", "% of all")
+    table = numbers("hop", "nodes", "edges", "pages", "% of all")
     for hop, found in enumerate(reads.hops):
         share = 100 * found.pages / max(reads.num_pages, 1)
         table.add_row(
@@ -154,7 +154,7 @@ def _hop_table(reads: "TopologyReads") -> Table:
 
 
 def _pass_table(reads: "TopologyReads") -> Table:
-    table = _blank("S_t", "% wanted", *_WAYS, "fastest")
+    table = numbers("S_t", "% wanted", *_WAYS, "fastest")
     for found in reads.passes:
         cells = [
             _reads(found.ways[way].num_bytes, found.ways[way].seconds) if way in found.ways else "-"
@@ -174,13 +174,6 @@ def _reads(num_bytes: float, seconds: float) -> str:
 def _seconds(seconds: float) -> str:
     """Return a duration; parts of a pass get a few digits of milliseconds."""
     return f"{1000 * seconds:.2f} ms" if seconds < 0.01 else format_seconds(seconds)
-
-
-def _blank(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=True)
-    return table
 
 
 _FLAGS, _OBJECTS = InspectFlags(), ObjectSettings()
@@ -220,34 +213,19 @@ def inspect(
             "gloader inspect",
             instead="gloader train --explain tells what is cached and read of each type",
         )
-        show = _inspect_topology if topology else _inspect_features
-        show(opened, flags, out, screen)
+        from gloader.lab.report.inspection import draw_inspection, draw_topology
 
-
-def _inspect_features(dataset: "Dataset", flags: InspectFlags, out: Path | None, screen: Screen) -> None:
-    with screen.console.status("sampling and planning"):
-        inspection = _inspect(dataset, flags)
-    report = {"dataset": dataset.name, "settings": _settings(flags), **inspection.to_json()}
-    if not screen.is_json:
-        _show(screen, inspection, dataset.name)
-    if out is not None:
-        from gloader.lab.report.inspection import draw_inspection
-
-        _write(out, "inspect", report, draw_inspection(inspection, "inspect"), screen)
-    screen.result(report)
-
-
-def _inspect_topology(dataset: "Dataset", flags: InspectFlags, out: Path | None, screen: Screen) -> None:
-    with screen.console.status("sampling and marking pages"):
-        reads = read_topology(dataset, flags)
-    report = {"dataset": dataset.name, "settings": _settings(flags), **reads.to_json()}
-    if not screen.is_json:
-        show_topology(screen, reads, dataset.name)
-    if out is not None:
-        from gloader.lab.report.inspection import draw_topology
-
-        _write(out, "topology", report, draw_topology(reads, "topology"), screen)
-    screen.result(report)
+        with screen.console.status("sampling and marking pages" if topology else "sampling and planning"):
+            found: Any = read_topology(opened, flags) if topology else _inspect(opened, flags)
+        name, show, draw = (
+            ("topology", show_topology, draw_topology) if topology else ("inspect", _show, draw_inspection)
+        )
+        report = {"dataset": opened.name, "settings": _settings(flags), **found.to_json()}
+        if not screen.is_json:
+            show(screen, found, opened.name)
+        if out is not None:
+            _write(out, name, report, draw(found, name), screen)
+        screen.result(report)
 
 
 def _inspect(dataset: "Dataset", flags: InspectFlags) -> "Inspection":

@@ -54,6 +54,13 @@ class MachineFinding:
     fix: str | None = None
 
 
+def _judged(name: str, value: str, *, is_fine: bool, fix: str, severity: Severity = "note") -> MachineFinding:
+    """Return a finding that is fine, or has ``severity`` and ``fix``. Pure."""
+    if is_fine:
+        return MachineFinding(name=name, value=value)
+    return MachineFinding(name=name, value=value, severity=severity, fix=fix)
+
+
 def diagnose(folder: Path) -> list[MachineFinding]:
     """Return the findings of every check; probing the disk of ``folder`` takes two to three seconds."""
     return [
@@ -70,27 +77,18 @@ def diagnose(folder: Path) -> list[MachineFinding]:
 def check_versions() -> list[MachineFinding]:
     """Return the versions of Python and of the packages that gloader needs or can use."""
     python = ".".join(map(str, sys.version_info[:3]))
+    is_new = sys.version_info >= _MIN_PYTHON
     findings = [
-        MachineFinding(name="python", value=python)
-        if sys.version_info >= _MIN_PYTHON
-        else MachineFinding(
-            name="python", value=python, severity="problem", fix="install Python 3.11 or later"
-        )
+        _judged("python", python, is_fine=is_new, severity="problem", fix="install Python 3.11 or later"),
+        MachineFinding(name="gloader", value=gloader.__version__),
     ]
-    findings.append(MachineFinding(name="gloader", value=gloader.__version__))
     for package in _REQUIRED:
-        found = _version(package)
-        missing = MachineFinding(
-            name=package,
-            value="not installed",
-            severity="problem",
-            fix=f"pip install {package} -c constraints.txt",
-        )
-        findings.append(MachineFinding(name=package, value=found) if found else missing)
+        found, fix = _version(package), f"pip install {package} -c constraints.txt"
+        value = found or "not installed"
+        findings.append(_judged(package, value, is_fine=found is not None, severity="problem", fix=fix))
     for package, extra in _OPTIONAL.items():
-        found = _version(package)
-        absent = MachineFinding(name=package, value=f"not installed (optional: {install_command(extra)})")
-        findings.append(MachineFinding(name=package, value=found) if found else absent)
+        value = _version(package) or f"not installed (optional: {install_command(extra)})"
+        findings.append(MachineFinding(name=package, value=value))
     return findings
 
 
@@ -105,14 +103,8 @@ def check_cores() -> MachineFinding:
     """Return how many cores this process may use."""
     usable, present, quota = len(os.sched_getaffinity(0)), os.cpu_count() or 1, cpu_quota(_CGROUP)
     text = f"{usable} of {present}" + (f", limited to {quota:.3g} by its cgroup" if quota else "")
-    if min(usable, quota or usable) < 2:
-        return MachineFinding(
-            name="cores",
-            value=text,
-            severity="note",
-            fix="with one core nothing overlaps; give the process two or more",
-        )
-    return MachineFinding(name="cores", value=text)
+    fix = "with one core nothing overlaps; give the process two or more"
+    return _judged("cores", text, is_fine=min(usable, quota or usable) >= 2, fix=fix)
 
 
 def cpu_quota(cgroup: Path) -> float | None:
@@ -136,11 +128,8 @@ def check_memory() -> MachineFinding:
 
     available = available_memory_bytes()
     text = f"{format_bytes(available)} available"
-    if available < _MIN_MEMORY_BYTES:
-        return MachineFinding(
-            name="memory", value=text, severity="note", fix="use a small --memory-budget and --batch-size"
-        )
-    return MachineFinding(name="memory", value=text)
+    fix = "use a small --memory-budget and --batch-size"
+    return _judged("memory", text, is_fine=available >= _MIN_MEMORY_BYTES, fix=fix)
 
 
 def check_cuda() -> MachineFinding:
@@ -167,28 +156,22 @@ def check_kernel_cache(package: Path) -> MachineFinding:
     # numba keeps kernels in the folder of the source files by default.
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(chosen) if chosen else package / "__pycache__"
-    if os.access(nearest_existing(folder), os.W_OK):
-        return MachineFinding(name="kernel cache", value=str(folder))
-    return MachineFinding(
-        name="kernel cache",
-        value=f"{folder} is not writable",
-        severity="note",
-        fix="set NUMBA_CACHE_DIR to a writable folder, or kernels may be compiled at every start",
+    is_fine = os.access(nearest_existing(folder), os.W_OK)
+    fix = "set NUMBA_CACHE_DIR to a writable folder, or kernels may be compiled at every start"
+    return _judged(
+        "kernel cache", f"{folder}{'' if is_fine else ' is not writable'}", is_fine=is_fine, fix=fix
     )
 
 
 def check_descriptors() -> MachineFinding:
     """Return the limit on open files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != resource.RLIM_INFINITY and soft < _MIN_DESCRIPTORS:
-        return MachineFinding(
-            name="open files",
-            value=f"limit {soft}",
-            severity="note",
-            fix=f"ulimit -n {min(max(hard, soft), 4096)}",
-        )
-    return MachineFinding(
-        name="open files", value="no limit" if soft == resource.RLIM_INFINITY else f"limit {soft}"
+    has_limit = soft != resource.RLIM_INFINITY
+    return _judged(
+        "open files",
+        f"limit {soft}" if has_limit else "no limit",
+        is_fine=not has_limit or soft >= _MIN_DESCRIPTORS,
+        fix=f"ulimit -n {min(max(hard, soft), 4096)}",
     )
 
 
@@ -197,32 +180,16 @@ def check_disk(folder: Path) -> list[MachineFinding]:
     base = nearest_existing(folder)
     free = shutil.disk_usage(base).free
     if free < _FULL_BYTES:
-        return [
-            MachineFinding(
-                name="disk space",
-                value=f"the disk is full: {format_bytes(free)} free at {base}",
-                severity="problem",
-                fix="free some space, or name another disk with --path and use that one",
-            )
-        ]
-    enough = free >= _MIN_FREE_BYTES
-    findings = [
-        MachineFinding(
-            name="disk space",
-            value=f"{format_bytes(free)} free at {base}",
-            severity="ok" if enough else "note",
-            fix=None
-            if enough
-            else "datasets go to $GLOADER_HOME or the OUT of `gloader prepare`; choose a larger disk",
-        )
-    ]
+        value = f"the disk is full: {format_bytes(free)} free at {base}"
+        fix = "free some space, or name another disk with --path and use that one"
+        return [_judged("disk space", value, is_fine=False, severity="problem", fix=fix)]
+    fix = "datasets go to $GLOADER_HOME or the OUT of `gloader prepare`; choose a larger disk"
+    value = f"{format_bytes(free)} free at {base}"
+    findings = [_judged("disk space", value, is_fine=free >= _MIN_FREE_BYTES, fix=fix)]
     # The probe writes a file: a read-only disk cannot be measured.
     if not os.access(base, os.W_OK):
         fix = "name a writable folder on the disk that holds your datasets with --path"
-        return [
-            *findings,
-            MachineFinding(name="disk rates", value=f"{base} is not writable", severity="note", fix=fix),
-        ]
+        return [*findings, _judged("disk rates", f"{base} is not writable", is_fine=False, fix=fix)]
     return [*findings, *_probe(base)]
 
 
@@ -233,28 +200,24 @@ def _probe(base: Path) -> list[MachineFinding]:
         rates, ways = refresh_profile(base), io_capabilities(base)
     except (GloaderError, OSError) as error:
         fix = "probe another folder with --path"
-        return [MachineFinding(name="disk rates", value=str(error), severity="note", fix=fix)]
+        return [_judged("disk rates", str(error), is_fine=False, fix=fix)]
     text = (
         f"{format_count(rates.random_reads_per_s)} random 4 KiB reads/s at depth {rates.queue_depth}, "
         f"{format_bytes(rates.read_bytes_per_s)}/s read, {format_bytes(rates.write_bytes_per_s)}/s written, "
         "as probed just now"
     )
     used = [] if (known := remembered_profile(base)) is None else [used_rates(known, time.time())]
-    direct = MachineFinding(
-        name="O_DIRECT",
-        value="available" if ways.has_direct else ways.direct_reason,
-        severity="ok" if ways.has_direct else "note",
-        fix=None
-        if ways.has_direct
-        else "keep datasets on a local disk (ext4, xfs); reads go through the page cache",
+    direct = _judged(
+        "O_DIRECT",
+        "available" if ways.has_direct else ways.direct_reason,
+        is_fine=ways.has_direct,
+        fix="keep datasets on a local disk (ext4, xfs); reads go through the page cache",
     )
-    uring = MachineFinding(
-        name="io_uring",
-        value="available" if ways.has_uring else f"not available: {ways.uring_reason}",
-        severity="ok" if ways.has_uring else "note",
-        fix=None
-        if ways.has_uring
-        else "reads use threads instead, at more CPU time; allow io_uring to the process",
+    uring = _judged(
+        "io_uring",
+        "available" if ways.has_uring else f"not available: {ways.uring_reason}",
+        is_fine=ways.has_uring,
+        fix="reads use threads instead, at more CPU time; allow io_uring to the process",
     )
     return [MachineFinding(name="disk rates", value=text), *used, direct, uring]
 

@@ -60,17 +60,11 @@ def build_app() -> App:
     )
     app.command(prepare.prepare)
     app.command(train.train, config=apply_recipe)
-    app.command(infer.infer)
-    app.command(info.info)
-    app.command(inspect.inspect)
-    app.command(analyze.analyze)
+    for command in (infer.infer, info.info, inspect.inspect, analyze.analyze):
+        app.command(command)
     app.command(autotune.autotune, config=apply_recipe)
-    app.command(plan.plan)
-    app.command(fit.fit)
-    app.command(verify.verify)
-    app.command(doctor.doctor)
-    app.command(report_command.report)
-    app.command(migrate.migrate)
+    for other in (plan.plan, fit.fit, verify.verify, doctor.doctor, report_command.report, migrate.migrate):
+        app.command(other)
     app.command(bench.build_app())
     return app
 

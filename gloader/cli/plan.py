@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 from rich.table import Table
 
-from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell
+from gloader.cli.screen import DEFAULT_OUTPUT, OutputFlags, Screen, cell, numbers
 from gloader.core.units import format_bytes, format_exact_seconds
 from gloader.errors import ConfigError
 
@@ -110,10 +110,7 @@ def _words(offer: "MachineOffer") -> str:
 
 def _table(best: "tuple[MachineOffer, ...]") -> Table:
     """Return a row for each offer. Pure."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("machine", overflow="fold")
-    for heading in ("an epoch", "memory", "SSD", "$ an epoch"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = numbers("an epoch", "memory", "SSD", "$ an epoch", first="machine")
     for offer in best:
         table.add_row(
             cell(offer.machine.name),

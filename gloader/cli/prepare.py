@@ -2,10 +2,10 @@
 
 import shlex
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from textwrap import shorten
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
@@ -163,19 +163,8 @@ class SourceFlags:
 
     def options(self, memory_budget: int | None, *, needs_labels: bool = True) -> SourceOptions:
         """Return the options of the source; see `SourceOptions`."""
-        return SourceOptions(
-            features=self.features,
-            labels=self.labels,
-            splits=self.splits,
-            src=self.src,
-            dst=self.dst,
-            edge_time=self.edge_time,
-            edge_features=self.edge_features,
-            root=self.root,
-            needs_labels=needs_labels,
-            seed=self.seed,
-            memory_budget_bytes=memory_budget,
-        )
+        given: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        return SourceOptions(**given, needs_labels=needs_labels, memory_budget_bytes=memory_budget)
 
 
 DEFAULT_CONVERSION, DEFAULT_SOURCE = PrepareFlags(), SourceFlags()

@@ -135,6 +135,16 @@ def facts(rows: Mapping[str, str], *, title: str | None = None) -> Table:
     return table
 
 
+def numbers(*headings: str, first: str | None = None) -> Table:
+    """Return a table without rows, of right-aligned columns; ``first`` heads a column of text before them. Pure."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    if first is not None:
+        table.add_column(first, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def figures(table: "TextTable") -> Table:
     """Return a table of texts, any of which may come from data; the first column names the row. Pure."""
     found = Table(box=None, pad_edge=False)

@@ -7,7 +7,8 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 from gloader.errors import StoreReadError
 from gloader.ssd_store.os_io import OsIO, StrPath
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 NO_CALLS: Collection[str] = frozenset(
     {"limit_memory", "portions", "source", "download_s", "refetch", "kill_point"}
 )
-EVERY_CALL: Collection[str] = frozenset(
+EVERY_CALL: frozenset[str] = frozenset(
     name
     for name, member in vars(OsIO).items()
     if callable(member) and not name.startswith("_") and name not in NO_CALLS
@@ -160,36 +161,6 @@ class FaultyOS(OsIO):
         self._enter("pwrite")
         return super().pwrite(fd, self._limit(data), offset)
 
-    def seek(self, fd: int, offset: int) -> None:
-        """As `OsIO.seek`."""
-        self._enter("seek")
-        super().seek(fd, offset)
-
-    def truncate(self, fd: int, num_bytes: int) -> None:
-        """As `OsIO.truncate`."""
-        self._enter("truncate")
-        super().truncate(fd, num_bytes)
-
-    def fsync(self, fd: int) -> None:
-        """As `OsIO.fsync`."""
-        self._enter("fsync")
-        super().fsync(fd)
-
-    def datasync(self, fd: int) -> None:
-        """As `OsIO.datasync`."""
-        self._enter("datasync")
-        super().datasync(fd)
-
-    def fstat(self, fd: int) -> os.stat_result:
-        """As `OsIO.fstat`."""
-        self._enter("fstat")
-        return super().fstat(fd)
-
-    def set_blocking(self, fd: int) -> None:
-        """As `OsIO.set_blocking`."""
-        self._enter("set_blocking")
-        super().set_blocking(fd)
-
     def set_direct(self, fd: int, *, is_direct: bool) -> None:
         """As `OsIO.set_direct`; refused together with its flag."""
         self._enter("set_direct")
@@ -197,91 +168,21 @@ class FaultyOS(OsIO):
             raise OSError(self._refuse_error, "O_DIRECT refused (injected)")
         super().set_direct(fd, is_direct=is_direct)
 
-    def drop_cache(self, fd: int, offset: int, num_bytes: int) -> None:
-        """As `OsIO.drop_cache`."""
-        self._enter("drop_cache")
-        super().drop_cache(fd, offset, num_bytes)
 
-    def flock(self, fd: int, operation: int) -> None:
-        """As `OsIO.flock`."""
-        self._enter("flock")
-        super().flock(fd, operation)
+def _counted(name: str) -> Callable[..., Any]:
+    """Return the method of `FaultyOS` that counts the call ``name``, or fails, and then performs it."""
+    call = getattr(OsIO, name)
 
-    def fallocate(self, fd: int, offset: int, num_bytes: int) -> None:
-        """As `OsIO.fallocate`."""
-        self._enter("fallocate")
-        super().fallocate(fd, offset, num_bytes)
+    @wraps(call)
+    def counted(self: FaultyOS, *arguments: Any, **keywords: Any) -> Any:
+        self._enter(name)
+        return call(self, *arguments, **keywords)
 
-    def punch_hole(self, fd: int, offset: int, num_bytes: int) -> None:
-        """As `OsIO.punch_hole`."""
-        self._enter("punch_hole")
-        super().punch_hole(fd, offset, num_bytes)
+    return counted
 
-    def lock_range(self, fd: int, operation: int, offset: int, num_bytes: int) -> None:
-        """As `OsIO.lock_range`."""
-        self._enter("lock_range")
-        super().lock_range(fd, operation, offset, num_bytes)
 
-    def stat(self, path: StrPath) -> os.stat_result:
-        """As `OsIO.stat`."""
-        self._enter("stat")
-        return super().stat(path)
-
-    def lstat(self, path: StrPath) -> os.stat_result:
-        """As `OsIO.lstat`."""
-        self._enter("lstat")
-        return super().lstat(path)
-
-    def listdir(self, path: StrPath) -> list[str]:
-        """As `OsIO.listdir`."""
-        self._enter("listdir")
-        return super().listdir(path)
-
-    def statvfs(self, path: StrPath) -> os.statvfs_result:
-        """As `OsIO.statvfs`."""
-        self._enter("statvfs")
-        return super().statvfs(path)
-
-    def mkdir(self, path: StrPath, mode: int = 0o777) -> None:
-        """As `OsIO.mkdir`."""
-        self._enter("mkdir")
-        super().mkdir(path, mode)
-
-    def replace(self, source: StrPath, target: StrPath) -> None:
-        """As `OsIO.replace`."""
-        self._enter("replace")
-        super().replace(source, target)
-
-    def rename_noreplace(self, source: StrPath, target: StrPath) -> None:
-        """As `OsIO.rename_noreplace`."""
-        self._enter("rename_noreplace")
-        super().rename_noreplace(source, target)
-
-    def exchange(self, first: StrPath, second: StrPath) -> None:
-        """As `OsIO.exchange`."""
-        self._enter("exchange")
-        super().exchange(first, second)
-
-    def unlink(self, path: StrPath) -> None:
-        """As `OsIO.unlink`."""
-        self._enter("unlink")
-        super().unlink(path)
-
-    def rmdir(self, path: StrPath) -> None:
-        """As `OsIO.rmdir`."""
-        self._enter("rmdir")
-        super().rmdir(path)
-
-    def rmtree(self, path: StrPath) -> None:
-        """As `OsIO.rmtree`."""
-        self._enter("rmtree")
-        super().rmtree(path)
-
-    def fsync_dir(self, path: StrPath) -> None:
-        """As `OsIO.fsync_dir`."""
-        self._enter("fsync_dir")
-        super().fsync_dir(path)
-
+for _name in EVERY_CALL - vars(FaultyOS).keys():
+    setattr(FaultyOS, _name, _counted(_name))
 
 # The fault of one request: refused with an errno (EBUSY is 503), half of the bytes, more than requested, a
 # flipped bit, or an answer that does not come while the store is held up. None for no fault.

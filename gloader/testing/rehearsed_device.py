@@ -17,7 +17,7 @@ from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
@@ -47,12 +47,6 @@ def poison(memory: NDArray[Any]) -> None:
     flat[even:] = 0xC0
 
 
-class Reachable(Protocol):
-    """A mark in a stream's work."""
-
-    reached: bool
-
-
 @dataclass(slots=True, eq=False)
 class StreamWork:
     """A pending operation of a stream."""
@@ -72,7 +66,7 @@ class Stream:
         self.work: deque[StreamWork] = deque()
         self.now_s = 0.0
 
-    def run_until(self, mark: Reachable) -> None:
+    def run_until(self, mark: RehearsedMark) -> None:
         """Work until ``mark`` is reached."""
         while not mark.reached:
             self._run_next()

@@ -1,8 +1,7 @@
-"""Networks for tests: hosts that are threads of one process, transports of a given speed, and hosts that stop."""
+"""Networks for tests: hosts that are threads of one process, and transports of a given speed."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from typing import TYPE_CHECKING, Final
@@ -195,52 +194,6 @@ class ThrottledTransport:
                 self.close()
                 raise ChannelClosedError("an exchange with other machines was cancelled")
             time.sleep(min(left, _POLL_S))
-
-    def close(self, error: BaseException | None = None) -> None:
-        """As `Transport.close`."""
-        self._inner.close(error)
-
-
-class EndingTransport:
-    """Another `Transport`, whose process gets a signal in a given collective: SIGKILL ends it, and SIGSTOP halts it.
-
-    Parameters
-    ----------
-    inner : moves the bytes
-    collective : number of the collective, from 0; the signal comes before anything is sent
-    signal_number : the signal
-    """
-
-    def __init__(self, inner: Transport, *, collective: int, signal_number: int) -> None:
-        self._inner = inner
-        self._left = collective
-        self._signal = signal_number
-
-    @property
-    def index(self) -> int:
-        """Number of this host."""
-        return self._inner.index
-
-    @property
-    def names(self) -> Sequence[str]:
-        """Names of the hosts in errors."""
-        return self._inner.names
-
-    def all_to_all(
-        self,
-        out: NDArray[np.uint8],
-        data: NDArray[np.uint8],
-        out_sizes: Sequence[int],
-        sizes: Sequence[int],
-        /,
-        *,
-        is_cancelled: Callable[[], bool],
-    ) -> None:
-        """As `Transport.all_to_all`, unless this is the chosen collective."""
-        if self._left == 0:
-            os.kill(os.getpid(), self._signal)
-        self._left -= 1
-        self._inner.all_to_all(out, data, out_sizes, sizes, is_cancelled=is_cancelled)
 
     def close(self, error: BaseException | None = None) -> None:
         """As `Transport.close`."""

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gloader.bridges.loader_view import LoaderView, nodes_by_hop, to_link_loader, to_loader
+from gloader.bridges.loader_view import LoaderView, TypedBatch, to_link_loader, to_loader
 from gloader.convert.sources.dgl import quiet_dgl
 from gloader.core.near_names import near_keywords
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
-from gloader.loader import HeteroLoader
-from gloader.types import ReadyBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from gloader.bridges.loader_view import AnyLoader
     from gloader.loader import LinkLoader
-    from gloader.types import DeviceBlock, HeteroReadyBatch, LinkBatch, Relation
+    from gloader.types import AnyReadyBatch, DeviceBlock, HeteroReadyBatch, LinkBatch, ReadyBatch, Relation
 
 
 with quiet_dgl("gloader.adapters.dgl needs") as dgl:
@@ -100,77 +98,12 @@ def require_device(device: str | torch.device) -> None:
         ) from error
 
 
-with quiet_dgl("gloader.adapters.dgl needs") as dgl:
-    pass
-
-HeteroBlockBatch: TypeAlias = "tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]"
-
-
-@near_keywords
-def to_hetero_blocks(
-    batch: HeteroReadyBatch,
-    *,
-    labelled: str,
-    feature: str = "feat",
-    label: str = "label",
-    edge_feature: str = "feat",
-) -> HeteroBlockBatch:
-    """Return the input nodes and the seeds of each type, and a typed DGL block per hop, without copying. Pure.
-
-    Every type and relation is present, perhaps empty; types and relations are in DGL's order, that of their names.
-
-    Parameters
-    ----------
-    batch : a native batch; its arrays are shared
-    labelled : the type of the labels in ``batch.y``
-    feature, label : names of the node data of the first and the last block; types without features have none
-    edge_feature : name of the edge data of every block, for relations with features
-
-    Raises
-    ------
-    ConfigError
-        The batch is on a device that this DGL cannot use.
-    """
-    nodes, blocks = unlabelled_hetero_blocks(batch, feature=feature, edge_feature=edge_feature)
-    # Only on the outermost block, as in DGL's loader.
-    blocks[-1].dstnodes[labelled].data[label] = batch.y
-    return nodes, {name: ids[: batch.num_seeds[name]] for name, ids in nodes.items()}, blocks
-
-
-def unlabelled_hetero_blocks(
-    batch: HeteroReadyBatch, *, feature: str, edge_feature: str
-) -> tuple[dict[str, torch.Tensor], list[Any]]:
-    """Return the input nodes of each type and a typed DGL block per hop; as of `to_hetero_blocks`."""
-    device = batch.y.device
-    require_device(device)
-    nodes = {name: torch.from_numpy(ids).to(device) for name, ids in batch.nodes.items()}
-    known = nodes_by_hop(batch.num_seeds, batch.blocks)
-    blocks = []
-    for depth, hop in enumerate(batch.blocks):
-        # The first block is next to the features, and holds all nodes that the last hop knows.
-        after = len(batch.blocks) - depth
-        num_src = {name: counts[after] for name, counts in known.items()}
-        num_dst = {name: counts[after - 1] for name, counts in known.items()}
-        block = create_block(hop, num_src, num_dst)
-        for name, ids in nodes.items():
-            block.srcnodes[name].data[dgl.NID] = ids[: num_src[name]]
-            block.dstnodes[name].data[dgl.NID] = ids[: num_dst[name]]
-        for relation, edges in hop.items():
-            fill_edges(block.edges[relation].data, edges, edge_feature)
-        blocks.append(block)
-    for name, rows in batch.x.items():
-        if rows.shape[1]:
-            blocks[0].srcnodes[name].data[feature] = rows
-    return nodes, blocks
-
-
-with quiet_dgl("gloader.adapters.dgl needs") as dgl:
-    pass
-
-# DGL's names of the only type and relation.
-_TYPE, _RELATION = "_N", ("_N", "_E", "_N")
+# DGL's name of the only relation, between nodes of the only type.
+_RELATION: Relation = ("_N", "_E", "_N")
 
 BlockBatch: TypeAlias = "tuple[torch.Tensor, torch.Tensor, list[Any]]"
+HeteroBlockBatch: TypeAlias = "tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], list[Any]]"
+LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, list[Any]]"
 
 
 class BlockLoader(LoaderView[Any]):
@@ -206,21 +139,12 @@ class BlockLoader(LoaderView[Any]):
     ) -> None:
         require_device(settings.get("device", "cpu"))
         native = to_loader(loader, settings)
-        is_owner = isinstance(loader, Dataset)
-        names = {"feature": feature, "label": label, "edge_feature": edge_feature}
-        if isinstance(native, HeteroLoader):
-            labelled = native.dataset.labelled.name
-
-            def convert_typed(batch: HeteroReadyBatch) -> HeteroBlockBatch:
-                return to_hetero_blocks(batch, labelled=labelled, **names)
-
-            super().__init__(native, convert=convert_typed, is_owner=is_owner)
-        else:
-            super().__init__(
-                native,
-                convert=lambda batch: to_blocks(batch, **names),
-                is_owner=is_owner,
-            )
+        labelled = native.dataset.labelled.name
+        super().__init__(
+            native,
+            convert=lambda batch: _labelled_blocks(batch, labelled, feature, label, edge_feature),
+            is_owner=isinstance(loader, Dataset),
+        )
 
 
 @near_keywords
@@ -240,39 +164,65 @@ def to_blocks(
     ConfigError
         The batch is on a device that this DGL cannot use.
     """
-    nodes, blocks = unlabelled_blocks(batch, feature=feature, edge_feature=edge_feature)
+    found: BlockBatch = _labelled_blocks(batch, "", feature, label, edge_feature)
+    return found
+
+
+@near_keywords
+def to_hetero_blocks(
+    batch: HeteroReadyBatch,
+    *,
+    labelled: str,
+    feature: str = "feat",
+    label: str = "label",
+    edge_feature: str = "feat",
+) -> HeteroBlockBatch:
+    """Return the input nodes and the seeds of each type, and a typed DGL block per hop, without copying. Pure.
+
+    Every type and relation is present, perhaps empty; types and relations are in DGL's order, that of their names.
+
+    Parameters
+    ----------
+    batch : a native batch; its arrays are shared
+    labelled : the type of the labels in ``batch.y``
+    feature, label : names of the node data of the first and the last block; types without features have none
+    edge_feature : name of the edge data of every block, for relations with features
+
+    Raises
+    ------
+    ConfigError
+        The batch is on a device that this DGL cannot use.
+    """
+    found: HeteroBlockBatch = _labelled_blocks(batch, labelled, feature, label, edge_feature)
+    return found
+
+
+def _labelled_blocks(batch: AnyReadyBatch, labelled: str, feature: str, label: str, edge_feature: str) -> Any:
+    """Return input nodes, seeds and blocks; ``labelled`` is the type of the labels, where there are several types."""
+    view = TypedBatch(batch, _RELATION)
+    blocks = _blocks(view, feature, edge_feature)
     # Only on the outermost block, as in DGL's loader.
-    blocks[-1].dstdata[label] = batch.y
-    return nodes, nodes[: batch.num_seeds], blocks
+    blocks[-1].dstnodes[view.only_type or labelled].data[label] = batch.y
+    return view.plain(view.nodes), view.plain(view.seeds), blocks
 
 
-def unlabelled_blocks(
-    batch: ReadyBatch, *, feature: str, edge_feature: str
-) -> tuple[torch.Tensor, list[Any]]:
-    """Return the input nodes (U,) and a DGL block per hop; as of `to_blocks`."""
-    nodes = torch.from_numpy(batch.nodes)
-    if batch.x.device.type != "cpu":
-        require_device(batch.x.device)
-        nodes = nodes.to(batch.x.device)
+def _blocks(view: TypedBatch, feature: str, edge_feature: str) -> list[Any]:
+    """Return a DGL block for each hop."""
+    require_device(view.device)
     blocks = []
-    for hop in batch.blocks:
-        block = create_block({_RELATION: hop}, {_TYPE: hop.num_src}, {_TYPE: hop.num_dst})
-        block.srcdata[dgl.NID] = nodes[: hop.num_src]
-        block.dstdata[dgl.NID] = nodes[: hop.num_dst]
-        fill_edges(block.edata, hop, edge_feature)
+    for depth, hop in enumerate(view.blocks):
+        num_src, num_dst = view.sizes(depth)
+        block = create_block(hop, num_src, num_dst)
+        for name, ids in view.nodes.items():
+            block.srcnodes[name].data[dgl.NID] = ids[: num_src[name]]
+            block.dstnodes[name].data[dgl.NID] = ids[: num_dst[name]]
+        for relation, edges in hop.items():
+            fill_edges(block.edges[relation].data, edges, edge_feature)
         blocks.append(block)
-    blocks[0].srcdata[feature] = batch.x
-    return nodes, blocks
-
-
-with quiet_dgl("gloader.adapters.dgl needs") as dgl:
-    pass
-
-# Input nodes, the graph of the positives, that of the negatives, blocks; without negatives three of them.
-_Make: TypeAlias = (
-    "Callable[[torch.Tensor], tuple[Any, Any]]"  # from pairs (n, 2) to a graph, and its edge data
-)
-LinkBlockBatch: TypeAlias = "tuple[Any, Any, Any, list[Any]] | tuple[Any, Any, list[Any]]"
+    for name, rows in view.x.items():
+        if rows.shape[1] or view.only_type:
+            blocks[0].srcnodes[name].data[feature] = rows
+    return blocks
 
 
 class LinkBlockLoader(LoaderView[Any]):
@@ -307,17 +257,18 @@ class LinkBlockLoader(LoaderView[Any]):
         native = to_link_loader(loader, settings)
         relation, has_negatives = native.table.relation, native.negatives is not None
 
-        def convert(batch: LinkBatch) -> LinkBlockBatch:
-            return to_link_blocks(
+        super().__init__(
+            native,
+            convert=lambda batch: to_link_blocks(
                 batch,
                 relation=relation,
                 has_negatives=has_negatives,
                 feature=feature,
                 label=label,
                 edge_feature=edge_feature,
-            )
-
-        super().__init__(native, convert=convert, is_owner=isinstance(loader, Dataset))
+            ),
+            is_owner=isinstance(loader, Dataset),
+        )
 
 
 @near_keywords
@@ -348,47 +299,29 @@ def to_link_blocks(
     ConfigError
         The batch is on a device that this DGL cannot use.
     """
-    ready, count = batch.batch, batch.num_positives
-    if isinstance(ready, ReadyBatch):
-        nodes: Any
-        nodes, blocks = unlabelled_blocks(ready, feature=feature, edge_feature=edge_feature)
-        make = _plain_graphs(ready.num_seeds, nodes)
-    else:
-        nodes, blocks = unlabelled_hetero_blocks(ready, feature=feature, edge_feature=edge_feature)
-        make = _typed_graphs(ready, nodes, relation)
+    view, count = TypedBatch(batch.batch, _RELATION), batch.num_positives
+    own = _RELATION if view.only_type else relation
+    if own is None:
+        raise ConfigError("a batch of several types needs the relation= that its pairs are of")
+    blocks = _blocks(view, feature, edge_feature)
+    nodes = view.plain(view.nodes)
     device = batch.labels.device
-    pair_graph, edges = make(batch.pairs[:count])
+    pair_graph = _graph_of_pairs(view, own, batch.pairs[:count])
+    edges = pair_graph.edges[own].data
     edges[dgl.EID] = torch.from_numpy(batch.edge_ids[:count]).to(device)
     if batch.times is not None:
         edges["time"] = torch.from_numpy(batch.times).to(device)
     if not has_negatives:
         edges[label] = batch.labels
         return nodes, pair_graph, blocks
-    neg_graph, _ = make(batch.pairs[count:])
-    return nodes, pair_graph, neg_graph, blocks
+    return nodes, pair_graph, _graph_of_pairs(view, own, batch.pairs[count:]), blocks
 
 
-def _plain_graphs(num_seeds: int, nodes: torch.Tensor) -> _Make:
-    def make(pairs: torch.Tensor) -> tuple[Any, Any]:
-        graph = dgl.graph((pairs[:, 0], pairs[:, 1]), num_nodes=num_seeds)
-        graph.ndata[dgl.NID] = nodes[:num_seeds]
-        return graph, graph.edata
-
-    return make
-
-
-def _typed_graphs(
-    ready: HeteroReadyBatch, nodes: Mapping[str, torch.Tensor], relation: Relation | None
-) -> _Make:
-    if relation is None:
-        raise ConfigError("a batch of several types needs the relation= that its pairs are of")
-
-    def make(pairs: torch.Tensor) -> tuple[Any, Any]:
-        nothing = pairs.new_empty(0)
-        edges = dict.fromkeys(ready.blocks[0], (nothing, nothing))
-        graph = dgl.heterograph({**edges, relation: (pairs[:, 0], pairs[:, 1])}, dict(ready.num_seeds))
-        for name, ids in nodes.items():
-            graph.nodes[name].data[dgl.NID] = ids[: ready.num_seeds[name]]
-        return graph, graph.edges[relation].data
-
-    return make
+def _graph_of_pairs(view: TypedBatch, relation: Relation, pairs: torch.Tensor) -> Any:
+    """Return the graph over the seeds whose edges are ``pairs`` (n, 2); other relations have none."""
+    nothing = pairs.new_empty(0)
+    edges = dict.fromkeys(view.blocks[0], (nothing, nothing))
+    graph = dgl.heterograph({**edges, relation: (pairs[:, 0], pairs[:, 1])}, dict(view.num_seeds))
+    for name, ids in view.seeds.items():
+        graph.nodes[name].data[dgl.NID] = ids
+    return graph

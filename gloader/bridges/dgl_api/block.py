@@ -9,22 +9,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
-from gloader.bridges.dgl_api.edge_list import EdgeList, Message, Reduction, combine, degrees_of
-from gloader.bridges.dgl_api.frame import EdgesView, EdgeUnits, Frame, NodesView, Space, data_of, forgetting
+from gloader.bridges.dgl_api.edge_list import EdgeList, Message, Reduction, combine
+from gloader.bridges.dgl_api.frame import (
+    EdgeUnits,
+    Frame,
+    NodesView,
+    RelationData,
+    Space,
+    data_of,
+    forgetting,
+)
 from gloader.bridges.dgl_api.names import (
     EID,
     FEATURE,
     LABEL,
     NID,
-    NODE,
     RELATION,
     missing,
     missing_of_graph,
     only,
     relation_of,
 )
-from gloader.bridges.loader_view import nodes_by_hop
-from gloader.types import ReadyBatch
+from gloader.bridges.loader_view import TypedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
 _NAME: Final = "DGLBlock"
 
 
-class Block:
+class DGLBlock(RelationData):
     """A block in DGL's sense: the edges of one hop, their source and destination nodes, and the data of all three.
 
     A graph of pairs has the same nodes as sources and destinations: it has ``ndata``, and is no block.
@@ -60,24 +66,22 @@ class Block:
         dst_data: Mapping[str, Frame],
         device: torch.device,
     ) -> None:
-        self._edges = edges
-        self._edge_data = edge_data
+        super().__init__(edges, edge_data)
         self._src_data = src_data
         self._dst_data = dst_data
         self.device = device
         self.is_block = src_data is not dst_data
-        self.idtype = torch.int64
 
     def __getattr__(self, name: str) -> Any:
         raise missing_of_graph(_NAME, name, dir(type(self)))
 
-    def __getitem__(self, etype: Any) -> Block:
+    def __getitem__(self, etype: Any) -> DGLBlock:
         """Return the part of one relation; it shares the data of the block."""
         relation = relation_of(self._edges, etype)
         source, _, destination = relation
         src_data = {source: self._src_data[source]}
         is_same = not self.is_block and source == destination
-        return Block(
+        return DGLBlock(
             {relation: self._edges[relation]},
             {relation: self._edge_data[relation]},
             src_data=src_data,
@@ -101,16 +105,6 @@ class Block:
     def ntypes(self) -> list[str]:
         """The types of the nodes: in a block those of its sources, then those of its destinations."""
         return self.srctypes + self.dsttypes if self.is_block else self.srctypes
-
-    @property
-    def etypes(self) -> list[str]:
-        """The names of the relations."""
-        return [name for _, name, _ in self._edges]
-
-    @property
-    def canonical_etypes(self) -> list[Relation]:
-        """The relations."""
-        return list(self._edges)
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
         """Return the number of sources, of one type or in all."""
@@ -149,11 +143,6 @@ class Block:
         return data_of(self._dst_data)
 
     @property
-    def edata(self) -> Frame | TypedColumns:
-        """Data of the edges; with several relations, each column is a mapping by relation."""
-        return data_of(self._edge_data)
-
-    @property
     def ndata(self) -> Frame | TypedColumns:
         """Node data of a graph of pairs.
 
@@ -180,19 +169,6 @@ class Block:
     def nodes(self) -> NodesView:
         """The nodes of a graph of pairs, as `srcnodes`."""
         return self.srcnodes
-
-    @property
-    def edges(self) -> EdgesView:
-        """The edges: called, their ends; indexed by a relation, their data."""
-        return EdgesView(self._edges, self._edge_data)
-
-    def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of in-edges (int64) of each destination, or of the numbers ``v``."""
-        return degrees_of(self._edges[relation_of(self._edges, etype)].in_degrees, v)
-
-    def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of out-edges (int64) of each source, or of the numbers ``u``."""
-        return degrees_of(self._edges[relation_of(self._edges, etype)].out_degrees, u)
 
     # --- messages ------------------------------------------------------------------------------------
 
@@ -300,14 +276,14 @@ class Block:
 
     # --- places --------------------------------------------------------------------------------------
 
-    def to(self, device: Any, **_how: Any) -> Block:
+    def to(self, device: Any, **_how: Any) -> DGLBlock:
         """Return the block on ``device``: itself if it is there, as with a loader for that device."""
         place = torch.empty(0, device=device).device
         if place == self.device:
             return self
         src_data = {name: frame.to(place) for name, frame in self._src_data.items()}
         dst_data = {name: frame.to(place) for name, frame in self._dst_data.items()}
-        return Block(
+        return DGLBlock(
             {relation: edges.to(place) for relation, edges in self._edges.items()},
             {relation: frame.to(place) for relation, frame in self._edge_data.items()},
             src_data=src_data,
@@ -315,7 +291,7 @@ class Block:
             device=place,
         )
 
-    def int(self) -> Block:
+    def int(self) -> DGLBlock:
         """Return the block unchanged: its edges take 4 bytes per end, for any requested id type."""
         return self
 
@@ -339,39 +315,8 @@ def _num_rows(frames: Mapping[str, Frame], ntype: str | None) -> int:
     return frames[ntype].num_rows if ntype in frames else 0
 
 
-NodesLike: TypeAlias = "torch.Tensor | dict[str, torch.Tensor]"
-NodeBatch: TypeAlias = "tuple[NodesLike, NodesLike, list[Block]]"
-
-
-class TypedView:
-    """A batch by types, whether it has one or several; ids are on the device.
-
-    Parameters
-    ----------
-    batch : of either kind
-    """
-
-    def __init__(self, batch: AnyReadyBatch) -> None:
-        self.is_plain = isinstance(batch, ReadyBatch)
-        self.device = batch.y.device
-        x: Mapping[str, torch.Tensor]
-        if isinstance(batch, ReadyBatch):
-            x, nodes, self.num_seeds = {NODE: batch.x}, {NODE: batch.nodes}, {NODE: batch.num_seeds}
-            self.hops: list[Mapping[Relation, DeviceBlock]] = [{RELATION: hop} for hop in batch.blocks]
-        else:
-            x, nodes, self.num_seeds = batch.x, dict(batch.nodes), dict(batch.num_seeds)
-            self.hops = list(batch.blocks)
-        self.x = {name: rows for name, rows in x.items() if rows.shape[1]}
-        self.nodes = {name: torch.from_numpy(ids).to(self.device) for name, ids in nodes.items()}
-
-    @property
-    def seeds(self) -> dict[str, torch.Tensor]:
-        """The seeds of each type."""
-        return {name: ids[: self.num_seeds[name]] for name, ids in self.nodes.items()}
-
-    def plain(self, nodes: dict[str, torch.Tensor]) -> NodesLike:
-        """Return ``nodes`` by type, or those of the only type without a mapping."""
-        return nodes[NODE] if self.is_plain else nodes
+NodesLike: TypeAlias = "torch.Tensor | Mapping[str, torch.Tensor]"
+NodeBatch: TypeAlias = "tuple[NodesLike, NodesLike, list[DGLBlock]]"
 
 
 def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
@@ -382,9 +327,9 @@ def to_node_batch(batch: AnyReadyBatch, graph: DGLGraph) -> NodeBatch:
     batch : a native batch; its arrays are shared
     graph : its data are also columns of the blocks, on request
     """
-    view = TypedView(batch)
+    view = TypedBatch(batch, RELATION)
     inputs, blocks = _blocks(view, graph)
-    labelled = NODE if view.is_plain else graph.dataset.labelled.name
+    labelled = view.only_type or graph.dataset.labelled.name
     blocks[-1].dstnodes[labelled].data[LABEL] = batch.y
     return inputs, view.plain(view.seeds), blocks
 
@@ -401,10 +346,10 @@ def to_link_batch(batch: LinkBatch, graph: DGLGraph, relation: Relation, *, has_
     relation : relation of the pairs
     has_negatives : whether negatives are drawn
     """
-    view = TypedView(batch.batch)
+    view = TypedBatch(batch.batch, RELATION)
     inputs, blocks = _blocks(view, graph)
     count = batch.num_positives
-    relation = RELATION if view.is_plain else relation
+    relation = RELATION if view.only_type else relation
     seeds = {name: _node_frame(graph, name, ids) for name, ids in view.seeds.items()}
     rows = torch.from_numpy(batch.edge_ids[:count]).to(view.device)
     columns = {EID: rows} | ({} if has_negatives else {LABEL: batch.labels})
@@ -414,18 +359,15 @@ def to_link_batch(batch: LinkBatch, graph: DGLGraph, relation: Relation, *, has_
     return inputs, pairs, _pair_graph(seeds, relation, batch.pairs[count:], {}), blocks
 
 
-def _blocks(view: TypedView, graph: DGLGraph) -> tuple[NodesLike, list[Block]]:
-    known = nodes_by_hop(view.num_seeds, view.hops)
+def _blocks(view: TypedBatch, graph: DGLGraph) -> tuple[NodesLike, list[DGLBlock]]:
     blocks = []
-    for depth, hop in enumerate(view.hops):
-        # The first block is next to the features, and holds all nodes that the last hop knows.
-        after = len(view.hops) - depth
+    for depth, hop in enumerate(view.blocks):
         sides = [
-            {name: _node_frame(graph, name, ids[: known[name][side]]) for name, ids in view.nodes.items()}
-            for side in (after, after - 1)
+            {name: _node_frame(graph, name, ids[: counts[name]]) for name, ids in view.nodes.items()}
+            for counts in view.sizes(depth)
         ]
         blocks.append(
-            Block(
+            DGLBlock(
                 {relation: EdgeList.of_block(edges) for relation, edges in hop.items()},
                 {relation: _edge_frame(graph, relation, edges) for relation, edges in hop.items()},
                 src_data=sides[0],
@@ -435,19 +377,20 @@ def _blocks(view: TypedView, graph: DGLGraph) -> tuple[NodesLike, list[Block]]:
         )
     inputs = {name: frame[NID] for name, frame in _sources(blocks[0]).items()}
     for name, rows in view.x.items():
-        if (stored := graph.stored_features(name)) is not None:
+        if rows.shape[1] and (stored := graph.stored_features(name)) is not None:
             blocks[0].srcnodes[name].data[FEATURE] = rows
             stored.keep_ready(inputs[name], rows)
     return view.plain(inputs), blocks
 
 
-def _sources(block: Block) -> dict[str, Frame]:
+def _sources(block: DGLBlock) -> dict[str, Frame]:
     return {name: block.srcnodes[name].data for name in block.srctypes}
 
 
 def _node_frame(graph: DGLGraph, ntype: str, ids: torch.Tensor) -> Frame:
     """Return the data of the nodes ``ids``: the graph's columns, read on request."""
-    return Frame(len(ids), {NID: ids}, fetch=_from(graph.node_frame(ntype), lambda: ids))
+    stored = graph.node_frame(ntype)
+    return Frame(len(ids), {NID: ids}, fetch=lambda key: _rows_of(stored, key, ids))
 
 
 def _edge_frame(graph: DGLGraph, relation: Relation, edges: DeviceBlock) -> Frame:
@@ -455,27 +398,25 @@ def _edge_frame(graph: DGLGraph, relation: Relation, edges: DeviceBlock) -> Fram
     if edges.edge_x is not None:
         columns[FEATURE] = edges.edge_x
     num_edges = int(edges.indices.shape[0])
-    return Frame(num_edges, columns, fetch=_from(graph.edge_frame(relation), lambda: edges.edge_ids))
+    stored = graph.edge_frame(relation)
+    return Frame(num_edges, columns, fetch=lambda key: _rows_of(stored, key, edges.edge_ids))
 
 
-def _from(frame: Frame, ids_of: Callable[[], torch.Tensor]) -> Callable[[str], Any]:
-    def fetch(key: str) -> Any:
-        column, ids = frame[key], ids_of()
-        return column[ids.to(column.device)].to(ids.device)
-
-    return fetch
+def _rows_of(frame: Frame, key: str, ids: torch.Tensor) -> Any:
+    column = frame[key]
+    return column[ids.to(column.device)].to(ids.device)
 
 
 def _pair_graph(
     seeds: Mapping[str, Frame], relation: Relation, pairs: torch.Tensor, columns: Mapping[str, torch.Tensor]
-) -> Block:
+) -> DGLBlock:
     src, dst = pairs.unbind(1)
     # A separate graph for each: columns that a model writes to one are not in the other.
     frames = {
         name: Frame(frame.num_rows, frame.columns(), fetch=frame.__getitem__) for name, frame in seeds.items()
     }
     edges = EdgeList(src, dst, num_src=frames[relation[0]].num_rows, num_dst=frames[relation[2]].num_rows)
-    return Block(
+    return DGLBlock(
         {relation: edges},
         {relation: Frame(len(pairs), columns)},
         src_data=frames,

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from gloader.bridges.cached_rows import CachedRows
-from gloader.bridges.dgl_api.edge_list import EdgeList, degrees_of
-from gloader.bridges.dgl_api.frame import EdgesView, Frame, NodesView, data_of, forgetting
+from gloader.bridges.dgl_api.edge_list import EdgeList
+from gloader.bridges.dgl_api.frame import Frame, NodesView, RelationData, data_of, forgetting
 from gloader.bridges.dgl_api.names import (
     FEATURE,
     LABEL,
@@ -27,6 +27,7 @@ from gloader.bridges.dgl_api.names import (
     WEIGHT,
     missing,
     missing_of_graph,
+    only,
     relation_of,
 )
 from gloader.convert.options import PrepareOptions, SourceOptions
@@ -161,7 +162,7 @@ _NAME: Final = "DGLGraph"
 _SPLITS: Final = {"train": "train_mask", "valid": "val_mask", "test": "test_mask"}
 
 
-class DGLGraph:
+class DGLGraph(RelationData):
     """A `gloader.Dataset` in the form of a DGL graph: sizes, types and data; it is never changed or computed on.
 
     Features are `StoredRows`; labels and masks are tensors. Assigned data stays in memory.
@@ -181,17 +182,16 @@ class DGLGraph:
             raise missing(f"dgl.{_NAME}({'' if dataset is None else type(dataset).__name__})")
         self.dataset = dataset
         self.device = torch.device("cpu")
-        self.idtype = torch.int64
         self.is_block = False
-        is_typed = dataset.kind == "hetero"
-        self._tables: dict[Relation, EdgeTable] = {
-            relation if is_typed else RELATION: table for relation, table in dataset.edge_tables.items()
-        }
-        self._node_data = {
-            name if is_typed else NODE: _node_frame(table) for name, table in dataset.node_tables.items()
-        }
-        self._edge_data = {relation: _edge_frame(table) for relation, table in self._tables.items()}
-        self._edges = _ReadEdges(self._tables)
+        tables, nodes = dataset.edge_tables, dataset.node_tables
+        if self.is_homogeneous:  # with DGL's names of the only type and relation
+            tables, nodes = {RELATION: only(tables.values())}, {NODE: only(nodes.values())}
+        self._tables: dict[Relation, EdgeTable] = dict(tables)
+        self._node_data = {name: _node_frame(table) for name, table in nodes.items()}
+        super().__init__(
+            _ReadEdges(self._tables),
+            {relation: _edge_frame(table) for relation, table in self._tables.items()},
+        )
         self._features = {name: frame[FEATURE] for name, frame in self._node_data.items() if FEATURE in frame}
 
     def __getattr__(self, name: str) -> Any:
@@ -203,16 +203,6 @@ class DGLGraph:
     def ntypes(self) -> list[str]:
         """The types of the nodes."""
         return list(self._node_data)
-
-    @property
-    def etypes(self) -> list[str]:
-        """The names of the relations."""
-        return [name for _, name, _ in self._tables]
-
-    @property
-    def canonical_etypes(self) -> list[Relation]:
-        """The relations."""
-        return list(self._tables)
 
     def num_nodes(self, ntype: str | None = None) -> int:
         """Return the number of nodes, of one type or in all."""
@@ -235,40 +225,22 @@ class DGLGraph:
         return data_of(self._node_data)
 
     @property
-    def edata(self) -> Frame | TypedColumns:
-        """Data of the edges, in the dataset's order: "feat" and "weight", if there are any."""
-        return data_of(self._edge_data)
-
-    @property
     def nodes(self) -> NodesView:
         """The nodes: called, their ids; indexed by a type, their data."""
         return NodesView(self._node_data, self.device)
 
-    @property
-    def edges(self) -> EdgesView:
-        """The edges: called, the ends of all of them, in memory; indexed by a relation, their data."""
-        return EdgesView(self._edges, self._edge_data)
-
     def node_frame(self, ntype: str) -> Frame:
-        """Return the data of the nodes of a type."""
-        return self._node_data[ntype]
+        """Return the data of the nodes of a type; the only one has any name."""
+        return only(self._node_data.values()) if self.is_homogeneous else self._node_data[ntype]
 
     def edge_frame(self, relation: Relation) -> Frame:
-        """Return the data of the edges of a relation."""
-        return self._edge_data[relation]
+        """Return the data of the edges of a relation; the only one has any name."""
+        return only(self._edge_data.values()) if self.is_homogeneous else self._edge_data[relation]
 
     def stored_features(self, ntype: str) -> StoredRows | None:
         """Return the features of a type, unless they were replaced."""
         rows = self._features[ntype]
         return rows if isinstance(self._node_data[ntype].columns().get(FEATURE, rows), StoredRows) else None
-
-    def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of in-edges (int64) of each node, or of the numbers ``v``; reads the edges."""
-        return degrees_of(self._edges[relation_of(self._tables, etype)].in_degrees, v)
-
-    def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
-        """Return the number of out-edges (int64) of each node, as `in_degrees`."""
-        return degrees_of(self._edges[relation_of(self._tables, etype)].out_degrees, u)
 
     @property
     def is_homogeneous(self) -> bool:
@@ -428,16 +400,15 @@ def _absent(path: Path) -> str:
 
 def _add_columns(graph: DGLGraph, file: DglFile) -> None:
     """Add the file's columns to the data of ``graph``, under the file's names."""
-    is_typed = not graph.is_homogeneous
     for ntype, columns in zip(file.node_types, file.node_columns, strict=True):
-        nodes = graph.node_frame(ntype if is_typed else NODE)
+        nodes = graph.node_frame(ntype)
         for name, column in columns.items():
             if name not in nodes:
                 is_feature = name in _FEATURES and FEATURE not in columns
                 nodes.add(name, nodes[FEATURE] if is_feature else partial(_loaded, column))
     left = set()
     for relation, columns in zip(file.edge_types, file.edge_columns, strict=True):
-        edges = graph.edge_frame(relation if is_typed else RELATION)
+        edges = graph.edge_frame(relation)
         for name in _WEIGHTS:
             if name in columns and WEIGHT in edges:
                 edges.add(name, partial(edges.__getitem__, WEIGHT))

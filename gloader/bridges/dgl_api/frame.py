@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gloader.bridges.dgl_api.edge_list import degrees_of
 from gloader.bridges.dgl_api.names import only, relation_of
 from gloader.errors import ShapeError
 
@@ -207,6 +208,48 @@ class EdgesView:
 
     def __getitem__(self, etype: Any) -> Space:
         return Space(self._frames[relation_of(self._frames, etype)])
+
+
+class RelationData:
+    """The part that a graph and a block share: their relations, the edges, and the data of the edges.
+
+    Parameters
+    ----------
+    edges, edge_data : by relation
+    """
+
+    def __init__(self, edges: Mapping[Relation, EdgeList], edge_data: Mapping[Relation, Frame]) -> None:
+        self._edges = edges
+        self._edge_data = edge_data
+        self.idtype = torch.int64
+
+    @property
+    def etypes(self) -> list[str]:
+        """The names of the relations."""
+        return [name for _, name, _ in self._edges]
+
+    @property
+    def canonical_etypes(self) -> list[Relation]:
+        """The relations."""
+        return list(self._edges)
+
+    @property
+    def edata(self) -> Frame | TypedColumns:
+        """Data of the edges; with several relations, each column is a mapping by relation."""
+        return data_of(self._edge_data)
+
+    @property
+    def edges(self) -> EdgesView:
+        """The edges: called, their ends; indexed by a relation, their data."""
+        return EdgesView(self._edges, self._edge_data)
+
+    def in_degrees(self, v: Any = None, etype: Any = None) -> torch.Tensor:
+        """Return the number of in-edges (int64) of each destination, or of the numbers ``v``."""
+        return degrees_of(self._edges[relation_of(self._edges, etype)].in_degrees, v)
+
+    def out_degrees(self, u: Any = None, etype: Any = None) -> torch.Tensor:
+        """Return the number of out-edges (int64) of each source, or of the numbers ``u``."""
+        return degrees_of(self._edges[relation_of(self._edges, etype)].out_degrees, u)
 
 
 class EdgeUnits:

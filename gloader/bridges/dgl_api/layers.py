@@ -15,14 +15,14 @@ from gloader.errors import ConfigError, GraphError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gloader.bridges.dgl_api.block import Block
+    from gloader.bridges.dgl_api.block import DGLBlock
     from gloader.bridges.dgl_api.edge_list import EdgeList
 
 
 Features: TypeAlias = "torch.Tensor | tuple[torch.Tensor, torch.Tensor]"
 
 
-def expand_as_pair(input_: Any, g: Block | None = None) -> tuple[Any, Any]:
+def expand_as_pair(input_: Any, g: DGLBlock | None = None) -> tuple[Any, Any]:
     """Return the parts for sources and for destinations: a pair as it is, anything else twice.
 
     For a tensor, or a mapping of tensors, the destinations of the block ``g`` have the first rows. Pure.
@@ -41,7 +41,7 @@ def expand_as_pair(input_: Any, g: Block | None = None) -> tuple[Any, Any]:
     return input_, input_[: g.num_dst_nodes()]
 
 
-def require_in_edges(block: Block) -> None:
+def require_in_edges(block: DGLBlock) -> None:
     """Refuse destinations without in-edges, for which a layer would return only a bias.
 
     Raises
@@ -59,7 +59,7 @@ def require_in_edges(block: Block) -> None:
 
 @near_keywords
 def edge_softmax(
-    graph: Block, logits: torch.Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
+    graph: DGLBlock, logits: torch.Tensor, eids: Any = "__ALL__", norm_by: str = "dst"
 ) -> torch.Tensor:
     """Return the softmax of ``logits`` (E, ...) over the in-edges of each destination.
 
@@ -139,7 +139,7 @@ class GraphConv(nn.Module):
 
     def forward(
         self,
-        graph: Block,
+        graph: DGLBlock,
         feat: Features,
         weight: torch.Tensor | None = None,
         edge_weight: torch.Tensor | None = None,
@@ -258,7 +258,9 @@ class SAGEConv(nn.Module):
             nn.init.xavier_uniform_(self.fc_self.weight, gain=gain)
         nn.init.xavier_uniform_(self.fc_neigh.weight, gain=gain)
 
-    def forward(self, graph: Block, feat: Features, edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+    def forward(
+        self, graph: DGLBlock, feat: Features, edge_weight: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """Return (D, out_feats).
 
         Parameters
@@ -352,7 +354,7 @@ class _AttentionLayer(nn.Module):
     def _by_head(self, rows: torch.Tensor) -> torch.Tensor:
         return rows.view(len(rows), self._num_heads, self._out_feats)
 
-    def _dropped(self, feat: Features, block: Block) -> tuple[torch.Tensor, torch.Tensor]:
+    def _dropped(self, feat: Features, block: DGLBlock) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the rows of sources and destinations after dropout, applied once if they are the same."""
         if not self._allow_zero_in_degree:
             require_in_edges(block)
@@ -364,6 +366,12 @@ class _AttentionLayer(nn.Module):
         """Return the transformation of the destination's row before it is added."""
         out_feats = self._num_heads * self._out_feats
         return nn.Identity() if in_feats == out_feats else nn.Linear(in_feats, out_feats, bias=bias)
+
+    def _reset_residual(self, gain: float) -> None:
+        if isinstance(self.res_fc, nn.Linear):
+            nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
+            if self.res_fc.bias is not None:
+                nn.init.zeros_(self.res_fc.bias)
 
     def _result(self, total: torch.Tensor, weights: torch.Tensor, *, get_attention: bool) -> Any:
         result = total if self.activation is None else self.activation(total)
@@ -436,14 +444,11 @@ class GATConv(_AttentionLayer):
         nn.init.xavier_normal_(self.attn_r, gain=gain)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
-        if isinstance(self.res_fc, nn.Linear):
-            nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
-            if self.res_fc.bias is not None:
-                nn.init.zeros_(self.res_fc.bias)
+        self._reset_residual(gain)
 
     def forward(
         self,
-        graph: Block,
+        graph: DGLBlock,
         feat: Features,
         edge_weight: torch.Tensor | None = None,
         get_attention: bool = False,
@@ -540,12 +545,9 @@ class GATv2Conv(_AttentionLayer):
             if self.bias:
                 nn.init.zeros_(layer.bias)
         nn.init.xavier_normal_(self.attn, gain=gain)
-        if isinstance(self.res_fc, nn.Linear):
-            nn.init.xavier_normal_(self.res_fc.weight, gain=gain)
-            if self.bias:
-                nn.init.zeros_(self.res_fc.bias)
+        self._reset_residual(gain)
 
-    def forward(self, graph: Block, feat: Features, get_attention: bool = False) -> Any:
+    def forward(self, graph: DGLBlock, feat: Features, get_attention: bool = False) -> Any:
         """Return (D, num_heads, out_feats), with ``get_attention`` also the attention (E, num_heads, 1).
 
         Parameters

@@ -15,7 +15,7 @@ from gloader.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gloader.bridges.dgl_api.block import Block
+    from gloader.bridges.dgl_api.block import DGLBlock
     from gloader.types import Relation
 
 
@@ -74,7 +74,7 @@ class RelGraphConv(nn.Module):
 
     def forward(
         self,
-        g: Block,
+        g: DGLBlock,
         feat: torch.Tensor,
         etypes: torch.Tensor,
         norm: torch.Tensor | None = None,
@@ -205,7 +205,7 @@ class HeteroGraphConv(nn.Module):
 
     def forward(
         self,
-        g: Block,
+        g: DGLBlock,
         inputs: Mapping[str, Any] | tuple[Mapping[str, Any], Mapping[str, Any]],
         mod_args: Mapping[str, tuple[Any, ...]] | None = None,
         mod_kwargs: Mapping[str, Mapping[str, Any]] | None = None,

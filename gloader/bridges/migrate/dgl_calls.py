@@ -175,7 +175,8 @@ def change_import(draft: Draft, group: Sequence[Import], *, has_loader: bool) ->
         if group[0].dotted.startswith(("dgl.", "ogb.")):
             for one in group:
                 _judge(draft, one, has_loader=has_loader)
-            change_from(draft, group, module_of=_module_of, renamed={"NodeDataLoader": "DataLoader"})
+            modules = {one.dotted: module for one in group if (module := _module_of(one)) is not None}
+            change_from(draft, group, modules=modules, renamed={"NodeDataLoader": "DataLoader"})
         return
     for one in group:
         if not f"{one.dotted}.".startswith("dgl."):
@@ -224,9 +225,10 @@ def _is_twice(draft: Draft, one: Import) -> bool:
 
 def _module_of(one: Import) -> str | None:
     name = canonical(one.dotted)
-    if name.endswith(".*"):
-        return OURS + name.removesuffix(".*") if is_here(name.removesuffix(".*")) else None
-    return OURS + name.rpartition(".")[0] if is_here(name) or name in LOADERS else None
+    known = name.removesuffix(".*") if name.endswith(".*") else name
+    if not (is_here(known) or name in LOADERS):
+        return None
+    return OURS + (known if name != known else name.rpartition(".")[0])
 
 
 _LABELS: Final = (

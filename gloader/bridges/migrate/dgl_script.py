@@ -34,9 +34,6 @@ from gloader.bridges.migrate.draft import MISSING, Draft, grouped
 from gloader.bridges.migrate.prepare_steps import (
     OGB_CLASSES,
     OGB_TYPED,
-    OGB_UNFIT,
-    folder_of,
-    idx_split,
     of_type,
     prepared_with,
     stem_of,
@@ -207,17 +204,13 @@ class _DglScript:
             return
         made = inner if isinstance(inner, ast.Call) else call
         source = next((each for each in draft.script.uses if each.call is made), use)
-        folder = folder_of(made, source.name, draft.edits)
-        if folder.name in OGB_UNFIT:
-            draft.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
+        if (folder := draft.folder_for(use, made, source.name)) is None:
             return
         opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
-        if not draft.edits.replace_node(call, opened):
-            draft.by_hand(use.node, use.name)
+        if not draft.open_instead(use, call, opened):
             return
         self._is_made = True
-        draft.replaced |= {id(use.node), id(source.node)}
-        draft.find(use.node, use.name, "changes", opened)
+        draft.replaced.add(id(source.node))
         if source.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
             draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
@@ -228,12 +221,9 @@ class _DglScript:
         draft, node = self._draft, use.place.statement
         dgl, gloader = draft.module("dgl", COMPAT), draft.module("gloader", _OPEN)
         opened = f'{dgl}.DGLGraph({gloader}.Dataset.open("data/graph"))'
-        if not draft.edits.replace_node(call, opened):
-            draft.by_hand(use.node, use.name)
+        if not draft.open_instead(use, call, opened):
             return
         self._is_made = True
-        draft.replaced.add(id(use.node))
-        draft.find(use.node, use.name, "changes", opened)
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         name = target.id if isinstance(target, ast.Name) else "g"
         self._save(name, "data/graph", behind=f"the lines that make {name} and its {_DATA}")
@@ -374,9 +364,7 @@ class _DglScript:
         if use.name == "[]":
             self._graph_of(use, node, is_ogb=held.made_by in OGB_CLASSES)
         elif use.name == "get_idx_split" and use.call is not None:
-            splits = idx_split(owner, draft.module("torch", "import torch"), ntype=self._ntype)
-            can_go = draft.edits.replace_node(use.call, splits)
-            draft.note(node, said, "the splits of the dataset", can_go=can_go)
+            draft.split_of_ogb(use, use.call, node.value, ntype=self._ntype)
         elif use.name in _SPLIT_IDS or use.name == "labels":
             new = f"{draft.module('torch', 'import torch')}.tensor({owner}.{_SPLIT_IDS.get(use.name, 'labels')})"
             draft.note(node, said, new, can_go=draft.edits.replace_node(node, new))

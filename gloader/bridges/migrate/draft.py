@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from gloader.bridges.migrate.prepare_steps import PrepareSteps
+from gloader.bridges.migrate.prepare_steps import OGB_UNFIT, PrepareSteps, folder_of, idx_split
 from gloader.bridges.migrate.source_text import Edits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from gloader.bridges.migrate.prepare_steps import Folder
     from gloader.bridges.migrate.uses import Import, Place, Script, Use
 
 
@@ -61,15 +62,15 @@ def change_from(
     draft: Draft,
     group: Sequence[Import],
     *,
-    module_of: Callable[[Import], str | None],
+    modules: Mapping[str, str],
     also: dict[str, list[str]] | None = None,
     renamed: Mapping[str, str] | None = None,
 ) -> None:
-    """Import each name of ``from A import ...`` from the module that ``module_of`` returns.
+    """Import each name of ``from A import ...`` from its module in ``modules``, by its full name.
 
-    None leaves the name in place; names that the changed script does not use any more are removed. Names of ``also``,
-    by module, are added to the first import from their module, and removed from ``also``. Names of ``renamed``
-    are imported by their new names, as the script's names.
+    A name without a module stays in place; names that the changed script does not use any more are removed. Names of
+    ``also``, by module, are added to the first import from their module, and removed from ``also``. Names of
+    ``renamed`` are imported by their new names, as the script's names.
     """
     also, renamed = {} if also is None else also, renamed or {}
     statement = group[0].statement
@@ -79,7 +80,7 @@ def change_from(
     lines: dict[str, list[str]] = {}
     for one in group:
         if is_needed(draft, one):
-            lines.setdefault(module_of(one) or old, []).append(_words(one.alias, renamed))
+            lines.setdefault(modules.get(one.dotted, old), []).append(_words(one.alias, renamed))
     if list(lines) == [old] and len(lines[old]) == len(group):
         return
     extra = [name for module in lines for name in also.get(module, ()) if statement in draft.tree.body]
@@ -197,6 +198,29 @@ class Draft:
         except SyntaxError:  # one of the brackets around ``inner`` is in it
             return False
         return self.edits.replace(start, end, text)
+
+    def open_instead(self, use: Use, call: ast.Call, opened: str) -> bool:
+        """Replace ``call`` by ``opened``, which opens a prepared dataset, and note it; return whether that is done."""
+        if not self.edits.replace_node(call, opened):
+            self.by_hand(use.node, use.name)
+            return False
+        self.replaced.add(id(use.node))
+        self.find(use.node, use.name, "changes", opened)
+        return True
+
+    def folder_for(self, use: Use, call: ast.Call, name: str) -> Folder | None:
+        """Return the folder of the data set ``name`` that ``call`` loads; None, noted, if it cannot be prepared."""
+        folder = folder_of(call, name, self.edits)
+        if folder.name in OGB_UNFIT:
+            self.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
+            return None
+        return folder
+
+    def split_of_ogb(self, use: Use, call: ast.Call, owner: ast.expr, *, ntype: str | None) -> None:
+        """Replace OGB's ``get_idx_split()`` of ``owner`` by the splits of the dataset."""
+        splits = idx_split(self.edits.of(owner), self.module("torch", "import torch"), ntype=ntype)
+        can_go = self.edits.replace_node(call, splits)
+        self.note(use.node, "dataset.get_idx_split", "the splits of the dataset", can_go=can_go)
 
     def look_at(self, node: ast.AST) -> None:
         """Refuse later changes of ``node`` if it is inside an f-string."""

@@ -11,9 +11,6 @@ from gloader.bridges.migrate.draft import Draft, change_from, grouped, is_needed
 from gloader.bridges.migrate.prepare_steps import (
     OGB_CLASSES,
     OGB_TYPED,
-    OGB_UNFIT,
-    folder_of,
-    idx_split,
     saved_graph,
 )
 from gloader.bridges.migrate.pyg_calls import (
@@ -205,17 +202,12 @@ class _PygScript:
         if call is None:
             draft.find(use.node, use.name, "stays", "PyG")
             return
-        folder = folder_of(call, use.name, draft.edits)
-        if folder.name in OGB_UNFIT:
-            draft.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
+        if (folder := draft.folder_for(use, call, use.name)) is None:
             return
         opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
-        if not draft.edits.replace_node(call, opened):
-            draft.by_hand(use.node, use.name)
+        if not draft.open_instead(use, call, opened):
             return
         self._is_made = True
-        draft.replaced.add(id(use.node))
-        draft.find(use.node, use.name, "changes", opened)
         if use.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
             draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
@@ -242,12 +234,9 @@ class _PygScript:
             return
         folder, source = saved_graph(call) if use.name == _SAVED else ("data/graph", None)
         opened = f'{self._graph()}({draft.module("gloader", _OPEN)}.Dataset.open("{folder}"))'
-        if not draft.edits.replace_node(call, opened):
-            draft.by_hand(use.node, use.name)
+        if not draft.open_instead(use, call, opened):
             return
         self._is_made = True
-        draft.replaced.add(id(use.node))
-        draft.find(use.node, use.name, "changes", opened)
         last = node.end_lineno if name is None else self._last_change(name, use)
         if source is not None and last == node.end_lineno:
             draft.steps.add("in a shell:", f"gloader prepare {source} {folder}")
@@ -368,10 +357,7 @@ class _PygScript:
             labels = ", whose labels are (N,), and OGB's (N, 1)" if self._is_ogb else ""
             draft.note(node, said, f"{self._graph()}(...){labels}", can_go=can_go)
         elif use.name == "get_idx_split" and use.call is not None:
-            torch = draft.module("torch", "import torch")
-            splits = idx_split(draft.edits.of(node.value), torch, ntype=self._ntype)
-            can_go = draft.edits.replace_node(use.call, splits)
-            draft.note(node, "dataset.get_idx_split", "the splits of the dataset", can_go=can_go)
+            draft.split_of_ogb(use, use.call, node.value, ntype=self._ntype)
         elif DATASET_NAMES.get(use.name) == use.name:
             draft.find(node, f"dataset.{use.name}", "maps", "gloader.Dataset")
         elif use.name in DATASET_NAMES:
@@ -473,7 +459,7 @@ class _PygScript:
         if isinstance(statement, ast.ImportFrom):
             if re.match(r"(torch_geometric|ogb)\.", group[0].dotted):
                 ours = {one.dotted: _ADAPTER for one in group if one.dotted in LOADERS}
-                change_from(draft, group, module_of=lambda one: ours.get(one.dotted), also=self._names)
+                change_from(draft, group, modules=ours, also=self._names)
         elif (
             len(group) == 1
             and group[0].alias.asname

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from gloader.bridges.migrate.uses import Held, Import, Place, Script, Use, are_written, items_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gloader.bridges.migrate.uses import Arguments, Kind, Library
 
@@ -300,9 +300,9 @@ class _ScriptReader:
             case ast.Attribute():
                 if (path := _path(node)) and (found := self._scope.find(path)) is not None:
                     return found
-                return self._step(node.value, lambda kind: library.attributes.get((kind, node.attr)))
+                return self._step(node.value, library.attributes, node.attr)
             case ast.Subscript():
-                return self._step(node.value, library.items.get)
+                return self._step(node.value, library.items)
             case ast.Call():
                 return self._infer_call(node)
             case ast.ListComp() | ast.GeneratorExp():
@@ -322,21 +322,21 @@ class _ScriptReader:
             items = self._items(node.args[0])
             return items if isinstance(items, Held) else None
         if isinstance(called, ast.Attribute):
-            name = called.attr
-            found = self._step(called.value, lambda kind: library.methods.get((kind, name)))
-            return found or _held(library.methods.get(("", name)), name)
-        found = self._step(called, lambda kind: library.methods.get((kind, "()")))
+            found = self._step(called.value, library.methods, called.attr)
+            return found or _held(library.methods.get(("", called.attr)), called.attr)
+        found = self._step(called, library.methods, "()")
         if found is not None:  # a transform returns its argument
             given = self._infer(node.args[0]) if node.args else None
             return given if given is not None and given.kind == found.kind else found
         returned = self._functions.returned.get(_called(node))
         return returned if isinstance(returned, Held) else None
 
-    def _step(self, node: ast.AST, kind_of: Callable[[Kind], Kind | None]) -> Held | None:
+    def _step(self, node: ast.AST, kinds: Mapping[Any, Kind], name: str | None = None) -> Held | None:
+        """Return the value of ``node``'s part by ``name``, or of its items, whose kind is in ``kinds``."""
         held = self._infer(node)
         if held is None:
             return None
-        kind = kind_of(held.kind)
+        kind = kinds.get(held.kind if name is None else (held.kind, name))
         return replace(held, kind=kind, literal=None) if kind else None
 
     def _items_of_value(self, node: ast.expr) -> Items:

@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gloader.bridges.loader_view import nodes_by_hop
+from gloader.bridges.loader_view import TypedBatch
 from gloader.core.kernels import njit
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError, MissingDependencyError
-from gloader.types import HeteroReadyBatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from gloader.types import DeviceBlock, LinkBatch, LocalArray, ReadyBatch, Relation
+    from gloader.types import DeviceBlock, HeteroReadyBatch, LinkBatch, LocalArray, ReadyBatch, Relation
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch_geometric warns about torch's own deprecations at import
@@ -160,15 +159,14 @@ def to_data(batch: ReadyBatch, *, input_id: torch.Tensor | None = None) -> Data:
         the fields of `nodes_and_edges`, y (B,) only of the seeds, batch_size, input_id; for seeds with times also batch
         (U,) int64, the seed of each node.
     """
-    optional = {}
+    view = TypedBatch(batch)
+    data = Data(**nodes_and_edges(view), y=batch.y, batch_size=batch.num_seeds, input_id=input_id)
     if batch.trees is not None:
-        optional["batch"] = torch.from_numpy(batch.trees).to(batch.x.device).long()
-    return Data(
-        **nodes_and_edges(batch), y=batch.y, batch_size=batch.num_seeds, input_id=input_id, **optional
-    )
+        data.batch = torch.from_numpy(batch.trees).to(view.device).long()
+    return data
 
 
-def nodes_and_edges(batch: ReadyBatch) -> dict[str, Any]:
+def nodes_and_edges(view: TypedBatch) -> dict[str, Any]:
     """Return the fields of a ``Data`` for any task.
 
     Returns
@@ -178,23 +176,34 @@ def nodes_and_edges(batch: ReadyBatch) -> dict[str, Any]:
         num_sampled_nodes (L + 1), num_sampled_edges (L); edge_weight (E,) if the sampler weighs its edges, and
         edge_attr (E, F_e) if they have features. ``x`` and ``n_id`` are shared with the batch.
     """
-    hops = tuple(reversed(batch.blocks))
-    firsts = (0, *(hop.num_dst for hop in hops[:-1]))
-    device = batch.x.device
-    (edges,) = merge_edges([Hops(blocks=hops, firsts=firsts)], device)
-    return {
-        "x": batch.x,
-        "edge_index": edges.edge_index,
-        "e_id": edges.edge_ids,
-        "n_id": torch.from_numpy(batch.nodes).to(device),
-        "num_sampled_nodes": _differences((0, hops[0].num_dst, *(hop.num_src for hop in hops))),
-        "num_sampled_edges": edges.counts,
-        **edges.optional(),
+    (name,), (edges,) = view.nodes, _edge_fields(view).values()
+    return {"x": view.x[name], **_node_fields(view, name), **edges}
+
+
+def _node_fields(view: TypedBatch, name: str) -> dict[str, Any]:
+    counts = [after - before for before, after in pairwise([0, *view.known[name]])]
+    return {"n_id": view.nodes[name], "num_sampled_nodes": counts}
+
+
+def _edge_fields(view: TypedBatch) -> dict[Relation, dict[str, Any]]:
+    hops = view.blocks[::-1]
+    # Destinations that sampled in an earlier hop.
+    chains = {
+        relation: Hops(
+            blocks=[hop[relation] for hop in hops], firsts=(0, *view.known[relation[2]][: len(hops) - 1])
+        )
+        for relation in hops[0]
     }
-
-
-def _differences(counts: Sequence[int]) -> list[int]:
-    return [after - before for before, after in pairwise(counts)]
+    merged = merge_edges(list(chains.values()), view.device)
+    return {
+        relation: {
+            "edge_index": edges.edge_index,
+            "e_id": edges.edge_ids,
+            "num_sampled_edges": edges.counts,
+            **edges.optional(),
+        }
+        for relation, edges in zip(chains, merged, strict=True)
+    }
 
 
 @near_keywords
@@ -216,7 +225,8 @@ def to_hetero_data(
         also y, only of the seeds; for seeds with times each type also has batch (U_t,) int64, the seed of each
         node.
     """
-    data = typed_nodes_and_edges(batch)
+    view = TypedBatch(batch)
+    data = typed_nodes_and_edges(view)
     for name, count in batch.num_seeds.items():
         store = data[name]
         if count or name == labelled:
@@ -229,7 +239,7 @@ def to_hetero_data(
     return data
 
 
-def typed_nodes_and_edges(batch: HeteroReadyBatch) -> HeteroData:
+def typed_nodes_and_edges(view: TypedBatch) -> HeteroData:
     """Return the fields of a ``HeteroData`` for any task.
 
     Returns
@@ -241,29 +251,11 @@ def typed_nodes_and_edges(batch: HeteroReadyBatch) -> HeteroData:
         are shared with the batch.
     """
     data = HeteroData()
-    device = batch.y.device
-    known = nodes_by_hop(batch.num_seeds, batch.blocks)
-    for name, nodes in batch.nodes.items():
-        store = data[name]
-        if (x := batch.x[name]).shape[1]:
-            store.x = x
-        store.n_id = torch.from_numpy(nodes).to(device)
-        store.num_nodes = len(nodes)
-        store.num_sampled_nodes = [after - before for before, after in pairwise([0, *known[name]])]
-
-    hops = tuple(reversed(batch.blocks))
-    relations = list(hops[0])
-    chains = [
-        Hops(blocks=[hop[relation] for hop in hops], firsts=(0, *known[relation[2]][: len(hops) - 1]))
-        for relation in relations
-    ]
-    for relation, edges in zip(relations, merge_edges(chains, device), strict=True):
-        store = data[relation]
-        store.edge_index = edges.edge_index
-        store.e_id = edges.edge_ids
-        store.num_sampled_edges = edges.counts
-        for name, rows in edges.optional().items():
-            store[name] = rows
+    for name, nodes in view.nodes.items():
+        fields = {"x": view.x[name]} if view.x[name].shape[1] else {}
+        data[name].update({**fields, **_node_fields(view, name), "num_nodes": len(nodes)})
+    for relation, edges in _edge_fields(view).items():
+        data[relation].update(edges)
     return data
 
 
@@ -300,25 +292,25 @@ def to_link_data(
     device = batch.labels.device
     named = _triplets(batch) if triplets else _labelled_pairs(batch)
     input_id = torch.from_numpy(batch.edge_ids[: batch.num_positives]).to(device)
-    ready = batch.batch
-    if not isinstance(ready, HeteroReadyBatch):
-        data = Data(**nodes_and_edges(ready), input_id=input_id, **named)
-        if ready.trees is not None:
-            data.batch = _positive_of_seeds(batch)[torch.from_numpy(ready.trees).to(device).long()]
-        return data
-    if relation is None:
-        raise ConfigError("a batch of several types needs the relation= that its pairs are of")
-    typed = typed_nodes_and_edges(ready)
-    typed[relation].input_id = input_id
-    for name, values in named.items():
-        for place in _places(name, relation):
-            typed[place][name] = values
-    if ready.trees is not None:
-        first_destination = ready.num_seeds[relation[0]] if relation[0] != relation[2] else 0
+    view = TypedBatch(batch.batch)
+    if view.only_type:
+        data = Data(**nodes_and_edges(view), input_id=input_id, **named)
+        stores, first_destination = {view.only_type: data}, 0
+    else:
+        if relation is None:
+            raise ConfigError("a batch of several types needs the relation= that its pairs are of")
+        data = typed_nodes_and_edges(view)
+        data[relation].input_id = input_id
+        for name, values in named.items():
+            for place in _places(name, relation):
+                data[place][name] = values
+        stores = {name: data[name] for name in view.nodes}
+        first_destination = view.num_seeds[relation[0]] if relation[0] != relation[2] else 0
+    if view.trees is not None:
         positives = _positive_of_seeds(batch, first_destination)
-        for name, trees in ready.trees.items():
-            typed[name].batch = positives[torch.from_numpy(trees).to(device).long()]
-    return typed
+        for name, trees in view.trees.items():
+            stores[name].batch = positives[torch.from_numpy(trees).to(device).long()]
+    return data
 
 
 def _labelled_pairs(batch: LinkBatch) -> dict[str, torch.Tensor]:

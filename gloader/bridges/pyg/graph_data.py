@@ -40,109 +40,6 @@ def require_own(owner: object, name: str) -> None:
         )
 
 
-@near_keywords
-class GraphData:
-    """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
-
-    It has only attributes that fit in memory: nine bytes per node for ``y`` and a mask, at the first access. Features
-    and edges are absent: only batches have ``x`` and ``edge_index``.
-
-    Raises
-    ------
-    ConfigError
-        The dataset has several types of nodes.
-    """
-
-    def __init__(self, dataset: Dataset) -> None:
-        if dataset.kind != "homogeneous":
-            raise ConfigError(
-                "this dataset has several types of nodes; use gloader.adapters.pyg.HeteroGraphData"
-            )
-        self.dataset = dataset
-
-    @property
-    def num_nodes(self) -> int:
-        """N."""
-        return self.dataset.num_nodes
-
-    @property
-    def num_edges(self) -> int:
-        """E."""
-        return self.dataset.num_edges
-
-    @property
-    def num_features(self) -> int:
-        """F."""
-        return self.dataset.feature_dim
-
-    @property
-    def num_node_features(self) -> int:
-        """F."""
-        return self.dataset.feature_dim
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes; in PyG an attribute of the data set."""
-        return self.dataset.num_classes
-
-    @cached_property
-    def y(self) -> torch.Tensor:
-        """(N,) int64 class of each node, -1 for unlabelled ones."""
-        return torch.tensor(self.dataset.labels)
-
-    @cached_property
-    def train_mask(self) -> torch.Tensor:
-        """(N,) bool: the training nodes."""
-        return self._mask(self.dataset.train)
-
-    @cached_property
-    def val_mask(self) -> torch.Tensor:
-        """(N,) bool: the validation nodes."""
-        return self._mask(self.dataset.valid)
-
-    @cached_property
-    def test_mask(self) -> torch.Tensor:
-        """(N,) bool: the test nodes."""
-        return self._mask(self.dataset.test)
-
-    def _mask(self, nodes: IdArray) -> torch.Tensor:
-        mask = torch.zeros(self.num_nodes, dtype=torch.bool)
-        mask[torch.tensor(nodes)] = True
-        return mask
-
-    def __repr__(self) -> str:
-        """Return the numbers, in the form of PyG's ``Data``."""
-        sizes = ("num_nodes", "num_edges", "num_features", "num_classes")
-        held = ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
-        return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        """Set the attribute of that name, as of PyG's ``Data``."""
-        setattr(self, name, value)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Keep ``value`` in memory, such as a user's own mask; refuse names that batches take from the dataset.
-
-        Raises
-        ------
-        ConfigError
-            No batch would have the value.
-        """
-        require_own(self, name)
-        super().__setattr__(name, value)
-
-    def __getitem__(self, name: str) -> Any:
-        """Return the attribute of that name."""
-        try:
-            return getattr(self, name)
-        except AttributeError as error:
-            raise KeyError(str(error)) from None
-
-    def __getattr__(self, name: str) -> Never:
-        # Not a gloader error: hasattr() and copy.copy() rely on it.
-        raise missing_attribute("a GraphData", name, dir(type(self)), _ELSEWHERE)
-
-
 _ROWS = "and dataset.node_tables[TYPE].open_features() reads any others"
 _EDGES = "and dataset.load_hetero_graph() has all of them"
 _TYPED_ELSEWHERE = {
@@ -324,6 +221,48 @@ class NodeData(_Part):
                 f"{self._dataset.labelled.name!r}"
             )
         raise _missing(self, name)
+
+
+@near_keywords
+class GraphData(NodeData):
+    """The numbers, labels and masks of a dataset, by the names that ``torch_geometric.data.Data`` gives them.
+
+    It has only attributes that fit in memory: nine bytes per node for ``y`` and a mask, at the first access. Features
+    and edges are absent: only batches have ``x`` and ``edge_index``.
+
+    Raises
+    ------
+    ConfigError
+        The dataset has several types of nodes.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        if dataset.kind != "homogeneous":
+            raise ConfigError(
+                "this dataset has several types of nodes; use gloader.adapters.pyg.HeteroGraphData"
+            )
+        super().__init__(dataset, dataset.labelled)
+        self.dataset = dataset
+
+    @property
+    def num_edges(self) -> int:
+        """E."""
+        return self.dataset.num_edges
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes; in PyG an attribute of the data set."""
+        return self.dataset.num_classes
+
+    def __repr__(self) -> str:
+        """Return the numbers, in the form of PyG's ``Data``."""
+        sizes = ("num_nodes", "num_edges", "num_features", "num_classes")
+        held = ", ".join(f"{name}={getattr(self, name)}" for name in sizes)
+        return f"GraphData({held}, y, train_mask, val_mask, test_mask, dataset={self.dataset.location!r})"
+
+    def __getattr__(self, name: str) -> Never:
+        # Not a gloader error: hasattr() and copy.copy() rely on it.
+        raise missing_attribute("a GraphData", name, dir(type(self)), _ELSEWHERE)
 
 
 class EdgeData(_Part):

@@ -71,7 +71,7 @@ class LinkLoader(LoaderView[Any]):
                 f"triplets need as many negatives for each edge, of its source, and negatives are {drawn or 'none'}; "
                 "pass gloader.Uniform(k), or Table(name) of the table's own"
             )
-        relation = native.table.relation if native.is_typed else None
+        relation = native.table.relation
         super().__init__(
             native,
             convert=lambda batch: to_link_data(batch, relation=relation, triplets=triplets),

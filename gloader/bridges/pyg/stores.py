@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -11,24 +10,16 @@ import numpy as np
 import torch
 
 from gloader.bridges.cached_rows import CachedRows
-from gloader.bridges.given_seeds import number_through
+from gloader.bridges.given_seeds import digest_of, number_through
 from gloader.core.near_names import near_keywords
 from gloader.errors import ConfigError, ShapeError
-from gloader.samplers import (
-    CscGraph,
-    HeteroGraph,
-    MergedHeteroBlockSampler,
-    NeighborSampler,
-    make_hetero_sampler,
-)
-from gloader.types import BatchId
+from gloader.samplers import CscGraph, HeteroGraph, make_hetero_sampler
+from gloader.types import NODE, BatchId
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gloader.cache import OnlineName
     from gloader.core.fanouts import FanoutsLike
-    from gloader.samplers import Topology
+    from gloader.samplers import RelationwiseSampler, Topology
     from gloader.types import FeatureSource, IdArray
 
 with warnings.catch_warnings():
@@ -215,13 +206,11 @@ class MergedSampler(BaseSampler):
     """
 
     def __init__(self, graph: CscGraph | HeteroGraph, fanouts: FanoutsLike, *, seed: int = 0) -> None:
-        self._graph = graph
-        self._sampler: NeighborSampler | MergedHeteroBlockSampler
-        if isinstance(graph, HeteroGraph):
-            made = make_hetero_sampler("neighbor", graph, fanouts, seed, layout="merged")
-            self._sampler = cast("MergedHeteroBlockSampler", made)
-        else:
-            self._sampler = NeighborSampler(graph, cast("Sequence[int]", fanouts), seed=seed)
+        self._graph = HeteroGraph.of(graph)
+        self._only = NODE if graph is not self._graph else None  # the type of a graph without types
+        self._sampler = cast(
+            "RelationwiseSampler", make_hetero_sampler("neighbor", self._graph, fanouts, seed)
+        )
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -240,18 +229,15 @@ class MergedSampler(BaseSampler):
         """
         if index.time is not None:
             raise ConfigError("input_time: temporal sampling is not supported; leave input_time out")
-        batch_id = BatchId(epoch=self.epoch, index=_digest(index.input_id))
+        # Positions in the loader's seeds, which are the same for any number of workers.
+        batch_id = BatchId(epoch=self.epoch, index=digest_of(index.input_id.numpy()))
         metadata = (index.input_id, index.time)
-        if isinstance(self._sampler, NeighborSampler):
-            return _sampled_one(self._sampler, batch_id, index.node.numpy(), metadata)
-        graph = self._sampler.sampler.graph
-        if index.input_type is None:
-            allowed = ", ".join(map(repr, graph.node_types))
+        if (name := self._only or index.input_type) is None:
+            allowed = ", ".join(map(repr, self._graph.node_types))
             raise ConfigError(
                 f"input_nodes have to say of which type they are, as (type, ids); there are {allowed}"
             )
-        seeds = number_through(graph, {index.input_type: index.node.numpy()})
-        return _sampled_several(self._sampler, batch_id, seeds, metadata)
+        return self._sampled(batch_id, {name: index.node}, metadata)
 
     def sample_from_edges(
         self, index: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
@@ -267,55 +253,35 @@ class MergedSampler(BaseSampler):
             raise ConfigError(
                 "edge_label_time: temporal sampling is not supported; leave edge_label_time out"
             )
-        batch_id = BatchId(epoch=self.epoch, index=_digest(index.input_id))
+        batch_id = BatchId(epoch=self.epoch, index=digest_of(index.input_id.numpy()))
 
         def around(seeds: Any, times: Any) -> SamplerOutput | HeteroSamplerOutput:  # noqa: ARG001 - none, see above
-            if isinstance(self._sampler, NeighborSampler):
-                return _sampled_one(self._sampler, batch_id, seeds.numpy(), None)
-            graph = self._sampler.sampler.graph
-            numbers = number_through(graph, {name: ids.numpy() for name, ids in seeds.items()})
-            return _sampled_several(self._sampler, batch_id, numbers, None)
+            return self._sampled(batch_id, {self._only: seeds} if self._only else seeds, None)
 
-        graph = self._graph
-        num_nodes = dict(graph.num_nodes) if isinstance(graph, HeteroGraph) else graph.num_nodes
+        counts = self._graph.num_nodes
+        num_nodes = counts[self._only] if self._only else dict(counts)
         return edge_sample(index, around, num_nodes, disjoint=False, neg_sampling=neg_sampling)
 
-
-def _digest(input_id: torch.Tensor) -> int:
-    # Positions in the loader's seeds, which are the same for any number of workers.
-    data = np.ascontiguousarray(input_id.numpy(), dtype=np.int64).tobytes()
-    return int.from_bytes(hashlib.blake2b(data, digest_size=7).digest(), "little")
-
-
-def _sampled_one(sampler: NeighborSampler, batch_id: BatchId, seeds: IdArray, metadata: Any) -> SamplerOutput:
-    merged = sampler.sample_merged(batch_id, seeds)
-    pair = torch.from_numpy(merged.edge_index.astype(np.int64))
-    return SamplerOutput(
-        node=torch.from_numpy(merged.nodes),
-        row=pair[0],
-        col=pair[1],
-        edge=torch.from_numpy(merged.edge_ids),
-        batch=None,
-        num_sampled_nodes=list(merged.num_sampled_nodes),
-        num_sampled_edges=list(merged.num_sampled_edges),
-        metadata=metadata,
-    )
-
-
-def _sampled_several(
-    sampler: MergedHeteroBlockSampler, batch_id: BatchId, seeds: IdArray, metadata: Any
-) -> HeteroSamplerOutput:
-    merged = sampler.sample_merged(batch_id, seeds)
-    pairs = {
-        relation: torch.from_numpy(merged.edge_index(relation).astype(np.int64)) for relation in merged.edges
-    }
-    return HeteroSamplerOutput(
-        node={name: torch.from_numpy(nodes) for name, nodes in merged.nodes.items()},
-        row={relation: pair[0] for relation, pair in pairs.items()},
-        col={relation: pair[1] for relation, pair in pairs.items()},
-        edge={relation: torch.from_numpy(edges.edge_ids) for relation, edges in merged.edges.items()},
-        batch=None,
-        num_sampled_nodes={name: list(counts) for name, counts in merged.num_sampled_nodes.items()},
-        num_sampled_edges={relation: list(counts) for relation, counts in merged.num_sampled_edges.items()},
-        metadata=metadata,
-    )
+    def _sampled(
+        self, batch_id: BatchId, seeds: Mapping[str, torch.Tensor], metadata: Any
+    ) -> SamplerOutput | HeteroSamplerOutput:
+        nodes = {name: ids.numpy() for name, ids in seeds.items()}
+        # The sampler refuses wrong ids of the only type.
+        numbers = nodes[self._only] if self._only else number_through(self._graph, nodes)
+        merged = self._sampler.sample_merged(batch_id, numbers)
+        pairs = {
+            relation: torch.from_numpy(merged.edge_index(relation).astype(np.int64))
+            for relation in merged.edges
+        }
+        fields: dict[str, Mapping[Any, Any]] = {
+            "node": {name: torch.from_numpy(ids) for name, ids in merged.nodes.items()},
+            "row": {relation: pair[0] for relation, pair in pairs.items()},
+            "col": {relation: pair[1] for relation, pair in pairs.items()},
+            "edge": {relation: torch.from_numpy(edges.edge_ids) for relation, edges in merged.edges.items()},
+            "num_sampled_nodes": {name: list(counts) for name, counts in merged.num_sampled_nodes.items()},
+            "num_sampled_edges": {name: list(counts) for name, counts in merged.num_sampled_edges.items()},
+        }
+        if self._only is None:
+            return HeteroSamplerOutput(**fields, batch=None, metadata=metadata)
+        plain = {name: next(iter(of_types.values())) for name, of_types in fields.items()}
+        return SamplerOutput(**plain, batch=None, metadata=metadata)
