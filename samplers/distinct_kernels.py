@@ -1,4 +1,4 @@
-"""Kernels over positions that were drawn: the distinct ones in order, and where each stands among them."""
+"""Kernels over drawn positions: sort the distinct ones, and rank each position among them."""
 
 from __future__ import annotations
 
@@ -22,15 +22,17 @@ _GAPS = (701, 301, 132, 57, 23, 10, 4, 1)  # Ciura, "Best increments for the ave
 def order_distinct(
     positions: IdArray, first: int, count: int, may_repeat: bool, ranks: IdArray, out: IdArray, at: int
 ) -> int:
-    """Write the distinct ones of ``positions[first : first + count]`` to ``out[at:]``, ascending; return their number.
+    """Write the distinct values in ``positions[first : first + count]`` to ``out[at:]``, ascending.
+
+    Returns their number.
 
     Parameters
     ----------
-    positions : with `SLACK` more
-    first, count : which of them
-    may_repeat : whether they need not be distinct
+    positions : drawn positions, followed by `SLACK` spare entries
+    first, count : the part to sort
+    may_repeat : whether a position may occur twice
     ranks : (`SLACK`,) scratch
-    out, at : where to write; there is room for ``count``
+    out, at : output and its first index; ``count`` entries must fit
     """
     kept = _rank_few(positions, first, count, may_repeat, at, ranks, 0)
     if kept >= 0:
@@ -52,18 +54,18 @@ def order_distinct(
 def _rank_few(
     positions: IdArray, first: int, count: int, may_repeat: bool, base: int, out: IdArray, at: int
 ) -> int:
-    """Write ``base`` + the rank of each among the distinct ones to ``out[at:]``; parameters as of `order_distinct`.
+    """Write ``base`` + each position's rank among the distinct ones to ``out[at:]``; parameters as in `order_distinct`.
 
     Returns
     -------
     int
-        How many are distinct, or -1: they are too many for vectors, or too far apart.
+        The number of distinct positions; -1 if there are too many for vectors, or if they are too far apart.
     """
     if count > LANES or not rank_sixteen(positions, first, count, base, out, at):
         return -1
     if not may_repeat:
         return count
-    # Equal ones have one rank, and behind it ranks are left out.
+    # Equal positions share a rank, and the ranks after it are skipped.
     used = np.int64(0)
     for j in range(at, at + count):
         used |= np.int64(1) << (out[j] - base)
@@ -74,7 +76,7 @@ def _rank_few(
 
 @njit(cache=True, nogil=True)
 def _count_ones(bits: int) -> int:
-    """Return how many of the lower sixteen bits are set."""
+    """Return the number of set bits among the lower sixteen."""
     bits -= (bits >> 1) & 0x5555
     bits = (bits & 0x3333) + ((bits >> 2) & 0x3333)
     bits = (bits + (bits >> 4)) & 0x0F0F
@@ -83,7 +85,7 @@ def _count_ones(bits: int) -> int:
 
 @njit(cache=True, nogil=True)
 def _sort(values: IdArray, first: int, count: int) -> None:
-    """Sort ``values[first : first + count]``: Shell's sort, an insertion sort where there are few."""
+    """Sort ``values[first : first + count]``: Shell's sort, or insertion sort for few values."""
     for gap in _GAPS:
         for j in range(first + gap, first + count):
             this, at = values[j], j
@@ -103,13 +105,13 @@ def count_picks(
     ordered: IdArray,
     counts: IdArray,
 ) -> None:
-    """Write how many distinct edges each destination of a hop drew with replacement to ``counts``.
+    """Count the distinct edges that each destination of a hop drew with replacement.
 
     Parameters
     ----------
-    edge_ids, indptr : the edges of the hop, with `SLACK` behind them, and where those of each destination begin
-    degrees : (D,) of the destinations
-    fanout : of the hop
+    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and the first edge of each destination
+    degrees : (D,) in-degree of each destination
+    fanout : the hop's fan-out
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
     counts : (D,) written
     """
@@ -133,16 +135,16 @@ def place_picks(
     ordered: IdArray,
     places: IdArray,
 ) -> None:
-    """Write where each edge of a hop stands among its distinct edges by node and position.
+    """Rank each edge of a hop among the hop's distinct edges, ordered by destination and position.
 
     Parameters
     ----------
-    edge_ids, indptr : the edges of the hop, with `SLACK` behind them, and where those of each destination begin
-    degrees : (D,) of the destinations
-    fanout, replace : of the hop
-    begins : (D,) where the distinct edges of each destination begin
+    edge_ids, indptr : the hop's edges, followed by `SLACK` spare entries, and the first edge of each destination
+    degrees : (D,) in-degree of each destination
+    fanout, replace : the hop's fan-out, and whether it draws with replacement
+    begins : (D,) first distinct edge of each destination
     ranks, ordered : (`SLACK`,) and (>= fanout,), scratch
-    places : (K,) written, with `SLACK` more
+    places : (K,) output, followed by `SLACK` spare entries
     """
     for i in range(begins.shape[0]):
         first, last, begin = np.int64(indptr[i]), np.int64(indptr[i + 1]), begins[i]
@@ -158,15 +160,15 @@ def place_picks(
 
 @njit(cache=True, nogil=True)
 def merge_into(seen: NDArray[Any], drawn: NDArray[Any], union: NDArray[Any]) -> int:
-    """Merge ascending ``drawn``, which may repeat, into ``seen``; return how many were new.
+    """Merge ``drawn`` into ``seen``; return the number of new values.
 
     Parameters
     ----------
-    seen : (U,) ascending, none twice
-    drawn : (K,) ascending; on return its first entries are those that are not in ``seen``, none twice
-    union : (U + K,) written: what is in either, ascending, none twice
+    seen : (U,) ascending and distinct
+    drawn : (K,) ascending, may repeat; on return it starts with the new values, ascending and distinct
+    union : (U + K,) output: the values of both, ascending and distinct
     """
-    # Without branches on values: which of two ids is smaller, no predictor knows.
+    # No branches on values: the order of two ids is unpredictable.
     distinct = 0
     for j in range(drawn.shape[0]):
         drawn[distinct] = drawn[j]

@@ -1,7 +1,7 @@
-"""Kernels for edges that no hop takes: whose they are, and the positions around them.
+"""Kernels for excluded edges: find their destinations, and map ranks to the positions around them.
 
-A node with d in-edges, x of them excluded, draws among d - x ranks. The rank r stands for the r-th edge that is left:
-its position is r plus the excluded ones up to there, which is a search among the excluded ones of that node alone.
+A node with d in-edges, of which x are excluded, draws among d - x ranks. Rank r stands for the r-th remaining edge: its
+position is r plus the number of excluded edges before it. A search in the node's excluded edges finds that number.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _LOW_IDS = 1 << 16  # a byte for each, in the second level of the caches
 
 
 class Excluded(NamedTuple):
-    """The edges of a relation that no hop of a batch takes, by the nodes that they lead to.
+    """The edges of a relation that no hop of a batch takes, grouped by destination.
 
-    A tuple, because numba takes only that. Its arrays are read-only, so that every kernel is compiled for one kind.
+    A named tuple, because numba accepts only that. Its arrays are read-only, so that every kernel is compiled once.
     """
 
     nodes: IdArray  # (n,) ascending: those that have excluded in-edges
@@ -46,21 +46,21 @@ def group_by_node(
     nodes: IdArray,
     begins: IdArray,
 ) -> int:
-    """Write the nodes that edges lead to, and where those of each begin.
+    """Group edges by destination: write the distinct destinations, and the first edge of each.
 
     Parameters
     ----------
-    offsets, num_nodes, num_edges : of the graph
-    positions : (X,) of the edges, which should ascend
-    likely : nodes of the graph that most of them lead to: the rest is searched for
-    nodes : (X,) written
-    begins : (X + 1,) written
+    offsets, num_nodes, num_edges : the graph's
+    positions : (X,) the edges' positions, which should ascend
+    likely : probable destinations, tried first; the other destinations are searched for
+    nodes : (X,) output
+    begins : (X + 1,) output
 
     Returns
     -------
     int
-        How many nodes there are, or -1 - i: position i is not above the one before, not in the graph, or, with the node
-        in ``nodes[0]``, in no list of it.
+        The number of destinations. -1 - i is an error at position i: it does not exceed the one before, or is outside
+        the graph, or is not in the list of the node found for it (``nodes[0]`` then holds that node).
     """
     before = -1
     for i in range(positions.shape[0]):
@@ -88,12 +88,12 @@ def group_by_node(
 
 @njit(cache=True, nogil=True)
 def _look_in_lists(offsets: Offsets, positions: IdArray, likely: IdArray, ends: IdArray) -> None:
-    """Write to ``ends`` which of ``likely`` the edge at each position leads to, if any."""
+    """Write the destination of each position to ``ends``, if it is in ``likely``."""
     at, count, last = 0, positions.shape[0], likely.shape[0] - 1
     for i in range(likely.shape[0]):
         prefetch_offset(offsets, likely[min(i + _AHEAD, last)])
         start, stop = offset_at(offsets, likely[i]), offset_at(offsets, likely[i] + 1)
-        # Of ascending nodes the next positions are never far.
+        # Nodes ascend, so that the next node's positions are near.
         near = min(at + _NEAR, count)
         if at and positions[at - 1] >= start:
             at = _lower_bound(positions, 0, at, start)
@@ -109,7 +109,7 @@ def _look_in_lists(offsets: Offsets, positions: IdArray, likely: IdArray, ends: 
 
 @njit(cache=True, nogil=True)
 def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> int:
-    """Return the first place in ``positions[first:last]`` that is not below ``position``."""
+    """Return the first index in ``positions[first:last]`` whose value is at least ``position``."""
     while first < last:
         middle = (first + last) // 2
         if positions[middle] < position:
@@ -121,11 +121,11 @@ def _lower_bound(positions: IdArray, first: int, last: int, position: int) -> in
 
 @njit(cache=True, nogil=True)
 def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray) -> None:
-    """Write to ``ends`` the node that each position leads to that has none yet."""
+    """Search the destination of each position that has none in ``ends`` yet."""
     left = np.flatnonzero(ends < 0)
     for i in left:
         ends[i] = 0
-    # A step of all searches, then the next step: the reads of a step wait for the memory together.
+    # All searches advance by one step together, so that their reads overlap.
     span = num_nodes if left.shape[0] else 0
     while span > 1:
         half = span // 2
@@ -137,14 +137,14 @@ def _search(offsets: Offsets, num_nodes: int, positions: IdArray, ends: IdArray)
 
 @njit(cache=True, nogil=True)
 def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, degrees: IdArray) -> int:
-    """Take the excluded edges off the degrees of the destinations ``first:last``; return how many nodes come later.
+    """Subtract the excluded edges from the degrees of destinations ``first:last``; return how many nodes come later.
 
     Parameters
     ----------
-    excluded : the edges
-    local : (n,) position in the batch of each of ``excluded.nodes``; -1: it is not in it
-    first, last : destinations
-    degrees : (>= last,) written
+    excluded : the excluded edges
+    local : (n,) local id of each of ``excluded.nodes``; -1 if the batch lacks it
+    first, last : range of destinations
+    degrees : (>= last,) updated
     """
     later = 0
     for at in range(local.shape[0]):
@@ -158,13 +158,13 @@ def lower_degrees(excluded: Excluded, local: IdArray, first: int, last: int, deg
 def pass_over(
     excluded: Excluded, local: IdArray, first: int, last: int, indptr: LocalArray, edge_ids: IdArray
 ) -> None:
-    """Turn ranks into positions in what the destinations ``first:last`` of a hop took.
+    """Turn the ranks that destinations ``first:last`` of a hop drew into positions.
 
     Parameters
     ----------
-    excluded, local, first, last : as of `lower_degrees`
-    indptr : (last - first + 1,) where the edges of each destination begin
-    edge_ids : written; as if the first edges of a node were those that are left
+    excluded, local, first, last : as in `lower_degrees`
+    indptr : (last - first + 1,) first edge of each destination
+    edge_ids : updated; on entry the destination's first position + a rank
     """
     for at in range(local.shape[0]):
         if first <= local[at] < last:
@@ -174,17 +174,17 @@ def pass_over(
 
 @njit(cache=True, nogil=True)
 def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, last: int) -> None:
-    """Turn ranks into positions in ``edge_ids[first:last]``, which ``excluded.nodes[at]`` took."""
+    """Turn the ranks ``edge_ids[first:last]``, drawn by ``excluded.nodes[at]``, into positions."""
     positions, begin, end = excluded.positions, excluded.begins[at], excluded.begins[at + 1]
     if end - begin <= _FEW:
-        # Without branches on values, several positions at a time.
+        # No branches on values; several positions at a time.
         for i in range(begin, end):
             position = positions[i]
             for j in range(first, last):
                 edge_ids[j] += to_int(edge_ids[j] >= position)
         return
     for j in range(first, last):
-        # How many are excluded up to there: the first of them that lies behind, itself counted without those before it.
+        # Find the first excluded edge whose own rank lies after this one: its index is the number before it.
         low, high = begin, end
         while low < high:
             middle = (low + high) // 2
@@ -197,7 +197,7 @@ def pass_over_node(excluded: Excluded, at: int, edge_ids: IdArray, first: int, l
 
 @njit(cache=True, nogil=True, inline="always")
 def advance(nodes: IdArray, at: int, last: int, node: int) -> int:
-    """Return the first place in ``nodes[at:last]``, ascending, that is not below ``node``; ``last``: there is none."""
+    """Return the first index in ascending ``nodes[at:last]`` whose value is at least ``node``, or ``last``."""
     while at < last and nodes[at] < node:
         at += 1
     return at
@@ -205,8 +205,8 @@ def advance(nodes: IdArray, at: int, last: int, node: int) -> int:
 
 @njit(cache=True, nogil=True)
 def lower_counts(nodes: IdArray, owners: IdArray, begins: IdArray, degrees: NDArray[np.float32]) -> None:
-    """Take the edges that are excluded of ``owners`` (V,), ascending, off the ``degrees`` (U,) of ``nodes`` (U,)."""
-    # A search for each node of a batch would take longer than sampling it: few share the low bits of an owner.
+    """Subtract the excluded edges of ``owners`` (V,), ascending, from the ``degrees`` (U,) of ``nodes`` (U,)."""
+    # Few nodes share an owner's low bits: a search for each node would take longer than sampling the batch.
     may_own = np.zeros(_LOW_IDS, dtype=np.bool_)
     for owner in owners:
         may_own[owner & (_LOW_IDS - 1)] = True

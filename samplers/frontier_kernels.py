@@ -1,7 +1,7 @@
-"""Kernels over the positions that the nodes of a frontier take: count them, mark their pages, list them in order.
+"""Kernels over the positions that a frontier's nodes take: count them, mark their pages, list them in order.
 
-Positions are drawn by the kernels that draw a hop's edges, so that they are the very same, and sorted node by node. A
-node that takes all of its edges is a range: of a hub it may be millions of positions long, and is never held.
+The same kernels draw a hop's edges, so that the positions are identical; here they are sorted node by node. A node that
+takes all its edges is a range and never held in memory: a hub's range may have millions of positions.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from gloader.types import IdArray, LocalArray
 
 _AHEAD = 32  # nodes between asking for an offset and reading it, see `pick_kernels`
-# Draws of a block: they stay in the fastest cache.
+# A block's draws stay in the fastest cache.
 _BLOCK_DRAWS, _MOST_BLOCK_NODES = 2048, 256
-# Columns of the table of frontiers, and of that of cursors.
+# Columns of the frontiers' table, and of the cursors'.
 ADDRESS, LENGTH, FANOUT = range(3)
 NODE, DONE = range(2)
 
 
 class Picks(NamedTuple):
-    """The way in which nodes pick, with scratch for one thread. A tuple, because numba takes only that.
+    """The rule by which nodes pick, and scratch for one thread. A named tuple, because numba accepts only that.
 
-    Nodes are picked for in blocks of up to B: a call of a kernel with all of these arrays for each node would take
-    longer than its draws.
+    The kernels work on blocks of up to B nodes: a call with all these arrays for each node would take longer than the
+    node's draws.
     """
 
     offsets: Offsets
@@ -62,14 +62,14 @@ def new_picks(
     largest_fanout: int,
     excluded: tuple[Excluded, IdArray],
 ) -> Picks:
-    """Return how nodes pick, with scratch of its own. Pure.
+    """Return a rule with its own scratch. Pure.
 
     Parameters
     ----------
-    offsets, num_edges : of the graph
+    offsets, num_edges : the graph's
     replace : draw with replacement
-    largest_fanout : of the hops that it is for
-    excluded : edges that each frontier does not take, of `join_excluded`
+    largest_fanout : largest fan-out of its hops
+    excluded : each frontier's excluded edges, from `join_excluded`
     """
     fanout = max(largest_fanout, 1)
     block = min(max(_BLOCK_DRAWS // fanout, 1), _MOST_BLOCK_NODES)
@@ -94,9 +94,9 @@ def new_picks(
 
 @njit(cache=True, nogil=True)
 def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint64) -> int:
-    """Return how many distinct positions ``nodes`` take, or -1 - i if the edges of node i do not lie in the graph's.
+    """Return the number of distinct positions that ``nodes`` take, or -1 - i if node i has edges outside the graph.
 
-    ``nodes`` are those of the only frontier of ``picks``.
+    ``nodes`` is the only frontier of ``picks``.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
@@ -117,7 +117,7 @@ def count_positions(picks: Picks, nodes: NDArray[Any], fanout: int, key: np.uint
         elif not replace:
             total += fanout
         else:
-            # How many of them are the same is known only when they are drawn.
+            # Only the draws show how many of them repeat.
             size = _enter(picks, size, nodes[i], start, degree, fanout, place)
             if size == picks.nodes.shape[0]:
                 total += _count_block(picks, size, fanout, key)
@@ -135,19 +135,19 @@ def mark_positions(
     per_page: int,
     shift: int,
 ) -> int:
-    """Set the bits of the pages that hold positions that ``nodes`` take.
+    """Set the bit of each page from which ``nodes`` take a position.
 
     Parameters
     ----------
-    picks, nodes, fanout, key : whose positions, see `count_positions`
-    pages : written
+    picks, nodes, fanout, key : as in `count_positions`
+    pages : output, a bit for each page
     per_page : positions in a page
-    shift : its logarithm; -1: it is no power of two
+    shift : base-2 logarithm of ``per_page``; -1 if that is no power of two
 
     Returns
     -------
     int
-        -1, or the first i whose edges do not lie in the graph's.
+        -1, or the first i whose node has edges outside the graph.
     """
     offsets, num_edges, replace = picks.offsets, picks.num_edges, picks.replace
     of_nodes, begins = picks.excluded.nodes, picks.excluded.begins
@@ -166,7 +166,7 @@ def mark_positions(
         if degree == 0 or fanout == 0:
             continue
         first_page, last_page = _page_of(start, per_page, shift), _page_of(stop - 1, per_page, shift)
-        # Most lists lie in one page: whatever their nodes take, nothing need be drawn.
+        # Most lists lie in one page, and then nothing needs to be drawn.
         if first_page == last_page:
             _set_bit(pages, first_page)
             continue
@@ -197,17 +197,17 @@ def fill_portions(
 
     Parameters
     ----------
-    picks : how nodes pick
-    frontiers : (O, 3) of each owner: the address of its nodes, how many there are, its fan-out
-    like : of the dtype of the nodes
-    keys : (O,) of the hops
-    cursors : (O, 2) the node that comes next, and how many of its edges were written
-    ids, taken, ends, has_more : as of `IdPortions.fill`
+    picks : the rule
+    frontiers : (O, 3) address of each owner's nodes, their number, and the fan-out
+    like : an array with the nodes' dtype
+    keys : (O,) key of each hop
+    cursors : (O, 2) each owner's next node, and how many of its edges were written
+    ids, taken, ends, has_more : as in `IdPortions.fill`
 
     Returns
     -------
     int
-        -1, or the owner at whose cursor is a node whose edges do not lie in the graph's.
+        -1, or the owner whose cursor stands at a node with edges outside the graph.
     """
     for o in range(ids.shape[0]):
         row = ids[o]
@@ -237,7 +237,7 @@ def _fill(
     row: IdArray,
     end: int,
 ) -> int:
-    """Write positions behind column ``end`` while there is room; return the new end, -1 at a damaged node."""
+    """Write positions from column ``end`` on while they fit; return the new end, or -1 at a damaged node."""
     starts, sizes, indptr, drawn = picks.starts, picks.sizes, picks.indptr, picks.drawn
     replace, ranks, ordered = picks.replace, picks.ranks, picks.ordered
     excluded, places = picks.excluded, picks.places
@@ -258,13 +258,13 @@ def _fill(
                 count = order_distinct(drawn, indptr[i], fanout, replace, ranks, row, end)
                 all_of_node = count
             else:
-                # Drawn again for each portion: held, they would take the memory of a fan-out for every owner.
+                # Drawn again for each portion: to keep them would take the memory of a fan-out for every owner.
                 all_of_node = order_distinct(drawn, indptr[i], fanout, replace, ranks, ordered, 0)
                 count = min(all_of_node - done, room)
                 for j in range(count):
                     row[end + j] = ordered[done + j]
             end += count
-            # Only the last of a block has more than the room that is left.
+            # Only a block's last node may have more than fits.
             if done + count < all_of_node:
                 cursor[NODE] += i
                 cursor[DONE] = done + count
@@ -276,12 +276,12 @@ def _fill(
 
 @njit(cache=True, nogil=True)
 def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, cursor: IdArray, room: int) -> int:
-    """Make a block of the next nodes whose positions find room, the last one's perhaps not all of them.
+    """Make a block of the next nodes whose positions fit; the last node's may fit in part.
 
     Returns
     -------
     int
-        How many nodes it has, or -1: the edges of the node that is now at the cursor do not lie in the graph's.
+        The number of nodes, or -1 if the node at the cursor has edges outside the graph.
     """
     offsets, num_edges, replace, sizes = picks.offsets, picks.num_edges, picks.replace, picks.sizes
     block, starts, degrees, indptr = picks.nodes, picks.starts, picks.degrees, picks.indptr
@@ -291,7 +291,7 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
     if at < end:
         at += np.searchsorted(of_nodes[at:end], nodes[first])
     most = min(picks.nodes.shape[0], nodes.shape[0] - first)
-    # Of the block at once: what was asked for in the portion before has left the cache.
+    # For the whole block: the lines prefetched in the previous portion have left the cache.
     for ahead in range(first, first + min(most, room // max(fanout, 1) + 1)):
         prefetch_offset(offsets, nodes[ahead])
     while size < most:
@@ -321,7 +321,7 @@ def _gather(picks: Picks, nodes: NDArray[Any], fanout: int, span: IdArray, curso
 
 @njit(cache=True, nogil=True)
 def _enter(picks: Picks, at: int, node: int, start: int, degree: int, count: int, place: int) -> int:
-    """Let a node be number ``at`` of the block, with ``count`` draws; return ``at`` + 1."""
+    """Add a node with ``count`` draws to the block at index ``at``; return ``at`` + 1."""
     picks.nodes[at] = node
     picks.starts[at] = start
     picks.degrees[at] = degree
@@ -332,7 +332,7 @@ def _enter(picks: Picks, at: int, node: int, start: int, degree: int, count: int
 
 @njit(cache=True, nogil=True)
 def _draw(picks: Picks, size: int, key: np.uint64) -> None:
-    """Write the positions that the nodes of a block draw to ``picks.drawn``, as a hop draws them."""
+    """Draw the positions of a block's nodes into ``picks.drawn``, as a hop draws them."""
     if picks.replace:
         pick_with_replacement(
             picks.nodes, picks.starts, picks.degrees, 0, size, False, key, picks.indptr, picks.drawn
@@ -350,7 +350,7 @@ def _draw(picks: Picks, size: int, key: np.uint64) -> None:
 
 @njit(cache=True, nogil=True)
 def _count_block(picks: Picks, size: int, fanout: int, key: np.uint64) -> int:
-    """Return how many distinct positions the nodes of a block draw."""
+    """Return the number of distinct positions that a block's nodes draw."""
     drawn, ranks, ordered, indptr, total = picks.drawn, picks.ranks, picks.ordered, picks.indptr, 0
     _draw(picks, size, key)
     for i in range(size):
@@ -368,12 +368,12 @@ def _mark_rest(
     per_page: int,
     shift: int,
 ) -> None:
-    """Set the bits of the pages that hold positions ``start:stop``, but for those excluded of the node at ``place``."""
+    """Set the bits of the pages of ``start:stop``, except the positions excluded for the node at ``place``."""
     first = excluded.begins[place] if place >= 0 else 0
     left = excluded.begins[place + 1] - first if place >= 0 else 0
     begin = start
     for j in range(left + 1):
-        # Up to the next that is excluded, and behind the last of them up to the end.
+        # Up to the next excluded position, and after the last one up to the end.
         until = excluded.positions[first + j] if j < left else stop
         if begin < until:
             last_page = _page_of(until - 1, per_page, shift)
@@ -386,7 +386,7 @@ def _mark_rest(
 def _mark_block(
     picks: Picks, size: int, key: np.uint64, pages: NDArray[np.uint64], per_page: int, shift: int
 ) -> None:
-    """Set the bits of the pages that hold positions that the nodes of a block draw."""
+    """Set the bit of each page from which a block's nodes draw a position."""
     drawn = picks.drawn
     _draw(picks, size, key)
     for j in range(picks.indptr[size]):
@@ -395,7 +395,7 @@ def _mark_block(
 
 @njit(cache=True, nogil=True)
 def _page_of(position: int, per_page: int, shift: int) -> int:
-    # A division of 64 bits takes as long as drawing a position.
+    # A 64-bit division takes as long as a draw.
     return position >> shift if shift >= 0 else position // per_page
 
 

@@ -1,4 +1,4 @@
-"""Kernels of link batches: ends that are drawn, distinct seeds, and edges between given ends, found in lists."""
+"""Kernels of link batches: draw ends, find distinct seeds, and find the edges between given ends."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def draw_ends(
     bound: int,
     out: IdArray,
 ) -> None:
-    """Write draw number ``draw`` of some negatives, a node below ``bound`` each.
+    """Draw a node below ``bound`` for each of some negatives: its draw number ``draw``.
 
     Parameters
     ----------
-    key : of the negatives of the batch
+    key : key of the batch's negatives
     rows : (B,) rows of the link table
-    owners, numbers : (P,) which of ``rows`` each negative is beside, and its number among those beside it
-    places : (M,) the negatives that are drawn
-    draw : half of a word, as of `bounded`
+    owners, numbers : (P,) index in ``rows`` of each negative's positive, and the negative's number there
+    places : (M,) the negatives to draw
+    draw : number of the half word, as in `bounded`
     bound : at least 1
     out : (P,) written at ``places``
     """
@@ -52,10 +52,10 @@ def rank_packed(packed: IdArray, width: int, distinct: IdArray, ranks: IdArray) 
 
     Parameters
     ----------
-    packed : (n,) ascending; each an id, and in the lowest ``width`` bits its position among those that were packed
-    width : bits
-    distinct : (n,) written, ascending
-    ranks : (n,) written
+    packed : (n,) ascending; an id each, with its original position in the lowest ``width`` bits
+    width : number of bits
+    distinct : (n,) output, ascending
+    ranks : (n,) output
     """
     count, last, low = 0, np.int64(-1), (np.int64(1) << width) - 1
     for entry in packed:
@@ -69,7 +69,7 @@ def rank_packed(packed: IdArray, width: int, distinct: IdArray, ranks: IdArray) 
 
 @njit(cache=True, nogil=True, inline="always")
 def _first_at_least(wanted: IdArray, low: int, high: int, value: int) -> int:
-    """Return the first place in ``wanted[low:high]``, ascending, that is not below ``value``; ``high``: none."""
+    """Return the first index in ascending ``wanted[low:high]`` whose value is at least ``value``, or ``high``."""
     while low < high:
         middle = (low + high) >> 1
         if wanted[middle] < value:
@@ -88,14 +88,14 @@ def mark_edges(
     wanted: IdArray,
     found: NDArray[np.bool_],
 ) -> None:
-    """Mark which sources are in the list of their destination.
+    """Mark the wanted sources that are in their destination's list.
 
     Parameters
     ----------
     values, starts, degrees : G lists of sources: list g is ``values[starts[g] : starts[g] + degrees[g]]``
-    bounds : (G + 1,) those that are looked for in list g are ``wanted[bounds[g] : bounds[g + 1]]``
+    bounds : (G + 1,) list g is searched for ``wanted[bounds[g] : bounds[g + 1]]``
     wanted : (M,) sources, ascending within a list
-    found : (M,) set to True; of equal ones the first alone
+    found : (M,) set to True; only the first of equal sources is marked
     """
     last_list = degrees.shape[0] - 1
     for g in range(degrees.shape[0]):
@@ -125,13 +125,13 @@ def list_edges(
     wanted: IdArray,
     out: IdArray,
 ) -> int:
-    """Write the positions of all edges whose source is looked for, list after list; return their number.
+    """Write the positions of all edges with a wanted source, list after list; return their number.
 
     Parameters
     ----------
-    values, starts, degrees, bounds, wanted : as of `mark_edges`
-    origins : (G,) where each list begins in the graph
-    out : (n,) written as far as it reaches
+    values, starts, degrees, bounds, wanted : as in `mark_edges`
+    origins : (G,) first position of each list in the graph
+    out : (n,) output; positions that do not fit are only counted
     """
     count = 0
     for g in range(degrees.shape[0]):
@@ -155,13 +155,13 @@ def mark_destinations(
     sources: IdArray,
     taken: NDArray[np.bool_],
 ) -> None:
-    """Mark the destinations that edges lead to from some sources.
+    """Mark the destinations of the given sources' edges.
 
     Parameters
     ----------
-    values, starts, degrees : G lists of sources, of the destinations from ``first`` on
-    first : a node
-    sources : (S,) ascending, distinct
+    values, starts, degrees : G lists of sources, for the destinations from ``first`` on
+    first : first destination
+    sources : (S,) ascending and distinct
     taken : (S, N) set to True
     """
     for g in range(degrees.shape[0]):
@@ -181,13 +181,13 @@ def count_sources(
     seen: IdArray,
     counts: IdArray,
 ) -> None:
-    """Add up the distinct sources of some destinations.
+    """Count the distinct sources of some destinations.
 
     Parameters
     ----------
-    values, starts, degrees, first : as of `mark_destinations`; a list may be given in parts, one after the other
-    seen : (sources,) the last destination that each source was counted for; written
-    counts : (N,) raised
+    values, starts, degrees, first : as in `mark_destinations`; a list may come in consecutive parts
+    seen : (sources,) the last destination for which each source was counted; updated
+    counts : (N,) increased
     """
     for g in range(degrees.shape[0]):
         node = first + g

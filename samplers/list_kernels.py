@@ -1,15 +1,15 @@
-"""Kernels that choose in-edges while the edges of a graph stream by in the order of their positions.
+"""Kernels that choose in-edges while a graph's edges stream by in the order of their positions.
 
-What is taken follows from the values of a list (weights, sources), so that no position is known before it was read.
-Every owner (a batch in one hop) has its nodes, ascending, and looks at what passes of the list of its current node; a
-list may be longer than what is there at a time. What an owner takes becomes records of two or three words of 32 bits,
-or of 64 where ids need them:
+The choice depends on the values of a list (weights, sources), so that no position is known before the list was read.
+Every owner (a batch in one hop) has its nodes, ascending, and reads the passing part of its current node's list; a list
+may be longer than the part in memory. The edges that an owner takes become records of two or three words (32 bits, or
+64 if the ids need them):
 
-- the place of the edge in the list of its node; of a node's first record -1 minus that, or `NONE` if it takes no edge,
-- the source,
-- with importance the number of edges that it stands for, as a float; of a node that takes every edge that it may, 0.
+- the edge's place in its node's list. A node's first record holds -1 minus the place, or `NONE` if no edge is taken;
+- the source;
+- with importance, the number of edges that it stands for, a float. It is 0 if the node takes every edge that it may.
 
-Records of a node follow one another in the order in which the sampler takes them; nodes without in-edges have none.
+A node's records are in the order in which the sampler takes its edges; nodes without in-edges have no record.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 NONE: Final = -(2**31)  # in place of the first record of a node that takes no edge
 MOST_EDGES: Final = 2**31 - 1  # in a list: places have 31 bits
-# What an owner came to.
+# Statuses of an owner.
 FINISHED, NODES_WANTED, WORDS_FULL, BAD_WEIGHT, PASSED = range(5)
-# Rows of the table of owners.
+# Rows of the owners' table.
 AT, END, HAS_MORE, EDGE, STOP, KEPT, POSITIVE, IS_READ, WRITTEN, FILL, FANOUT, STATUS = range(12)
 NUM_ROWS: Final = 12
 ARRIVAL, WEIGHT = range(2)  # of `Lists.numbers`
@@ -44,14 +44,14 @@ UNKNOWN: Final = -1  # the list of the current node was not looked up
 
 
 class Lists(NamedTuple):
-    """The edges that O owners have taken so far, and wait for. A named tuple, because numba takes only that."""
+    """The edges that O owners have taken, and those they wait for. A named tuple, because numba accepts only that."""
 
     table: IdArray  # (12, O)
     nodes: IdArray  # (O, W) a portion of the nodes of each
     keys: NDArray[np.uint64]  # (O,) of their hops
     beyond: NDArray[np.float64]  # (O,) smallest arrival of the current node that is not taken
-    # Of the edges that are kept of the current list; without weights K = 0. In the order of their arrivals: when each
-    # comes, and its slot; by slot the weight, the place and the source.
+    # The kept edges of the current list (K = 0 without weights). In the order of arrival: the arrival and the slot of
+    # each. By slot: the weight, the place and the source.
     numbers: NDArray[np.float64]  # (O, 2, K)
     edges: IdArray  # (O, 3, K)
     words: NDArray[Any]  # (O, C + a record) int32 or int64, records
@@ -64,9 +64,9 @@ class Lists(NamedTuple):
 def mark_lists(
     offsets: Offsets, nodes: NDArray[Any], fanout: int, per_page: int, pages: NDArray[np.uint64]
 ) -> tuple[int, int]:
-    """Set the bits of the pages that hold in-edges of ``nodes``.
+    """Set the bit of each page with in-edges of ``nodes``.
 
-    Returns the most in-edges of a node, and about how many edges all nodes take.
+    Returns the largest in-degree, and an estimate of the edges that all nodes take.
     """
     longest, taken = 0, 0
     for i in range(nodes.shape[0]):
@@ -89,11 +89,11 @@ def offer(
     is_weighted: bool,
     owners: IdArray,
 ) -> int:
-    """Let ``owners`` choose among the edges from position ``begin`` on; return how many of them could not go on.
+    """Let ``owners`` choose among the edges from position ``begin`` on; return the number of stopped owners.
 
-    These are moved to the front of ``owners``, and their STATUS says why. Called again with them once their nodes were
-    filled up (`NODES_WANTED`) or their words moved away (`WORDS_FULL`), it goes on. PASSED: an edge that the owner
-    waits for lies before ``begin``.
+    Stopped owners are moved to the front of ``owners``, and their STATUS is the reason. `NODES_WANTED`: supply more
+    nodes and call again. `WORDS_FULL`: move the words away and call again. PASSED: the owner waits for an edge before
+    ``begin``.
     """
     count = 0
     for i in range(owners.shape[0]):
@@ -133,7 +133,7 @@ def _offer_to(
 
 @njit(cache=True, nogil=True)
 def _find_list(lists: Lists, offsets: Offsets, o: int) -> bool:
-    """Go on to the next node of owner ``o`` that has in-edges; return False where its nodes are to be filled up."""
+    """Advance owner ``o`` to its next node with in-edges; return False if it needs more nodes."""
     table, nodes = lists.table, lists.nodes
     while table[AT, o] < table[END, o]:
         node = nodes[o, table[AT, o]]
@@ -160,7 +160,7 @@ def _read_list(
     is_weighted: bool,
     o: int,
 ) -> int:
-    """Let the current node of owner ``o`` choose among what there is of its list."""
+    """Let the current node of owner ``o`` choose among the present part of its list."""
     table = lists.table
     node = lists.nodes[o, table[AT, o]]
     first, stop, fanout = offset_at(offsets, node), table[STOP, o], table[FANOUT, o]
@@ -175,10 +175,10 @@ def _read_list(
             return status
         if table[EDGE, o] < stop:
             return FINISHED
-        # Its edges were looked at, and records are left to be written: if need be, in another call with this piece.
+        # Its edges were read, and records remain to be written, if need be in another call with this piece.
         table[IS_READ, o] = 1
         table[EDGE, o] = stop - 1
-        # Edges that were kept one after the other, of which none had to go, stand in the order of the graph.
+        # If no kept edge was displaced, the edges are in the order of the graph.
         if table[POSITIVE, o] <= fanout:
             for i in range(table[KEPT, o]):
                 lists.edges[o, SLOT, i] = i
@@ -209,7 +209,7 @@ def _take_passing(
     first: int,
     o: int,
 ) -> int:
-    """Take edges as they pass: those of positive weight, or as `poisson_kernels.pick_by_fanout` by their sources."""
+    """Take passing edges with positive weight, or by their sources as in `poisson_kernels.pick_by_fanout`."""
     table, words = lists.table, lists.words[o]
     end = min(begin + sources.shape[0], table[STOP, o])
     key, limit = lists.keys[o], limit_of(chance)
@@ -227,7 +227,7 @@ def _take_passing(
         if at >= lists.capacity:
             status = WORDS_FULL
             break
-        # Written in any case, and kept only if it is taken: no predictor knows a hash.
+        # Always written, and kept only if taken: a hash is unpredictable.
         words[at] = edge - first if written else -1 - (edge - first)
         words[at + 1] = sources[edge - begin]
         at += size * is_taken
@@ -247,7 +247,7 @@ def _keep_earliest(
     first: int,
     o: int,
 ) -> int:
-    """Keep the edges of the smallest arrivals, in the very steps of `weighted_kernels.pick_weighted`."""
+    """Keep the edges with the smallest arrivals, in exactly the steps of `weighted_kernels.pick_weighted`."""
     table, arrivals, slots = lists.table, lists.numbers[o, ARRIVAL], lists.edges[o, SLOT]
     end, fanout = min(begin + sources.shape[0], table[STOP, o]), table[FANOUT, o]
     kept, positive, beyond = table[KEPT, o], table[POSITIVE, o], lists.beyond[o]
@@ -279,7 +279,7 @@ def _keep_earliest(
 
 @njit(cache=True, nogil=True)
 def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> None:
-    """Write a record of owner ``o``, which has room for it."""
+    """Write a record of owner ``o``; it must fit."""
     table, at = lists.table, lists.table[FILL, o]
     lists.words[o, at] = place if table[WRITTEN, o] else -1 - place
     lists.words[o, at + 1] = source
@@ -291,9 +291,9 @@ def _write(lists: Lists, o: int, place: int, source: int, importance: float) -> 
 
 @njit(cache=True, nogil=True)
 def find_records(places: NDArray[Any], degrees: IdArray, begins: IdArray, counts: IdArray) -> bool:
-    """Write where the records of each of D nodes begin, and how many edges it takes; return whether all fit.
+    """Find the first record of each of D nodes, and the number of edges that it takes; return whether all fit.
 
-    ``places`` (M,) is the first word of every record; ``degrees`` (D,) are of the nodes in ascending order.
+    ``places`` (M,) is the first word of every record; ``degrees`` (D,) follow the nodes in ascending order.
     """
     at = 0
     for i in range(degrees.shape[0]):
@@ -321,9 +321,9 @@ def place_records(
     records: IdArray,
     edge_ids: IdArray,
 ) -> None:
-    """Write the records that D nodes take, and the positions of their edges.
+    """Write the records of D nodes, and their edges' positions.
 
-    ``begins`` (D,) is where the records of each begin, ``starts`` (D,) where its in-edges do; ``indptr`` (D + 1,).
+    ``begins`` (D,) is the first record of each node, ``starts`` (D,) its first in-edge; ``indptr`` is (D + 1,).
     """
     for i in range(begins.shape[0]):
         for out in range(indptr[i], indptr[i + 1]):

@@ -1,7 +1,7 @@
-"""Kernels that choose which in-edges of a node a hop takes, uniformly.
+"""Kernels of uniform sampling: choose the in-edges that a hop takes.
 
 Without replacement: Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). Draw j of k
-is uniform over 0..d-k+j; one that was taken before stands for d-k+j itself. Every k-subset is equally likely.
+is uniform over 0..d-k+j; a repeated draw stands for d-k+j itself. Every k-subset is equally likely.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _ZERO = np.uint64(0)
 _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
-# How many nodes ahead the offsets of a node are asked for: they lie at random places, and without it each read would
-# wait for the one before.
+# Nodes between the prefetch and the read of an offset. Offsets lie at random addresses: without the prefetch each read
+# would wait for the previous one.
 _AHEAD = 32
 _DEGREE_END = 2**31  # positions of the vector path have 32 bits
 SLACK = LANES  # a vector store writes all lanes, also those that are not needed
@@ -48,12 +48,12 @@ def fetch_degrees(
     starts: IdArray,
     degrees: IdArray,
 ) -> int:
-    """Write where the in-edges of ``nodes[first:last]`` begin and how many there are.
+    """Write the first in-edge and the in-degree of each of ``nodes[first:last]``.
 
     Returns
     -------
     int
-        -1, or the first i whose edges do not lie in ``0:num_edges``: the graph is damaged.
+        -1, or, in a damaged graph, the first i with edges outside ``0:num_edges``.
     """
     for i in range(first, last):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last - 1)])
@@ -67,7 +67,7 @@ def fetch_degrees(
 
 @njit(cache=True, nogil=True)
 def count_in_edges(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> int:
-    """Write how many in-edges each of ``nodes`` has; return -1, or the first i that is no node of the graph."""
+    """Write the in-degree of each of ``nodes``; return -1, or the first i that is not a node of the graph."""
     num_nodes = offsets.low.shape[0] - 1
     last = nodes.shape[0] - 1
     for i in range(nodes.shape[0]):
@@ -81,7 +81,7 @@ def count_in_edges(offsets: Offsets, nodes: IdArray, counts: NDArray[Any]) -> in
 
 @njit(cache=True, nogil=True, inline="always")
 def takes_all(degree: int, fanout: int, replace: bool) -> bool:
-    """Return whether a node takes each of its in-edges once, and none is drawn. Pure."""
+    """Return whether a node takes each in-edge once, without draws. Pure."""
     return fanout < 0 or (degree <= fanout and not replace) or degree == 0
 
 
@@ -89,15 +89,15 @@ def takes_all(degree: int, fanout: int, replace: bool) -> bool:
 def count_uniform(
     degrees: IdArray, first: int, last: int, fanout: int, replace: bool, limit: int, indptr: LocalArray
 ) -> int:
-    """Write the local ``indptr`` of a hop whose destinations are ``first:last``; return its number of edges.
+    """Write the local ``indptr`` of a hop with destinations ``first:last``; return its number of edges.
 
-    The result is -1 when there would be more than ``limit``.
+    Returns -1 if there would be more than ``limit`` edges.
     """
     total = 0
     indptr[0] = 0
     for i in range(first, last):
         total += degrees[i] if takes_all(degrees[i], fanout, replace) else fanout
-        # Before the store: an offset that int32 cannot hold would wrap silently.
+        # Checked before the store: an offset above int32 would wrap silently.
         if total > limit:
             return -1
         indptr[i - first + 1] = total
@@ -118,8 +118,8 @@ def pick_uniform(
 ) -> None:
     """Write the edges that the destinations ``first:last`` take, without replacement, into ``edge_ids``.
 
-    ``edge_ids`` has `SLACK` entries more than there are edges. ``bits``, a power of two of words, is scratch: all
-    zero before and after.
+    ``edge_ids`` has `SLACK` entries more than edges. ``bits`` is scratch, a power of two of words, all zero before and
+    after the call.
     """
     for i in range(first, last):
         out = to_int(indptr[i - first])
@@ -130,12 +130,12 @@ def pick_uniform(
                 edge_ids[out + j] = start + j
             continue
         this = node_key(key, nodes[i])
-        # Sixteen draws in vectors take a third of the time of the scalar loop. Both read the same random words, so that
-        # no batch shows which of them ran.
+        # Sixteen draws in vectors take a third of the scalar loop's time. Both read the same random words, so that the
+        # batches are identical.
         outcome = REJECTED
         if count <= LANES and degree < _DEGREE_END:
             outcome = draw_sixteen(this, start, degree, count, edge_ids, out)
-        # Not tried, or 32 bits would bias one of the draws: all of them again, one by one.
+        # Not tried, or 32 bits would bias a draw: draw all again, one by one.
         if outcome >= REJECTED:
             if degree <= 64:
                 _floyd_64(this, start, degree, out, count, edge_ids)
@@ -149,7 +149,7 @@ def pick_uniform(
 
 @njit(cache=True, nogil=True, inline="always")
 def _settle_64(start: int, degree: int, out: int, count: int, edge_ids: IdArray) -> None:
-    """Apply Floyd's rule to draws in ``edge_ids``, with a set of 64 bits; branch-free."""
+    """Apply Floyd's rule to the draws in ``edge_ids`` with a 64-bit set; branch-free."""
     taken = _ZERO
     for j in range(count):
         at = edge_ids[out + j] - start
@@ -182,7 +182,7 @@ def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edg
 def _floyd(
     key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray, bits: NDArray[np.uint64]
 ) -> None:
-    """Floyd's algorithm with a bit set of positions, folded modulo its size; a set bit is checked in the list."""
+    """Floyd's algorithm with a bit set of positions modulo its size; a set bit leads to a search in the list."""
     fold = np.uint64(bits.shape[0] - 1)
     is_exact = degree <= 64 * bits.shape[0]
     for j in range(count):
@@ -219,7 +219,7 @@ def pick_with_replacement(
     indptr: LocalArray,
     edge_ids: IdArray,
 ) -> None:
-    """Write the edges that the destinations ``first:last`` take; repeats are possible unless all are taken."""
+    """Write the edges that destinations ``first:last`` draw with replacement, or each edge once if ``is_all``."""
     for i in range(first, last):
         out = indptr[i - first]
         count = indptr[i - first + 1] - out

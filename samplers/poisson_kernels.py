@@ -1,7 +1,7 @@
-"""Kernels of Poisson sampling: an edge is taken when its source's number of this layer is below the edge's chance.
+"""Kernels of Poisson sampling: an edge is taken if its source's number in this layer is below the edge's chance.
 
-All edges of a source look at one number, so that destinations tend to take the same sources. A taken edge stands
-for 1 / chance edges of the graph. Numbers have 53 bits.
+All edges of a source share its number, so that destinations tend to take the same sources. A taken edge stands for
+1 / chance edges of the graph. Numbers have 53 bits.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
     from gloader.types import IdArray, LocalArray
 
-# 53 bits: float64 holds every such number exactly, so that a chance times 2**53 is compared without rounding.
+# float64 holds every 53-bit number exactly, so that a chance times 2**53 is compared without rounding.
 _S11 = np.uint64(11)
 _SCALE = 2.0**53
 _STRIP = 1024  # edges between two looks at the room that is left
-# In place of a number of edges: the room was too short, or, minus the edge, its source is no node.
+# Returned instead of a number of edges: the output is too short, or (minus the edge) its source is not a node.
 OVERFLOW = -1
 DAMAGED = -2
 
 
 @njit(cache=True, nogil=True, inline="always")
 def number_of(key: np.uint64, node: int) -> np.uint64:
-    """Return the number of ``node`` in the layer whose key is ``key``, below 2**53. Pure."""
+    """Return the number of ``node`` in the layer with this ``key``, below 2**53. Pure."""
     return node_key(key, node) >> _S11
 
 
@@ -53,7 +53,7 @@ def pick_by_fanout(
 ) -> int:
     """Take each in-edge of a destination with chance fan-out / degree; return the number of edges, or OVERFLOW.
 
-    OVERFLOW says that ``edge_ids`` is too short; what was written is then void.
+    OVERFLOW means that ``edge_ids`` is too short; its content is then void.
     """
     out = 0
     indptr[0] = 0
@@ -67,7 +67,7 @@ def pick_by_fanout(
             end = min(begin + _STRIP, stop)
             if out + end - begin > edge_ids.shape[0]:
                 return OVERFLOW
-            # In order, without a look at the sources, whose ids are checked when they are relabelled.
+            # In order; the sources are not read, and their ids are checked when they are relabelled.
             if takes_all:
                 for edge in range(begin, end):
                     edge_ids[out + edge - begin] = edge
@@ -95,9 +95,10 @@ def pick_by_node(
     edge_ids: IdArray,
     weights: NDArray[np.float32],
 ) -> int:
-    """Take each in-edge with chance ``scale * norms[source]``, at most 1; ``norms`` (N,); else as `pick_by_fanout`.
+    """Take each in-edge with chance ``scale * norms[source]``, at most 1.
 
-    Returns DAMAGED - e if the source of edge e is no node.
+    ``norms`` is (N,). Returns the number of edges, OVERFLOW as in `pick_by_fanout`, or DAMAGED - e if the source of
+    edge e is not a node.
     """
     end_of_nodes = np.uint64(norms.shape[0])
     out = 0
@@ -112,7 +113,7 @@ def pick_by_node(
                 node = to_int(graph_indices[edge])
                 if np.uint64(node) >= end_of_nodes:
                     return DAMAGED - edge
-                # Written first and counted afterwards, without a branch, as in `pick_by_fanout`.
+                # Written first and counted afterwards, branch-free as in `pick_by_fanout`.
                 chance = min(scale * norms[node], 1.0)
                 edge_ids[out] = edge
                 weights[out] = 1.0 / chance
@@ -134,9 +135,9 @@ def pick_candidates(
     edge_ids: IdArray,
     weights: NDArray[np.float32],
 ) -> int:
-    """Take the in-edges whose candidate's number is below ``scales[destination] * chances[candidate]``, at most 1.
+    """Take each in-edge with chance ``scales[destination] * chances[candidate]``, at most 1.
 
-    ``edge_ids`` has room for every in-edge. Returns the number of edges.
+    Every in-edge fits into ``edge_ids``. Returns the number of edges.
     """
     out = 0
     indptr[0] = 0
@@ -161,7 +162,7 @@ def numbers_of(nodes: IdArray, count: int, key: np.uint64, out: NDArray[np.uint6
 
 @njit(cache=True, nogil=True)
 def scale_to_degree(degrees: IdArray, num_dst: int, indptr: LocalArray, weights: NDArray[np.float32]) -> None:
-    """Make the weights of each destination add up to its in-degree."""
+    """Scale the weights of each destination to its in-degree."""
     for i in range(num_dst):
         total = 0.0
         for at in range(indptr[i], indptr[i + 1]):

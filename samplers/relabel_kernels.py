@@ -1,10 +1,10 @@
 """Kernels that give the nodes of a batch their local ids, in first-seen order.
 
-Both maps are stamped: an entry below ``base`` is a leftover of an earlier batch and means "not seen". So a
-batch starts on a map of any content by moving ``base`` past every label given before; nothing is cleared.
+Both maps are stamped: an entry below ``base`` is left over from an earlier batch and means "not seen". A batch clears
+nothing: it moves ``base`` past every label given before.
 
-Every id is checked when it is read from the graph, which costs nothing beside reading it: a `CscGraph` may have been
-made unchecked, and a wild id would be a wild write.
+Every id is checked when it is read from the graph, at no measurable cost: a `CscGraph` may have been made unchecked,
+and a wild id would be a wild write.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ def relabel_dense(
     """Write the local id of each edge's source into ``indices``, append new nodes.
 
     ``labels`` (N,) maps a node to ``base`` plus its local id; N is below 2**31, so that ``indices`` can hold the
-    global ids in the meantime. ``nodes`` has room for one more node than there are edges.
+    global ids in the meantime. One node more than there are edges must fit into ``nodes``.
 
     Returns
     -------
     int
-        The number of nodes, or -1 - i if the source of edge i is not in 0..N-1: the graph is damaged, and the
-        map is not to be used again.
+        The number of nodes, or -1 - i if the source of edge i is not in 0..N-1. The graph is then damaged, and the
+        map must not be used again.
     """
     num_edges = edge_ids.shape[0]
     end = np.uint64(labels.shape[0])
-    # Three loops that fill, run and drain a pipeline: an id is asked for 160 edges ahead, read and checked 80 edges
-    # ahead, when its line of the map is asked for, and labelled in the end. In between it waits in ``indices``.
+    # Three loops fill, run and drain a pipeline: an id is prefetched 160 edges ahead; 80 edges ahead it is read and
+    # checked, and its line of the map is prefetched; then it is labelled. In the meantime it is kept in ``indices``.
     steady = max(num_edges - _AHEAD_ROW, 0)
     for i in range(min(_AHEAD_MAP, steady)):
         coming = to_int(graph_indices[edge_ids[i]])
@@ -78,8 +78,8 @@ def relabel_dense(
 def _label(
     node: int, nodes: IdArray, num_nodes: int, base: int, labels: LocalArray, indices: LocalArray, i: int
 ) -> int:
-    """Label one node; branch-free, as half the nodes of a hop are new and no predictor knows which."""
-    # The node is stored at the end of the list in any case; it stays there only if the length grows.
+    """Label one node; branch-free, because about half of a hop's nodes are new, unpredictably."""
+    # The node is always stored at the end of the list; it stays there only if the length grows.
     label = to_int(labels[node]) - base
     is_new = label < 0
     nodes[num_nodes] = node
@@ -91,7 +91,7 @@ def _label(
 
 @njit(cache=True, nogil=True)
 def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray) -> int:
-    """Give the nodes ``entering`` the ids 0, 1, ... and copy them to ``nodes``; return how many repeat one."""
+    """Give the nodes ``entering`` the ids 0, 1, ... and copy them to ``nodes``; return the number of repeats."""
     repeats = 0
     for i in range(entering.shape[0]):
         repeats += labels[entering[i]] >= base
@@ -102,7 +102,7 @@ def enter_dense(entering: IdArray, nodes: IdArray, base: int, labels: LocalArray
 
 @njit(cache=True, nogil=True)
 def find_dense(wanted: IdArray, base: int, labels: LocalArray, out: IdArray) -> None:
-    """Write the local id of each of ``wanted``, nodes of the graph, to ``out`` where it is below 0; -1: none."""
+    """Fill in the negative entries of ``out``: the local id of each graph node in ``wanted``, or -1."""
     for i in range(wanted.shape[0]):
         if out[i] < 0:
             out[i] = max(to_int(labels[wanted[i]]) - base, -1)
@@ -127,7 +127,7 @@ def relabel_hashed(
     shift: np.uint64,
     indices: LocalArray,
 ) -> int:
-    """Do as `relabel_dense` with an open-addressing table: ``keys`` and ``labels`` of 2**(64 - shift) slots.
+    """As `relabel_dense`, with an open-addressing table: ``keys`` and ``labels`` of 2**(64 - shift) slots.
 
     ``graph_nodes`` is N.
     """
@@ -143,7 +143,7 @@ def relabel_hashed(
         if np.uint64(node) >= end:
             return -1 - i
         slot = _slot(node, shift)
-        # A slot is taken if its label is of this batch; a key alone may be left from an earlier one.
+        # A slot is occupied if its label belongs to this batch; a key alone may be left from an earlier batch.
         while labels[slot] >= base and keys[slot] != node:
             slot = (slot + 1) & wrap
         if labels[slot] < base:
@@ -159,7 +159,7 @@ def relabel_hashed(
 def enter_hashed(
     entering: IdArray, nodes: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64
 ) -> int:
-    """Do as `enter_dense` with a hash table."""
+    """As `enter_dense`, with a hash table."""
     repeats = 0
     wrap = keys.shape[0] - 1
     for i in range(entering.shape[0]):
@@ -177,7 +177,7 @@ def enter_hashed(
 def find_hashed(
     wanted: IdArray, base: int, keys: IdArray, labels: LocalArray, shift: np.uint64, out: IdArray
 ) -> None:
-    """Do as `find_dense` with a hash table."""
+    """As `find_dense`, with a hash table."""
     wrap = keys.shape[0] - 1
     for i in range(wanted.shape[0]):
         if out[i] >= 0:

@@ -1,9 +1,9 @@
 """Sixteen draws of one node at once, and their ranks, in LLVM vectors.
 
-Every target accepts them (one AVX-512 register, eight NEON ones).
+Every target accepts such vectors (one AVX-512 register, or eight NEON registers).
 
-The compiler does not find this form by itself: hashing, bounding and the search for repeats of up to sixteen draws
-take about 20 ns together, a third of the scalar loop.
+The compiler does not find this form by itself. Hashing, bounding and the search for repeats take about 20 ns for up to
+sixteen draws, a third of the scalar loop's time.
 """
 
 # ruff: noqa: ARG001  numba declares the arguments of an intrinsic by the names of its parameters
@@ -57,7 +57,7 @@ def _words(builder: Any, key: Any) -> Any:
 
 
 def _floyd_draws(builder: Any, bits: Any, top: Any, count: Any, lanes: range) -> tuple[Any, Any, Any]:
-    """Emit draws ``lanes`` from 32 ``bits`` each: positions, which lanes are in use, which of these are rejected."""
+    """Emit draws ``lanes`` from 32 ``bits`` each: the positions, the used lanes, and the rejected ones among them."""
     low_32 = _same(2**32 - 1)
     bound = builder.and_(builder.add(top, _constant(_WORDS, [lane + 1 for lane in lanes])), low_32)
     product = builder.mul(bits, bound)
@@ -67,13 +67,13 @@ def _floyd_draws(builder: Any, bits: Any, top: Any, count: Any, lanes: range) ->
 
 
 def _distinct_when_unused(builder: Any, draws: Any, used: Any, lanes: range) -> Any:
-    """Emit the draws in 32 bits, with a value of its own (no position is negative) in every lane not in use."""
+    """Emit the draws in 32 bits; every unused lane gets its own negative value, unlike any position."""
     filler = _constant(_WORDS, [-1 - lane for lane in lanes])
     return builder.trunc(builder.select(used, draws, filler), _HALVES)
 
 
 def _any_equal_pair(builder: Any, draws: Any) -> Any:
-    """Emit whether two lanes are equal: each pair meets in one of eight rotations."""
+    """Emit whether two lanes are equal; eight rotations compare every pair."""
     found = None
     for turn in range(1, LANES // 2 + 1):
         order = _constant(_DRAWS, [(lane + turn) % LANES for lane in range(LANES)])
@@ -100,9 +100,9 @@ def _draw_sixteen(
 ) -> Any:
     """Write ``start`` + the draws 0..count-1 of Floyd's algorithm, before repeats are settled, to ``out[offset:]``.
 
-    ``count`` is at most 16, ``degree`` below 2**31, and ``out`` (int64) has 16 entries from ``offset`` on, all of
-    which are overwritten. Returns DISTINCT when the draws are final, REPEATED when Floyd's rule has to be applied
-    to repeats, REJECTED when a draw needs more random bits.
+    ``count`` is at most 16, ``degree`` below 2**31, and ``out`` (int64) has 16 entries from ``offset`` on; all are
+    overwritten. Returns DISTINCT if the draws are final, REPEATED if Floyd's rule must be applied to repeats, and
+    REJECTED if a draw needs more random bits.
     """
     if not isinstance(out, types.Array) or out.dtype != types.int64:
         return None
@@ -139,10 +139,11 @@ def _draw_sixteen(
 def _rank_sixteen(
     typingctx: Any, values: Any, first: Any, count: Any, base: Any, out: Any, offset: Any
 ) -> Any:
-    """Write ``base`` + the number of smaller ones among ``values[first : first + count]`` for each to ``out[offset:]``.
+    """Write ``base`` + each value's rank in ``values[first : first + count]`` to ``out[offset:]``.
 
-    ``count`` is at most 16. ``values`` and ``out`` (int64) have 16 entries from there on, all of which are read and
-    overwritten. Returns whether they are right: they are not where two values lie 2**31 or more apart.
+    A rank is the number of smaller values. ``count`` is at most 16. ``values`` and ``out`` (int64) have 16 entries from
+    there on; all are read or overwritten. Returns whether the ranks are right: two values 2**31 or more apart make them
+    wrong.
     """
     if any(not isinstance(array, types.Array) or array.dtype != types.int64 for array in (values, out)):
         return None
@@ -151,7 +152,7 @@ def _rank_sixteen(
         values, first, count, base, out, offset = args
         source = context.make_array(signature.args[0])(context, builder, values).data
         target = context.make_array(signature.args[4])(context, builder, out).data
-        # Half of the width: relative to the first value, and lanes not in use are larger than all that are.
+        # In half the width, relative to the first value; unused lanes are larger than all used ones.
         origin = _splat(builder, builder.load(builder.gep(source, [first])))
         used_end, halves, is_far = _splat(builder, count), [], None
         for half in range(2):

@@ -1,6 +1,6 @@
-"""Kernels of lists of edges that are sorted by time: the range of a list that a node may take, and its edges.
+"""Kernels of edge lists sorted by time: find the range of a list that a node may take, and pick its edges.
 
-Times are int64 and are compared, never subtracted: no difference of two can wrap.
+Times are int64; they are compared, never subtracted, so that no difference can wrap.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def rank_bounds(
     is_inclusive: bool,
     ranks: IdArray,
 ) -> None:
-    """Write how many of the times of each list are before its bound, or at it where ``is_inclusive``.
+    """Count each list's times before its bound, or up to it if ``is_inclusive``.
 
     List i is ``times[places[i] : places[i] + counts[i]]``, ascending.
     """
@@ -54,9 +54,9 @@ def rank_bounds(
 def first_unsorted(
     times: NDArray[Any], places: IdArray, counts: IdArray, floors: IdArray, ceilings: IdArray
 ) -> tuple[int, int]:
-    """Return the first list, and the rank in it, of a time that is less than one before it, or (-1, -1).
+    """Return the list and rank of the first time that is out of order, or (-1, -1).
 
-    ``floors`` and ``ceilings`` are what lies before and behind each list.
+    ``floors`` and ``ceilings`` bound the times before and after each list.
     """
     for i in range(places.shape[0]):
         before = floors[i]
@@ -70,9 +70,9 @@ def first_unsorted(
 
 @njit(cache=True, nogil=True)
 def first_descent_in_lists(indptr: IdArray, times: NDArray[Any], first: int, last: int) -> int:
-    """Return the first position of a time that is less than the one before it in the list of a node, or -1.
+    """Return the first position whose time is less than the previous one in its node's list, or -1.
 
-    Of the nodes ``first:last``.
+    Reads the lists of nodes ``first:last``.
     """
     for node in range(first, last):
         for edge in range(indptr[node] + 1, indptr[node + 1]):
@@ -85,7 +85,7 @@ def first_descent_in_lists(indptr: IdArray, times: NDArray[Any], first: int, las
 def pick_last(
     starts: IdArray, degrees: IdArray, first: int, last: int, indptr: LocalArray, edge_ids: IdArray
 ) -> None:
-    """Write the last of the edges of the destinations ``first:last``, as many as ``indptr`` says, in order."""
+    """Write the last edges of destinations ``first:last``, in order; ``indptr`` holds their numbers."""
     for i in range(first, last):
         out = to_int(indptr[i - first])
         count = to_int(indptr[i - first + 1]) - out
@@ -105,22 +105,22 @@ def enter_trees(
     num_sources: int,
     found: IdArray,
 ) -> int:
-    """Write the entry of the source of each edge: that source, in the tree of the edge's destination.
+    """Write the entry of each edge's source: the source in the tree of the edge's destination.
 
     Parameters
     ----------
-    values : the sources of edges
-    places : (M,) places in it
-    indptr : (D + 1,) where the edges of each destination begin
-    entries : those of the batch; destinations are those from ``first`` on
+    values : sources of the graph's edges
+    places : (M,) index in ``values`` of each edge
+    indptr : (D + 1,) first edge of each destination
+    entries : the batch's entries; destinations are the entries from ``first`` on
     first : the first destination
-    num_nodes, num_sources : nodes of the destinations' and of the sources' type: entries count tree * nodes + node
-    found : (M,) written
+    num_nodes, num_sources : nodes of the destinations' and of the sources' type; an entry is tree * nodes + node
+    found : (M,) output
 
     Returns
     -------
     int
-        -1, or the first edge whose source is not in ``0:num_sources``: the graph is damaged.
+        -1, or, in a damaged graph, the first edge whose source is not in ``0:num_sources``.
     """
     last = places.shape[0] - 1
     for i in range(indptr.shape[0] - 1):
@@ -136,7 +136,7 @@ def enter_trees(
 
 @njit(cache=True, nogil=True)
 def lower_degrees(excluded: IdArray, starts: IdArray, degrees: IdArray) -> None:
-    """Take off ``degrees`` how many of the positions ``excluded`` (X,), ascending, lie in each range."""
+    """Subtract from ``degrees`` the number of ascending positions ``excluded`` (X,) in each range."""
     for i in range(starts.shape[0]):
         first = np.searchsorted(excluded, starts[i])
         degrees[i] -= np.searchsorted(excluded, starts[i] + degrees[i]) - first
@@ -146,20 +146,20 @@ def lower_degrees(excluded: IdArray, starts: IdArray, degrees: IdArray) -> None:
 def pass_over(
     excluded: IdArray, starts: IdArray, first: int, last: int, indptr: LocalArray, edge_ids: IdArray
 ) -> None:
-    """Turn ranks into positions in what the destinations ``first:last`` took of their ranges.
+    """Turn the ranks that destinations ``first:last`` drew in their ranges into positions.
 
     Parameters
     ----------
     excluded : (X,) ascending positions
-    starts : where the range of each destination begins
-    first, last : destinations
-    indptr : (last - first + 1,) where the edges of each begin
-    edge_ids : written; as if the first edges of a range were those that are not excluded
+    starts : first position of each destination's range
+    first, last : range of destinations
+    indptr : (last - first + 1,) first edge of each destination
+    edge_ids : updated; on entry the range's first position + a rank
     """
     for i in range(first, last):
         begin = np.searchsorted(excluded, starts[i])
         for j in range(indptr[i - first], indptr[i - first + 1]):
-            # The first excluded one that lies behind, itself counted without those of the range before it.
+            # Find the first excluded edge whose own rank in the range lies after this one.
             low, high = begin, excluded.shape[0]
             while low < high:
                 middle = (low + high) >> 1

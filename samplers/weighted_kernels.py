@@ -1,16 +1,16 @@
-"""Kernels that choose in-edges by weight; an edge of weight zero is never taken.
+"""Kernels of weighted sampling; an edge with weight zero is never taken.
 
-Without replacement: the k smallest of E_i / w_i with E_i exponential, which draws one edge after the other with
-chances proportional to the weights that remain (Efraimidis and Spirakis, "Weighted random sampling with a
-reservoir", IPL 2006). With replacement: inversion of the running sum of the node's weights.
+Without replacement, a node takes the k smallest E_i / w_i with E_i exponential. This equals drawing one edge after the
+other with chances proportional to the remaining weights (Efraimidis and Spirakis, "Weighted random sampling with a
+reservoir", IPL 2006). With replacement, the running sum of the node's weights is inverted.
 
-Every taken edge gets the number of in-edges of positive weight that it stands for, so that weighted sums estimate
-without bias: 1 / P(E_i / w_i < the smallest such number not taken) without replacement (rank conditioning; Cohen and
-Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08), total / (k w_i) with (Hansen and Hurwitz 1943). Edges
-of weight zero are spread over the others, so that a mean stays a mean.
+Every taken edge gets the number of in-edges with positive weight that it stands for, so that weighted sums are unbiased
+estimates: 1 / P(E_i / w_i < the smallest such number not taken) without replacement (rank conditioning; Cohen and
+Kaplan, "Tighter estimation using bottom-k sketches", VLDB'08), total / (k w_i) with replacement (Hansen and Hurwitz
+1943). Edges with weight zero are spread over the others, so that a mean stays a mean.
 
-The kernels that pick return -1, or the first destination with a weight that is negative, infinite or not a number, or
-whose weights are no longer those that were counted: the graph is damaged, or its file changes.
+The kernels that pick return -1, or the first damaged destination: one of its weights is negative, infinite or not a
+number, or its weights differ from the counted ones because the file changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def count_weighted(
     limit: int,
     indptr: LocalArray,
 ) -> int:
-    """Write the local ``indptr`` of a hop; return its number of edges, or -1 when there are more than ``limit``."""
+    """Write the local ``indptr`` of a hop; return its number of edges, or -1 if there are more than ``limit``."""
     total = 0
     indptr[0] = 0
     for i in range(first, last):
@@ -74,10 +74,10 @@ def pick_weighted(
     arrivals: NDArray[np.float64],
     importance: NDArray[np.float32],
 ) -> int:
-    """Write the edges that the destinations ``first:last`` take, without replacement, in the order drawn.
+    """Write the edges that destinations ``first:last`` take without replacement, in the order drawn.
 
-    ``importance`` (edges,) receives how many each stands for. ``arrivals`` (fan-out,) is scratch.
-    A node whose positive edges are no more than the fan-out takes them in order.
+    ``importance`` (edges,) receives the number of edges that each stands for. ``arrivals`` (fan-out,) is scratch.
+    A node with no more positive edges than the fan-out takes them in order.
     """
     for i in range(first, last):
         out = indptr[i - first]
@@ -98,7 +98,7 @@ def pick_weighted(
                 edge_ids[out + kept] = edge_ids_at
                 kept += 1
                 continue
-            # Addressed by the position among the in-edges, not by a counter of draws: what is skipped shifts nothing.
+            # Numbered by the place among the in-edges, not by a draw counter, so that a skipped edge shifts nothing.
             number = unit(this, at)
             if 1.0 - number >= beyond * weight:  # no more than -log(number), which costs ten times as much
                 continue
@@ -108,10 +108,10 @@ def pick_weighted(
                 if arrival >= arrivals[kept - 1]:
                     continue
             kept = insert_arrival(arrivals, edge_ids, out, kept, count, arrival, edge_ids_at)
-        # Fewer than were counted: the weights have changed since, as those of a mapped file can.
+        # Fewer than counted: the weights have changed since, as a mapped file's can.
         if kept != count:
             return i
-        # No more than the fan-out: in the order of the graph, not in that of their arrivals.
+        # No more than the fan-out: in the order of the graph, not of the arrivals.
         if positive <= fanout and not _all_positive(edge_weight, starts[i], degrees[i], out, count, edge_ids):
             return i
         # The smallest number not taken is the threshold of the sample; it is infinite, and the chance 1, if all were.
@@ -131,7 +131,7 @@ def insert_arrival(
     arrival: float,
     edge: int,
 ) -> int:
-    """Insert into the sorted list of at most ``count``; the earlier edge wins a tie. Return the new length."""
+    """Insert into the sorted list of at most ``count``; the earlier edge wins a tie. Returns the new length."""
     j = kept if kept < count else count - 1
     while j > 0 and arrivals[j - 1] > arrival:
         arrivals[j] = arrivals[j - 1]
@@ -146,7 +146,7 @@ def insert_arrival(
 def _all_positive(
     edge_weight: NDArray[Any], start: int, degree: int, out: int, count: int, edge_ids: IdArray
 ) -> bool:
-    """Write the edges of positive weight; return whether they are ``count``, of which no more are written."""
+    """Write up to ``count`` edges with positive weight; return whether there are exactly ``count``."""
     found = 0
     for edge in range(start, start + degree):
         if edge_weight[edge] > 0:
@@ -172,9 +172,9 @@ def pick_weighted_with_replacement(
     sums: NDArray[np.float64],
     importance: NDArray[np.float32],
 ) -> int:
-    """Write the edges that the destinations ``first:last`` take, with repeats; fan-out -1 takes each once.
+    """Write the edges that destinations ``first:last`` draw with replacement; fan-out -1 takes each once.
 
-    ``importance`` (edges,) receives how many each stands for.
+    ``importance`` (edges,) receives the number of edges that each stands for.
     ``sums`` (largest degree of these destinations,) is scratch.
     """
     for i in range(first, last):
@@ -193,7 +193,7 @@ def pick_weighted_with_replacement(
             weight = np.float64(edge_weight[starts[i] + at])
             if not 0 <= weight < math.inf:
                 return i
-            # The search below ends here: what follows has weight zero and is never taken.
+            # The search below ends here: the edges after it have weight zero and are never taken.
             if weight > 0:
                 last_positive = at
                 positive += 1
