@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -161,6 +161,29 @@ class BatchShape(NamedTuple):
         for links in self.links:
             yield from links.arrays()
 
+    @classmethod
+    def from_json(cls, sizes: object) -> Self:
+        """Return the shape from its JSON form ``sizes``; raise ValueError for anything else."""
+        epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links = _checked(
+            sizes, [int, int, list, list, list, int, bool, list], "a batch"
+        )
+        counts, lists = {*map(type, chain(num_nodes, num_seeds))}, {*map(type, hops)}
+        if not (counts <= {int} and lists <= {list} and len(links) <= 1):
+            raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
+        return cls(
+            epoch=epoch,
+            batch=batch,
+            num_nodes=tuple(num_nodes),
+            num_seeds=tuple(num_seeds),
+            hops=tuple(
+                tuple(BlockShape(*_checked(block, [int, int, int, bool], "a block")) for block in hop)
+                for hop in hops
+            ),
+            num_degrees=num_degrees,
+            has_trees=has_trees,
+            links=tuple(map(_link_shape, links)),
+        )
+
 
 def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
     """Return the sizes of ``batch`` and the ``degrees`` of its nodes.
@@ -194,29 +217,6 @@ def shape_of(batch: AnyBatch, degrees: NDArray[np.float32]) -> BatchShape:
                 len(links.pairs), links.num_positives, links.labels.dtype.name, links.times is not None
             ),
         ),
-    )
-
-
-def parse_shape(sizes: object) -> BatchShape:
-    """Return the shape from its JSON form ``sizes``; raise ValueError for anything else."""
-    epoch, batch, num_nodes, num_seeds, hops, num_degrees, has_trees, links = _checked(
-        sizes, [int, int, list, list, list, int, bool, list], "a batch"
-    )
-    counts, lists = {*map(type, chain(num_nodes, num_seeds))}, {*map(type, hops)}
-    if not (counts <= {int} and lists <= {list} and len(links) <= 1):
-        raise ValueError(f"is {sizes!r:.80}, not the sizes of a batch")
-    return BatchShape(
-        epoch=epoch,
-        batch=batch,
-        num_nodes=tuple(num_nodes),
-        num_seeds=tuple(num_seeds),
-        hops=tuple(
-            tuple(BlockShape(*_checked(block, [int, int, int, bool], "a block")) for block in hop)
-            for hop in hops
-        ),
-        num_degrees=num_degrees,
-        has_trees=has_trees,
-        links=tuple(map(_link_shape, links)),
     )
 
 

@@ -15,26 +15,21 @@ import select
 import socket
 import struct
 import weakref
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, get_args
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Self, TypeAlias, get_args
 
+from gloader.config import Features
 from gloader.core.dtypes import FEATURE_DTYPES, STORED_DTYPES
 from gloader.core.malformed import MALFORMED
-from gloader.distributed.shared_memory import BatchShape, parse_shape
+from gloader.core.records import Records
+from gloader.distributed.shared_memory import BatchShape
 from gloader.errors import RankError
 from gloader.plan.memory_plan import MemoryPlan
-from gloader.plan.predict import StepSeconds
 from gloader.plan.sweep_plan import SweepPlan
-from gloader.ssd_store.cost.strategy import SuperbatchSize
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    Parser: TypeAlias = Callable[[Any], Any]  # raises ValueError that names the expected form
-
+from gloader.ssd_store.cost.io_rates import Strategy
 
 RowDtype: TypeAlias = str  # numpy's name of the stored elements of features
-_ROW_DTYPES: Final = tuple(STORED_DTYPES[name].stored.name for name in FEATURE_DTYPES)
+_ROW_DTYPES: Final = {STORED_DTYPES[name].stored.name for name in FEATURE_DTYPES}
 
 
 # --- during the opening of the loader
@@ -97,6 +92,13 @@ class Welcome:
     text: str  # explains the tiers, for the user
     # of each table's features in shared memory, as stored
     row_dtypes: tuple[RowDtype, ...] = ("float32",)
+
+    def __post_init__(self) -> None:
+        """Refuse other row dtypes; ValueError."""
+        if unknown := set(self.row_dtypes) - _ROW_DTYPES:
+            raise ValueError(
+                f"field 'row_dtypes' is {min(unknown)!r:.80}, not one of {', '.join(sorted(_ROW_DTYPES))}"
+            )
 
 
 # --- while a run is under way
@@ -227,16 +229,18 @@ Message: TypeAlias = (
     | Bye
 )
 
+# By name, because the modules of the plan import some for type checkers only.
+_RECORDS: Final = Records(BatchShape=BatchShape, Features=Features, Strategy=Strategy, SweepPlan=SweepPlan)
 _KINDS: Final[dict[str, type[Message]]] = {kind.__name__: kind for kind in get_args(Message)}
 
 
 def to_json(message: Message) -> dict[str, Any]:
     """Return ``message`` as a JSON object: its kind as "op", and the fields with other than default values. Pure."""
     found: dict[str, Any] = {"op": type(message).__name__}
-    for name, default, _ in _FIELDS[type(message)]:
-        value = getattr(message, name)
-        if value != default:
-            found[name] = asdict(value) if isinstance(value, MemoryPlan) else value
+    for one in fields(message):
+        value = getattr(message, one.name)
+        if value != one.default:
+            found[one.name] = asdict(value) if isinstance(value, MemoryPlan) else value
     return found
 
 
@@ -253,114 +257,14 @@ def parse(document: object) -> Message:
     if kind is None or not isinstance(document, dict):
         raise _refusal(f"{str(document)[:200]!r}, which is no kind of message")
     try:
-        return _parsed(kind, {name: value for name, value in document.items() if name != "op"})
+        message = _RECORDS.read(kind, {name: value for name, value in document.items() if name != "op"})
     except ValueError as error:
         raise _refusal(f"a message {op!r} whose {error}") from None
+    return message
 
 
 def _refusal(what: str) -> RankError:
     return RankError(f"another rank sent {what}; use one version of gloader on all ranks")
-
-
-def _parsed(kind: type[Any], given: dict[str, Any]) -> Any:
-    """Return a ``kind`` with the fields ``given``."""
-    values = {}
-    for name, default, parser in _FIELDS[kind]:
-        if name in given:
-            try:
-                values[name] = parser(given.pop(name))
-            except ValueError as error:
-                raise ValueError(f"field {name!r} {error}") from None
-        elif default is MISSING:
-            raise ValueError(f"field {name!r} is missing")
-    if given:
-        raise ValueError(f"field {next(iter(given))!r} is unknown")
-    return kind(**values)
-
-
-def _of_type(kind: type, text: str) -> Parser:
-    def parse_one(value: Any) -> Any:
-        if type(value) is not kind:  # a bool is an int to isinstance
-            raise ValueError(f"is {value!r:.80}, not {text}")
-        return value
-
-    return parse_one
-
-
-def _number(value: Any) -> float:
-    if type(value) not in {int, float}:
-        raise ValueError(f"is {value!r:.80}, not a number")
-    return float(value)
-
-
-def _list_of(parser: Parser, length: int | None = None) -> Parser:
-    def parse_all(value: Any) -> tuple[Any, ...]:
-        if type(value) is not list or length not in {None, len(value)}:
-            raise ValueError(f"is {value!r:.80}, not a list{'' if length is None else f' of {length}'}")
-        return tuple(parser(item) for item in value)
-
-    return parse_all
-
-
-def _row_dtype(value: Any) -> str:
-    if value not in _ROW_DTYPES:
-        raise ValueError(f"is {value!r:.80}, not one of {', '.join(_ROW_DTYPES)}")
-    return str(value)
-
-
-def _named_size(value: Any) -> tuple[str, int]:
-    name, num_bytes = _list_of(lambda item: item, 2)(value)
-    return _text(name), _integer(num_bytes)
-
-
-def _record(kind: type[Any]) -> Parser:
-    def parse_record(value: Any) -> Any:
-        if type(value) is not dict:
-            raise ValueError(f"is {value!r:.80}, not an object")
-        return _parsed(kind, dict(value))
-
-    return parse_record
-
-
-def _or_none(parser: Parser) -> Parser:
-    return lambda value: None if value is None else parser(value)
-
-
-_integer: Final = _of_type(int, "an integer")
-_text: Final = _of_type(str, "a text")
-
-# By the annotation's text: annotations are not evaluated, and some use names that only type checkers import.
-_PARSERS: Final[dict[str, Parser]] = {
-    "int": _integer,
-    "bool": _of_type(bool, "true or false"),
-    "str": _text,
-    "float": _number,
-    "Features": _text,
-    "tuple[RowDtype, ...]": _list_of(_row_dtype),
-    "tuple[int, ...]": _list_of(_integer),
-    "tuple[int, int]": _list_of(_integer, 2),
-    "tuple[str, ...]": _list_of(_text),
-    "tuple[tuple[str, int], ...]": _list_of(_named_size),
-    "BatchShape": parse_shape,
-    "MemoryPlan": _record(MemoryPlan),
-    "SuperbatchSize": _record(SuperbatchSize),
-    "SweepPlan": _record(SweepPlan),
-    "StepSeconds": _record(StepSeconds),
-    "Strategy": _text,
-    "tuple[float, ...]": _list_of(_number),
-}
-
-
-def _parser_of(annotation: str) -> Parser:
-    inner = annotation.removesuffix(" | None")
-    return _PARSERS[inner] if inner == annotation else _or_none(_PARSERS[inner])
-
-
-# Computed once: a message is parsed for every batch. The default is MISSING for a field without one.
-_FIELDS: Final[dict[type[Any], tuple[tuple[str, Any, Parser], ...]]] = {
-    kind: tuple((field.name, field.default, _parser_of(str(field.type))) for field in fields(kind))
-    for kind in (*_KINDS.values(), MemoryPlan, SuperbatchSize, SweepPlan, StepSeconds)
-}
 
 
 # Bytes of a message. The longest one explains the host's tiers; a batch of a few blocks takes some hundred.

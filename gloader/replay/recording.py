@@ -6,9 +6,10 @@ import json
 import math
 from dataclasses import asdict, dataclass, field, fields
 from operator import index
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gloader.core.malformed import MALFORMED, shown
+from gloader.core.records import Records
 from gloader.errors import ReplayError
 from gloader.replay.work import PipelineShape
 from gloader.ssd_store.cost.io_rates import IoRates
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
-    H = TypeVar("H", bound=DataclassInstance)
-
 HEADER_VERSION: Final = 1
+_RECORDS: Final = Records(IoRates=IoRates, PipelineShape=PipelineShape)
 HEADER_KEY: Final = "gloader"  # of the header, in the ``otherData`` of a trace
 
 
@@ -103,19 +103,21 @@ class RunHeader:
                 "the run again"
             )
         try:
-            values = dict(body)
-            values["shape"] = _checked(PipelineShape(**values["shape"]), least=1)
-            values["tables"] = tuple(_checked(RecordedTable(**table)) for table in values["tables"])
-            values["rates"] = _rates(values["rates"])
-            state = values["state"]  # see `LoaderState`
+            header = _RECORDS.read(cls, body)
+            _require_counts(header.shape, least=1)
+            for table in header.tables:
+                _require_counts(table)
+            _require_rates(header.rates)
+            state = header.state  # see `LoaderState`
             _, _ = map(index, state["next"])  # start of the stream
             if not isinstance(state["stream"], dict) or index(state["global_batch_size"]) < 1:
                 raise ValueError(f"the loader had the state {shown(state)}")
-            return _checked(cls(**values))
+            _require_counts(header)
         except MALFORMED as error:
             raise ReplayError(
                 f"the header of the recording is malformed: {shown(error)}; record the run again"
             ) from error
+        return header
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,13 +223,12 @@ def _event(event: Mapping[str, Any]) -> RecordedEvent:
     )
 
 
-def _rates(body: Mapping[str, Any]) -> IoRates:
-    """Parse the rates of a disk; raise one of `MALFORMED` for anything else."""
-    rates = _checked(IoRates(**body))
+def _require_rates(rates: IoRates) -> None:
+    """Raise ValueError unless a disk can have these rates."""
+    _require_counts(rates)
     for name, rate in asdict(rates).items():
         if not 0 <= rate < math.inf or (rate == 0 and name in _POSITIVE):
             raise ValueError(f"{name} is {shown(rate)}")
-    return rates
 
 
 _POSITIVE: Final = (
@@ -246,30 +247,9 @@ def _text(value: object) -> str:
     return value
 
 
-# Allowed types of a header's field, by its annotation; the others are parsed before the check.
-_KINDS: Final[Mapping[str, Any]] = {
-    "int": int,
-    "float": (int, float),
-    "int | None": (int, type(None)),
-    "str": str,
-    "bool": bool,
-    "dict[str, Any]": dict,
-}
-
-
-def _checked(value: H, *, least: int = 0) -> H:
-    """Return ``value``, a dataclass from JSON, after a check.
-
-    Raises
-    ------
-    TypeError, ValueError
-        A field has another type, or a number is below ``least``.
-    """
-    for one in fields(value):
-        kind, found = _KINDS.get(str(one.type)), getattr(value, one.name)
-        # JSON's true is no number.
-        if kind is not None and not (isinstance(found, kind) and isinstance(found, bool) == (kind is bool)):
-            raise TypeError(f"{one.name} is {shown(found)}")
-        if kind is int and found < least:
+def _require_counts(record: DataclassInstance, *, least: int = 0) -> None:
+    """Raise ValueError unless all whole numbers of ``record`` are at least ``least``."""
+    for one in fields(record):
+        found = getattr(record, one.name)
+        if type(found) is int and found < least:
             raise ValueError(f"{one.name} is {shown(found)}")
-    return value

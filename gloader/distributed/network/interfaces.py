@@ -12,7 +12,7 @@ import socket
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -176,14 +176,6 @@ class Card:
     interfaces: tuple[Interface, ...]
     named: str  # the value of GLOO_SOCKET_IFNAME, or ""
     resolved: str  # the address of the host's name
-
-    @classmethod
-    def from_json(cls, card: Mapping[str, Any]) -> Self:
-        """Return the card from the JSON form of `dataclasses.asdict`. Pure."""
-        interfaces = tuple(
-            Interface(**{**one, "addresses": tuple(one["addresses"])}) for one in card["interfaces"]
-        )
-        return cls(**{**card, "interfaces": interfaces})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

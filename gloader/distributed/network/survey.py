@@ -18,6 +18,7 @@ from torch import distributed
 from torch.distributed.distributed_c10d import PrefixStore
 
 from gloader.core.machine import distinct_names, host_id, machine_id, shown_machine
+from gloader.core.records import Records
 from gloader.distributed.agree import network_id
 from gloader.distributed.network.interfaces import (
     CONNECTIONS,
@@ -245,7 +246,8 @@ def survey_network(
     hosts = list(first.values())
     names = distinct_names([found[host]["card"]["name"] for host in hosts], hosts)
     cards = tuple(
-        Card.from_json({**found[host]["card"], "name": name}) for host, name in zip(hosts, names, strict=True)
+        Records().read(Card, {**found[host]["card"], "name": name})
+        for host, name in zip(hosts, names, strict=True)
     )
     if len(cards) == 1:
         raise ConfigError(

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.malformed import MALFORMED
+from gloader.core.records import Records
 from gloader.core.units import format_exact_seconds
 from gloader.errors import FormatError, GloaderError
 from gloader.lab.analyze.lanes import Slice, course_of, measured_slices, middle_batches, replayed_slices
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 
 FINDINGS_VERSION: Final = 1
+_RECORDS: Final = Records(CurvePoint=CurvePoint, Slice=Slice)
 LEAST_GAIN: Final = 0.02  # of an epoch: a smaller saving is not worth a line
 EPOCH: Final = "epoch"  # of ``unexplained``, the whole
 
@@ -94,14 +96,13 @@ class Findings:
     def to_json(self) -> dict[str, Any]:
         """Return the content of ``analysis.json``."""
         course = {
-            name: [_slice_json(one) for one in getattr(self.course, name)]
-            for name in ("measured", "replayed")
+            name: [one.to_json() for one in getattr(self.course, name)] for name in ("measured", "replayed")
         }
         return {
             "version": FINDINGS_VERSION,
             **asdict(self),
             "trusted": self.is_trusted,
-            "course": {"epoch": self.course.epoch, "batches": list(self.course.batches), **course},
+            "course": {**asdict(self.course), **course},
         }
 
     @classmethod
@@ -121,10 +122,7 @@ class Findings:
                     "it again with gloader analyze"
                 )
             del values["trusted"]
-            values["what_if"] = tuple(WhatIf(**one) for one in values["what_if"])
-            values["curve"] = tuple(CurvePoint(**point) for point in values["curve"])
-            values["course"] = _course_from(values["course"])
-            return cls(**values)
+            return _RECORDS.read(cls, values)
         except MALFORMED as error:
             if isinstance(error, FormatError):
                 raise
@@ -199,20 +197,6 @@ def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, in
         return predictor.memory_bytes(prediction), predictor.spill_bytes(prediction)
     except GloaderError:
         return None, None
-
-
-def _slice_json(one: Slice) -> dict[str, Any]:
-    # Notes are for the Perfetto file, which has all batches.
-    return {name: value for name, value in one._asdict().items() if name != "notes"}
-
-
-def _course_from(body: Mapping[str, Any]) -> Course:
-    measured, replayed = (
-        tuple(Slice(**one, notes={}) for one in body[name]) for name in ("measured", "replayed")
-    )
-    return Course(
-        epoch=int(body["epoch"]), batches=tuple(body["batches"]), measured=measured, replayed=replayed
-    )
 
 
 # Share of an epoch: smaller parts stand in no line, but in every table.

@@ -6,6 +6,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gloader.observe.epoch_stats import WORK_NAMES
@@ -41,7 +42,16 @@ class Slice(NamedTuple):
     is_ahead: bool  # a batch that is sampled only for its trace
     started_s: float
     ended_s: float
-    notes: dict[str, Any]  # further facts, as JSON values
+    notes: Mapping[str, Any] = MappingProxyType({})  # further facts, as JSON values
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the slice without its notes, which are in the Perfetto file."""
+        return {name: value for name, value in self._asdict().items() if name != "notes"}
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Slice:
+        """Return the slice from a result of `to_json`; TypeError for anything else."""
+        return cls(**body)
 
 
 def measured_slices(recording: Recording) -> list[Slice]:

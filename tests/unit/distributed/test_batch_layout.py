@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloader.distributed.shared_memory import BatchShape, parse_shape, read_batch, shape_of, write_batch
+from gloader.distributed.shared_memory import BatchShape, read_batch, shape_of, write_batch
 from gloader.errors import RankError
 from gloader.pipeline.gather import HostBatch
 from gloader.types import BatchId, BatchTypes, Block, Links, SampledBatch
@@ -101,7 +101,7 @@ def test_a_batch_comes_back_as_it_was(
     memory = np.full(shape.num_bytes + 8, 0xAB, dtype=np.uint8)
     write_batch(host.sampled, host.src_degree, shape, memory)
     assert (memory[shape.num_bytes :] == 0xAB).all()
-    parsed = parse_shape(_sent(shape))
+    parsed = BatchShape.from_json(_sent(shape))
     assert parsed == shape
     found, degrees = read_batch(parsed, memory, PLAIN)
     assert (found.id, found.num_seeds) == (host.sampled.id, 2)
@@ -185,13 +185,13 @@ NODES_ALONE: list[Any] = [0, 0, [1], [1], [], 1, False, []]
     ],
 )
 def test_what_are_no_sizes_of_links_is_refused(links: Any) -> None:
-    parse_shape([*NODES_ALONE[:-1], [[1, 1, "int64", True]]])
+    BatchShape.from_json([*NODES_ALONE[:-1], [[1, 1, "int64", True]]])
     with pytest.raises(ValueError, match=r"not the sizes of (links|a batch)"):
-        parse_shape([*NODES_ALONE[:-1], links])
+        BatchShape.from_json([*NODES_ALONE[:-1], links])
 
 
 def test_links_that_are_longer_than_their_memory_are_refused() -> None:
     shape = _shape(_batch([], weighted=False, links=_links(4, "float32")))
     large = [*_sent(shape)[:-1], [[2**40, 0, "float32", False]]]
     with pytest.raises(RankError, match=r"sent a batch of \d+ B in"):
-        read_batch(parse_shape(large), np.zeros(shape.num_bytes, dtype=np.uint8), PLAIN)
+        read_batch(BatchShape.from_json(large), np.zeros(shape.num_bytes, dtype=np.uint8), PLAIN)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from gloader.distributed.shared_memory import (
     BatchShape,
-    parse_shape,
     read_batch,
     shape_of,
     write_batch,
@@ -83,7 +82,7 @@ def test_a_batch_of_several_types_comes_back_as_it_was(made: tuple[HeteroBatch, 
     memory = np.full(shape.num_bytes + 8, 0xAB, dtype=np.uint8)
     write_batch(batch, NO_DEGREES, shape, memory)
     assert (memory[shape.num_bytes :] == 0xAB).all()
-    parsed = parse_shape(json.loads(json.dumps(shape)))
+    parsed = BatchShape.from_json(json.loads(json.dumps(shape)))
     assert parsed == shape
     found, degrees = read_batch(parsed, memory, types)
     assert isinstance(found, HeteroBatch)
@@ -105,7 +104,7 @@ def test_a_batch_of_several_types_comes_back_as_it_was(made: tuple[HeteroBatch, 
 
 
 def _small() -> BatchShape:
-    return parse_shape([0, 0, [3, 0], [2, 0], [[], []], 0, False, []])
+    return BatchShape.from_json([0, 0, [3, 0], [2, 0], [[], []], 0, False, []])
 
 
 @pytest.mark.parametrize(
@@ -147,7 +146,7 @@ def test_a_batch_that_is_longer_than_its_memory_is_refused() -> None:
 )
 def test_what_are_no_sizes_of_a_batch_is_refused(sizes: object) -> None:
     with pytest.raises(ValueError, match=r"not the sizes of a (batch|block)"):
-        parse_shape(sizes)
+        BatchShape.from_json(sizes)
 
 
 @given(_batches())

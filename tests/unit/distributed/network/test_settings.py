@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from gloader.cli.machine_check import what_to_do
+from gloader.core.records import Records
 from gloader.distributed.network.interfaces import (
     Card,
     Interface,
@@ -136,7 +137,7 @@ def test_lines_to_copy_stand_alone() -> None:
 
 
 def test_a_card_comes_back_from_json() -> None:
-    assert Card.from_json(json.loads(json.dumps(asdict(A)))) == A
+    assert Records().read(Card, json.loads(json.dumps(asdict(A)))) == A
 
 
 @pytest.mark.parametrize("size", range(1, 10))
