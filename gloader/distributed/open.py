@@ -27,7 +27,7 @@ from gloader.pipeline.open.tiers import open_feature_tier
 from gloader.pipeline.seeds import named_facts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from gloader.config import LoaderSettings
     from gloader.dataset import Dataset
@@ -159,12 +159,25 @@ def open_for_rank(
         team.close()
         with _telling_machines(machines):
             return LoaderParts(open_tier())
-    remote = partial(RemoteTier, dataset, team, settings, dry_run=dry_run, types=seeds.types)
     with team:
         if not team.is_host:
-            return LoaderParts(remote(), num_ranks=num_ranks)
+            remote = RemoteTier(dataset, team, settings, dry_run=dry_run, types=seeds.types)
+            return LoaderParts(remote, num_ranks=num_ranks)
         with _telling_machines(machines):
-            return _open_as_host(team, partial(open_tier, num_ranks=num_ranks), settings)
+            # Connected before the tiers are opened, which sends requests to the devices of all ranks.
+            host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
+            try:
+                tier = open_tier(num_ranks=num_ranks, others=host.devices)
+            except BaseException as error:
+                host.refuse(error)
+                raise
+            try:
+                host.welcome(tier)
+            except BaseException:
+                host.close()
+                tier.close()
+                raise
+            return LoaderParts(tier, host, num_ranks=num_ranks)
 
 
 @contextmanager
@@ -215,24 +228,6 @@ def _machines_of(
         verify=settings.reading.verify != "off",
     )
     return LaunchMachines(launch, feature_rows(dataset, settings))
-
-
-def _open_as_host(team: Team, open_tier: Callable[..., FeatureTier], settings: LoaderSettings) -> LoaderParts:
-    """Open the tiers on the rank that loads for ``team``, together with the devices of the other ranks."""
-    # Connected before the tiers are opened, which sends requests to the devices of all ranks.
-    host = LoaderHost(team, stall_timeout_s=settings.stages.stall_timeout_s)
-    try:
-        tier = open_tier(others=host.devices)
-    except BaseException as error:
-        host.refuse(error)
-        raise
-    try:
-        host.welcome(tier)
-    except BaseException:
-        host.close()
-        tier.close()
-        raise
-    return LoaderParts(tier, host, num_ranks=len(team.ranks))
 
 
 def _facts(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> Facts:

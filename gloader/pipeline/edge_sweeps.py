@@ -1,8 +1,7 @@
 """Sweeps: passes over the edges on the SSD, each for hops of many batches.
 
 A wave moves through the batches, one hop with each pass: `edge_passes` plans it, `SweepEdges` makes a pass, and
-`SweptBatches` keeps the edges until all hops of a batch are known. `ReplayTrace` and `ReplayBatch` then make the batch.
-`EdgeSweeps` joins these parts for one run.
+`SweptBatches` keeps the edges until all hops of a batch are known. `EdgeSweeps` joins these parts for one run.
 """
 
 from __future__ import annotations
@@ -19,19 +18,16 @@ import numpy as np
 from gloader.core.signals import SignalSafeCondition
 from gloader.errors import ChannelClosedError
 from gloader.observe.instruments import note_where
-from gloader.pipeline.sample import CodedRows, trace_entry
 from gloader.pipeline.threads import stage_thread
 from gloader.samplers.arguments import split_seeds
-from gloader.samplers.sweeping import swept_nodes
 from gloader.ssd_store.cost.strategy import ramp
 from gloader.types import BatchSeeds, seed_nodes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from gloader.dataset.edge_passes import EdgePasses, SweptHops
     from gloader.observe.instruments import Instruments, Work
-    from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.seeds import BatchStream
     from gloader.pipeline.superbatch import RunFeedback
     from gloader.pipeline.threads import Failures, StageThread
@@ -64,10 +60,8 @@ class EdgePass:
         return range(self.completed.start, self.begun.stop)
 
 
-def edge_passes(
-    size: int, *, num_hops: int, has: Callable[[int], bool], start: int = 0
-) -> Iterator[EdgePass]:
-    """Yield every pass that the stream needs, and none without a batch to serve. Pure but for ``has``.
+def edge_passes(stream: BatchStream, size: int, *, num_hops: int, start: int = 0) -> Iterator[EdgePass]:
+    """Yield every pass that the stream needs, and none without a batch to serve. Pure.
 
     Batches form topology superbatches: first of 1, 2, 4, ... batches, one for each hop, so that the first batch does
     not wait for passes over the whole file, then of ``size``. Pass t serves the last hop of superbatch t - L + 1, the
@@ -75,9 +69,9 @@ def edge_passes(
 
     Parameters
     ----------
+    stream : the batches
     size : S_t, batches of a superbatch
     num_hops : L
-    has : returns whether the stream has a batch at a position; if true for one, true for all before it
     start : the first position to be swept
 
     Raises
@@ -85,7 +79,7 @@ def edge_passes(
     ConfigError
         ``size`` is not positive.
     """
-    return _edge_passes(chain(islice(ramp(size), num_hops), repeat(size)), num_hops, has, start)
+    return _edge_passes(stream, chain(islice(ramp(size), num_hops), repeat(size)), num_hops, start)
 
 
 def batches_swept(size: int, planned: int) -> int:
@@ -108,15 +102,13 @@ def batches_swept(size: int, planned: int) -> int:
     return 2 * (size + planned)
 
 
-def _edge_passes(
-    sizes: Iterator[int], num_hops: int, has: Callable[[int], bool], start: int
-) -> Iterator[EdgePass]:
+def _edge_passes(stream: BatchStream, sizes: Iterator[int], num_hops: int, start: int) -> Iterator[EdgePass]:
     wave = deque([range(start, start)] * num_hops, maxlen=num_hops)
     number = 0
     while True:
         begin = stop = wave[-1].stop
         most = begin + next(sizes)
-        while stop < most and has(stop):
+        while stop < most and stream.has(stop):
             stop += 1
         wave.append(range(begin, stop))
         if wave[0].start == stop:  # all ranges are empty: the stream ended, and so did the last batches' hops
@@ -256,7 +248,7 @@ class PassFeed:
     def __init__(
         self, stream: BatchStream, swept: SweptBatches, *, size: int, num_hops: int, start: int
     ) -> None:
-        self._passes = edge_passes(size, num_hops=num_hops, has=stream.has, start=start)
+        self._passes = edge_passes(stream, size, num_hops=num_hops, start=start)
         self._swept = swept
 
     def get(self) -> EdgePass:
@@ -450,59 +442,6 @@ def _is_of(batch: AnyBatch, seeds: AnySeeds, type_starts: IdArray) -> bool:
         np.array_equal(nodes_of_type, nodes[:count])
         for nodes_of_type, (nodes, count) in zip(own, found, strict=True)
     )
-
-
-class ReplayTrace:
-    """Derives the nodes of a batch from its swept hops: sets of nodes, and blocks for edge tables only. Thread-safe.
-
-    Parameters
-    ----------
-    sweeps : hold the swept hops
-    types : the number of each table, see `table_rows`
-    """
-
-    name: Final = "sample"
-
-    def __init__(self, sweeps: EdgeSweeps, types: Sequence[int] = (0,)) -> None:
-        self._sweeps = sweeps
-        self._types = types
-        self._has_edges = max(types, default=0) >= sweeps.num_types
-
-    def process(self, position: int) -> TraceEntry:
-        """Return the nodes of the batch at ``position`` of the stream."""
-        sweeps = self._sweeps
-        with sweeps.working(position) as work:
-            work.note(ahead=True)
-            if (known := sweeps.known.get(position)) is not None:
-                work.note(known=True)
-                return trace_entry(known, self._types)
-            seeds, drawn = sweeps.stream.seeds_at(position), sweeps.read(position)
-            if self._has_edges:
-                return trace_entry(sweeps.sampler.replay(work.batch, seeds, drawn), self._types)
-            nodes = swept_nodes(sweeps.sampler.rule, work.batch, seeds, drawn)
-            return tuple(CodedRows.of(nodes[number]) for number in self._types)
-
-
-class ReplayBatch:
-    """Makes the batch at a position from its swept hops, and releases them; a `BatchSource`. Thread-safe."""
-
-    def __init__(self, sweeps: EdgeSweeps) -> None:
-        self._sweeps = sweeps
-
-    def working(self, position: int) -> Work:
-        """Return the work on the batch at ``position``."""
-        return self._sweeps.working(position)
-
-    def make(self, position: int, work: Work) -> AnyBatch:
-        """Return the batch at ``position`` of the stream."""
-        sweeps = self._sweeps
-        if (known := sweeps.known.pop(position, None)) is not None:
-            work.note(known=True)
-            return known
-        seeds = sweeps.stream.seeds_at(position)
-        batch = sweeps.sampler.replay(work.batch, seeds, sweeps.read(position))
-        sweeps.swept.release(position)
-        return batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

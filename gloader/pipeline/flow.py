@@ -17,14 +17,14 @@ from gloader.pipeline.threads import Channel
 from gloader.ssd_store.cost.strategy import ramp
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import SsdTable
-    from gloader.pipeline.sample import OrderedBatch, TraceEntry
+    from gloader.pipeline.sample import TraceEntry
     from gloader.pipeline.seeds import BatchStream
-    from gloader.pipeline.superbatch import StagedSuperbatch
+    from gloader.pipeline.superbatch import OrderedBatch, StagedSuperbatch
     from gloader.pipeline.threads import Feed
 
 
@@ -107,8 +107,8 @@ class SuperbatchCollector:
     size : S at most
     num_tables : number of tables
     unit : superbatch sizes are multiples of it: the batches of a step, since other machines count in steps
-    download_s : returns, for the rows of each table, the seconds of a download that could serve many more batches.
-        None if nothing is downloaded
+    downloaded : tables whose missing rows come from a URL, by a download that could serve many more batches; ()
+        if nothing is downloaded
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class SuperbatchCollector:
         size: int,
         num_tables: int = 1,
         unit: int = 1,
-        download_s: Callable[[Sequence[Trace]], float] | None = None,
+        downloaded: Sequence[SsdTable] = (),
     ) -> None:
         self._size = size
-        self._download_s = download_s
+        self._downloaded = downloaded
         self._num_tables = num_tables
         self._traces = traces
         self._stream = stream
@@ -159,8 +159,12 @@ class SuperbatchCollector:
         number, size = next(self._sizes)
         traces = self._no_traces()
         self._take(traces, size)
-        if number == 0 and traces[0] and self._download_s is not None:
-            deadline = time.monotonic() + _LATER * self._download_s(traces)
+        if number == 0 and traces[0] and self._downloaded:
+            longest_s = max(
+                table.retrieval.download_s(trace)
+                for table, trace in zip(self._downloaded, traces, strict=True)
+            )
+            deadline = time.monotonic() + _LATER * longest_s
             self._take(traces, self._size, until=deadline)
             size = len(traces[0])
             self._sizes = enumerate(ramp(self._size, min(2 * size, self._size)), 1)

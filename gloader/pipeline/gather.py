@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.cache import batch_step
 from gloader.pipeline.sample import rows_of
-from gloader.pipeline.superbatch import FilledBatch
+from gloader.pipeline.superbatch import FilledBatch, OrderedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gloader.cache import DeviceShare, SlotCache
     from gloader.observe.instruments import Instruments
     from gloader.pipeline.buffers import InterleavedRings, RowMatrix
-    from gloader.pipeline.sample import OrderedBatch
     from gloader.pipeline.superbatch import BatchJob, RunFeedback
     from gloader.types import AnyBatch, BatchId, CacheStep, FeatureSource, IdArray, ReadStats
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import torch
@@ -16,7 +15,7 @@ from gloader.observe.instruments import Instruments
 from gloader.observe.watchdog import Watchdog
 from gloader.pipeline.buffers import InterleavedRings
 from gloader.pipeline.consumer import SENT_AHEAD, Consumer
-from gloader.pipeline.edge_sweeps import EdgeSweeps, ReplayBatch, ReplayTrace
+from gloader.pipeline.edge_sweeps import EdgeSweeps
 from gloader.pipeline.flow import (
     PLANNED_AT_ONCE,
     BatchFeed,
@@ -28,6 +27,8 @@ from gloader.pipeline.flow import (
 from gloader.pipeline.gather import GatherCached, GatherWhole, ReadMisses
 from gloader.pipeline.sample import (
     KeptBatches,
+    ReplayBatch,
+    ReplayTrace,
     SampleBatch,
     SampleOrdered,
     SamplerPool,
@@ -42,7 +43,6 @@ from gloader.replay.work import PipelineShape
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.cache import Trace
     from gloader.config import LoaderSettings
     from gloader.core.loader_state import LoaderState
     from gloader.dataset import Dataset
@@ -263,7 +263,7 @@ class PipelineRun:
             num_tables=len(ssd),
             unit=unit,
             # Not with machines, whose superbatches are equal, nor with edge passes, which take longer.
-            download_s=None if tier.exchange or self._sweeps else partial(_download_s, ssd),
+            downloaded=() if tier.exchange or self._sweeps else ssd,
         )
         inspect = Inspect(ssd, instruments)
         exchange = self._exchange = self._begin_exchange(ssd)
@@ -351,11 +351,6 @@ class PipelineRun:
             failures=self._failures,
             on_joined=release,
         )
-
-
-def _download_s(ssd: Sequence[SsdTable], traces: Sequence[Trace]) -> float:
-    """Return the seconds of the longest download of a table; see `MissRetrieval.download_s`."""
-    return max(table.retrieval.download_s(trace) for table, trace in zip(ssd, traces, strict=True))
 
 
 def run_header(

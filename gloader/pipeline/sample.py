@@ -1,7 +1,7 @@
 """Sample: the batch at a position of the stream, for its trace or for execution.
 
 A table is the feature rows of a node type or a relation. Tables are numbered: node types first,
-then relations. `OrderedRows` holds a batch's rows in a table. `SamplerPool` runs the sampler threads:
+then relations. `SamplerPool` runs the sampler threads:
 traces far ahead, batches just in time.
 """
 
@@ -10,16 +10,18 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 import numpy as np
 
 from gloader.cache import encode_ids
 from gloader.core.signals import SignalSafeCondition
 from gloader.errors import ChannelClosedError
+from gloader.pipeline.superbatch import OrderedBatch, OrderedRows
 from gloader.pipeline.threads import StageThread
 from gloader.samplers import HeteroGraph
 from gloader.samplers.graph import float_in_degrees
+from gloader.samplers.sweeping import swept_nodes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.observe.instruments import Instruments, Work
-    from gloader.pipeline.buffers import RowMatrix
+    from gloader.pipeline.edge_sweeps import EdgeSweeps, SweptBatches
     from gloader.pipeline.seeds import BatchStream
     from gloader.pipeline.threads import Failures, Stage
     from gloader.samplers import Topology
@@ -35,22 +37,6 @@ if TYPE_CHECKING:
 
 
 _LOW_BITS = 32
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedRows:
-    """The rows of a batch in a table in ascending order, as plans and stores count them."""
-
-    rows: IdArray  # (U,) in the order of the batch
-    ascending: IdArray  # (V,) the same rows, each once
-    order: IdArray  # (V,) the first place of each ascending row in ``rows``
-    repeats: IdArray | None = None  # (2, U - V) repeated places in ``rows`` and their rows' first places
-
-    def copy_repeats(self, x: RowMatrix) -> None:
-        """Copy rows of ``x`` (U, F) that were read once to their other places."""
-        if self.repeats is not None:
-            again, first = self.repeats
-            x[again] = x[first]
 
 
 def is_of_edges(batch: AnyBatch, number: int) -> bool:
@@ -133,16 +119,6 @@ _NO_DEGREES: Final = np.empty(0, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrderedBatch:
-    """A sampled batch, the degrees of its nodes, and its rows of each table in ascending order."""
-
-    sampled: AnyBatch
-    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or of several types
-    src_degree: NDArray[np.float32]
-    tables: tuple[OrderedRows, ...]  # () for features in memory, which are read in the order of the batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CodedRows:
     """The ascending rows of a batch in one table, compressed."""
 
@@ -156,18 +132,6 @@ class CodedRows:
 
 
 TraceEntry: TypeAlias = tuple[CodedRows, ...]  # of one batch, for each table
-
-
-class BatchSource(Protocol):
-    """Makes the batch at a position, as a part of one measured piece of work. Thread-safe."""
-
-    def working(self, position: int) -> Work:
-        """Return the work on the batch at ``position``: sampling, and the later steps on its result."""
-        ...
-
-    def make(self, position: int, work: Work) -> AnyBatch:
-        """Return the batch at ``position`` of the stream, as a part of ``work``."""
-        ...
 
 
 class SampleBatch:
@@ -193,6 +157,62 @@ class SampleBatch:
         """Return the batch at ``position`` of the stream."""
         # Measured too: a link table's rows are read and looked up to get the seeds.
         return self._sampler.sample(work.batch, self._stream.seeds_at(position))
+
+
+class ReplayBatch:
+    """Makes the batch at a position from its swept hops, and releases them. Thread-safe."""
+
+    def __init__(self, sweeps: EdgeSweeps) -> None:
+        self._sweeps = sweeps
+
+    def working(self, position: int) -> Work:
+        """Return the work on the batch at ``position``."""
+        return self._sweeps.working(position)
+
+    def make(self, position: int, work: Work) -> AnyBatch:
+        """Return the batch at ``position`` of the stream."""
+        sweeps = self._sweeps
+        if (known := sweeps.known.pop(position, None)) is not None:
+            work.note(known=True)
+            return known
+        seeds = sweeps.stream.seeds_at(position)
+        batch = sweeps.sampler.replay(work.batch, seeds, sweeps.read(position))
+        sweeps.swept.release(position)
+        return batch
+
+
+BatchSource: TypeAlias = SampleBatch | ReplayBatch
+
+
+class ReplayTrace:
+    """Derives the nodes of a batch from its swept hops: sets of nodes, and blocks for edge tables only. Thread-safe.
+
+    Parameters
+    ----------
+    sweeps : hold the swept hops
+    types : the number of each table, see `table_rows`
+    """
+
+    name: Final = "sample"
+
+    def __init__(self, sweeps: EdgeSweeps, types: Sequence[int] = (0,)) -> None:
+        self._sweeps = sweeps
+        self._types = types
+        self._has_edges = max(types, default=0) >= sweeps.num_types
+
+    def process(self, position: int) -> TraceEntry:
+        """Return the nodes of the batch at ``position`` of the stream."""
+        sweeps = self._sweeps
+        with sweeps.working(position) as work:
+            work.note(ahead=True)
+            if (known := sweeps.known.get(position)) is not None:
+                work.note(known=True)
+                return trace_entry(known, self._types)
+            seeds, drawn = sweeps.stream.seeds_at(position), sweeps.read(position)
+            if self._has_edges:
+                return trace_entry(sweeps.sampler.replay(work.batch, seeds, drawn), self._types)
+            nodes = swept_nodes(sweeps.sampler.rule, work.batch, seeds, drawn)
+            return tuple(CodedRows.of(nodes[number]) for number in self._types)
 
 
 class SampleTrace:
@@ -372,20 +392,6 @@ T = TypeVar("T")
 _NO_END = 2**62  # a position that no stream reaches
 
 
-class Ready(Protocol):
-    """Counts the positions of the stream that can be sampled; see `SweptBatches`."""
-
-    @property
-    def changed(self) -> SignalSafeCondition:
-        """Notified of every change of `num_ready`."""
-        ...
-
-    @property
-    def num_ready(self) -> int:
-        """Number of positions that can be sampled, from the first on. Hold the lock of ``changed`` to read it."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Failure:
     error: BaseException
@@ -417,7 +423,7 @@ class SamplerPool(Generic[B]):
         failures: Failures,
         num_threads: int,
         ahead: int,
-        ready: Ready | None = None,
+        ready: SweptBatches | None = None,
     ) -> None:
         self._stream = stream
         self._failures = failures

@@ -21,14 +21,42 @@ from gloader.ssd_store.cost.device_rates import DeviceClock
 from gloader.ssd_store.cost.io_rates import Calibration, learn_factor
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from gloader.cache import CachePlan, Trace
     from gloader.dataset.edge_passes import PassReport
     from gloader.pipeline.buffers import RowMatrix
-    from gloader.pipeline.sample import OrderedBatch
     from gloader.ssd_store.cost.device_rates import RateLearner
     from gloader.ssd_store.cost.strategy import Choice
     from gloader.ssd_store.miss_sources import MissSource
-    from gloader.types import BatchId, CacheStep, IdArray
+    from gloader.types import AnyBatch, BatchId, CacheStep, IdArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedRows:
+    """The rows of a batch in a table in ascending order, as plans and stores count them."""
+
+    rows: IdArray  # (U,) in the order of the batch
+    ascending: IdArray  # (V,) the same rows, each once
+    order: IdArray  # (V,) the first place of each ascending row in ``rows``
+    repeats: IdArray | None = None  # (2, U - V) repeated places in ``rows`` and their rows' first places
+
+    def copy_repeats(self, x: RowMatrix) -> None:
+        """Copy rows of ``x`` (U, F) that were read once to their other places."""
+        if self.repeats is not None:
+            again, first = self.repeats
+            x[again] = x[first]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedBatch:
+    """A sampled batch, the degrees of its nodes, and its rows of each table in ascending order."""
+
+    sampled: AnyBatch
+    # (U,) in-degree, see `SampledBatch.in_degrees`; (0,) for a batch on the device or of several types
+    src_degree: NDArray[np.float32]
+    tables: tuple[OrderedRows, ...]  # () for features in memory, which are read in the order of the batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ copies the part of each machine.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,17 +86,17 @@ def plan_sizes(
         The memory does not hold a row for each machine.
     """
     ring = min(MAX_RING_BYTES, max(MIN_RING_BYTES, memory_bytes // _RING_SHARE))
+    sizes = RoundSizes(
+        num_hosts=num_hosts,
+        row_bytes=row_bytes,
+        id_bytes=id_bytes,
+        max_rows=0,
+        ring_bytes=ring,
+        memory_bytes=0,
+    )
 
     def needed(max_rows: int) -> int:
         rows = np.array([max_rows])
-        sizes = RoundSizes(
-            num_hosts=num_hosts,
-            row_bytes=row_bytes,
-            id_bytes=id_bytes,
-            max_rows=max_rows,
-            ring_bytes=0,
-            memory_bytes=0,
-        )
         message = int(sizes.reply_bytes(rows)[0] + sizes.request_bytes(rows)[0])
         # The rows of a round, from the sweep and from the host cache; the reply that is sent, and the next one that is
         # read; the arrived reply, and the next one that arrives while the first is handed out.
@@ -116,14 +116,7 @@ def plan_sizes(
             f"an exchange of rows among {num_hosts} machines needs {needed(1)} bytes of buffers and {memory_bytes} are "
             "allowed; raise memory_budget"
         )
-    return RoundSizes(
-        num_hosts=num_hosts,
-        row_bytes=row_bytes,
-        id_bytes=id_bytes,
-        max_rows=low,
-        ring_bytes=ring,
-        memory_bytes=needed(low),
-    )
+    return replace(sizes, max_rows=low, memory_bytes=needed(low))
 
 
 def bucket_starts(lower: int, upper: int, bucket_rows: int) -> IdArray:

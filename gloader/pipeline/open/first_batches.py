@@ -270,15 +270,16 @@ def measure_demand(
     """
     first, spec = tiers[0], settings.sampling.sampler
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
-    # In file order, each row once, as plans and stores count.
-    rows = [[distinct_rows(batch, number) for batch in work.probe] for number in files.types]
     most = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
+    demands, step = [], []
+    for table, tier, most_rows in zip(files.tables, tiers, most, strict=False):
+        # In file order, each row once, as plans and stores count.
+        rows = [distinct_rows(batch, table.rows.number) for batch in work.probe]
+        demands.append(_table_demand(table, tier, rows, settings, most_rows=most_rows))
+        step.append(_table_work(table, tier, rows))
     return Demand(
-        tables=tuple(
-            _table_demand(table, tier, batches, settings, most_rows=of_table)
-            for table, tier, batches, of_table in zip(files.tables, tiers, rows, most, strict=False)
-        ),
+        tables=tuple(demands),
         topology_bytes=work.topology.held_bytes,
         policy=settings.memory.policy,
         batch_rows=_batch_rows(work) + _edge_rows(files, most),
@@ -289,7 +290,17 @@ def measure_demand(
         sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
         beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
         sampler_call_bytes=max(_hop_bytes(spec, work, sweeps), _seed_bytes(work)),
-        work=_step_work(settings, work, files, tiers, rows, sweeps, is_exchanged=is_exchanged),
+        work=StepWork(
+            tables=tuple(step),
+            rates=files.rates,
+            sweep_gap_bytes=files.rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES),
+            sample_s=work.probe_s,
+            cores=len(os.sched_getaffinity(0)),
+            strategy=settings.reading.io_strategy,
+            edges_s=0.0 if sweeps is None else sweeps.pass_seconds(files.rates),
+            edge_bytes=0.0 if sweeps is None else sweeps.read_bytes,
+            is_exchanged=is_exchanged,
+        ),
         num_batches=num_batches_of(settings, work.order, num_ranks),
         num_seeds=work.order.num_held,
         num_ranks=num_ranks,
@@ -331,33 +342,6 @@ def _table_demand(
         stored_row_bytes=store.row_bytes,
         reuse=measure_reuse(batches, num_nodes),
         repeated_rows=math.ceil(LARGER_THAN_PROBED * max(most_rows - most, 0)),
-    )
-
-
-def _step_work(
-    settings: LoaderSettings,
-    work: Workload,
-    files: TableFiles,
-    tiers: Sequence[DeviceTier],
-    rows: list[list[IdArray]],
-    sweeps: SweepPlan | None,
-    *,
-    is_exchanged: bool,
-) -> StepWork:
-    """Return the work of a step, from the sampled batches of ``work`` and the disk."""
-    return StepWork(
-        tables=tuple(
-            _table_work(table, tier, batches)
-            for table, tier, batches in zip(files.tables, tiers, rows, strict=False)
-        ),
-        rates=files.rates,
-        sweep_gap_bytes=files.rates.times.sweep_gap_bytes(most=MAX_GAP_BYTES),
-        sample_s=work.probe_s,
-        cores=len(os.sched_getaffinity(0)),
-        strategy=settings.reading.io_strategy,
-        edges_s=0.0 if sweeps is None else sweeps.pass_seconds(files.rates),
-        edge_bytes=0.0 if sweeps is None else sweeps.read_bytes,
-        is_exchanged=is_exchanged,
     )
 
 

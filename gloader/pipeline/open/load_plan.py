@@ -10,7 +10,7 @@ import logging
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from gloader.core.fanouts import checked_hops
 from gloader.core.machine import require_descriptors
@@ -291,34 +291,26 @@ def _workload(
 def sampler_for(topology: Topology | HeteroGraph, order: AnyOrder, settings: LoaderSettings) -> AnySampler:
     """Return the sampler of a loader's batches from ``topology``; ConfigError if it does not support them."""
     sampling = settings.sampling
-    if not isinstance(topology, HeteroGraph):
-        hops = checked_hops(sampling.fanouts)
-        if sampling.is_temporal:
-            return make_temporal_sampler(
-                topology,
-                hops,
-                order.seed,
-                layout=sampling.layout,
-                strategy=sampling.time_strategy,
-                bound=sampling.time_bound,
-                window=sampling.time_window,
-                spec=sampling.sampler,
-            )
-        return make_sampler(sampling.sampler, topology, hops, order.seed, layout=sampling.layout)
-    if sampling.is_temporal:
-        return make_hetero_temporal_sampler(
-            topology,
-            sampling.fanouts,
-            order.seed,
-            layout=sampling.layout,
-            strategy=sampling.time_strategy,
-            bound=sampling.time_bound,
-            window=sampling.time_window,
-            spec=sampling.sampler,
+    fanouts: Any = sampling.fanouts
+    make: Any = make_hetero_temporal_sampler if sampling.is_temporal else make_hetero_sampler
+    if not isinstance(topology, HeteroGraph):  # its batches name no type
+        fanouts = checked_hops(fanouts)
+        make = make_temporal_sampler if sampling.is_temporal else make_sampler
+    if not sampling.is_temporal:
+        return cast(
+            "AnySampler", make(sampling.sampler, topology, fanouts, order.seed, layout=sampling.layout)
         )
-    return make_hetero_sampler(
-        sampling.sampler, topology, sampling.fanouts, order.seed, layout=sampling.layout
+    sampler = make(
+        topology,
+        fanouts,
+        order.seed,
+        layout=sampling.layout,
+        strategy=sampling.time_strategy,
+        bound=sampling.time_bound,
+        window=sampling.time_window,
+        spec=sampling.sampler,
     )
+    return cast("AnySampler", sampler)
 
 
 def _device_tables(files: TableFiles) -> list[DeviceTable]:

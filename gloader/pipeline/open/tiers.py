@@ -31,8 +31,7 @@ from gloader.ssd_store import Packer, pack_buffers
 from gloader.ssd_store.spill.regions import MAX_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Sequence
 
     from gloader.cache import SuperbatchPlanner
     from gloader.config import LoaderSettings
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from gloader.plan.demand import Demand
     from gloader.samplers import Topology
     from gloader.ssd_store import FeatureStore
-    from gloader.ssd_store.spill.regions import SharedBuffers
     from gloader.types import AnySampler, FeatureSource, IdArray
 
 
@@ -135,36 +133,34 @@ _WHOLE: Final = 10**6
 
 
 def open_ssd(
-    files: TableFiles,
+    load: MeasuredLoad,
     plan: MemoryPlan,
-    topology: Topology | HeteroGraph,
     settings: LoaderSettings,
-    tiers: Sequence[DeviceTier],
     stack: ExitStack,
     *,
-    staging_bytes: int,
-    filling: Callable[[int], AbstractContextManager[FeatureSource]],
+    exchange: ExchangeTier | None,
 ) -> tuple[SsdTable, ...]:
     """Open the host caches of ``plan``, their planners, and the readers that stage and pack missing rows.
 
+    The caches of host and device are filled.
+
     Parameters
     ----------
-    files : the rows of each table
+    load : the rows of each table on disk and device, and the topology that determines the rows of a static cache
     plan : of the memory
-    topology : determines the rows of a static cache
     settings : those of the loader
-    tiers : the device's rows of each table
     stack : closes the parts
-    staging_bytes : idle memory that missing rows of all tables may take
-    filling : returns the source from which a table's cache is filled
+    exchange : with other machines, whose disks fill the caches too; None if rows are only read here
 
     Raises
     ------
     BudgetError
         Packs were requested, and there is no folder for them.
     """
+    files = load.files
     require_pack_folder(settings, has_folder=files.spill is not None)
-    staging = share_out(staging_bytes, plan.missed_bytes)
+    # Unplanned memory stages missing rows, for two superbatches at a time.
+    staging = share_out(idle_part(plan.spare_bytes), plan.missed_bytes)
     spill = spill_shares(plan)
     buffers = None
     # The plan may have rejected packs as too expensive, although there is a folder for them.
@@ -173,32 +169,44 @@ def open_ssd(
         require_descriptors(FILES_OF_A_READER * len(files.tables) + MAX_FILES)
         buffers = pack_buffers(plan.pack_buffer_bytes)
         stack.callback(buffers.close)
-    held = [NO_ROWS if tier.cache is None else tier.cache.plan.rows for tier in tiers]
     found = []
-    for number, table in enumerate(files.tables):
-        capacity = plan.cache_rows[number]
+    for number, (table, tier) in enumerate(zip(files.tables, load.tiers, strict=False)):
+        store, capacity = table.store, plan.cache_rows[number]
+        held = NO_ROWS if tier.cache is None else tier.cache.plan.rows
         hot = NO_ROWS
         if settings.memory.policy == "static":
-            hot = static_rows(topology, table, capacity, held[number])
-        retrieval = _open_retrieval(
-            table.store,
-            files,
-            buffers,
-            settings,
-            stack,
-            staging_bytes=staging[number],
-            spill_share=spill[number],
+            hot = static_rows(load.work.topology, table, capacity, held)
+        packer = None
+        if files.spill is not None and buffers is not None:
+            packer = stack.enter_context(Packer(store, files.spill, buffers=buffers))
+        slots = stack.enter_context(
+            SlotCache(
+                capacity,
+                dim=store.dim,
+                dtype=store.dtype,
+                is_bfloat16=store.stored_rows.form.is_bfloat16,
+                scale=store.stored_rows.form.scale,
+                threads=min(_COPY_THREADS, settings.stages.sampler_threads),
+            )
         )
-        slots = _open_slots(table.store, capacity, settings, stack)
-        with filling(number) as rows:
+        with nullcontext(store) if exchange is None else exchange.filling(number, store) as rows:
+            tier.fill(rows)
             # Static rows are read now; other rows are admitted when batches miss them.
             slots.fill(hot, rows)
         found.append(
             SsdTable(
-                store=table.store,
+                store=store,
                 slots=slots,
-                planner=open_planner(plan, settings, table, hot=hot, held=held[number], number=number),
-                retrieval=retrieval,
+                planner=open_planner(plan, settings, table, hot=hot, held=held, number=number),
+                retrieval=MissRetrieval(
+                    store,
+                    rates=files.rates,
+                    packer=packer,
+                    spill=files.spill,
+                    staging_bytes=staging[number],
+                    forced=settings.reading.io_strategy,
+                    spill_share=spill[number],
+                ),
             )
         )
     return tuple(found)
@@ -246,43 +254,6 @@ def open_planner(
         device_resident=held,
         reset=settings.memory.superbatch_reset,
         expected_accesses=plan.planned_accesses[number],
-    )
-
-
-def _open_slots(store: FeatureStore, capacity: int, settings: LoaderSettings, stack: ExitStack) -> SlotCache:
-    return stack.enter_context(
-        SlotCache(
-            capacity,
-            dim=store.dim,
-            dtype=store.dtype,
-            is_bfloat16=store.stored_rows.form.is_bfloat16,
-            scale=store.stored_rows.form.scale,
-            threads=min(_COPY_THREADS, settings.stages.sampler_threads),
-        )
-    )
-
-
-def _open_retrieval(
-    store: FeatureStore,
-    files: TableFiles,
-    buffers: SharedBuffers | None,
-    settings: LoaderSettings,
-    stack: ExitStack,
-    *,
-    staging_bytes: int,
-    spill_share: float,
-) -> MissRetrieval:
-    packer = None
-    if files.spill is not None and buffers is not None:
-        packer = stack.enter_context(Packer(store, files.spill, buffers=buffers))
-    return MissRetrieval(
-        store,
-        rates=files.rates,
-        packer=packer,
-        spill=files.spill,
-        staging_bytes=staging_bytes,
-        forced=settings.reading.io_strategy,
-        spill_share=spill_share,
     )
 
 
@@ -362,28 +333,14 @@ def open_feature_tier(
             )
         spill_bytes = files.spill_bytes  # before a part is split off
         files = with_edge_spill(files, plan, stack)
+        load = replace(load, files=files)
         edge_sweeps = open_sweeps(
             dataset, settings, plan.sweeps, work, folder=files.edge_spill, rates=files.rates, stack=stack
         )
         sources: tuple[FeatureSource, ...] = files.stores
         ssd = None
         if plan.features == "ssd":
-            filling = _filling(files, exchange)
-            for number, tier in enumerate(tiers[: len(files.tables)]):
-                with filling(number) as rows:
-                    tier.fill(rows)
-            # Unplanned memory stages missing rows, for two superbatches at a time.
-            staging_bytes = idle_part(plan.spare_bytes)
-            ssd = open_ssd(
-                files,
-                plan,
-                work.topology,
-                settings,
-                tiers,
-                stack,
-                staging_bytes=staging_bytes,
-                filling=filling,
-            )
+            ssd = open_ssd(load, plan, settings, stack, exchange=exchange)
         else:
             sources, tiers = _settle_in_memory(files, tiers, stack, others=others)
         return FeatureTier(
@@ -404,7 +361,7 @@ def open_feature_tier(
             batches_in_flight=in_flight(settings, tiers[0], num_ranks),
             facts=_facts(load, plan, settings),
             # Not the batches that were measured, which are large.
-            load=replace(load, files=files, work=replace(work, probe=[])),
+            load=replace(load, work=replace(work, probe=[])),
             stack=stack,
         )
     except BaseException:
@@ -456,15 +413,6 @@ def _join(
         memory = replace(settings.memory, superbatch=size)
         plan = plan_tiers(demand, replace(settings, memory=memory), files, tiers, budget_bytes=budget_bytes)
     return plan, machines.exchange(files.stores)
-
-
-def _filling(
-    files: TableFiles, exchange: ExchangeTier | None
-) -> Callable[[int], AbstractContextManager[FeatureSource]]:
-    """Return the source of rows that fill a table's cache: this disk, or the disks of all machines."""
-    if exchange is None:
-        return lambda table: nullcontext(files.stores[table])
-    return lambda table: exchange.filling(table, files.stores[table])
 
 
 def _settle_in_memory(

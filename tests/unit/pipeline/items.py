@@ -10,9 +10,9 @@ from gloader.cache import CachePlan, Trace, make_planner
 from gloader.core.order import EpochOrder
 from gloader.observe.instruments import Instruments
 from gloader.pipeline.buffers import BufferRing, RowForm
-from gloader.pipeline.sample import OrderedBatch, ordered
+from gloader.pipeline.sample import ordered
 from gloader.pipeline.seeds import BatchStream
-from gloader.pipeline.superbatch import StagedSuperbatch, StagedTable
+from gloader.pipeline.superbatch import OrderedBatch, StagedSuperbatch, StagedTable
 from gloader.samplers import CscGraph
 from gloader.ssd_store import DirectMisses, RamFeatures
 from gloader.ssd_store.cost.strategy import Choice

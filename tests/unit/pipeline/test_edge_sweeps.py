@@ -19,9 +19,9 @@ from gloader.core.order import EpochOrder
 from gloader.errors import ChannelClosedError, SpillError, StoreReadError
 from gloader.observe.instruments import Instruments
 from gloader.observe.timeline import TimelineRecorder
-from gloader.pipeline.edge_sweeps import EdgeSweeps, ReplayBatch, ReplayTrace, batches_swept
+from gloader.pipeline.edge_sweeps import EdgeSweeps, batches_swept
 from gloader.pipeline.flow import SuperbatchCollector, SuperbatchWindow
-from gloader.pipeline.sample import BatchSource, SamplerPool
+from gloader.pipeline.sample import BatchSource, ReplayBatch, ReplayTrace, SamplerPool
 from gloader.pipeline.seeds import BatchStream
 from gloader.pipeline.superbatch import InspectJob, RunFeedback
 from gloader.pipeline.threads import Channel, Failures, StageThread

@@ -6,8 +6,7 @@ import pytest
 from gloader.cache import DeviceShare, SlotCache
 from gloader.errors import PlanError
 from gloader.pipeline.gather import GatherCached, GatherWhole, ReadMisses
-from gloader.pipeline.sample import OrderedBatch
-from gloader.pipeline.superbatch import BatchJob, FilledBatch, RunFeedback
+from gloader.pipeline.superbatch import BatchJob, FilledBatch, OrderedBatch, RunFeedback
 from gloader.ssd_store import RamFeatures
 
 from .items import DIM, FEATURES, NODES, NUM_NODES, degrees, in_order, instruments, ring, sampled, staged

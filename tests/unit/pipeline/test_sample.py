@@ -16,12 +16,12 @@ from gloader.observe.timeline import TimelineRecorder
 from gloader.pipeline.sample import (
     KeptBatch,
     KeptBatches,
-    OrderedBatch,
     SampleBatch,
     SampleOrdered,
     SampleTrace,
     ordered,
 )
+from gloader.pipeline.superbatch import OrderedBatch
 from gloader.samplers import CscGraph
 from gloader.types import BatchId, SampledBatch
 

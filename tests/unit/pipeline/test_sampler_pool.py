@@ -15,13 +15,13 @@ from gloader.errors import ChannelClosedError
 from gloader.observe.instruments import Instruments
 from gloader.pipeline.sample import (
     KeptBatches,
-    OrderedBatch,
     SampleBatch,
     SampleOrdered,
     SamplerPool,
     SampleTrace,
 )
 from gloader.pipeline.seeds import BatchStream
+from gloader.pipeline.superbatch import OrderedBatch
 from gloader.pipeline.threads import Failures
 from gloader.samplers import CscGraph
 from gloader.types import BatchId, IdArray, SampledBatch

@@ -3,6 +3,8 @@
 import threading
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +17,8 @@ from gloader.pipeline.flow import (
     SuperbatchWindow,
 )
 from gloader.pipeline.gather import HostBatch
-from gloader.pipeline.sample import CodedRows, OrderedBatch, TraceEntry
-from gloader.pipeline.superbatch import PlannedSuperbatch, StagedSuperbatch
+from gloader.pipeline.sample import CodedRows, TraceEntry
+from gloader.pipeline.superbatch import OrderedBatch, PlannedSuperbatch, StagedSuperbatch
 from gloader.pipeline.threads import Channel
 from gloader.types import BatchId
 
@@ -53,16 +55,17 @@ class _Batches:
 def _collector(
     traces: _Traces, size: int = 4, room: int = 100, *, download_s: float | None = None
 ) -> SuperbatchCollector:
-    def waits(first: Sequence[Sequence[np.ndarray]]) -> float:
-        assert [_ids(trace) for trace in first] == [[0]]
+    def waits(first: Sequence[np.ndarray]) -> float:
+        assert _ids(first) == [0]
         return download_s or 0.0
 
+    table: Any = SimpleNamespace(retrieval=SimpleNamespace(download_s=waits))
     return SuperbatchCollector(
         traces,
         stream(end_epoch=None),
         SuperbatchWindow(room),
         size=size,
-        download_s=None if download_s is None else waits,
+        downloaded=() if download_s is None else [table],
     )
 
 

@@ -1,6 +1,8 @@
 """The schedule of the passes: every hop of every batch once, in its order, and nothing for batches nobody takes."""
 
 from itertools import islice
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,8 +10,13 @@ from gloader.errors import ConfigError
 from gloader.pipeline.edge_sweeps import EdgePass, batches_swept, edge_passes
 
 
+def _stream(count: int) -> Any:
+    """Return a stream of ``count`` batches, as far as passes need it."""
+    return SimpleNamespace(has=lambda position: position < count)
+
+
 def _passes(size: int, hops: int, count: int) -> list[EdgePass]:
-    return list(edge_passes(size, num_hops=hops, has=lambda position: position < count))
+    return list(edge_passes(_stream(count), size, num_hops=hops))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
@@ -37,9 +44,9 @@ def test_each_hop_of_each_batch_is_served_once_behind_the_hop_before_it(
 
 
 def test_the_first_superbatches_are_small_while_the_wave_fills() -> None:
-    begun = [len(edges.begun) for edges in islice(edge_passes(8, num_hops=3, has=lambda _: True), 6)]
+    begun = [len(edges.begun) for edges in islice(edge_passes(_stream(10**9), 8, num_hops=3), 6)]
     assert begun == [1, 2, 4, 8, 8, 8]
-    assert [len(edges.begun) for edges in islice(edge_passes(8, num_hops=1, has=lambda _: True), 3)] == [
+    assert [len(edges.begun) for edges in islice(edge_passes(_stream(10**9), 8, num_hops=1), 3)] == [
         1,
         8,
         8,
