@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from gloader.core.loader_state import LoaderState
     from gloader.dataset import Dataset
     from gloader.observe.timeline import RecentTimeline
-    from gloader.pipeline.edge_sweeps import SweepTier
     from gloader.pipeline.gather import HostBatch
     from gloader.pipeline.open.tiers import FeatureTier, SsdTable
     from gloader.pipeline.other_ranks import RowExchange
@@ -168,7 +167,16 @@ class PipelineRun:
         )
         # The previous run, if any, cancelled the ring when it was closed.
         self._ring.resume(is_lending=lending is not None)
-        self._sweeps = None if tier.sweeps is None else self._edge_sweeps(tier.sweeps)
+        self._sweeps = None
+        if tier.sweeps is not None:
+            self._sweeps = EdgeSweeps(
+                tier.sweeps,
+                self._stream,
+                planned=tier.plan.superbatch.num_batches,
+                feedback=feedback,
+                instruments=self._instruments,
+                failures=self._failures,
+            )
         self._exchange: RowExchange | None = None
         self._pipeline = self._in_memory() if tier.ssd is None else self._out_of_core(tier.ssd)
         if self._stream.has(0):
@@ -266,8 +274,9 @@ class PipelineRun:
             downloaded=() if tier.exchange or self._sweeps else ssd,
         )
         inspect = Inspect(ssd, instruments)
-        exchange = self._exchange = self._begin_exchange(ssd)
-        stage = StageMisses([table.retrieval for table in ssd], feedback, instruments, exchange)
+        if tier.exchange is not None:
+            self._exchange = tier.exchange.begin(self._stream.id_of(0), [table.slots for table in ssd])
+        stage = StageMisses([table.retrieval for table in ssd], feedback, instruments, self._exchange)
         read = ReadMisses(
             self._ring,
             feedback=feedback,
@@ -286,22 +295,6 @@ class PipelineRun:
         ]
         cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
         return self._assemble(threads, cancels, on_joined=window.close)
-
-    def _begin_exchange(self, ssd: Sequence[SsdTable]) -> RowExchange | None:
-        """Return this machine's part in the exchanges of the run; None without exchanges."""
-        if self._tier.exchange is None:
-            return None
-        return self._tier.exchange.begin(self._stream.id_of(0), [table.slots for table in ssd])
-
-    def _edge_sweeps(self, sweeps: SweepTier) -> EdgeSweeps:
-        return EdgeSweeps(
-            sweeps,
-            self._stream,
-            planned=self._tier.plan.superbatch.num_batches,
-            feedback=self._feedback,
-            instruments=self._instruments,
-            failures=self._failures,
-        )
 
     def _sample(self) -> BatchSource:
         """Return the source that makes the batch at a position."""

@@ -431,9 +431,16 @@ class MissRetrieval:
         ChannelClosedError
             ``is_cancelled`` returned true.
         """
-        source = self._source_of(
-            request.misses, superbatch, choice, request.gap_bytes, is_cancelled, arriving
-        )
+        misses = request.misses
+        source: MissSource
+        if choice.strategy == "staged":
+            source = load_misses(self._store, misses, is_cancelled=is_cancelled, arriving=arriving)
+        elif choice.strategy == "packed" and self._packer is not None:
+            source = self._packer.pack(
+                misses, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
+            )
+        else:
+            source = DirectMisses(self._store, gap_bytes=request.gap_bytes)
         return StagedTable(plan=request.plan.without_trace(), misses=source, choice=choice)
 
     def _choose(self, misses: MissLists, calibration: Calibration) -> ChosenReads:
@@ -447,20 +454,3 @@ class MissRetrieval:
             forced=self._forced,
             is_whole=self._store.stored_rows.os_io.is_whole,
         )
-
-    def _source_of(
-        self,
-        misses: MissLists,
-        superbatch: int,
-        choice: Choice,
-        gap_bytes: int,
-        is_cancelled: Callable[[], bool],
-        arriving: ArrivingRows | None,
-    ) -> MissSource:
-        if choice.strategy == "staged":
-            return load_misses(self._store, misses, is_cancelled=is_cancelled, arriving=arriving)
-        if choice.strategy == "packed" and self._packer is not None:
-            return self._packer.pack(
-                misses, superbatch=superbatch, is_cancelled=is_cancelled, arriving=arriving
-            )
-        return DirectMisses(self._store, gap_bytes=gap_bytes)

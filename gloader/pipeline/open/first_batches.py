@@ -31,8 +31,6 @@ from gloader.plan.predict import StepWork, TableWork, spread_of
 from gloader.replay.work import SAMPLED_AHEAD
 from gloader.samplers import (
     HeteroGraph,
-    HeteroTemporalSampler,
-    TemporalSampler,
     call_bytes,
     hetero_map_bytes,
     temporal_call_bytes,
@@ -48,7 +46,7 @@ from gloader.types import BatchId, CollectiveFanouts, seed_nodes
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gloader.config import IoMode, LoaderSettings
+    from gloader.config import IoMode, LoaderSettings, SamplingSettings
     from gloader.core.order import AnyOrder
     from gloader.dataset import Dataset
     from gloader.device import DeviceTier
@@ -268,7 +266,7 @@ def measure_demand(
     num_ranks : ranks that the loader serves
     is_exchanged : whether all missing rows come from other machines
     """
-    first, spec = tiers[0], settings.sampling.sampler
+    first, sampling = tiers[0], settings.sampling
     waiting = in_flight(settings, first, num_ranks) + (_ON_DEVICE if first.device.is_asynchronous else 0)
     most = [max((count_rows(batch, number) for batch in work.probe), default=1) for number in files.types]
     edges = math.ceil(LARGER_THAN_PROBED * max(map(_num_edges, work.probe), default=1))
@@ -287,9 +285,9 @@ def measure_demand(
         batches_in_flight=waiting + _LENT_TOPOLOGIES * (num_ranks - 1),
         sampler_threads=num_sampler_threads(settings, first),
         # A sampling device also holds its node map.
-        sampler_map_bytes=0 if first.sampler is not None else _map_bytes(spec, work, edges),
+        sampler_map_bytes=0 if first.sampler is not None else _map_bytes(sampling, work, edges),
         beside_bytes=math.ceil(LARGER_THAN_PROBED * max(map(beside_bytes, work.probe), default=0)),
-        sampler_call_bytes=max(_hop_bytes(spec, work, sweeps), _seed_bytes(work)),
+        sampler_call_bytes=max(_hop_bytes(sampling, work, sweeps), _seed_bytes(work)),
         work=StepWork(
             tables=tuple(step),
             rates=files.rates,
@@ -384,7 +382,7 @@ def _num_edges(batch: AnyBatch) -> int:
     return sum(block.num_edges for block in batch.all_blocks)
 
 
-def _map_bytes(spec: str, work: Workload, edges: int) -> int:
+def _map_bytes(sampling: SamplingSettings, work: Workload, edges: int) -> int:
     """Return the peak bytes of a sampling thread's node map."""
     graph = HeteroGraph.of(work.topology)
     sizes = [dict(zip(graph.node_types, map(len, batch.node_arrays), strict=True)) for batch in work.probe]
@@ -393,9 +391,9 @@ def _map_bytes(spec: str, work: Workload, edges: int) -> int:
         name: math.ceil(LARGER_THAN_PROBED * max((size[name] for size in sizes), default=1)) + edges
         for name in graph.node_types
     }
-    if isinstance(work.sampler, TemporalSampler | HeteroTemporalSampler):
+    if sampling.is_temporal:
         return sum(map(temporal_map_bytes, found.values()))
-    return hetero_map_bytes(spec, graph, found)
+    return hetero_map_bytes(sampling.sampler, graph, found)
 
 
 def _seed_bytes(work: Workload) -> int:
@@ -403,11 +401,12 @@ def _seed_bytes(work: Workload) -> int:
     return work.order.expand_bytes if isinstance(work.order, RowOrder) else 0
 
 
-def _hop_bytes(spec: str, work: Workload, sweeps: SweepPlan | None) -> int:
+def _hop_bytes(sampling: SamplingSettings, work: Workload, sweeps: SweepPlan | None) -> int:
     """Return the bytes that a sampling thread holds for the hops of a large batch, besides the batch."""
     if sweeps is not None:
         return _REPLAY_FACTOR * sweeps.drawn_bytes
-    if isinstance(work.sampler, TemporalSampler | HeteroTemporalSampler):
+    spec = sampling.sampler
+    if sampling.is_temporal:
         found = [temporal_call_bytes(work.topology, batch, spec) for batch in work.probe]
     else:
         is_collective = isinstance(work.fanouts, CollectiveFanouts)
