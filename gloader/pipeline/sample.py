@@ -291,11 +291,7 @@ class KeptBatch:
 
     batch: AnyBatch
     places: tuple[LocalArray | None, ...]  # of each table, as of `ordered_rows`; None if rows repeat
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of memory."""
-        return _num_bytes(self.batch) + sum(places.nbytes for places in self.places if places is not None)
+    num_bytes: int  # of memory, places included
 
 
 class KeptBatches:
@@ -319,14 +315,15 @@ class KeptBatches:
         """
         if batch.on_device is not None:
             return
-        places = (None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables)
-        kept = KeptBatch(batch=batch, places=tuple(places))
-        size = kept.num_bytes
+        num_bytes = _num_bytes(batch) + sum(4 * len(rows.order) for rows in tables if rows.repeats is None)
         with self._lock:
             # First come, first kept: the choice makes no difference, since every batch is executed once.
-            if size <= self._left_bytes:
-                self._batches[position] = kept
-                self._left_bytes -= size
+            if num_bytes <= self._left_bytes:
+                places = (
+                    None if rows.repeats is not None else rows.order.astype(np.int32) for rows in tables
+                )
+                self._batches[position] = KeptBatch(batch=batch, places=tuple(places), num_bytes=num_bytes)
+                self._left_bytes -= num_bytes
 
     def take(self, position: int) -> KeptBatch | None:
         """Return the batch at ``position`` and forget it; None if it was not kept."""

@@ -146,6 +146,11 @@ class MeasuredLoad:
     demand: Demand
     links: str  # the predicted edges, for the user
 
+    @property
+    def sampler(self) -> AnySampler:
+        """The sampler of the batches: that of the device, if the device samples."""
+        return self.tiers[0].sampler or self.work.sampler
+
 
 def measure_load(  # noqa: PLR0913 - what a loader is opened for, each a keyword
     dataset: Dataset,

@@ -346,7 +346,7 @@ def open_feature_tier(
         return FeatureTier(
             topology=work.topology,
             order=work.order,
-            sampler=tiers[0].sampler or work.sampler,
+            sampler=load.sampler,
             types=files.types,
             sources=sources,
             ring=open_ring(demand, plan, settings, files, tiers, num_ranks=num_ranks),
