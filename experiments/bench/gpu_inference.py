@@ -11,7 +11,7 @@ from gpu_findings import GpuFinding, bounded, reported
 from gpu_models import NAMES, network
 from gpu_place import large_graph, small_graph, sync
 
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +44,7 @@ def check_inference(sizes: Sizes, clock: Clock) -> Iterator[GpuFinding]:
 def _logits(dataset: Dataset, name: str, sizes: Sizes, place: torch.device) -> tuple[torch.Tensor, float]:
     graph = dataset.load_graph()
     with dataset.open_features() as features:
-        job = LayerwiseInference(graph=graph, features=features, memory_budget_bytes=1 << 33)
+        job = HeteroInference.of_one_type(graph=graph, features=features, memory_budget_bytes=1 << 33)
         net = network(name, sizes, place, hidden=32)
         began = time.perf_counter()
         parts = [logits.cpu() for _, logits in job.logits(net, np.arange(dataset.num_nodes))]

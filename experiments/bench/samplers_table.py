@@ -30,7 +30,7 @@ from gloader.pipeline.send import to_device_block
 from gloader.samplers import CscGraph, make_sampler
 from gloader.ssd_store.feature_store import RamFeatures
 from gloader.training.evaluate import evaluate
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.types import BatchId, IdArray, SampledBatch, Sampler
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _step(
 
 
 def _accuracy(graph: TableGraph, network: GraphNetwork) -> dict[str, float]:
-    inference = LayerwiseInference(
+    inference = HeteroInference.of_one_type(
         graph=graph.topology, features=RamFeatures(graph.features), memory_budget_bytes=1 << 30
     )
     splits = {name: graph.splits[name] for name in ("valid", "test")}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -11,53 +11,16 @@ from gloader.errors import DivergedError
 from gloader.training.process import eager_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from gloader.models import GraphNetwork
+    from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.types import IdArray
-
-
-class Inference(Protocol):
-    """Inference from all neighbours over a graph and its features, within a memory budget."""
-
-    def logits(
-        self, model: Any, nodes: IdArray, on_progress: Callable[[float], None] = ..., /
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the logits of ``nodes`` (n,), of the labelled type: a range of positions, and its (., classes).
-
-        Parameters
-        ----------
-        model : a network for such graphs
-        nodes : (n,) int64
-        on_progress : called with the finished share, 0 to 1
-        """
-        ...
-
-    @property
-    def memory_budget_bytes(self) -> int:
-        """Host memory for an evaluation, besides the topology and the network."""
-        ...
-
-    def embedded(self, model: Any, /, *, on_progress: Callable[[float], None] = ...) -> Any:
-        """Open the output for all nodes until a block ends: an `EmbeddedRows` of each target, by type.
-
-        Parameters
-        ----------
-        model, on_progress : as of `logits`
-        """
-        ...
-
-    def require_memory(self, model: Any, /, *, num_outputs: int | None) -> None:
-        """Raise BudgetError if the logits of so many nodes, or with None the output for all nodes, would not fit.
-
-        Reads no data.
-        """
-        ...
 
 
 def accuracy(
     model: GraphNetwork,
-    inference: Inference,
+    inference: HeteroInference,
     nodes: IdArray,
     labels: IdArray,
     *,
@@ -82,7 +45,7 @@ def accuracy(
 
 def evaluate(
     model: GraphNetwork,
-    inference: Inference,
+    inference: HeteroInference,
     labels: IdArray,
     splits: Mapping[str, IdArray],
     *,
@@ -112,7 +75,7 @@ def evaluate(
 
 
 def predict_classes(
-    model: GraphNetwork, inference: Inference, nodes: IdArray, on_progress: Callable[[float], None]
+    model: GraphNetwork, inference: HeteroInference, nodes: IdArray, on_progress: Callable[[float], None]
 ) -> IdArray:
     """Return the most likely class of each of ``nodes``, (n,) int64, over all neighbours.
 

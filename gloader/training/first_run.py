@@ -67,7 +67,7 @@ class Rehearsal:
     feature_dtype: str
     feature_dim: int
     has_weights: bool
-    is_typed: bool  # several types have sampling kernels of their own
+    kind: str  # of the dataset: several types have sampling kernels of their own
     loader: dict[str, Any] | None  # keywords of a loader; None if no batch is sampled
     links: dict[str, Any] | None = None  # further keywords of a link loader
     is_exchanged: bool = False  # whether rows may come from other machines
@@ -157,12 +157,14 @@ class Rehearsal:
 
         from gloader.config import LoaderSettings
         from gloader.dataset.topology import open_topology
+        from gloader.pipeline.seeds import plan_training_seeds
         from gloader.ssd_store.spill.folder import SpillFolder
         from gloader.training.step_memory import look_ahead
 
         settings, links = LoaderSettings.of(**self._keywords(**changes)), self._link_task(dataset)
+        seeds = plan_training_seeds(dataset, settings.sampling, is_typed=self.kind == "hetero", links=links)
         with SpillFolder(self.folder, budget_bytes=_SPILL_BYTES) as spill:
-            look_ahead(dataset, settings, spill, links=links, is_typed=self.is_typed)
+            look_ahead(dataset, seeds, settings, spill)
         with open_topology(dataset, max_bytes=0) as topology:
             starts = np.arange(_NODES, dtype=np.int64) * _EDGES_PER_NODE
             topology.sources.scan().lists(starts, np.full(_NODES, _EDGES_PER_NODE))
@@ -187,9 +189,9 @@ class Rehearsal:
         from gloader.loader import HeteroLoader, LinkLoader, Loader
 
         if self.links is None:
-            return (HeteroLoader if self.is_typed else Loader)(dataset, **keywords)
+            return (HeteroLoader if self.kind == "hetero" else Loader)(dataset, **keywords)
         links = self.links | {"negatives": parse_negatives(self.links["negatives"])}
-        return LinkLoader(dataset, typed=self.is_typed, **links, **keywords)
+        return LinkLoader(dataset, typed=self.kind == "hetero", **links, **keywords)
 
     def _read_rows(self, dataset: "Dataset") -> Any:
         """Read all rows by their numbers, and return them, (nodes, width) float32."""
@@ -334,13 +336,15 @@ def compile_first(
     memory_budget : of a command without a loader, in bytes; None means half of the free memory
     num_ranks : on this machine; they wait meanwhile
     """
-    from gloader.training.run_budget import code_bytes  # imports numba, which --help does not need
+    from gloader.training.run_budget import ProcessKind  # imports numba, which --help does not need
 
     is_exchanged = has_machines and loader is not None and loader.ranks.exchange != "never"
     lacks = _lacks_kernels(loader, links, is_exchanged=is_exchanged)
-    is_typed = dataset.kind == "hetero"
-    beside = code_bytes(
-        num_ranks=num_ranks, is_joined=has_machines, is_typed=is_typed, is_of_links=links is not None
+    process = ProcessKind(
+        num_ranks=num_ranks,
+        is_joined=has_machines,
+        has_types=dataset.kind == "hetero",
+        has_links=links is not None,
     )
     # Of several types, those with the most rows to read.
     nodes = max(dataset.node_tables.values(), key=lambda table: table.feature_bytes)
@@ -351,8 +355,8 @@ def compile_first(
         feature_dtype=nodes.feature_dtype,
         feature_dim=max(1, nodes.feature_dim),
         has_weights=edges is not None and edges.has_weights,
-        is_typed=is_typed,
-        loader=None if loader is None else _in_small(loader, dataset, beside_bytes=beside),
+        kind=dataset.kind,
+        loader=None if loader is None else _in_small(loader, dataset, beside_bytes=process.code_bytes),
         links=None if links is None else _of_links(links),
         is_exchanged=is_exchanged,
     )

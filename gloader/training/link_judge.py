@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
+    from gloader.training.inference.rows import EmbeddedRows
     from gloader.types import IdArray, LinkReader, LinkRows
 
     Scores = NDArray[np.float32]
@@ -170,19 +171,6 @@ _DECODER_ROWS: Final = (
 )
 
 
-class NodeRows(Protocol):
-    """Embeddings of all nodes of a type."""
-
-    @property
-    def width(self) -> int:
-        """Width of a row."""
-        ...
-
-    def take(self, rows: IdArray, out: NDArray[np.float32], /) -> None:
-        """Read ``rows`` (n,) into ``out`` (n, width)."""
-        ...
-
-
 class PairScorer:
     """Scores pairs from the embeddings of both nodes.
 
@@ -200,8 +188,8 @@ class PairScorer:
     def __init__(
         self,
         decoder: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        sources: NodeRows,
-        destinations: NodeRows,
+        sources: EmbeddedRows,
+        destinations: EmbeddedRows,
         *,
         budget_bytes: int,
         place: torch.device,
@@ -263,7 +251,7 @@ class PairScorer:
             )
         return found.reshape(*destinations.shape, *found.shape[1:])
 
-    def _take(self, rows: NodeRows, ids: IdArray) -> torch.Tensor:
+    def _take(self, rows: EmbeddedRows, ids: IdArray) -> torch.Tensor:
         out = np.empty((len(ids), rows.width), np.float32)
         rows.take(ids, out)
         return torch.from_numpy(out).to(self._place)
@@ -283,18 +271,6 @@ SHARED_SUFFIX: Final = "_neg"  # of a table of negatives that are shared by all 
 _TABLE_SHARE: Final = 8  # each table that is read gets one part in so many of the budget
 _SORTED_SHARE: Final = 8  # and so do the edge scores that all negatives are compared with
 _DRAWN_KEY: Final = np.uint64(mix_int(int.from_bytes(b"judged", "big")))
-
-
-class Scorer(Protocol):
-    """Scores pairs; see `PairScorer`."""
-
-    def rows_per_call(self, num_destinations: int = 1) -> int:
-        """Return the most sources, each with so many destinations, for one call."""
-        ...
-
-    def score(self, sources: IdArray, destinations: IdArray, /) -> Scores:
-        """Return the scores of pairs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +313,7 @@ class LinkJudge:
             num_destinations=dataset.node_tables[table.relation[2]].num_nodes,
         )
 
-    def judge(self, scorer: Scorer, *, budget_bytes: int) -> float | None:
+    def judge(self, scorer: PairScorer, *, budget_bytes: int) -> float | None:
         """Return the metric's value; None for a table without edges.
 
         Parameters
@@ -364,7 +340,7 @@ class LinkJudge:
                 lambda: self._negatives(scorer, table, budget_bytes),
             )
 
-    def _of_rows(self, scorer: Scorer, table: LinkReader) -> float:
+    def _of_rows(self, scorer: PairScorer, table: LinkReader) -> float:
         total = 0.0
         for rows in self._chunks(table, scorer.rows_per_call(1 + self.table.negatives_per_row)):
             positives = scorer.score(rows.sources, rows.destinations)
@@ -375,7 +351,7 @@ class LinkJudge:
                 total += hits_of_rows(positives, negatives, self.metric.k)
         return total / table.num_rows
 
-    def _of_labels(self, scorer: Scorer, table: LinkReader) -> float:
+    def _of_labels(self, scorer: PairScorer, table: LinkReader) -> float:
         total = 0.0
         for rows in self._chunks(table, scorer.rows_per_call()):
             found = scorer.score(rows.sources, rows.destinations)
@@ -388,16 +364,16 @@ class LinkJudge:
         mean = total / table.num_rows
         return mean if self.metric.kind == "acc" else mean**0.5
 
-    def _positives(self, scorer: Scorer, table: LinkReader) -> Iterator[Scores]:
+    def _positives(self, scorer: PairScorer, table: LinkReader) -> Iterator[Scores]:
         for rows in self._chunks(table, scorer.rows_per_call()):
             yield scorer.score(rows.sources, rows.destinations)
 
-    def _negatives(self, scorer: Scorer, table: LinkReader, budget_bytes: int) -> Iterator[Scores]:
+    def _negatives(self, scorer: PairScorer, table: LinkReader, budget_bytes: int) -> Iterator[Scores]:
         for sources, destinations in self._wrong_pairs(scorer, table, budget_bytes):
             yield scorer.score(sources, destinations)
 
     def _wrong_pairs(
-        self, scorer: Scorer, table: LinkReader, budget_bytes: int
+        self, scorer: PairScorer, table: LinkReader, budget_bytes: int
     ) -> Iterator[tuple[IdArray, IdArray]]:
         if self.shared is not None:
             with self.shared.open(max_bytes=budget_bytes // _TABLE_SHARE) as shared:

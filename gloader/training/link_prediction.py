@@ -19,7 +19,7 @@ from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.dataset_checks import require_link_tables
 from gloader.training.link_judge import LinkJudge, LinkMetric, PairScorer, auto_metric, parse_metric
-from gloader.training.model_spec import HeteroModelSpec, LinkSpec, spec_of
+from gloader.training.model_spec import LinkSpec, spec_of
 from gloader.training.process import eager_release
 from gloader.training.task import LINK_OBJECTIVES
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.dataset.link_table import LinkTable
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedPlan
-    from gloader.training.evaluate import Inference
+    from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import LinkTarget
     from gloader.training.task import Objective, Split
 
@@ -127,7 +127,7 @@ class LinkPrediction:
             negatives=self.negatives,
             exclude=self.config.exclude,
             exclude_duplicates=self.config.exclude_duplicates,
-            typed=isinstance(self.spec.encoder, HeteroModelSpec),
+            typed=self.spec.has_types,
             device_dry_run=device_dry_run,
         )
 
@@ -140,8 +140,7 @@ class LinkPrediction:
             exclude=self.config.exclude,
             duplicates=self.config.exclude_duplicates,
         )
-        is_typed = isinstance(self.spec.encoder, HeteroModelSpec)
-        return plan_training_seeds(self.dataset, sampling, is_typed=is_typed, links=links)
+        return plan_training_seeds(self.dataset, sampling, is_typed=self.spec.has_types, links=links)
 
     def warn(self) -> None:
         """Log which evaluated edges are in the graph: messages along them reveal the answer to the network."""
@@ -159,12 +158,12 @@ class LinkPrediction:
                 REPEATED_PAIRS if is_split_by_time and leaks.keys() <= set(_DEFAULT_EVAL) else KNOWN_PAIRS,
             )
 
-    def require_memory(self, model: Any, inference: Inference) -> None:
+    def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if the embeddings of all nodes would not fit."""
         inference.require_memory(encoder_of(model), num_outputs=None)
 
     def score(
-        self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
+        self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> float | None:
         """Return the metric on the split's table."""
         judge = self.judges.get(split)
@@ -180,7 +179,7 @@ class LinkPrediction:
 @contextmanager
 def pair_scorer(
     model: Any,
-    inference: Inference,
+    inference: HeteroInference,
     spec: LinkSpec,
     *,
     budget_bytes: int,

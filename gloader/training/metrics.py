@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,7 +12,6 @@ import torch
 from gloader.errors import DivergedError
 from gloader.observe.epoch_stats import STAGES, EpochStats, add_tables
 from gloader.training.task import NODE_CLASSES
-from gloader.types import HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -175,19 +173,15 @@ def _said(epoch: int, index: int, cause: str) -> str:
 
 def _cause(batch: Delivered) -> str:
     """Return the likely cause of a NaN loss of a batch on the CPU. Pure."""
-    ready = batch.batch if isinstance(batch, LinkBatch) else batch
-    given = (
-        {name: (rows, ready.nodes[name]) for name, rows in ready.x.items()}
-        if isinstance(ready, HeteroReadyBatch)
-        else {"node": (ready.x, ready.nodes)}
-    )
-    for name, (rows, nodes) in given.items():
+    typed = batch.typed
+    for name, rows in typed.x.items():
         if len(bad := (~rows.isfinite()).nonzero()):
             row, column = bad[0].tolist()
-            return f"features are to be cleaned: column {column} of {name} {nodes[row]} is {rows[row, column].item()}"
-    blocks = [
-        block for hop in ready.blocks for block in (hop.values() if isinstance(hop, Mapping) else [hop])
-    ]
+            node = typed.nodes[name][row]
+            return (
+                f"features are to be cleaned: column {column} of {name} {node} is {rows[row, column].item()}"
+            )
+    blocks = [block for hop in typed.blocks for block in hop.values()]
     if not all(block.edge_x is None or block.edge_x.isfinite().all() for block in blocks):
         return "features of edges are to be cleaned: some are NaN or infinite"
     return f"the features of the batch are finite, so {_LOWER}"
@@ -195,11 +189,7 @@ def _cause(batch: Delivered) -> str:
 
 def _num_rows(batch: Delivered) -> int:
     """Return the number of feature rows of the batch."""
-    if isinstance(batch, LinkBatch):
-        return _num_rows(batch.batch)
-    if isinstance(batch, HeteroReadyBatch):
-        return sum(len(rows) for rows in batch.x.values() if rows.shape[1])
-    return len(batch.nodes)
+    return sum(len(rows) for rows in batch.typed.x.values() if rows.shape[1])
 
 
 def with_traffic(stats: EpochStats, mirrored: Mirrored | None) -> EpochStats:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
+from dataclasses import MISSING, asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeAlias, get_args
 
 from gloader.config import HETERO_MODELS, ModelConfig
 from gloader.models import (
@@ -41,6 +41,13 @@ class ModelSpec:
     add_self_loops: bool
     edge_dim: int = 0  # width of the edge features that it reads
 
+    has_types: ClassVar[bool] = False  # whether it takes batches of several types
+
+    @property
+    def schema(self) -> Schema:
+        """The type and the relation, without the number of nodes."""
+        return Schema.of_one_type(self.in_dim)
+
     @property
     def uses_edge_features(self) -> bool:
         """True if the model reads edge features; otherwise a loader need not read them."""
@@ -49,6 +56,10 @@ class ModelSpec:
     @property
     def encoder(self) -> ModelSpec:
         """The network that computes node rows: this one."""
+        return self
+
+    def with_rows(self, counts: Mapping[str, int]) -> ModelSpec:  # noqa: ARG002 - no row is learned
+        """Return the same specification: the weights do not depend on the number of nodes."""
         return self
 
     def build(self) -> GraphNetwork:
@@ -73,15 +84,19 @@ class HeteroModelSpec:
     num_layers: int
     has_head: bool = True  # rsage and rgat have one; embeddings have none
 
-    @property
-    def uses_edge_features(self) -> bool:
-        """False: models for several types ignore them."""
-        return False
+    has_types: ClassVar[bool] = True
+    edge_dim: ClassVar[int] = 0
+    uses_edge_features: ClassVar[bool] = False
 
     @property
     def encoder(self) -> HeteroModelSpec:
         """The network that computes node rows: this one."""
         return self
+
+    def with_rows(self, counts: Mapping[str, int]) -> HeteroModelSpec:
+        """Return the specification for so many nodes of each type, at least one: learned rows in small tables."""
+        num_nodes = {name: max(1, counts.get(name, 1)) for name in self.schema.num_nodes}
+        return replace(self, schema=replace(self.schema, num_nodes=num_nodes))
 
     def build(self) -> GraphNetwork:
         """Return the network, freshly initialised."""
@@ -107,6 +122,15 @@ class LinkSpec:
     decoder_layers: int
     learns: LinkTarget  # whether a pair is an edge, or its class, or its value
     num_outputs: int = 1  # classes
+
+    @property
+    def has_types(self) -> bool:
+        """True if the network takes batches of several types."""
+        return self.encoder.has_types
+
+    def with_rows(self, counts: Mapping[str, int]) -> LinkSpec:
+        """Return the specification with the encoder's `with_rows`."""
+        return replace(self, encoder=self.encoder.with_rows(counts))
 
     def build(self) -> LinkNetwork:
         """Return the network, freshly initialised."""
@@ -200,7 +224,7 @@ def spec_content(spec: AnyModelSpec) -> dict[str, Any]:
     content = asdict(spec)
     if isinstance(spec, LinkSpec):
         return content | {"encoder": spec_content(spec.encoder), "ends": list(spec.ends)}
-    if isinstance(spec, HeteroModelSpec):
+    if spec.has_types:
         # Pairs: the order of types is part of the model, and JSON objects promise none.
         content["schema"] = {
             "types": [

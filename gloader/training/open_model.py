@@ -12,7 +12,6 @@ from gloader.dataset.schema import relation_text
 from gloader.dataset.topology import (
     held_relations,
     open_hetero_topology,
-    open_topology,
     require_offsets,
 )
 from gloader.errors import BudgetError, CheckpointError
@@ -20,8 +19,9 @@ from gloader.models import encoder_of
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.demand import topology_share
 from gloader.plan.too_small import naming_enough
-from gloader.training.inference.layerwise_inference import HeteroInference, LayerwiseInference
-from gloader.training.model_spec import HeteroModelSpec, LinkSpec, edge_feature_rows, schema_of
+from gloader.training.inference.layerwise_inference import HeteroInference
+from gloader.training.model_spec import LinkSpec, ModelSpec, edge_feature_rows, schema_of
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,9 +36,11 @@ if TYPE_CHECKING:
     from gloader.training.run_inference import MachineRows
     from gloader.types import FeatureSource, IdArray
 
-# Copies of the weights, for several types with large learned rows: in the checkpoint and in the network.
+# Copies of the weights, which may have large learned rows: in the checkpoint and in the network.
 _WEIGHT_COPIES: Final = 2
-_RING_BYTES: Final = 1 << 20  # of each type: rows are read in order, a few large reads ahead are enough
+_RING_BYTES: Final = (
+    1 << 20
+)  # of each of several tables: rows are read in order, a few large reads ahead are enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,15 @@ class OpenedModel:
     def activations(self, node_type: str, layer: int, nodes: IdArray, **options: Any) -> Any:
         """Return an iterator over the rows of ``nodes`` behind a layer."""
         return self.inference.activations(self.encoder, layer, node_type, nodes, **options)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """The memory and the device of an inference."""
+
+    budget_bytes: int
+    device: str | torch.device
+    scratch: Path | None
 
 
 @contextmanager
@@ -113,15 +124,19 @@ def open_model(
     given = default_budget_bytes() if budget_bytes is None else budget_bytes
     if rows is None:
         require_all_rows([dataset.ranges])
-    is_typed = isinstance(checkpoint.spec.encoder, HeteroModelSpec)
-    open_by_kind = _open_types if is_typed else _open_one_type
 
     def attempt(budget: int, stack: ExitStack, *, holds_edges: bool) -> OpenedModel:
         with ExitStack() as own:
             left = max(budget - (0 if rows is None else rows.memory_bytes), 0)
             open_rows = partial(_opened, machines=rows, stack=own)
-            edge_bytes = topology_share(left) if holds_edges else 0
-            opened = open_by_kind(dataset, checkpoint, left, edge_bytes, device, scratch, open_rows, own)
+            opened = _open(
+                dataset,
+                checkpoint,
+                _Place(budget_bytes=left, device=device, scratch=scratch),
+                edge_bytes=topology_share(left) if holds_edges else 0,
+                open_rows=open_rows,
+                stack=own,
+            )
             require(opened)
             stack.enter_context(own.pop_all())
             return opened
@@ -154,69 +169,57 @@ def _opened(
     return store, store.resident_bytes
 
 
-def _open_one_type(
+def _open(
     dataset: Dataset,
     checkpoint: Checkpoint,
-    budget: int,
+    place: _Place,
+    *,
     edge_bytes: int,
-    device: str | torch.device,
-    scratch: Path | None,
     open_rows: Callable[..., tuple[FeatureSource, int]],
     stack: ExitStack,
 ) -> OpenedModel:
-    is_held = dataset.topology_bytes <= edge_bytes
-    if not is_held:
-        require_offsets(dataset, budget_bytes=budget)
-    # No page of edges that do not fit is kept: each layer reads all edges, in order.
-    topology = stack.enter_context(open_topology(dataset, max_bytes=edge_bytes if is_held else 0))
-    (features, _), *_ = [open_rows(each) for each in dataset.feature_rows(edges=False)]
-    told, told_bytes = None, 0
-    rows = edge_feature_rows(dataset)
-    if rows is not None and checkpoint.spec.encoder.uses_edge_features:
-        told, told_bytes = open_rows(rows, ring_bytes=_RING_BYTES)
-    inference = LayerwiseInference(
-        graph=topology,
-        features=features,
-        memory_budget_bytes=budget - topology.held_bytes - told_bytes,
-        scratch=scratch,
-        edge_features=told,
-    )
-    return OpenedModel(model=checkpoint.model().to(device), inference=inference.typed)
+    """Open the network, and graph and features.
 
-
-def _open_types(
-    dataset: Dataset,
-    checkpoint: Checkpoint,
-    budget: int,
-    edge_bytes: int,
-    device: str | torch.device,
-    scratch: Path | None,
-    open_rows: Callable[..., tuple[FeatureSource, int]],
-    stack: ExitStack,
-) -> OpenedModel:
+    Parameters
+    ----------
+    dataset, checkpoint : as for `open_model`
+    place : memory, device and scratch folder
+    edge_bytes : for edges in memory; relations that exceed it are read page by page
+    open_rows : opens a table; returns its rows, and the memory of the reader
+    stack : closes what is opened
+    """
     sizes = {relation: table.topology_bytes for relation, table in dataset.edge_tables.items()}
     held = held_relations(sizes, max_bytes=edge_bytes)
     if len(held) < len(sizes):
-        require_offsets(dataset, budget_bytes=budget)
+        require_offsets(dataset, budget_bytes=place.budget_bytes)
+    # No page of edges that do not fit is kept: each layer reads all edges, in order.
     held_bytes = sum(sizes[relation] for relation in held)
     graph = stack.enter_context(open_hetero_topology(dataset, max_bytes=held_bytes))
-    model = checkpoint.model()
+    spec, model = checkpoint.spec.encoder, checkpoint.model()
     encoder = encoder_of(model)
-    tables = {name: dataset.node_tables[name] for name in encoder.layers[0].in_dims}
+    rings = {"ring_bytes": _RING_BYTES} if len(dataset.node_tables) > 1 else {}
     features = {
-        name: open_rows(table.feature_rows, ring_bytes=_RING_BYTES)[0]
-        for name, table in tables.items()
-        if table.feature_rows is not None
+        name: open_rows(table.feature_rows, **rings)[0]
+        for name, table in dataset.node_tables.items()
+        if name in encoder.layers[0].in_dims and table.feature_rows is not None
     }
-    weight_bytes = sum(parameter.nbytes for parameter in model.parameters())
+    told, told_bytes = {}, 0
+    if spec.uses_edge_features:
+        told[EDGE], told_bytes = open_rows(edge_feature_rows(dataset), ring_bytes=_RING_BYTES)
+    # Without learned rows the weights are small: they count as code.
+    weight_bytes = sum(parameter.nbytes for parameter in model.parameters()) if spec.has_types else 0
     inference = HeteroInference(
         graph=graph,
         features=features,
         target=encoder.targets[0],
-        memory_budget_bytes=budget - graph.held_bytes - _WEIGHT_COPIES * weight_bytes,
-        scratch=scratch,
+        memory_budget_bytes=place.budget_bytes
+        - graph.held_bytes
+        - _WEIGHT_COPIES * weight_bytes
+        - told_bytes,
+        scratch=place.scratch,
+        edge_features=told,
     )
-    return OpenedModel(model=model.to(device), inference=inference)
+    return OpenedModel(model=model.to(place.device), inference=inference)
 
 
 def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
@@ -224,7 +227,7 @@ def _require_fit(dataset: Dataset, spec: AnyModelSpec) -> None:
     encoder = spec.encoder
     # Embeddings have no classes.
     classes = encoder.out_dim if isinstance(spec, LinkSpec) else dataset.num_classes
-    if not isinstance(encoder, HeteroModelSpec):
+    if isinstance(encoder, ModelSpec):
         if dataset.kind == "hetero":
             raise CheckpointError(
                 f"the checkpoint is of a network for one node type; dataset {dataset.name} has "

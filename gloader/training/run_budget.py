@@ -82,16 +82,41 @@ class RunBudget:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessKind:
+    """The facts of a run that determine the memory of its processes besides their tensors."""
+
+    num_ranks: int = 1  # on this host
+    is_joined: bool = False  # whether ranks on other machines take part
+    has_types: bool = False  # whether the model takes several types
+    has_links: bool = False  # whether the model learns edges
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of modules and compiled kernels, of all ranks on this host."""
+        more = 0
+        if self.num_ranks > 1 or self.is_joined:
+            more = _TYPED_RANK_BYTES if self.has_types else _RANK_BYTES
+        if self.has_types and self.has_links:
+            more += _TYPED_LINK_BYTES
+        return self.num_ranks * (_PROCESS_BYTES + more)
+
+    @property
+    def step_factor(self) -> float:
+        """Memory of a step, in multiples of the bytes of its tensors."""
+        return _TYPED_STEP_FACTOR if self.has_types else _STEP_FACTOR
+
+
+ONE_PROCESS = ProcessKind()
+
+
 def share_budget(
     *,
     total_bytes: int,
     parameter_bytes: int,
     step_bytes: int,
-    num_ranks: int = 1,
     first_bytes: int = 0,
-    is_joined: bool = False,
-    is_typed: bool = False,
-    is_of_links: bool = False,
+    process: ProcessKind = ONE_PROCESS,
 ) -> tuple[RunBudget, ...]:
     """Divide ``total_bytes`` before anything is allocated. Pure.
 
@@ -100,11 +125,8 @@ def share_budget(
     total_bytes : for everything on the host
     parameter_bytes : weights of each rank; 0 if they are on a GPU
     step_bytes : peak of the tensors of a training step, of each rank; 0 if they are on a GPU
-    num_ranks : on this host
     first_bytes : of a rank before the first run of its process: its modules, and earlier work of the program
-    is_joined : whether ranks on other machines take part
-    is_typed : whether the model is one over several types
-    is_of_links : whether the model learns edges
+    process : the ranks and the kind of model
 
     Returns
     -------
@@ -116,11 +138,10 @@ def share_budget(
     BudgetError
         The model, its step and the code of the run take the whole budget, so that nothing is left for a loader.
     """
+    num_ranks = process.num_ranks
     model = num_ranks * _HELD_COPIES * parameter_bytes
-    factor = _TYPED_STEP_FACTOR if is_typed else _STEP_FACTOR
-    step = num_ranks * max(int(factor * step_bytes), _SAVE_COPIES * parameter_bytes)
-    code = code_bytes(num_ranks=num_ranks, is_joined=is_joined, is_typed=is_typed, is_of_links=is_of_links)
-    code += num_ranks * max(first_bytes - _IMPORTED_BYTES, 0)
+    step = num_ranks * max(int(process.step_factor * step_bytes), _SAVE_COPIES * parameter_bytes)
+    code = process.code_bytes + num_ranks * max(first_bytes - _IMPORTED_BYTES, 0)
     budgets = [
         RunBudget(
             total_bytes=total_bytes,
@@ -143,18 +164,6 @@ def share_budget(
     # With less than any loader takes, a try is useless, and would sweep edges that fit in memory later.
     fitting = [budget for budget in budgets if budget.loader_bytes > FIXED_BYTES]
     return tuple(dict.fromkeys(fitting or [least]))
-
-
-def code_bytes(*, num_ranks: int, is_joined: bool, is_typed: bool, is_of_links: bool) -> int:
-    """Return the bytes of modules and compiled kernels, of all ranks on this host. Pure.
-
-    Parameters
-    ----------
-    num_ranks, is_joined, is_typed, is_of_links : as of `share_budget`
-    """
-    more = 0 if num_ranks == 1 and not is_joined else _TYPED_RANK_BYTES if is_typed else _RANK_BYTES
-    more += _TYPED_LINK_BYTES if is_typed and is_of_links else 0
-    return num_ranks * (_PROCESS_BYTES + more)
 
 
 def prediction_code_bytes(*, first_bytes: int = 0) -> int:

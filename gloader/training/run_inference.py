@@ -18,14 +18,16 @@ from gloader.distributed.exchange.owner import OwnedRows
 from gloader.distributed.exchange.serve_rows import PIECE_BYTES, AllRows, RowReader, serve_rows
 from gloader.errors import LoaderClosedError
 from gloader.loader import Loader
-from gloader.training.inference.layerwise_inference import HeteroInference, LayerwiseInference
-from gloader.training.model_spec import HeteroModelSpec, edge_feature_rows
+from gloader.samplers.graph import HeteroGraph
+from gloader.training.inference.layerwise_inference import HeteroInference
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from gloader.dataset import Dataset
+    from gloader.device import DeviceTier
     from gloader.ssd_store import FeatureStore
     from gloader.training.group import RankGroup
     from gloader.training.run_budget import RunBudget
@@ -183,30 +185,27 @@ def inference_of(
     rows : of other machines, which take a part of that; None: all rows are here
     scratch : folder for what does not fit
     """
-    # What a loader has of graph and features is of the kind that its batches are, and these what the model takes.
     spec = task.spec.encoder
     features = features_of(task, dataset, loader)
     if rows is not None:
         features = {name: rows.source(name) for name in features}
         memory_bytes = max(memory_bytes - rows.memory_bytes, 0)
-    if isinstance(spec, HeteroModelSpec):
-        return HeteroInference(
-            graph=loader.graph,
-            features={name: each for name, each in features.items() if name in spec.schema.num_nodes},
-            target=spec.schema.targets[0],
-            memory_budget_bytes=memory_bytes,
-            scratch=scratch,
-        )
-    (name,) = dataset.node_types
-    told = edge_feature_rows(dataset) if spec.uses_edge_features else None
-    return LayerwiseInference(
-        graph=loader.graph,
-        features=features[name],
+    graph = loader.graph
+    return HeteroInference(
+        graph=graph if isinstance(graph, HeteroGraph) else HeteroGraph.of_one_type(graph),
+        features={name: rows for name, rows in features.items() if name in spec.schema.num_nodes},
+        target=spec.schema.targets[0],
         memory_budget_bytes=memory_bytes,
         scratch=scratch,
-        tier=loader.device_tier if isinstance(loader, Loader) else loader.device_tiers.get(name),
-        edge_features=None if told is None else features.get(told.name),
-    ).typed
+        edge_features={EDGE: features[ONLY_EDGES]} if spec.uses_edge_features else {},
+        tiers={} if spec.has_types else _device_tiers(loader),
+    )
+
+
+def _device_tiers(loader: Any) -> dict[str, DeviceTier]:
+    """Return the rows on a loader's device, for batches of one type."""
+    tiers = {NODE: loader.device_tier} if isinstance(loader, Loader) else loader.device_tiers
+    return {name: tier for name, tier in tiers.items() if name == NODE}
 
 
 def features_of(task: Task, dataset: Dataset, loader: Any) -> dict[str, FeatureSource]:

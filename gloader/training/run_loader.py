@@ -17,9 +17,9 @@ from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
 from gloader.training.inference.placement import device_bytes_needed
 from gloader.training.inference.plan import Extent
-from gloader.training.model_spec import HeteroModelSpec, LinkSpec
+from gloader.training.model_spec import LinkSpec
 from gloader.training.replica import logits_and_loss
-from gloader.training.run_budget import RunBudget, share_budget
+from gloader.training.run_budget import ProcessKind, RunBudget, share_budget
 from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
 
 if TYPE_CHECKING:
@@ -252,15 +252,18 @@ class RunLoader:
         # A step is measured on a network and its gradients: not on one that does not fit in memory.
         step = self._step_bytes() if 0 < 2 * parameters <= self._default_bytes() else 0
         first = max(self.group.gather(first_bytes()))
+        process = ProcessKind(
+            num_ranks=self.group.most_local,
+            is_joined=not self.group.is_alone,
+            has_types=self.task.spec.has_types,
+            has_links=isinstance(self.task.spec, LinkSpec),
+        )
         return lambda total: share_budget(
             total_bytes=total,
             parameter_bytes=parameters,
             step_bytes=step,
-            num_ranks=self.group.most_local,
             first_bytes=first,
-            is_joined=not self.group.is_alone,
-            is_typed=isinstance(self.task.spec.encoder, HeteroModelSpec),
-            is_of_links=isinstance(self.task.spec, LinkSpec),
+            process=process,
         )
 
     def _step_bytes(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -16,33 +16,23 @@ from gloader.dataset.topology import FEW_BYTES, open_hetero_topology, open_topol
 from gloader.pipeline.open.disk import SWEPT_SAMPLERS, open_files
 from gloader.pipeline.open.first_batches import first_seeds, probe_in_passes
 from gloader.pipeline.open.load_plan import sampler_for
-from gloader.pipeline.seeds import plan_training_seeds
 from gloader.pipeline.send import to_device_block
-from gloader.training.model_spec import HeteroModelSpec, LinkSpec, ModelSpec
+from gloader.training.model_spec import LinkSpec
 from gloader.training.process import private_randomness
 from gloader.training.replica import logits_and_loss
 from gloader.training.task import NODE_CLASSES
-from gloader.types import (
-    BatchId,
-    Block,
-    HeteroBatch,
-    HeteroReadyBatch,
-    LinkBatch,
-    ReadyBatch,
-    SampledBatch,
-)
+from gloader.types import BatchId, HeteroReadyBatch, LinkBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gloader.config import Autocast, LoaderSettings
     from gloader.dataset import Dataset
-    from gloader.pipeline.link_task import LinkTask
     from gloader.pipeline.seeds import SeedPlan
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.training.model_spec import AnyModelSpec, EncoderSpec
     from gloader.training.task import Objective
-    from gloader.types import AnyBatch, Delivered
+    from gloader.types import AnyBatch, Block, Delivered, DeviceBlock
 
 _SAMPLE_BYTES = 2 << 20  # the smallest input of the measured step
 _WEIGHTS_PER_SAMPLE = 16  # so that parts of the weights' size hardly count
@@ -71,24 +61,19 @@ def probe(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings) -> list[A
         return [sampler.sample(batch_id, seeds) for batch_id, seeds in first]
 
 
-def look_ahead(
-    dataset: Dataset, settings: LoaderSettings, spill: SpillFolder, *, links: LinkTask | None, is_typed: bool
-) -> None:
+def look_ahead(dataset: Dataset, seeds: SeedPlan, settings: LoaderSettings, spill: SpillFolder) -> None:
     """Sample the first batches as `probe` does; for several types, also sweep edges for them besides held edges.
 
     Compiles the kernels of these steps.
 
     Parameters
     ----------
-    dataset, settings : as of `probe`
+    dataset, seeds, settings : as for `probe`
     spill : folder for the output of passes
-    links : the link task of the seeds; None if they are nodes
-    is_typed : whether batches have several types
     """
-    seeds = plan_training_seeds(dataset, settings.sampling, is_typed=is_typed, links=links)
     probe(dataset, seeds, settings)
     order = seeds.order
-    if not is_typed or settings.memory.topology != "sweep" or links is not None:
+    if not seeds.is_typed or settings.memory.topology != "sweep" or seeds.links is not None:
         return
     with open_hetero_topology(dataset, max_bytes=FEW_BYTES) as topology, ExitStack() as stack:
         sampler = sampler_for(topology, order, settings)
@@ -121,7 +106,7 @@ def step_bytes(
     """
     # A full step here would take memory that is not yet divided; a small one shows its proportions. Learned
     # rows are no weights here: a step holds gradients only of the rows that it uses, as many as the batch has nodes.
-    weights = parameter_bytes(_with_rows(spec, {}))
+    weights = parameter_bytes(spec.with_rows({}))
     smaller = max(_SAMPLE_BYTES, _WEIGHTS_PER_SAMPLE * weights)
     shrunk = max(1, 4 * _num_inputs(spec, batch) // smaller)
     measured = _measure(spec, batch, autocast, objective, shrunk=shrunk)
@@ -138,7 +123,7 @@ def parameter_bytes(spec: AnyModelSpec) -> int:
 
 def learned_row_bytes(spec: AnyModelSpec) -> int:
     """Return the bytes of trained weights that are node rows of types without features, except one row of each."""
-    return parameter_bytes(spec) - parameter_bytes(_with_rows(spec, {}))
+    return parameter_bytes(spec) - parameter_bytes(spec.with_rows({}))
 
 
 def largest(batches: Sequence[AnyBatch]) -> AnyBatch | None:
@@ -156,34 +141,22 @@ def _num_inputs(spec: AnyModelSpec, batch: AnyBatch) -> int:
         num_pairs = 0 if batch.links is None else len(batch.links.pairs)
         # Each pair has its own copies of both ends: with many drawn pairs these are most of the step.
         return _num_inputs(spec.encoder, batch) + 2 * spec.encoder.out_dim * num_pairs
-    if isinstance(spec, ModelSpec):
-        num_edges = sum(block.num_edges for block in batch.all_blocks)
-        return spec.in_dim * sum(map(len, batch.node_arrays)) + spec.edge_dim * num_edges
-    dims = spec.schema.feature_dims.values()
-    width = spec.schema.learned_dim or spec.config.hidden
-    return sum(len(nodes) * (dim or width) for nodes, dim in zip(batch.node_arrays, dims, strict=True))
-
-
-def _with_rows(spec: AnyModelSpec, counts: Mapping[str, int]) -> AnyModelSpec:
-    """Return ``spec`` with the batch's number of nodes of each type, at least one: small tables of learned rows."""
-    if isinstance(spec, LinkSpec):
-        return replace(spec, encoder=_encoder_with_rows(spec.encoder, counts))
-    return _encoder_with_rows(spec, counts)
-
-
-def _encoder_with_rows(spec: EncoderSpec, counts: Mapping[str, int]) -> EncoderSpec:
-    if isinstance(spec, ModelSpec):
-        return spec
-    num_nodes = {name: max(1, counts.get(name, 1)) for name in spec.schema.num_nodes}
-    return replace(spec, schema=replace(spec.schema, num_nodes=num_nodes))
+    schema = spec.schema
+    num_edges = sum(block.num_edges for block in batch.all_blocks)
+    width = schema.learned_dim or spec.config.hidden
+    dims = [dim or width for dim in schema.feature_dims.values()]
+    rows = sum(len(nodes) * dim for nodes, dim in zip(batch.node_arrays, dims, strict=True))
+    return rows + spec.edge_dim * num_edges
 
 
 def _measure(
     spec: AnyModelSpec, batch: AnyBatch, autocast: Autocast, objective: Objective, *, shrunk: int
 ) -> int:
     with private_randomness(_CPU):
-        ready = _shrunk_batch(spec, batch, shrunk)
-        model = _with_rows(spec, _row_counts(ready)).build()
+        ready = (
+            _small_links(spec, batch, shrunk) if isinstance(spec, LinkSpec) else _small(spec, batch, shrunk)
+        )
+        model = spec.with_rows({name: len(ids) for name, ids in ready.typed.nodes.items()}).build()
         # The run's budget already counts memory besides the step.
         given = [*_tensors(ready), *model.parameters(), *model.buffers()]
         with LiveBytes(given) as live:
@@ -192,25 +165,14 @@ def _measure(
     return live.peak_bytes
 
 
-def _shrunk_batch(spec: AnyModelSpec, batch: AnyBatch, shrunk: int) -> Delivered:
-    """Return a batch with one ``shrunk``-th of the nodes, edges and pairs, and features of zeros."""
-    if isinstance(spec, LinkSpec):
-        return _small_links(spec, batch, shrunk)
-    if isinstance(spec, HeteroModelSpec):
-        return _small_hetero_batch(spec, cast("HeteroBatch", batch), shrunk)
-    return _small_batch(spec, cast("SampledBatch", batch), shrunk)
-
-
 def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
-    inner = _shrunk_batch(spec.encoder, batch, shrunk)
-    assert not isinstance(inner, LinkBatch)  # noqa: S101 - by its spec
     links = batch.links
     num_pairs, num_positives = (
         (1, 1) if links is None else (-(-n // shrunk) for n in (len(links.pairs), links.num_positives))
     )
     dtype = torch.int64 if spec.learns == "classes" else torch.float32
     return LinkBatch(
-        batch=inner,
+        batch=_small(spec.encoder, batch, shrunk),
         # The choice of pairs does not matter here.
         pairs=torch.zeros(num_pairs, 2, dtype=torch.int64),
         labels=torch.zeros(num_pairs, dtype=dtype),
@@ -219,60 +181,47 @@ def _small_links(spec: LinkSpec, batch: AnyBatch, shrunk: int) -> LinkBatch:
     )
 
 
-def _row_counts(ready: Delivered) -> dict[str, int]:
-    """Return the number of nodes of each type in a batch of several."""
-    ready = ready.batch if isinstance(ready, LinkBatch) else ready
-    nodes = ready.nodes if isinstance(ready, HeteroReadyBatch) else {}
-    return {name: len(ids) for name, ids in nodes.items()}
-
-
-def _small_batch(spec: ModelSpec, batch: SampledBatch, shrunk: int) -> ReadyBatch:
-    blocks = [_shrink(block, shrunk) for block in batch.blocks]
-    num_rows, num_seeds = blocks[0].num_src, blocks[-1].num_dst
-    degree = torch.ones(num_rows)
-    given = [to_device_block(block, degree, _CPU) for block in blocks]
-    if spec.uses_edge_features:
-        given = [replace(block, edge_x=torch.zeros(len(block.indices), spec.edge_dim)) for block in given]
-    return ReadyBatch(
-        id=batch.id,
-        x=torch.zeros(num_rows, spec.in_dim),
-        y=torch.zeros(num_seeds, dtype=torch.int64),
-        blocks=tuple(given),
-        nodes=batch.nodes[:num_rows],
-        num_seeds=num_seeds,
-    )
-
-
-def _small_hetero_batch(spec: HeteroModelSpec, batch: HeteroBatch, shrunk: int) -> HeteroReadyBatch:
-    degree = torch.empty(0)
+def _small(spec: EncoderSpec, batch: AnyBatch, shrunk: int) -> HeteroReadyBatch:
+    """Return a batch with one ``shrunk``-th of the nodes and edges, and features of zeros."""
+    schema = spec.schema
     # All counts are divided in the same way, so that the blocks fit one another, and the rows.
-    rows = {name: -(-len(ids) // shrunk) for name, ids in batch.nodes.items()}
-    num_seeds = {name: -(-count // shrunk) for name, count in batch.num_seeds.items()}
+    rows, num_seeds = (
+        {name: -(-count // shrunk) for name, count in zip(schema.num_nodes, counts, strict=True)}
+        for counts in (map(len, batch.node_arrays), batch.seed_counts)
+    )
+    relations = [
+        (relation, [_small_block(spec, block, shrunk) for block in batch.edges_of(number)])
+        for number, relation in enumerate(schema.relations)
+    ]
     return HeteroReadyBatch(
         id=batch.id,
-        x={name: torch.zeros(rows[name], dim) for name, dim in spec.schema.feature_dims.items()},
-        y=torch.zeros(num_seeds[spec.schema.targets[0]], dtype=torch.int64),
+        x={name: torch.zeros(rows[name], dim) for name, dim in schema.feature_dims.items()},
+        y=torch.zeros(num_seeds[schema.targets[0]], dtype=torch.int64),
         blocks=tuple(
-            {key: to_device_block(_shrink(block, shrunk), degree, _CPU) for key, block in hop.items()}
-            for hop in batch.blocks
+            {relation: blocks[depth] for relation, blocks in relations} for depth in range(spec.num_layers)
         ),
         nodes={name: np.arange(count) for name, count in rows.items()},
         num_seeds=num_seeds,
     )
 
 
+def _small_block(spec: EncoderSpec, block: Block, shrunk: int) -> DeviceBlock:
+    small = _shrink(block, shrunk)
+    # Blocks of relations have no degrees.
+    degree = torch.ones(0 if spec.has_types else small.num_src)
+    found = to_device_block(small, degree, _CPU)
+    if not spec.uses_edge_features:
+        return found
+    return replace(found, edge_x=torch.zeros(len(found.indices), spec.edge_dim))
+
+
 def _tensors(ready: Delivered) -> list[torch.Tensor]:
     """Return all tensors of ``ready``."""
-    if isinstance(ready, LinkBatch):
-        return [*_tensors(ready.batch), ready.pairs, ready.labels]
-    if isinstance(ready, HeteroReadyBatch):
-        blocks = [block for hop in ready.blocks for block in hop.values()]
-        inputs = list(ready.x.values())
-    else:
-        blocks, inputs = list(ready.blocks), [ready.x]
+    blocks = [block for hop in ready.typed.blocks for block in hop.values()]
     found = [tensor for block in blocks for tensor in (block.indptr, block.indices, block.src_degree)]
     told = [block.edge_x for block in blocks if block.edge_x is not None]
-    return [*inputs, ready.y, *found, *told]
+    pairs = [ready.pairs, ready.labels] if isinstance(ready, LinkBatch) else []
+    return [*ready.typed.x.values(), ready.typed.y, *found, *told, *pairs]
 
 
 def _shrink(block: Block, by: int) -> Block:

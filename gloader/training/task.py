@@ -11,7 +11,7 @@ from gloader.loader import HeteroLoader, LinkLoader, Loader
 from gloader.pipeline.seeds import plan_training_seeds
 from gloader.training.dataset_checks import require_training_nodes
 from gloader.training.evaluate import accuracy
-from gloader.training.model_spec import HeteroModelSpec, spec_of
+from gloader.training.model_spec import spec_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.pipeline.seeds import SeedPlan
-    from gloader.training.evaluate import Inference
+    from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.model_spec import AnyModelSpec
 
     AnyLoader: TypeAlias = Loader | HeteroLoader | LinkLoader
@@ -169,12 +169,12 @@ class Task(Protocol):
         """Return the seeds of such a loader, of all ranks together, for planning."""
         ...
 
-    def require_memory(self, model: Any, inference: Inference) -> None:
+    def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if `score` would not fit the budget of ``inference``; nothing is read."""
         ...
 
     def score(
-        self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
+        self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> float | None:
         """Return the score of ``model`` on a split, over all neighbours; None without labels or edges to compare."""
         ...
@@ -232,19 +232,19 @@ class NodeTask:
         self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
     ) -> AnyLoader:
         """Return a loader with batches for the model."""
-        kind = HeteroLoader if isinstance(self.spec, HeteroModelSpec) else Loader
+        kind = HeteroLoader if self.spec.has_types else Loader
         return kind.from_settings(dataset, settings, device_dry_run=device_dry_run)
 
     def seeds(self, sampling: SamplingSettings) -> SeedPlan:
         """Return the training nodes."""
-        return plan_training_seeds(self.dataset, sampling, is_typed=isinstance(self.spec, HeteroModelSpec))
+        return plan_training_seeds(self.dataset, sampling, is_typed=self.spec.has_types)
 
-    def require_memory(self, model: Any, inference: Inference) -> None:
+    def require_memory(self, model: Any, inference: HeteroInference) -> None:
         """Raise BudgetError if the logits of a split would not fit."""
         inference.require_memory(model, num_outputs=max(len(self.dataset.valid), len(self.dataset.test)))
 
     def score(
-        self, split: Split, model: Any, inference: Inference, on_progress: Callable[[float], None]
+        self, split: Split, model: Any, inference: HeteroInference, on_progress: Callable[[float], None]
     ) -> float | None:
         """Return the accuracy on the nodes of the split."""
         nodes = self.dataset.valid if split == "valid" else self.dataset.test

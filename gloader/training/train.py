@@ -21,7 +21,6 @@ from gloader.observe.explain import FITS_IN_MEMORY
 from gloader.observe.peak_memory import PeakMemory, first_bytes, peak_rss_bytes
 from gloader.training.group import RankGroup
 from gloader.training.link_prediction import LinkPrediction
-from gloader.training.model_spec import HeteroModelSpec
 from gloader.training.process import own_cores, private_randomness, require_own_gpu, resolve_device
 from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter, TensorBoardReporter
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
     from gloader.dataset import Dataset
     from gloader.ssd_store import FeatureStore
     from gloader.training.checkpoint.save import Checkpoint
-    from gloader.training.evaluate import Inference
+    from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.run_budget import RunBudget
     from gloader.training.run_inference import MachineRows
     from gloader.training.run_loader import LoaderFactory
@@ -337,7 +336,7 @@ class _TrainingRun:
         if self.group.is_first:
             require_inference(self.task, self.dataset, budget, loader)
 
-    def _inference(self, loader: AnyLoader, budget: RunBudget, rows: MachineRows | None) -> Inference:
+    def _inference(self, loader: AnyLoader, budget: RunBudget, rows: MachineRows | None) -> HeteroInference:
         return inference_of(
             self.task,
             self.dataset,
@@ -449,7 +448,7 @@ def _check(settings: TrainSettings, files: RunFiles) -> None:
 def _check_compile(settings: TrainSettings, task: Task) -> None:
     # Measured: two minutes for an epoch of seven batches. Relations are empty in some batches only, and torch
     # compiles anew for each such case.
-    if settings.step.compile and isinstance(task.spec.encoder, HeteroModelSpec):
+    if settings.step.compile and task.spec.has_types:
         raise ConfigError(
             f"--compile is for models of graphs of one node type, and {settings.model.name!r} is for several; leave it "
             "out"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.observe.peak_memory import PeakMemory
-    from gloader.training.evaluate import Inference
     from gloader.training.group import RankGroup, SideWork
+    from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.run_folder import RunFolder
     from gloader.training.run_inference import MachineRows
     from gloader.training.task import AnyLoader, Split
@@ -79,7 +79,7 @@ class Trainer:
         dataset: Dataset,
         group: RankGroup,
         loader: AnyLoader,
-        inference: Inference | None,
+        inference: HeteroInference | None,
         device: torch.device,
         folder: RunFolder | None,
         reporter: Reporter,

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import gloader
 from gloader.config import ModelConfig
 from gloader.models import build_model
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 
 _NUM_PROCESSES = 80  # about one of 16 has other roots where several threads make the first call
 _FIRST_ROOTS = """
@@ -64,7 +64,9 @@ def test_inference_takes_the_first_root_of_one_element(ring: gloader.Dataset) ->
     model = build_model(ModelConfig(name="gat", hidden=8), in_dim=8, out_dim=2, num_layers=2)
     roots = _Roots()
     with roots, ring.open_features() as features:
-        job = LayerwiseInference(graph=ring.load_graph(), features=features, memory_budget_bytes=1 << 20)
+        job = HeteroInference.of_one_type(
+            graph=ring.load_graph(), features=features, memory_budget_bytes=1 << 20
+        )
         assert sum(len(logits) for _, logits in job.logits(model, np.arange(40))) == 40
     assert roots.sizes == [1]
 

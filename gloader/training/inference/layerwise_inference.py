@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -62,6 +62,35 @@ class HeteroInference:
     device: Device | None = None
     edge_features: Mapping[Relation, FeatureSource] = field(default_factory=dict)
     tiers: Mapping[str, DeviceTier] = field(default_factory=dict)
+
+    @classmethod
+    def of_one_type(
+        cls,
+        *,
+        graph: Topology,
+        features: FeatureSource,
+        edge_features: FeatureSource | None = None,
+        tier: DeviceTier | None = None,
+        **options: Any,
+    ) -> HeteroInference:
+        """Return the inference over a graph of one type.
+
+        Parameters
+        ----------
+        graph : the whole topology
+        features : (N, F)
+        edge_features : (E, F_e), in the order of the edges
+        tier : the memory of a loader's device; used where it is the network's device
+        **options : memory_budget_bytes, scratch and device, as of `HeteroInference`
+        """
+        return cls(
+            graph=HeteroGraph.of_one_type(graph),
+            features={NODE: features},
+            target=NODE,
+            edge_features={} if edge_features is None else {EDGE: edge_features},
+            tiers={} if tier is None else {NODE: tier},
+            **options,
+        )
 
     def logits(
         self, network: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
@@ -244,89 +273,3 @@ def _tail_on_host(
     if tail is None:
         return None
     return lambda rows: tail(rows.to(next(network.parameters()).device)).cpu()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerwiseInference:
-    """`HeteroInference` over a graph of one type.
-
-    Parameters
-    ----------
-    graph : the whole topology
-    features : (N, F)
-    memory_budget_bytes, scratch, device : as of `HeteroInference`
-    tier : the memory of a loader's device; used where it is the network's device
-    edge_features : (E, F_e), in the order of the edges
-    """
-
-    graph: Topology
-    features: FeatureSource
-    memory_budget_bytes: int
-    scratch: Path | None = None
-    tier: DeviceTier | None = None
-    device: Device | None = None
-    edge_features: FeatureSource | None = None
-
-    def logits(
-        self, model: GraphNetwork, nodes: IdArray, on_progress: Progress = lambda _: None
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the logits of ``nodes`` (n,) in order: a range of positions and (stop - start, classes).
-
-        Parameters
-        ----------
-        model, nodes, on_progress : as of `HeteroInference.logits`
-        """
-        return self.typed.logits(model, nodes, on_progress)
-
-    def activations(
-        self,
-        model: GraphNetwork,
-        num_layers: int,
-        nodes: IdArray,
-        *,
-        order: IdArray | None = None,
-        on_progress: Progress = lambda _: None,
-    ) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the rows of ``nodes`` (n,) behind layer number ``num_layers``: positions, and their rows.
-
-        Parameters
-        ----------
-        model, num_layers, nodes, order, on_progress : as of `HeteroInference.activations`
-        """
-        return self.typed.activations(model, num_layers, NODE, nodes, order=order, on_progress=on_progress)
-
-    @contextmanager
-    def embedded(
-        self, model: GraphNetwork, *, on_progress: Progress = lambda _: None
-    ) -> Iterator[EmbeddedRows]:
-        """Open the output of ``model`` for all nodes.
-
-        Parameters
-        ----------
-        model, on_progress : as of `HeteroInference.embedded`
-        """
-        with self.typed.embedded(model, on_progress=on_progress) as made:
-            yield made[NODE]
-
-    def require_memory(self, model: GraphNetwork, *, num_outputs: int | None) -> None:
-        """Raise BudgetError where it would not fit the budget; nothing is read.
-
-        Parameters
-        ----------
-        model, num_outputs : as of `HeteroInference.require_memory`
-        """
-        self.typed.require_memory(model, num_outputs=num_outputs)
-
-    @property
-    def typed(self) -> HeteroInference:
-        """The inference over the same graph, as one of one type and one relation."""
-        return HeteroInference(
-            graph=HeteroGraph(num_nodes={NODE: self.graph.num_nodes}, relations={EDGE: self.graph}),
-            features={NODE: self.features},
-            target=NODE,
-            memory_budget_bytes=self.memory_budget_bytes,
-            scratch=self.scratch,
-            device=self.device,
-            edge_features={} if self.edge_features is None else {EDGE: self.edge_features},
-            tiers={} if self.tier is None else {NODE: self.tier},
-        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -24,32 +24,6 @@ if TYPE_CHECKING:
 
 
 _RING_BYTES = 1 << 20  # of all slabs: rows are read in order, a few large reads ahead are enough
-
-
-class Rows(Protocol):
-    """A matrix that is read in row order."""
-
-    def read(self, start: int, stop: int, out: Matrix) -> None:
-        """Read consecutive rows.
-
-        Parameters
-        ----------
-        start, stop : the rows, ``stop`` not included
-        out : (stop - start, width) float32, written
-        """
-        ...
-
-    def close(self) -> None:
-        """Release memory or files. Idempotent."""
-        ...
-
-
-class MadeRows(Rows, Protocol):
-    """The output of a layer, in host memory or on the SSD."""
-
-    def take(self, rows: IdArray, out: Matrix) -> None:
-        """Read ``rows`` (n,), in any order, into ``out`` (n, width) float32."""
-        ...
 
 
 class FeatureRows:
@@ -138,6 +112,10 @@ class SsdRows:
 # Rows are handed on at once; more of them at a time are not faster.
 _MOST_ROWS: Final = 1 << 16
 _MOST_BYTES: Final = 16 << 20
+
+
+MadeRows: TypeAlias = RamRows | SsdRows  # the output of a layer, in host memory or on the SSD
+Rows: TypeAlias = FeatureRows | MadeRows  # read in row order
 
 
 class EmbeddedRows:

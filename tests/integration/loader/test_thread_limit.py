@@ -22,7 +22,7 @@ from gloader.lab.inspect import sample_trace
 from gloader.models import build_model
 from gloader.samplers import NeighborSampler
 from gloader.ssd_store import RamFeatures
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.rows import FeatureRows
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def _infer(tiny: Written) -> None:
     model = build_model(ModelConfig(hidden=8), in_dim=tiny.dataset.feature_dim, out_dim=5, num_layers=1)
-    inference = LayerwiseInference(
+    inference = HeteroInference.of_one_type(
         graph=tiny.dataset.load_graph(), features=RamFeatures(tiny.features), memory_budget_bytes=2**26
     )
     for _ in inference.logits(model, np.arange(600)):

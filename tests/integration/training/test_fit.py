@@ -29,7 +29,7 @@ from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import run_budget, train, trainer
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.rows import FeatureRows
 from gloader.training.model_spec import ModelSpec
 from gloader.training.predict import predict
@@ -502,10 +502,11 @@ def test_a_prediction_may_take_what_the_topology_leaves(communities, monkeypatch
     def told(**settings):
         raise ToldError(settings["memory_budget_bytes"] + settings["graph"].held_bytes)
 
-    monkeypatch.setattr("gloader.training.open_model.LayerwiseInference", told)
+    monkeypatch.setattr("gloader.training.open_model.HeteroInference", told)
     spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     with pytest.raises(ToldError, match=r"^1000000$"):
-        predict(communities, checkpoint=SimpleNamespace(spec=spec), memory_budget_bytes=10**6)
+        checkpoint = SimpleNamespace(spec=spec, model=spec.build)
+        predict(communities, checkpoint=checkpoint, memory_budget_bytes=10**6)
 
 
 def test_a_prediction_on_a_device_is_that_of_the_cpu(communities, monkeypatch) -> None:
@@ -621,7 +622,7 @@ def test_labelled_nodes_alone_are_counted(communities) -> None:
     spec = ModelSpec(config=MODEL, in_dim=6, out_dim=3, num_layers=2, add_self_loops=True)
     nodes = communities.test
     with communities.open_features() as features:
-        job = LayerwiseInference(
+        job = HeteroInference.of_one_type(
             graph=communities.load_graph(), features=features, memory_budget_bytes=1 << 20
         )
         model = spec.build()
@@ -669,7 +670,7 @@ def test_unlabelled_nodes_do_not_count(communities, tmp_path) -> None:
     labels[nodes] = predicted[nodes]
     labels[nodes[5:]] = -1
     with communities.open_features() as features:
-        job = LayerwiseInference(
+        job = HeteroInference.of_one_type(
             graph=communities.load_graph(), features=features, memory_budget_bytes=1 << 20
         )
         found = evaluate(model, job, labels, {"some": nodes, "none": nodes[5:], "empty": nodes[:0]})

@@ -20,12 +20,12 @@ from gloader.errors import BudgetError, CheckpointError, ConfigError
 from gloader.models import Schema
 from gloader.observe.peak_memory import PeakMemory
 from gloader.training.checkpoint.save import Checkpoint, load_checkpoint, save_checkpoint
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.placement import OutputRoom
 from gloader.training.model_spec import HeteroModelSpec, ModelSpec, schema_of
 from gloader.training.predict import embed, predict
 from gloader.training.train import RunFiles, fit
-from gloader.types import Relation
+from gloader.types import NODE, Relation
 
 SIZES = {"paper": 700, "author": 500, "institute": 20, "field": 15}
 DIMS = {"paper": 6, "institute": 3, "field": 4}
@@ -312,8 +312,10 @@ def test_rows_of_a_network_for_one_type_are_those_of_its_layers(communities) -> 
     predicted = communities.in_original_order(predict(communities, checkpoint))
     assert np.array_equal(found[1].argmax(1), predicted)
     with open_topology(communities, max_bytes=1 << 30) as graph, communities.open_features() as features:
-        job = LayerwiseInference(graph=graph, features=features, memory_budget_bytes=1 << 24)
-        rows = torch.cat([part for _, part in job.activations(model, 1, np.arange(communities.num_nodes))])
+        job = HeteroInference.of_one_type(graph=graph, features=features, memory_budget_bytes=1 << 24)
+        rows = torch.cat(
+            [part for _, part in job.activations(model, 1, NODE, np.arange(communities.num_nodes))]
+        )
     np.testing.assert_array_equal(communities.in_original_order(rows.numpy()), found[0])
     with (
         pytest.raises(ConfigError, match="layer is 0; the network has the layers 1 to 2"),

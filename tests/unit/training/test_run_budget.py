@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gloader.errors import BudgetError
-from gloader.training.run_budget import share_budget
+from gloader.training.run_budget import ProcessKind, share_budget
 
 MB = 1_000_000
 
@@ -42,16 +42,15 @@ def test_what_a_program_held_before_its_first_run_counts_too() -> None:
 
 
 @pytest.mark.reliability("J11")
-@pytest.mark.parametrize(("is_typed", "more_mb"), [(False, 90), (True, 146)])
-def test_every_rank_has_its_code_its_model_and_its_step(is_typed: bool, more_mb: int) -> None:
+@pytest.mark.parametrize(("has_types", "more_mb"), [(False, 90), (True, 146)])
+def test_every_rank_has_its_code_its_model_and_its_step(has_types: bool, more_mb: int) -> None:
     given: Any = {
         "total_bytes": 2500 * MB,
         "parameter_bytes": MB,
         "step_bytes": 400 * MB,
-        "is_typed": is_typed,
     }
-    alone, *_ = share_budget(**given)
-    ranks, *_ = share_budget(**given, num_ranks=2)
+    alone, *_ = share_budget(**given, process=ProcessKind(has_types=has_types))
+    ranks, *_ = share_budget(**given, process=ProcessKind(has_types=has_types, num_ranks=2))
     assert ranks.model_bytes == 2 * alone.model_bytes
     assert ranks.step_bytes == 2 * alone.step_bytes
     assert ranks.process_bytes == 2 * (alone.process_bytes + more_mb * MB)
@@ -59,9 +58,14 @@ def test_every_rank_has_its_code_its_model_and_its_step(is_typed: bool, more_mb:
 
 @pytest.mark.reliability("J11")
 def test_links_over_several_types_take_more() -> None:
-    nodes, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_typed=True)
-    links, *_ = share_budget(
-        total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_typed=True, is_of_links=True
+    nodes, links = (
+        share_budget(
+            total_bytes=400 * MB,
+            parameter_bytes=0,
+            step_bytes=0,
+            process=ProcessKind(has_types=True, has_links=has_links),
+        )[0]
+        for has_links in (False, True)
     )
     assert links.process_bytes - nodes.process_bytes == 20 * MB
 
@@ -114,12 +118,16 @@ def test_nothing_is_given_twice(total, parameters, step) -> None:
 @pytest.mark.reliability("J11")
 def test_a_step_over_several_types_counts_more() -> None:
     sizes = {"total_bytes": 10**9, "parameter_bytes": 10**6, "step_bytes": 10**8}
-    plain, typed = (share_budget(**sizes, is_typed=is_typed)[0] for is_typed in (False, True))
+    plain, typed = (
+        share_budget(**sizes, process=ProcessKind(has_types=has_types))[0] for has_types in (False, True)
+    )
     assert (plain.step_bytes, typed.step_bytes) == (150_000_000, 175_000_000)
 
 
 @pytest.mark.reliability("J11")
 def test_a_rank_that_is_alone_on_its_machine_has_the_code_of_a_rank() -> None:
     alone, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0)
-    joined, *_ = share_budget(total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, is_joined=True)
+    joined, *_ = share_budget(
+        total_bytes=400 * MB, parameter_bytes=0, step_bytes=0, process=ProcessKind(is_joined=True)
+    )
     assert joined.process_bytes - alone.process_bytes == 90 * MB

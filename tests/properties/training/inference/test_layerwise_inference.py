@@ -20,7 +20,7 @@ from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.spill.claim import SpillClaim, SpillOwner, remove_dead_spills
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.placement import SCRATCH_PREFIX
 from gloader.training.inference.plan import Extent, LayerPlan, plan_inference
 from gloader.training.inference.rows import RamRows
@@ -59,8 +59,8 @@ def _edge_matrix(graph: CscGraph) -> NDArray[np.float32]:
 
 def _job(
     name: str, graph: CscGraph, x: NDArray[np.float32], budget: int, device: Gpu | None = None
-) -> LayerwiseInference:
-    return LayerwiseInference(
+) -> HeteroInference:
+    return HeteroInference.of_one_type(
         graph=graph,
         features=RamFeatures(x),
         memory_budget_bytes=budget,
@@ -193,7 +193,7 @@ def test_activations_of_a_layer_are_those_of_the_whole_graph_in_any_order(name, 
         assert torch.equal(model.below(num_layers)(torch.tensor(x), [_whole(graph)] * num_layers), rows)
     model.train()
     job = _job(name, graph, x, budget)
-    found = list(job.activations(model, num_layers, np.arange(N), order=order))
+    found = list(job.activations(model, num_layers, NODE, np.arange(N), order=order))
     torch.testing.assert_close(torch.cat([part for _, part in found]), rows[order], atol=2e-5, rtol=1e-4)
     assert all(module.training for module in model.modules())
 
@@ -208,7 +208,8 @@ def test_embeddings_of_all_nodes_are_open_for_reads_in_any_order(name, budget, p
     model.train()
     job = _job(name, graph, x, budget)
     job.require_memory(model, num_outputs=None)
-    with job.embedded(model) as rows:
+    with job.embedded(model) as made:
+        rows = made[NODE]
         assert (rows.num_rows, rows.width) == (N, C)
         assert len(list(private_tmpdir.glob("gloader-infer-*"))) == (budget == SMALL_BUDGET)
         found = np.empty((N, C), np.float32)
@@ -241,7 +242,7 @@ def test_features_of_edges_are_read_in_order_once_a_slab_by_layers_that_look_at_
     graph, model = _graph(6, 400, 0.3), _model(name, add_self_loops=True, seed=6)
     told = NotedFeatures(_edge_matrix(graph))
     x, budget = RamFeatures(np.zeros((N, F), np.float32)), 13_000 if name.startswith("gat") else 5_000
-    job = LayerwiseInference(graph=graph, features=x, memory_budget_bytes=budget, edge_features=told)
+    job = HeteroInference.of_one_type(graph=graph, features=x, memory_budget_bytes=budget, edge_features=told)
     for _ in job.logits(model, np.arange(N)):
         pass
     plans = _plans(model, budget)
@@ -283,7 +284,7 @@ def test_activations_on_the_disk_are_claimed_and_those_of_killed_runs_go(tmp_pat
     dead.release()
     (tmp_path / "gloader-infer-theirs").mkdir()
     graph, model = _graph(0, 300, 0.2), _model("gcn", add_self_loops=True, seed=0)
-    job = LayerwiseInference(
+    job = HeteroInference.of_one_type(
         graph=graph,
         features=RamFeatures(np.zeros((N, F), np.float32)),
         memory_budget_bytes=SMALL_BUDGET,

@@ -22,7 +22,7 @@ from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
 from gloader.training.inference.edges import DeviceEdges
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.types import EDGE, NODE
 
 N, F, H, C = 300, 7, 8, 3
@@ -75,7 +75,7 @@ def _model(name="graphsage"):
 
 
 def _logits(graph, features, *, name="graphsage", nodes=NODES, budget=PLENTY, **where) -> torch.Tensor:
-    job = LayerwiseInference(graph=graph, features=features, memory_budget_bytes=budget, **where)
+    job = HeteroInference.of_one_type(graph=graph, features=features, memory_budget_bytes=budget, **where)
     return torch.cat([logits for _, logits in job.logits(_model(name), nodes)])
 
 

@@ -22,7 +22,7 @@ from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.faults import FaultyOS
 from gloader.training.inference.edges import HostEdges, PieceLimits
-from gloader.training.inference.layerwise_inference import LayerwiseInference
+from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.plan import plan_inference
 
 if TYPE_CHECKING:
@@ -78,12 +78,12 @@ def features() -> RamFeatures:
 
 
 def logits(graph: Topology, model: GraphNetwork, nodes: np.ndarray, *, budget: int = PLENTY) -> torch.Tensor:
-    job = LayerwiseInference(graph=graph, features=features(), memory_budget_bytes=budget)
+    job = HeteroInference.of_one_type(graph=graph, features=features(), memory_budget_bytes=budget)
     return torch.cat([part for _, part in job.logits(model, nodes)])
 
 
 def plans_of(path: Path, model: GraphNetwork, budget: int) -> list[LayerPlan]:
-    job = LayerwiseInference(graph=held(path), features=features(), memory_budget_bytes=budget).typed
+    job = HeteroInference.of_one_type(graph=held(path), features=features(), memory_budget_bytes=budget)
     plans = plan_inference(model.layers, job.extent(num_outputs=N), budget_bytes=budget)
     return [plan for types in plans for plan in types.values()]
 
