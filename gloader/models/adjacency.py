@@ -1,4 +1,4 @@
-"""The edges of one hop, and sums over in-edges that never hold one row per edge, forward or backward."""
+"""The edges of one hop, and sums over in-edges without a row per edge in memory, forward or backward."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Adjacency:
-    """A bipartite CSC graph on the compute device: the in-edges of each destination, one after another.
+    """A bipartite CSC graph on the compute device: the in-edges of each destination, in order.
 
     Parameters
     ----------
     indptr : (D + 1,) int32 or int64, from 0 to E
     indices : (E,) of the same dtype, the source of each edge
     num_src : number of sources
-    features : (E, F_e) float32 of the edges; None means that there are none, or that no layer reads them
+    features : (E, F_e) float32 of the edges; None without features, or if no layer reads them
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Adjacency:
 
     @property
     def wanted_features(self) -> torch.Tensor:
-        """(E, F_e), which who asks knows to be there."""
-        assert self.features is not None  # noqa: S101 - a layer that looks at them is given them
+        """(E, F_e). The layer must take edge features."""
+        assert self.features is not None  # noqa: S101 - a layer that reads them gets them
         return self.features
 
     @cached_property
@@ -74,18 +74,18 @@ class Adjacency:
     def pairs(self) -> torch.Tensor:
         """(2, E) of the dtype of ``indices``, the destinations and the sources."""
         if torch.compiler.is_compiling():
-            # torch's compiler knows no shape of the operation below where that of the edges is a symbol.
+            # torch's compiler knows no shape of the operation below if the number of edges is a symbol.
             number = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
             dst = number.repeat_interleave(self.indptr.diff(), output_size=self.num_edges)
             return torch.stack((dst, self.indices))
-        # One kernel, without a count that depends on data. It has no public name.
+        # One kernel, whose result has a known size. It has no public name.
         return torch._convert_indices_from_csr_to_coo(  # noqa: SLF001
             self.indptr, self.indices, out_int32=self.indices.dtype == torch.int32
         )
 
     @property
     def pairs_and_loops(self) -> torch.Tensor:
-        """(2, E + D) as `pairs`, and behind them an edge from each destination to itself."""
+        """(2, E + D): `pairs`, then an edge from each destination to itself."""
         own = torch.arange(self.num_dst, device=self.indices.device, dtype=self.indices.dtype)
         return torch.cat((self.pairs, own.expand(2, -1)), dim=1)
 
@@ -98,36 +98,36 @@ class Adjacency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Destinations that are propagated together, on the device that computes."""
+    """Destinations that are propagated together, on the compute device."""
 
     nodes: torch.Tensor  # (n,) int64
     degree: torch.Tensor  # (n,) float32
-    # One adjacency, or several where a lone node has too many edges. Each has n destinations and sources in 0..N-1;
-    # together they hold every in-edge once, in order. Take them before the next part, or not at all.
+    # One adjacency, or several if a single node has too many edges. Each has n destinations and sources in 0..N-1;
+    # together they hold every in-edge once, in order. They are valid until the next part is requested.
     pieces: Iterable[Adjacency]
 
 
 def stay_eager() -> None:
-    """End the graph that torch's compiler traces, at the start of a function of gradients; else do nothing.
+    """End the graph that torch's compiler traces, at the start of a function of gradients; otherwise do nothing.
 
-    What such a function keeps of its edges is not traced by every version of torch, and where it is, nothing is gained:
-    the operations are torch's own.
+    Such a function keeps its edges, which not every version of torch traces. A trace gains nothing: the operations are
+    torch's own.
     """
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break()  # noqa: SLF001 - its name in torch's documentation
 
 
 def by_source(sources: torch.Tensor, num_src: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers of the edges (E,) in the order of their sources, and where each source starts (num_src + 1,).
+    """Return the numbers of the edges (E,) in the order of their sources, and the sources' offsets (num_src + 1,).
 
     Parameters
     ----------
     sources : (E,) int32 or int64, of each edge; the offsets have its dtype, the numbers are int64
     num_src : number of sources
     """
-    # Stable: the edges of a source keep their order, so that its sum rounds alike in every run.
+    # Stable: the edges of a source keep their order, so that its sum is rounded equally in every run.
     found, order = torch.sort(sources, stable=True)
-    # Without a public name, as its reverse above.
+    # Like its reverse above, it has no public name.
     offsets = torch._convert_indices_from_coo_to_csr(  # noqa: SLF001
         found, num_src, out_int32=sources.dtype == torch.int32
     )
@@ -140,22 +140,21 @@ _SUM_MODE = 0
 def sum_neighbors(x: torch.Tensor, edges: Adjacency, weight: torch.Tensor | None = None) -> torch.Tensor:
     """Return the (weighted) sum of the rows of each destination's sources.
 
-    Measured against ``torch.sparse`` CSR products, ``segment_reduce`` and ``index_add``, an embedding bag
-    is the fastest forward; its own backward scatters, so the gradient is a second bag over the transposed
-    edges.
+    An embedding bag is the fastest forward pass, measured against ``torch.sparse`` CSR products, ``segment_reduce``
+    and ``index_add``. Its own backward pass scatters: here the gradient is a second bag, over the transposed edges.
     Memory beyond the result is O(E), never O(E F).
 
     Parameters
     ----------
-    x : (num_src, F) float32 or bfloat16; either is added up in float32
+    x : (num_src, F) float32 or bfloat16; both are added up in float32
     edges : E edges into D destinations
-    weight : (E,) float32, rounded to the dtype of ``x``; None for ones
+    weight : (E,) float32, rounded to the dtype of ``x``; None means ones
 
     Returns
     -------
     (D, F) of the dtype of ``x``; a destination without edges gets zeros
     """
-    # A bag takes one dtype: wider rows would cost O(num_src F), and a weight rounds no more than the rows have.
+    # A bag takes one dtype. Wider rows would cost O(num_src F); weights lose no more precision than the rows have.
     weight = None if weight is None else weight.to(x.dtype)
     result: torch.Tensor = _NeighborSum.apply(x.contiguous(), weight, edges)  # type: ignore[no-untyped-call]
     return result
@@ -166,15 +165,15 @@ def mean_neighbors(
 ) -> torch.Tensor:
     """Return the mean row of each destination's sources, (D, F); zeros if it has none.
 
-    With ``weight`` and ``degree`` it is the weighted sum over the degree: an estimate without bias of the mean over
-    all in-neighbours.
+    With ``weight`` and ``degree``, return the weighted sum over the degree: an unbiased estimate of the mean over all
+    in-neighbours.
 
     Parameters
     ----------
     x : (num_src, F) float32 or bfloat16
     edges : E edges into D destinations
-    weight : (E,) full-graph edges that each stands for; None: the mean over ``edges`` as they are
-    degree : (D,) full-graph in-degrees; None: as without ``weight``
+    weight : (E,) number of full-graph edges that each represents; None means the plain mean over ``edges``
+    degree : (D,) full-graph in-degrees; None means the plain mean
     """
     if weight is None or degree is None:
         return sum_neighbors(x, edges) / edges.counts.clamp(min=1.0).unsqueeze(1)
@@ -194,7 +193,7 @@ class _NeighborSum(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor | None, edges: Adjacency) -> torch.Tensor:
         stay_eager()
         ctx.edges = edges
-        # The rows are saved only for the gradient of the weights: they are the largest tensor of a layer.
+        # The rows, the largest tensor of a layer, are saved only for the gradient of the weights.
         needs_x = weight is not None and ctx.needs_input_grad[1]
         ctx.save_for_backward(x if needs_x else None, weight)
         return _bag(x, edges.indices, edges.indptr, weight)
@@ -206,8 +205,8 @@ class _NeighborSum(torch.autograd.Function):
         grad = grads[0].contiguous()
         grad_x = grad_weight = None
         if ctx.needs_input_grad[0]:
-            # The gradient of a sum is a scatter to the sources; over the transposed edges it is a sum again, and in an
-            # order that does not change from run to run.
+            # The gradient of a sum is a scatter to the sources. Over the transposed edges it is again a sum, which has
+            # the same order in every run.
             offsets, destinations, order = edges.transposed
             grad_x = _bag(
                 grad, destinations, offsets, None if weight is None else weight.index_select(0, order)

@@ -1,4 +1,4 @@
-"""Attention over in-edges as Triton kernels: one forward, two backward, none of which adds with atomics."""
+"""Attention over in-edges as Triton kernels, one forward and two backward, without atomic additions."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from gloader.models.adjacency import by_source
 if TYPE_CHECKING:
     from gloader.models.adjacency import Adjacency
 
-# A tile: as many edges as most fan-outs draw, and columns so that each of its 128 threads holds 16 elements at most.
+# A tile has as many edges as most fan-outs draw, and at most 16 elements for each of its 128 threads.
 _EDGES: Final = 16
 _MOST_COLUMNS: Final = 128
 _WARPS: Final = 4
 _SLOPE = tl.constexpr(0.2)  # `gloader.models.attention.NEGATIVE_SLOPE`
-_LOWEST = tl.constexpr(-3.0e38)  # below every score, and its difference to itself is a number
+_LOWEST = tl.constexpr(-3.0e38)  # below every score; unlike -inf, minus itself it is 0
 _TINY = tl.constexpr(1.17549435e-38)  # the smallest normal number
-# Sizes differ from batch to batch: a kernel that was compiled for one must do for all.
+# Sizes differ from batch to batch: one compiled kernel must serve all of them.
 _SIZES: Final = ("num_dst", "num_edges", "step_dst", "step_head")
 
 
 @triton.jit
 def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def]
-    """Return the scores of edges before their leaky ReLU, and after it; of no edge -inf.
+    """Return the scores of edges before and after the leaky ReLU; -inf in lanes without an edge.
 
-    ``source`` and ``destination`` are numbers of a node and head, in ``scores`` (nodes, HEADS, 2).
+    ``source`` and ``destination`` are numbers of a node and head in ``scores`` (nodes, HEADS, 2).
     """
     total = tl.load(scores + source * 2, mask=is_edge, other=0.0) + tl.load(scores + destination * 2 + 1)
     return total, tl.where(is_edge, tl.where(total > 0, total, total * _SLOPE), float("-inf"))
@@ -36,9 +36,9 @@ def _score(scores, source, destination, is_edge):  # type: ignore[no-untyped-def
 
 @triton.jit
 def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return which of ``edge`` are before ``end``, their sources, and what `_score` does of them.
+    """Return the mask of ``edge`` before ``end``, the sources, and the result of `_score`.
 
-    ``to`` is the number of their destination and ``head``.
+    ``to`` is the number of the destination and ``head``.
     """
     is_edge = edge < end
     source = tl.load(indices + edge, mask=is_edge, other=0).to(tl.int64)
@@ -48,8 +48,8 @@ def _edge(scores, indices, edge, end, to, head, HEADS: tl.constexpr):  # type: i
 
 @triton.jit
 def _importance(importance, edge, is_edge, IS_WEIGHTED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return how many edges each stands for in the softmax."""
-    if IS_WEIGHTED:  # noqa: SIM108 - as in the gather
+    """Return the number of edges that each edge represents in the softmax."""
+    if IS_WEIGHTED:  # noqa: SIM108 - a branch at compile time, as in the gather
         found = tl.load(importance + edge, mask=is_edge, other=0.0)
     else:
         found = is_edge.to(tl.float32)
@@ -91,14 +91,14 @@ def _forward_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     IS_WEIGHTED: tl.constexpr,
 ):
-    """A program a destination and head: the softmax of its scores first, then its mean row."""
+    """One program for each destination and head: first the softmax of its scores, then its mean row."""
     to = tl.program_id(0).to(tl.int64)
     node = to // HEADS
     head = to % HEADS
     begin = tl.load(indptr + node).to(tl.int64)
     end = tl.load(indptr + node + 1).to(tl.int64)
     lane = tl.arange(0, EDGES)
-    # A softmax in pieces: when a tile has a larger score, what was added up before is scaled down to it.
+    # A softmax in pieces: a tile with a larger score scales down the sums of the tiles before it.
     if HAS_LOOPS:
         # As a tile of one edge.
         _, loop_slope = _score(scores, to + lane * 0, to, lane < 1)
@@ -166,9 +166,9 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     IS_WEIGHTED: tl.constexpr,
 ):
-    """A program a destination and head: the attention and the score's gradient of its edges, and its own score's.
+    """One program for each destination and head: the attention and the score gradients of its edges and of itself.
 
-    Loops stand behind all edges in ``weights`` and ``grad_edges`` (E + D, HEADS).
+    In ``weights`` and ``grad_edges`` (E + D, HEADS) the loops follow all edges.
     """
     to = tl.program_id(0).to(tl.int64)
     node = to // HEADS
@@ -180,7 +180,7 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
     upstream = grad + node * step_dst + head * step_head
     lane = tl.arange(0, EDGES)
     is_first = lane < 1
-    # Of the sum below the line: the mean of what the edges' rows contribute.
+    # The gradient of the denominator: the mean of the edges' products.
     common = tl.full((), 0.0, tl.float32)
     if HAS_LOOPS:
         # As a tile of one edge.
@@ -203,7 +203,7 @@ def _edges_kernel(  # type: ignore[no-untyped-def]
         at = (num_edges + node) * HEADS + head + lane
         tl.store(weights + at, loop_weight, mask=is_first)
         tl.store(grad_edges + at, loop_grad, mask=is_first)
-    # The rows are read again, out of the cache, rather than their products kept in memory and waited for.
+    # Reading the rows again, from the cache, is faster than storing their products in memory.
     for start in range(begin, end, EDGES):
         edge = start + lane
         is_edge, source, both, slope = _edge(scores, indices, edge, end, to, head, HEADS)
@@ -241,10 +241,10 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
     HAS_LOOPS: tl.constexpr,
     HAS_ROWS: tl.constexpr,
 ):
-    """A program a row: its gradient and that of its scores as a source, added up over its out-edges in their order."""
+    """One program for each row: its gradient and that of its scores as a source, over its out-edges in order."""
     at = tl.program_id(0).to(tl.int64)
     node = at // HEADS if IS_OWN else at
-    # Rows that all heads share have gradients from all of them.
+    # Rows shared by all heads have gradients from each head.
     first_head = at % HEADS if IS_OWN else 0
     last_head = first_head + 1 if IS_OWN else HEADS
     begin = tl.load(bounds + node).to(tl.int64)
@@ -261,7 +261,7 @@ def _sources_kernel(  # type: ignore[no-untyped-def]
             score += tl.load(grad_edges + (num_edges + node) * HEADS + head, mask=is_dst, other=0.0)
         to = (node * HEADS + head) * 2
         tl.store(grad_scores + to, score)
-        # Destinations have theirs from the kernel before.
+        # Those of destinations come from the kernel before.
         tl.store(grad_scores + to + 1, 0.0, mask=node >= num_dst)
     if HAS_ROWS:
         for first in range(0, WIDTH, COLUMNS):
@@ -296,18 +296,18 @@ def attend_by_kernels(
     importance: torch.Tensor | None,
     has_loops: bool,
 ) -> torch.Tensor:
-    """Return what `gloader.models.attention.attend` does.
+    """Return the result of `gloader.models.attention.attend`.
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops : as of it
+    rows, scores, edges, importance, has_loops : as for `gloader.models.attention.attend`
     """
     result: torch.Tensor = _KernelAttention.apply(rows, scores.contiguous(), edges, importance, has_loops)  # type: ignore[no-untyped-call]
     return result.transpose(0, 1)
 
 
 class _KernelAttention(torch.autograd.Function):
-    """Saves two numbers of each destination and head: the attention of an edge is computed again from them."""
+    """Saves two numbers for each destination and head; the backward pass computes the attention of edges from them."""
 
     @staticmethod
     def forward(
@@ -346,15 +346,15 @@ def launch_forward(
     *,
     has_loops: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the result (D, heads, W) of the dtype of ``scores``, and top and sum of each softmax (D, heads).
+    """Return the result (D, heads, W) in the dtype of ``scores``, and the maximum and sum of each softmax (D, heads).
 
     Parameters
     ----------
-    rows, scores, edges, importance, has_loops : as of `gloader.models.attention.attend`; contiguous
+    rows, scores, edges, importance, has_loops : as for `gloader.models.attention.attend`; contiguous
     """
     heads, width = scores.shape[1], rows.shape[-1]
     result = scores.new_empty(edges.num_dst, heads, width)
-    # Each by itself: halves of one array would lie off 16 bytes for some numbers of destinations, and be compiled for.
+    # Two arrays: halves of one array are not always aligned to 16 bytes, and Triton would compile for both cases.
     tops, totals = (scores.new_empty(edges.num_dst, heads) for _ in range(2))
     if edges.num_dst:
         with torch.cuda.device_of(rows):  # type: ignore[no-untyped-call]
@@ -385,14 +385,14 @@ def launch_backward(
     has_loops: bool,
     needs_rows: bool,
 ) -> tuple[torch.Tensor | None, torch.Tensor]:
-    """Return the gradients of ``rows``, where they are needed, and of ``scores``.
+    """Return the gradients of ``rows``, or None if not needed, and of ``scores``.
 
     Parameters
     ----------
-    saved : rows, scores, top and sum of each softmax, and the importance if there is one
-    edges : those of the forward pass
-    sources : what `by_source` returns of them
-    grad : (D, heads, W) of the result; columns lie side by side
+    saved : rows, scores, maximum and sum of each softmax, and the importance if there is one
+    edges : the edges of the forward pass
+    sources : result of `by_source` for these edges
+    grad : (D, heads, W) of the result; contiguous columns
     has_loops : a destination is one more source of itself
     needs_rows : whether ``rows`` need a gradient
     """

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from gloader.config import ModelConfig
 from gloader.errors import ConfigError
 from gloader.models import build_model, takes_edge_features
+from gloader.types import EDGE, NODE, BatchId, ReadyBatch
 
 NAMES = ("graphsage", "gcn", "gat", "gine", "mlp")
 FE = 4
@@ -124,3 +126,38 @@ def test_dropout_acts_in_training_only(make_block) -> None:
     assert not torch.equal(model(x, blocks), model(x, blocks))
     model.eval()
     assert torch.equal(model(x, blocks), model(x, blocks))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_takes_a_batch_or_its_rows_and_blocks(name, make_block) -> None:
+    blocks = (
+        _told(make_block([0, 2, 3, 3], [3, 4, 1], num_src=5)),
+        _told(make_block([0, 1, 2], [2, 0], num_src=3)),
+    )
+    batch = ReadyBatch(
+        id=BatchId(epoch=0, index=0),
+        x=torch.randn(5, 6),
+        y=torch.zeros(2, dtype=torch.int64),
+        blocks=blocks,
+        nodes=np.arange(5),
+        num_seeds=2,
+    )
+    model = _build(name=name, hidden=8, batch_norm=True).eval()
+    expected = model(batch.x, blocks)
+    for form in (batch, batch.typed):
+        assert torch.equal(model(form), expected)
+        assert torch.equal(model.embed(form)[NODE], expected)
+    hidden = model.below(1)(batch.x, blocks[:1])
+    assert torch.equal(
+        model.layers[1].forward({NODE: model.enter(1, NODE, hidden)}, {EDGE: blocks[1]}, {NODE: 2})[NODE],
+        expected,
+    )
+
+
+def test_a_hidden_layer_of_one_node_is_normalised_by_what_was_seen_before(make_block) -> None:
+    """One seed without edges: torch would refuse it; the statistics stay as they are."""
+    model = _build(hidden=8, batch_norm=True)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    lone = make_block([0, 0], [], num_src=1)
+    assert torch.isfinite(model(torch.randn(1, 6), [lone, lone])).all()
+    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
