@@ -98,7 +98,7 @@ def infer(  # noqa: PLR0913 - each a flag
         bare_bytes()  # imports torch, to measure later memory above it
         from gloader.training.checkpoint.save import load_checkpoint
         from gloader.training.process import resolve_device
-        from gloader.training.run_inference import open_machine_rows
+        from gloader.training.run_inference import MachineRows, launch_machine_rows
 
         launch = RankLaunch.from_environ()
         with (
@@ -106,16 +106,13 @@ def infer(  # noqa: PLR0913 - each a flag
             ExitStack() as stores,
         ):
             screen = screen_of(group, screen)
-            rows = open_machine_rows(
-                opened,
-                group,
-                lambda: {
-                    each.name: stores.enter_context(each.open_features())
-                    for each in opened.feature_rows(edges=True)
-                },
-                timeout_s=_STALL_TIMEOUT_S,
-                verify=True,
-            )
+            parts = launch_machine_rows(opened, group, timeout_s=_STALL_TIMEOUT_S, verify=True)
+            rows = None
+            if parts is not None:
+                tables = opened.feature_rows(edges=True)
+                rows = MachineRows(
+                    parts, {each.name: stores.enter_context(each.open_features()) for each in tables}
+                )
 
             def work() -> None:
                 with nullcontext() if rows is None else rows.reading(), PeakMemory() as peak:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.ids import require_all_rows
@@ -79,11 +78,19 @@ class OpenedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """The memory and the device of an inference."""
+    """The memory and the device of an inference, and the readers of other machines' rows."""
 
     budget_bytes: int
     device: str | torch.device
     scratch: Path | None
+    machines: MachineRows | None
+
+    def open_rows(self, rows: FeatureRows, stack: ExitStack, **settings: Any) -> tuple[FeatureSource, int]:
+        """Return all rows of a table, and the memory of their open reader, which ``stack`` closes."""
+        if self.machines is not None:
+            return self.machines.source(rows.name), 0
+        store = stack.enter_context(rows.open_features(**settings))
+        return store, store.resident_bytes
 
 
 @contextmanager
@@ -128,13 +135,11 @@ def open_model(
     def attempt(budget: int, stack: ExitStack, *, holds_edges: bool) -> OpenedModel:
         with ExitStack() as own:
             left = max(budget - (0 if rows is None else rows.memory_bytes), 0)
-            open_rows = partial(_opened, machines=rows, stack=own)
             opened = _open(
                 dataset,
                 checkpoint,
-                _Place(budget_bytes=left, device=device, scratch=scratch),
+                _Place(budget_bytes=left, device=device, scratch=scratch, machines=rows),
                 edge_bytes=topology_share(left) if holds_edges else 0,
-                open_rows=open_rows,
                 stack=own,
             )
             require(opened)
@@ -159,23 +164,12 @@ def open_model(
         yield opened
 
 
-def _opened(
-    rows: FeatureRows, *, machines: MachineRows | None, stack: ExitStack, **settings: Any
-) -> tuple[FeatureSource, int]:
-    """Return all rows of a table, and the memory of their open reader."""
-    if machines is not None:
-        return machines.source(rows.name), 0
-    store = stack.enter_context(rows.open_features(**settings))
-    return store, store.resident_bytes
-
-
 def _open(
     dataset: Dataset,
     checkpoint: Checkpoint,
     place: _Place,
     *,
     edge_bytes: int,
-    open_rows: Callable[..., tuple[FeatureSource, int]],
     stack: ExitStack,
 ) -> OpenedModel:
     """Open the network, and graph and features.
@@ -183,9 +177,8 @@ def _open(
     Parameters
     ----------
     dataset, checkpoint : as for `open_model`
-    place : memory, device and scratch folder
+    place : memory, device and scratch folder, and rows of other machines
     edge_bytes : for edges in memory; relations that exceed it are read page by page
-    open_rows : opens a table; returns its rows, and the memory of the reader
     stack : closes what is opened
     """
     sizes = {relation: table.topology_bytes for relation, table in dataset.edge_tables.items()}
@@ -199,13 +192,15 @@ def _open(
     encoder = encoder_of(model)
     rings = {"ring_bytes": _RING_BYTES} if len(dataset.node_tables) > 1 else {}
     features = {
-        name: open_rows(table.feature_rows, **rings)[0]
+        name: place.open_rows(table.feature_rows, stack, **rings)[0]
         for name, table in dataset.node_tables.items()
         if name in encoder.layers[0].in_dims and table.feature_rows is not None
     }
     told, told_bytes = {}, 0
     if spec.uses_edge_features:
-        told[EDGE], told_bytes = open_rows(edge_feature_rows(dataset), ring_bytes=_RING_BYTES)
+        rows = edge_feature_rows(dataset)
+        assert rows is not None  # noqa: S101 - by `_require_fit`
+        told[EDGE], told_bytes = place.open_rows(rows, stack, ring_bytes=_RING_BYTES)
     # Without learned rows the weights are small: they count as code.
     weight_bytes = sum(parameter.nbytes for parameter in model.parameters()) if spec.has_types else 0
     inference = HeteroInference(

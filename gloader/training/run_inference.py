@@ -97,15 +97,10 @@ class MachineRows:
         return self._reader
 
 
-def open_machine_rows(
-    dataset: Dataset,
-    group: RankGroup,
-    stores: Callable[[], Mapping[str, FeatureStore]],
-    *,
-    timeout_s: float,
-    verify: bool,
-) -> MachineRows | None:
-    """Return the feature rows of all machines where each has a part; None where this one has all, or only waits.
+def launch_machine_rows(
+    dataset: Dataset, group: RankGroup, *, timeout_s: float, verify: bool
+) -> Launch | None:
+    """Return the machines for `MachineRows` if each has a part of the rows; None if this rank reads no row of others.
 
     Collective.
 
@@ -113,7 +108,6 @@ def open_machine_rows(
     ----------
     dataset : of this machine
     group : the ranks
-    stores : opens the tables that are read, on the first rank of each machine
     timeout_s : longest wait for another machine
     verify : whether rows are compared with their checksums
 
@@ -135,7 +129,7 @@ def open_machine_rows(
     if not known or group.rank not in hosts:
         return None
     order = hosts_by_part(known)
-    launch = Launch(
+    return Launch(
         hosts=tuple(hosts[number] for number in order),
         names=tuple(names[number] for number in order),
         rank=group.rank,
@@ -145,7 +139,6 @@ def open_machine_rows(
         timeout_s=timeout_s,
         verify=verify,
     )
-    return MachineRows(launch, stores())
 
 
 def require_inference(task: Task, dataset: Dataset, budget: RunBudget, loader: Any) -> None:

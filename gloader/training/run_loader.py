@@ -20,6 +20,7 @@ from gloader.training.inference.plan import Extent
 from gloader.training.model_spec import LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import ProcessKind, RunBudget, share_budget
+from gloader.training.run_inference import require_inference
 from gloader.training.step_memory import largest, parameter_bytes, probe, step_bytes
 
 if TYPE_CHECKING:
@@ -94,8 +95,7 @@ class RunLoader:
     is_traced: bool
     factory: LoaderFactory
     peak: PeakMemory | None = None  # keeps this rank below its planned memory
-    # Raises BudgetError if an evaluation would not fit; None without evaluation.
-    require: Callable[[RunBudget, AnyLoader], None] | None = None
+    evaluates: bool = False  # whether evaluations of the first rank must fit
 
     def open(self, total: int | None = None) -> tuple[RunBudget, AnyLoader]:
         """Return a loader within the first division of the budget that suffices on every rank, and that division.
@@ -180,8 +180,8 @@ class RunLoader:
         failure: Exception | None = None
         try:
             loader = self._make_loader(budget)
-            if self.require is not None:
-                self.require(budget, loader)
+            if self.evaluates and self.group.is_first:
+                require_inference(self.task, self.dataset, budget, loader)
         except Exception as error:  # noqa: BLE001 - raised by `open`, when the others know of it
             failure = error
         own = needs

@@ -26,7 +26,7 @@ from gloader.training.replica import check_step
 from gloader.training.reporter import Reporter, RunStart, SilentReporter, TeeReporter, TensorBoardReporter
 from gloader.training.result import RunResult, name_strategy, summarize
 from gloader.training.run_folder import RunFolder, decisive_settings
-from gloader.training.run_inference import features_of, inference_of, open_machine_rows, require_inference
+from gloader.training.run_inference import MachineRows, features_of, inference_of, launch_machine_rows
 from gloader.training.run_loader import RunLoader
 from gloader.training.task import NodeTask
 from gloader.training.train_step import TrainRecipe, check_optim
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from gloader.training.checkpoint.save import Checkpoint
     from gloader.training.inference.layerwise_inference import HeteroInference
     from gloader.training.run_budget import RunBudget
-    from gloader.training.run_inference import MachineRows
     from gloader.training.run_loader import LoaderFactory
     from gloader.training.task import AnyLoader, Task
     from gloader.training.trainer import Outcome
@@ -210,7 +209,7 @@ class _TrainingRun:
             is_traced=self.trace is not None,
             factory=self.loader_factory,
             peak=self.peak,
-            require=self._require_inference,
+            evaluates=True,
         )
         budget, opened = opening.open()
         # In this order: the other ranks receive an error before this one waits for the threads of its loader.
@@ -304,13 +303,16 @@ class _TrainingRun:
 
     def _trainer(self, loader: AnyLoader, budget: RunBudget) -> Trainer:
         reading = self.settings.loader.reading
-        rows = open_machine_rows(
+        launch = launch_machine_rows(
             self.dataset,
             self.group,
-            lambda: cast("Mapping[str, FeatureStore]", features_of(self.task, self.dataset, loader)),
             timeout_s=self.settings.loader.stages.stall_timeout_s,
             verify=reading.verify != "off",
         )
+        rows = None
+        if launch is not None:
+            stores = cast("Mapping[str, FeatureStore]", features_of(self.task, self.dataset, loader))
+            rows = MachineRows(launch, stores)
         return Trainer(
             recipe=TrainRecipe(
                 task=self.task,
@@ -330,11 +332,6 @@ class _TrainingRun:
             rows=rows,
             peak=self.peak,
         )
-
-    def _require_inference(self, budget: RunBudget, loader: AnyLoader) -> None:
-        """Raise BudgetError if the first rank's evaluations would not fit their share."""
-        if self.group.is_first:
-            require_inference(self.task, self.dataset, budget, loader)
 
     def _inference(self, loader: AnyLoader, budget: RunBudget, rows: MachineRows | None) -> HeteroInference:
         return inference_of(

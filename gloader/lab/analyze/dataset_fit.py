@@ -14,7 +14,6 @@ from gloader.observe.peak_memory import first_bytes
 from gloader.pipeline.open.load_plan import measure_load, plan_load
 from gloader.plan.available import available_memory_bytes
 from gloader.training.group import RankGroup
-from gloader.training.run_inference import require_inference
 from gloader.training.run_loader import RunLoader
 from gloader.training.step_memory import learned_row_bytes, parameter_bytes, probe
 from gloader.training.train import resolved_settings, task_of
@@ -116,7 +115,7 @@ class DatasetQuestion(Question):
             device=torch.device("cpu"),
             is_traced=False,
             factory=self._plan,
-            require=lambda budget, planned: require_inference(self._task, self.dataset, budget, planned),
+            evaluates=True,
         )
 
     def _plan(

@@ -7,6 +7,7 @@ of one type and one relation.
 
 from __future__ import annotations
 
+import logging
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from gloader.device.seam import settle_vector_math
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
 from gloader.training.inference.layer_pass import InferenceRun
-from gloader.training.inference.placement import Given, in_less_memory, place_inference
+from gloader.training.inference.placement import FIRST_SHARE, Given, place_inference
 from gloader.training.inference.plan import plan_inference
 from gloader.training.inference.rows import EmbeddedRows, iter_rows
 from gloader.types import EDGE, NODE
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from gloader.types import FeatureSource, IdArray, Relation
 
     Progress = Callable[[float], None]
+
+
+logger = logging.getLogger("gloader")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,17 +246,48 @@ class HeteroInference:
         network.eval()
         try:
             with torch.no_grad(), ExitStack() as stack:
-                given = self._given()
-                extent = given.extent({name: len(wanted) for name, wanted in nodes.items()})
-                yield in_less_memory(
-                    lambda share: place_inference(network, given, extent, num_layers=num_layers, share=share),
-                    lambda placed, attempt: InferenceRun(placed, self.scratch, attempt).all_layers(
-                        nodes, on_progress
-                    ),
-                    stack,
-                )
+                yield self._all_layers(network, num_layers, nodes, on_progress, stack)
         finally:
             network.train(was_training)
+
+    def _all_layers(
+        self,
+        network: GraphNetwork,
+        num_layers: int,
+        nodes: Mapping[str, IdArray | range],
+        on_progress: Progress,
+        stack: ExitStack,
+    ) -> dict[str, MadeRows]:
+        """Return the sums of a layer; after a device ran out of memory, those of an attempt in half of it.
+
+        Parameters
+        ----------
+        network, num_layers, nodes, on_progress : as for `_made`
+        stack : owns the files and memory of the successful attempt
+        """
+        given, share = self._given(), FIRST_SHARE
+        extent = given.extent({name: len(wanted) for name, wanted in nodes.items()})
+        while True:
+            placed = place_inference(network, given, extent, num_layers=num_layers, share=share)
+            device = placed.device
+            # Each attempt has a stack: a folder that it leaves is gone before the next one begins.
+            with ExitStack() as attempt:
+                try:
+                    made = InferenceRun(placed, self.scratch, attempt).all_layers(nodes, on_progress)
+                except torch.OutOfMemoryError:
+                    if not device.is_asynchronous:
+                        raise
+                    made = None
+                else:
+                    stack.push(attempt.pop_all())
+                # Its memory on the device must not count as taken.
+                del placed
+            # torch keeps freed memory for the stream that allocated it; batches come on another one.
+            device.free_bytes()
+            if made is not None:
+                return made
+            share *= 2
+            logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
 
     def _require_edge_features(self, network: GraphNetwork) -> None:
         for layer in network.layers:

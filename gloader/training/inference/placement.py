@@ -1,15 +1,11 @@
-"""The places of an inference: the device that computes, and the rows, edges and outputs that lie there already.
-
-An inference that runs out of a device's memory is tried again in less.
-"""
+"""The places of an inference: the device that computes, and the rows, edges and outputs that it has already."""
 
 from __future__ import annotations
 
 import copy
 import logging
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import torch
 
@@ -25,7 +21,8 @@ from gloader.training.inference.row_stream import DeviceRows, PinnedRows
 from gloader.training.inference.rows import FeatureRows, RamRows, SsdRows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+    from contextlib import ExitStack
     from pathlib import Path
 
     from gloader.device import Device, DeviceTier
@@ -287,41 +284,3 @@ def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | N
 
 def _offset_bytes(num_nodes: int) -> int:
     return 8 * (num_nodes + 1)
-
-
-MadeT = TypeVar("MadeT")
-
-
-def in_less_memory(
-    place: Callable[[int], Placement], run: Callable[[Placement, ExitStack], MadeT], stack: ExitStack
-) -> MadeT:
-    """Return the result of ``run``; after a device ran out of memory, that of an attempt in half of it.
-
-    Parameters
-    ----------
-    place : returns a placement in one part in so many of the device's free memory
-    run : computes there; the stack that it is given closes what it opens
-    stack : owns the files and memory of the attempt that succeeded
-    """
-    share = FIRST_SHARE
-    while True:
-        placed = place(share)
-        device = placed.device
-        # Of this attempt: a folder that it leaves is gone before the next one begins.
-        with ExitStack() as attempt:
-            try:
-                result = run(placed, attempt)
-            except torch.OutOfMemoryError:
-                if not device.is_asynchronous:
-                    raise
-                result = None
-            else:
-                stack.push(attempt.pop_all())
-            # What is left of it on the device must not count as taken.
-            del placed
-        # torch keeps freed memory for the stream that it was taken for; batches come on another one.
-        device.free_bytes()
-        if result is not None:
-            return result
-        share *= 2
-        logger.warning("evaluation ran out of memory on %s: again, in half of it", device.place)
