@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gloader.dataset import Dataset
     from gloader.dataset.link_table import LinkTable
-    from gloader.training.inference.rows import EmbeddedRows
+    from gloader.training.inference.layer_rows import EmbeddedRows
     from gloader.types import IdArray, LinkReader, LinkRows
 
     Scores = NDArray[np.float32]

@@ -15,8 +15,8 @@ from gloader.models import encoder_of
 from gloader.observe.peak_memory import first_bytes
 from gloader.plan.available import default_budget_bytes
 from gloader.plan.too_small import advice, rounded_up
+from gloader.training.inference.layer_plan import Extent
 from gloader.training.inference.placement import device_bytes_needed
-from gloader.training.inference.plan import Extent
 from gloader.training.model_spec import LinkSpec
 from gloader.training.replica import logits_and_loss
 from gloader.training.run_budget import ProcessKind, RunBudget, share_budget

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from gloader.observe.peak_memory import release_freed_memory
-from gloader.training.inference.edges import PieceLimits
+from gloader.training.inference.layer_plan import read_dims
+from gloader.training.inference.layer_rows import RamRows, SsdRows, Targets
 from gloader.training.inference.placement import OutputRoom
-from gloader.training.inference.plan import read_dims
 from gloader.training.inference.row_stream import DeviceRows, fetch_behind, num_ahead, stream_rows
-from gloader.training.inference.rows import RamRows, SsdRows, Targets
+from gloader.training.inference.scanned_edges import PieceLimits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from gloader.models.adjacency import Part
     from gloader.models.conv import Conv, Layer, Table
+    from gloader.training.inference.layer_plan import LayerPlan
+    from gloader.training.inference.layer_rows import MadeRows
     from gloader.training.inference.placement import LayerOutputs, Placement
-    from gloader.training.inference.plan import LayerPlan
     from gloader.training.inference.row_stream import AnyRows
-    from gloader.training.inference.rows import MadeRows
     from gloader.types import IdArray, Relation
 
     Progress = Callable[[float], None]

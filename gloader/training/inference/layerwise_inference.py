@@ -18,9 +18,9 @@ from gloader.device.seam import settle_vector_math
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
 from gloader.training.inference.layer_pass import InferenceRun
+from gloader.training.inference.layer_plan import plan_inference
+from gloader.training.inference.layer_rows import EmbeddedRows, iter_rows
 from gloader.training.inference.placement import FIRST_SHARE, Given, place_inference
-from gloader.training.inference.plan import plan_inference
-from gloader.training.inference.rows import EmbeddedRows, iter_rows
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from gloader.device import Device, DeviceTier
     from gloader.models import GraphNetwork
     from gloader.samplers import Topology
-    from gloader.training.inference.plan import Extent
-    from gloader.training.inference.rows import MadeRows
+    from gloader.training.inference.layer_plan import Extent
+    from gloader.training.inference.layer_rows import MadeRows
     from gloader.types import FeatureSource, IdArray, Relation
 
     Progress = Callable[[float], None]

@@ -15,10 +15,15 @@ from gloader.device.tier import upload_offsets, upload_topology
 from gloader.errors import ConfigError
 from gloader.samplers import CscGraph
 from gloader.ssd_store.spill.claim import scratch_folder
-from gloader.training.inference.edges import DeviceEdges, EdgeFeatures, HostEdges
-from gloader.training.inference.plan import Extent, plan_inference, plan_on_device, reasonable_device_bytes
+from gloader.training.inference.layer_plan import (
+    Extent,
+    plan_inference,
+    plan_on_device,
+    reasonable_device_bytes,
+)
+from gloader.training.inference.layer_rows import FeatureRows, RamRows, SsdRows
 from gloader.training.inference.row_stream import DeviceRows, PinnedRows
-from gloader.training.inference.rows import FeatureRows, RamRows, SsdRows
+from gloader.training.inference.scanned_edges import DeviceEdges, EdgeFeatures, HostEdges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,9 +34,9 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.models.conv import Layer
     from gloader.samplers.graph import HeteroGraph
-    from gloader.training.inference.edges import Edges
-    from gloader.training.inference.plan import LayerPlan, TypePlans
+    from gloader.training.inference.layer_plan import LayerPlan, TypePlans
     from gloader.training.inference.row_stream import AnyRows
+    from gloader.training.inference.scanned_edges import Edges
     from gloader.types import FeatureSource, Relation
 
 

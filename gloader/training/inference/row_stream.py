@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.device import Device, Mark
-    from gloader.training.inference.rows import Rows
+    from gloader.training.inference.layer_rows import Rows
 
 
 T = TypeVar("T")

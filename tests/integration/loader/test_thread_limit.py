@@ -22,8 +22,8 @@ from gloader.lab.inspect import sample_trace
 from gloader.models import build_model
 from gloader.samplers import NeighborSampler
 from gloader.ssd_store import RamFeatures
+from gloader.training.inference.layer_rows import FeatureRows
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.inference.rows import FeatureRows
 
 if TYPE_CHECKING:
     from .conftest import Written

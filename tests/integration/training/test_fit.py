@@ -29,8 +29,8 @@ from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import run_budget, train, trainer
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate
+from gloader.training.inference.layer_rows import FeatureRows
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.inference.rows import FeatureRows
 from gloader.training.model_spec import ModelSpec
 from gloader.training.predict import predict
 from gloader.training.process import resolve_device

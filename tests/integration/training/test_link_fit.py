@@ -165,7 +165,7 @@ def test_embeddings_on_the_disk_give_the_same_figures(per_row, monkeypatch) -> N
         taken.append(args)
         return init(self, *args, budget_bytes=20_000, **rest)
 
-    from gloader.training.inference import plan as layer_plan
+    from gloader.training.inference import layer_plan
     from gloader.training.link_judge import PairScorer
 
     init = PairScorer.__init__

@@ -22,10 +22,10 @@ from gloader.samplers.graph import HeldScan, HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
+from gloader.training.inference.layer_plan import Extent, plan_inference
+from gloader.training.inference.layer_rows import RamRows
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.placement import OutputRoom
-from gloader.training.inference.plan import Extent, plan_inference
-from gloader.training.inference.rows import RamRows
 from gloader.types import Relation
 
 H = 8

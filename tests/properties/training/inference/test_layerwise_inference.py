@@ -20,10 +20,10 @@ from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.spill.claim import SpillClaim, SpillOwner, remove_dead_spills
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
+from gloader.training.inference.layer_plan import Extent, LayerPlan, plan_inference
+from gloader.training.inference.layer_rows import RamRows
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.inference.placement import SCRATCH_PREFIX
-from gloader.training.inference.plan import Extent, LayerPlan, plan_inference
-from gloader.training.inference.rows import RamRows
 from gloader.types import EDGE, NODE, DeviceBlock
 
 N, F, H, C = 60, 5, 8, 3

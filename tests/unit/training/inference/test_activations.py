@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gloader.ssd_store import RamFeatures
-from gloader.training.inference.rows import FeatureRows, RamRows, SsdRows
+from gloader.training.inference.layer_rows import FeatureRows, RamRows, SsdRows
 
 VALUES = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
 SLABS = [slice(0, 2), slice(2, 5), slice(5, 6)]

@@ -12,7 +12,13 @@ from gloader.samplers import CscGraph
 from gloader.samplers.graph import HeldScan
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference.edges import DeviceEdges, EdgeFeatures, HostEdges, PieceLimits, cut_rows
+from gloader.training.inference.scanned_edges import (
+    DeviceEdges,
+    EdgeFeatures,
+    HostEdges,
+    PieceLimits,
+    cut_rows,
+)
 
 WHERE = ["host", "held", "sent"]
 COUNTS = np.array([0, 3, 0, 50, 2, 2, 0])
@@ -96,7 +102,7 @@ def test_a_hub_comes_in_pieces_that_hold_every_edge_once(where, max_edges) -> No
 def test_pieces_carry_the_features_of_their_edges(
     where, rows_per_read, max_edges, nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gloader.training.inference.edges._ROWS_PER_READ", rows_per_read)
+    monkeypatch.setattr("gloader.training.inference.scanned_edges._ROWS_PER_READ", rows_per_read)
     graph = _graph()
     matrix = np.random.default_rng(0).normal(size=(graph.num_edges, 2)).astype(np.float32)
     cut = _cut(

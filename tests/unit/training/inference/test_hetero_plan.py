@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from gloader.errors import BudgetError
-from gloader.training.inference.plan import (
+from gloader.training.inference.layer_plan import (
     Extent,
     LayerPlan,
     plan_inference,

@@ -5,7 +5,12 @@ import pytest
 from gloader.config import ModelConfig
 from gloader.errors import BudgetError
 from gloader.models import build_model
-from gloader.training.inference.plan import Extent, plan_inference, plan_on_device, reasonable_device_bytes
+from gloader.training.inference.layer_plan import (
+    Extent,
+    plan_inference,
+    plan_on_device,
+    reasonable_device_bytes,
+)
 from gloader.types import EDGE, NODE
 
 N, F, H, C = 10_000, 50, 64, 7

@@ -11,8 +11,8 @@ import torch
 
 from gloader.device import CpuDevice
 from gloader.testing.rehearsed_device import RehearsedDevice
+from gloader.training.inference.layer_rows import FeatureRows
 from gloader.training.inference.row_stream import AHEAD, fetch_behind, send_ahead, stream_rows
-from gloader.training.inference.rows import FeatureRows
 
 ROWS = np.arange(60, dtype=np.float32).reshape(20, 3)
 

@@ -21,8 +21,8 @@ from gloader.samplers.graph import HeldScan, HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training.inference import placement
-from gloader.training.inference.edges import DeviceEdges
 from gloader.training.inference.layerwise_inference import HeteroInference
+from gloader.training.inference.scanned_edges import DeviceEdges
 from gloader.types import EDGE, NODE
 
 N, F, H, C = 300, 7, 8, 3

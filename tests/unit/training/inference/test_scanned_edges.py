@@ -21,9 +21,9 @@ from gloader.models import build_model
 from gloader.samplers import CscGraph
 from gloader.ssd_store import RamFeatures
 from gloader.testing.faults import FaultyOS
-from gloader.training.inference.edges import HostEdges, PieceLimits
+from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.inference.plan import plan_inference
+from gloader.training.inference.scanned_edges import HostEdges, PieceLimits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gloader.models import GraphNetwork
     from gloader.samplers import Topology
     from gloader.ssd_store.os_io import OsIO
-    from gloader.training.inference.plan import LayerPlan
+    from gloader.training.inference.layer_plan import LayerPlan
 
 N, E, HUB, F = 1000, 20_000, 6, 5
 PAGES = 20  # of 1,024 edges; the last one is not full

@@ -17,8 +17,8 @@ from gloader.samplers.graph import HeteroGraph
 from gloader.ssd_store import RamFeatures
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.testing.faults import FaultyOS
+from gloader.training.inference.layer_plan import plan_inference
 from gloader.training.inference.layerwise_inference import HeteroInference
-from gloader.training.inference.plan import plan_inference
 
 SIZES = {"paper": 900, "author": 1200, "institute": 40, "field": 30}
 EDGES = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from gloader.training.inference.rows import Targets
+from gloader.training.inference.layer_rows import Targets
 
 CPU = torch.device("cpu")
 
