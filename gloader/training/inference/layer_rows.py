@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _RING_BYTES = 1 << 20  # of all slabs: rows are read in order, a few large reads ahead are enough
 
 
-class FeatureRows:
+class InputRows:
     """The input features. Does not own them."""
 
     def __init__(self, features: FeatureSource) -> None:
@@ -115,7 +115,7 @@ _MOST_BYTES: Final = 16 << 20
 
 
 MadeRows: TypeAlias = RamRows | SsdRows  # the output of a layer, in host memory or on the SSD
-Rows: TypeAlias = FeatureRows | MadeRows  # read in row order
+Rows: TypeAlias = InputRows | MadeRows  # read in row order
 
 
 class EmbeddedRows:

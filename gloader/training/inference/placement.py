@@ -21,7 +21,7 @@ from gloader.training.inference.layer_plan import (
     plan_on_device,
     reasonable_device_bytes,
 )
-from gloader.training.inference.layer_rows import FeatureRows, RamRows, SsdRows
+from gloader.training.inference.layer_rows import InputRows, RamRows, SsdRows
 from gloader.training.inference.row_stream import DeviceRows, PinnedRows
 from gloader.training.inference.scanned_edges import DeviceEdges, EdgeFeatures, HostEdges
 
@@ -284,7 +284,7 @@ def _inputs(name: str, network: GraphNetwork, given: Given, tier: DeviceTier | N
         return DeviceRows(tier.cache.table)
     if tier is not None and tier.features is not None:
         return PinnedRows(tier.features)
-    return FeatureRows(features)
+    return InputRows(features)
 
 
 def _offset_bytes(num_nodes: int) -> int:

@@ -22,7 +22,7 @@ from gloader.lab.inspect import sample_trace
 from gloader.models import build_model
 from gloader.samplers import NeighborSampler
 from gloader.ssd_store import RamFeatures
-from gloader.training.inference.layer_rows import FeatureRows
+from gloader.training.inference.layer_rows import InputRows
 from gloader.training.inference.layerwise_inference import HeteroInference
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def test_ctrl_c_ends_it_between_two_batches(
         monkeypatch.setattr(owner, name, call)
 
     interrupted(NeighborSampler, "sample")
-    interrupted(FeatureRows, "read")
+    interrupted(InputRows, "read")
     with pytest.raises(KeyboardInterrupt):
         BESIDE_A_LOADER[what](tiny)
     assert not any(thread.is_alive() for thread in calls if thread is not threading.main_thread())

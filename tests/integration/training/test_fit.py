@@ -29,7 +29,7 @@ from gloader.testing.rehearsed_device import RehearsedDevice
 from gloader.training import run_budget, train, trainer
 from gloader.training.checkpoint.save import load_checkpoint
 from gloader.training.evaluate import accuracy, evaluate
-from gloader.training.inference.layer_rows import FeatureRows
+from gloader.training.inference.layer_rows import InputRows
 from gloader.training.inference.layerwise_inference import HeteroInference
 from gloader.training.model_spec import ModelSpec
 from gloader.training.predict import predict
@@ -259,8 +259,8 @@ def test_a_device_that_holds_all_rows_is_evaluated_from(communities, monkeypatch
     expected = fit(communities, MODEL, replace(OPTIM, epochs=2), LOADER.changed(features="ssd")).summary
     for place in ("pipeline.open.device_tier", "training.inference.placement"):
         monkeypatch.setattr(f"gloader.{place}.open_device", lambda place: device)
-    true, reads = FeatureRows.read, []
-    monkeypatch.setattr(FeatureRows, "read", lambda *rest: (reads.append(1), true(*rest))[1])
+    true, reads = InputRows.read, []
+    monkeypatch.setattr(InputRows, "read", lambda *rest: (reads.append(1), true(*rest))[1])
     loader = LOADER.changed(features="ssd", device_cache=cache)
     found = fit(communities, MODEL, replace(OPTIM, epochs=2), loader).summary
     # Rows, and so accuracies, are the same bits wherever they come from; only the SSD has to be swept.

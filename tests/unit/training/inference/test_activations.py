@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gloader.ssd_store import RamFeatures
-from gloader.training.inference.layer_rows import FeatureRows, RamRows, SsdRows
+from gloader.training.inference.layer_rows import InputRows, RamRows, SsdRows
 
 VALUES = np.random.default_rng(0).normal(size=(50, 6)).astype(np.float32)
 SLABS = [slice(0, 2), slice(2, 5), slice(5, 6)]
@@ -66,5 +66,5 @@ def test_a_writer_that_fails_leaves_no_readable_slab(tmp_path) -> None:
 
 def test_features_are_read_in_order_as_float32() -> None:
     out = np.empty((5, 6), dtype=np.float32)
-    FeatureRows(RamFeatures(VALUES.astype(np.float16))).read(10, 15, out)
+    InputRows(RamFeatures(VALUES.astype(np.float16))).read(10, 15, out)
     np.testing.assert_array_equal(out, VALUES[10:15].astype(np.float16).astype(np.float32))

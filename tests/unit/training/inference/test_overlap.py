@@ -11,7 +11,7 @@ import torch
 
 from gloader.device import CpuDevice
 from gloader.testing.rehearsed_device import RehearsedDevice
-from gloader.training.inference.layer_rows import FeatureRows
+from gloader.training.inference.layer_rows import InputRows
 from gloader.training.inference.row_stream import AHEAD, fetch_behind, send_ahead, stream_rows
 
 ROWS = np.arange(60, dtype=np.float32).reshape(20, 3)
@@ -25,7 +25,7 @@ class _Matrix:
 def _chunks(device):
     buffers = [device.host_buffer(4 * 2 * 3) for _ in range(AHEAD)]
     return stream_rows(
-        FeatureRows(_Matrix()), device, shape=ROWS.shape, rows_per_read=2, buffers=lambda: buffers
+        InputRows(_Matrix()), device, shape=ROWS.shape, rows_per_read=2, buffers=lambda: buffers
     )
 
 
