@@ -1,13 +1,15 @@
-"""A small run as its replay has it, the recording that it would have left, and the analysis of both."""
+"""A small run as its replay has it, the recording that it would have left, and the findings about both."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from gloader.lab.analyze.predictions import Analysis, CurvePoint, Prediction
+from gloader.lab.analyze.findings import CurvePoint, Findings, measured_findings, what_if_of
+from gloader.lab.analyze.predict import Prediction
+from gloader.replay.calibrate import doubt_of
 from gloader.replay.recording import RecordedEvent, RecordedTable, Recording, RunHeader
 from gloader.replay.replay import replay
 from gloader.replay.stalls import find_stalls, mean_parts
@@ -112,28 +114,49 @@ def header(**values: Any) -> RunHeader:
     return replace(found, **values)
 
 
-def analysis_of_run(*what_if: Prediction, slower: float = 1.0, **values: Any) -> Analysis:
-    """Return an analysis of the run with ``what_if``, where the run took ``slower`` times what its replay does."""
+SIZES = {"cache=0.5x": 500_000_000}
+
+
+def _gigabyte(prediction: Prediction) -> int:
+    return SIZES.get(prediction.change, 10**9)
+
+
+def findings_of_run(
+    *what_if: Prediction,
+    slower: float = 1.0,
+    lags: float = 0.01,
+    unexplained: Mapping[str, float] | None = None,
+    memory_bytes: Callable[[Prediction], int] = _gigabyte,
+    **values: Any,
+) -> Findings:
+    """Return the findings about the run with ``what_if``, where the run took ``slower`` times what its replay does."""
     base = predicted()
-    stalls = find_stalls(base.work, MACHINE, SHAPE, epochs=COUNTED)
-    found = Analysis(
-        run="runs/x",
-        measured_s=slower * base.replayed_s,
+    unexplained = unexplained or {"sample": 0.02, "read": slower - 1, "epoch": slower - 1}
+    predictor: Any = SimpleNamespace(
+        recording=recording_of(base, slower=slower),
+        measured=SimpleNamespace(seconds=slower * base.replayed_s),
         base=base,
-        unexplained={"sample": 0.02, "read": slower - 1, "epoch": slower - 1},
-        lags=0.01,
-        parts=mean_parts(base.replayed, (1, 2)),
-        stalls=stalls,
-        floor_s=0.24,
-        floor_of="disk",
-        what_if=what_if,
-        was_asked=False,
-        curve=tuple(
-            CurvePoint(cache_bytes=size, miss_rate=rate)
-            for size, rate in ((0, 1.0), (10**6, 0.4), (10**7, 0.1))
-        ),
-        knee_bytes=10**6,
+        unexplained=unexplained,
+        lags=lags,
+        doubt=doubt_of(unexplained, lags),
+        memory_bytes=memory_bytes,
+        spill_bytes=lambda prediction: 0,
     )
+    found = measured_findings(predictor, "runs/x")
+    if found.is_trusted:
+        found = replace(
+            found,
+            parts=mean_parts(base.replayed, COUNTED),
+            stalls=find_stalls(base.work, MACHINE, SHAPE, epochs=COUNTED),
+            floor_s=0.24,
+            floor_of="disk",
+            what_if=tuple(what_if_of(one, predictor) for one in what_if),
+            curve=tuple(
+                CurvePoint(cache_bytes=size, miss_rate=rate)
+                for size, rate in ((0, 1.0), (10**6, 0.4), (10**7, 0.1))
+            ),
+            knee_bytes=10**6,
+        )
     return replace(found, **values)
 
 
@@ -145,12 +168,3 @@ def _waits(events: list[RecordedEvent]) -> list[RecordedEvent]:
         found.append(event._replace(stage="wait", started_s=at, ended_s=event.started_s, cpu_s=0.0, notes={}))
         at = event.ended_s
     return found
-
-
-def predictor_of(analysis: Analysis, *, slower: float = 1.0, sizes: Mapping[str, int] | None = None) -> Any:
-    """Return what `findings_of` asks of a predictor: the recording, and 1 GB for each change without a size."""
-    return SimpleNamespace(
-        recording=recording_of(analysis.base, slower=slower),
-        memory_bytes=lambda prediction: (sizes or {}).get(prediction.change, 10**9),
-        spill_bytes=lambda prediction: 0,
-    )

@@ -17,7 +17,7 @@ from replayed_runs import (
 )
 
 from gloader.errors import BudgetError, ReplayError
-from gloader.lab.analyze.predictions import Prediction
+from gloader.lab.analyze.predict import Prediction
 from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine, changed_shape, count_of
 from gloader.replay.demands import Measured, measure
 from gloader.replay.recording import RecordedTable

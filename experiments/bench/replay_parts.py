@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from replay_grid import Pair, Point
     from replay_runs import Run, Workshop
 
-    from gloader.lab.analyze.predict import Predictor
-    from gloader.lab.analyze.predictions import Prediction
+    from gloader.lab.analyze.predict import Prediction, Predictor
     from gloader.replay.changes import Changes
 
 # Of an epoch: a what-if that is no further behind the best one is as good, and the one that asks for less is advised.

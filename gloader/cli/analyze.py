@@ -52,21 +52,19 @@ def analyze(
     files = _Files.beside(run, out)
 
     from gloader.lab.analyze.analysis import analyse
-    from gloader.lab.analyze.findings import findings_of
     from gloader.lab.analyze.lanes import write_replay
     from gloader.lab.analyze.predict import open_run
 
     with open_run(run) as predictor:
         recording = predictor.recording
         with screen.console.status("replaying"):
-            analysis = analyse(predictor, run, what_if=changes)
+            found = analyse(predictor, run, what_if=changes)
         if verify:
             from gloader.lab.analyze.analysis import verify_stalls
 
             with screen.console.status("training, to verify"):
-                analysis = replace(analysis, verified=verify_stalls(run, recording.header))
-        found = findings_of(analysis, predictor)
-        write_replay(files.trace, recording, analysis.base)
+                found = replace(found, verified=verify_stalls(run, recording.header))
+        write_replay(files.trace, recording, predictor.base)
     files.write(found)
     if not screen.is_json:
         _show(screen, found, files)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from parser_guard import MAX_SECONDS, within_limits
-from replayed_runs import analysis_of_run, predicted, predictor_of, work_of_run
+from replayed_runs import findings_of_run, predicted, work_of_run
 
 from gloader.cli.recipe import load_recipe
 from gloader.convert.downloads import extract_archive
@@ -43,7 +43,6 @@ from gloader.core.units import parse_bytes
 from gloader.dataset import Dataset
 from gloader.dataset.schema import checked_schema
 from gloader.errors import CheckpointError, GloaderError
-from gloader.lab.analyze.findings import findings_of
 from gloader.lab.report.build_page import read_sections
 from gloader.ssd_store.cost import profile
 from gloader.ssd_store.cost.device_profile import PROFILE_VERSION
@@ -473,8 +472,8 @@ def trace() -> bytes:
 
 
 def analysis() -> bytes:
-    found = analysis_of_run(predicted("disk=2x", work=work_of_run(read_s=0.015)))
-    return json.dumps(findings_of(found, predictor_of(found)).to_json()).encode()
+    found = findings_of_run(predicted("disk=2x", work=work_of_run(read_s=0.015)))
+    return json.dumps(found.to_json()).encode()
 
 
 def metrics() -> bytes:

@@ -19,7 +19,7 @@ import numpy as np
 from gloader.cache.curve import belady_curve, next_use_counts
 from gloader.device import open_device
 from gloader.errors import BudgetError, ConfigError, ReplayError
-from gloader.lab.analyze.predictions import Analysis, CurvePoint, Prediction
+from gloader.lab.analyze.findings import CurvePoint, measured_findings, what_if_of
 from gloader.lab.analyze.recorded_run import open_recorded_dataset, read_config
 from gloader.plan.available import available_memory_bytes
 from gloader.replay.changes import parse_changes
@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
     from gloader.config import LoaderSettings, TrainSettings
     from gloader.dataset import Dataset
-    from gloader.lab.analyze.predict import Predictor
+    from gloader.lab.analyze.findings import Findings
+    from gloader.lab.analyze.predict import Prediction, Predictor
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.replay.changes import Changes
     from gloader.replay.recording import RunHeader
@@ -248,7 +249,7 @@ _NUM_POINTS: Final = 24
 _KNEE: Final = 0.1
 
 
-def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ()) -> Analysis:
+def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ()) -> Findings:
     """Return the findings about a recorded run.
 
     Parameters
@@ -264,28 +265,23 @@ def analyse(predictor: Predictor, run: Path, *, what_if: Sequence[Changes] = ())
     ReplayError
         The same, or its batches cannot be sampled again.
     """
-    base, measured = predictor.base, predictor.measured
-    floor = find_floor(base.work, base.machine, base.shape, epochs=measured.counted)
-    found = Analysis(
-        run=str(run),
-        measured_s=measured.seconds,
-        base=base,
-        unexplained=predictor.unexplained,
-        lags=predictor.lags,
-        parts=mean_parts(base.replayed, measured.counted),
-        stalls=find_stalls(base.work, base.machine, base.shape, epochs=measured.counted),
-        floor_s=floor.seconds,
-        floor_of=floor.resource,
-        what_if=(),
-        was_asked=bool(what_if),
-    )
-    if found.doubt:
-        return found
+    found = measured_findings(predictor, str(run))
+    was_asked = bool(what_if)
+    if found.refused:
+        return replace(found, was_asked=was_asked)
+    base, counted = predictor.base, predictor.measured.counted
+    floor = find_floor(base.work, base.machine, base.shape, epochs=counted)
     predictions = [predictor.predict(changes) for changes in what_if] if what_if else _useful(predictor)
+    predictions.sort(key=lambda one: one.replayed_s)
     curve = _curve(predictor)
     return replace(
         found,
-        what_if=tuple(sorted(predictions, key=lambda one: one.replayed_s)),
+        parts=mean_parts(base.replayed, counted),
+        stalls=find_stalls(base.work, base.machine, base.shape, epochs=counted),
+        floor_s=floor.seconds,
+        floor_of=floor.resource,
+        was_asked=was_asked,
+        what_if=tuple(what_if_of(one, predictor) for one in predictions),
         curve=curve,
         knee_bytes=_knee(curve),
     )

@@ -20,8 +20,7 @@ from gloader.replay.floor import floor_of_mixture, needs_of, without_reads
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from gloader.lab.analyze.predict import Predictor
-    from gloader.lab.analyze.predictions import Prediction
+    from gloader.lab.analyze.predict import Prediction, Predictor
     from gloader.replay.changes import Changes
     from gloader.replay.floor import Floor
     from gloader.replay.recording import RunHeader

@@ -13,14 +13,12 @@ from gloader.core.records import Records
 from gloader.core.units import format_exact_seconds
 from gloader.errors import FormatError, GloaderError
 from gloader.lab.analyze.lanes import Slice, course_of, measured_slices, middle_batches, replayed_slices
-from gloader.lab.analyze.predictions import CurvePoint
 from gloader.replay.stalls import mean_parts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gloader.lab.analyze.predict import Predictor
-    from gloader.lab.analyze.predictions import Analysis, Prediction
+    from gloader.lab.analyze.predict import Prediction, Predictor
 
 
 FINDINGS_VERSION: Final = 1
@@ -59,6 +57,14 @@ class Course:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """Misses of a host cache of some size."""
+
+    cache_bytes: int
+    miss_rate: float  # of the rows that the host gathers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
     """The parts of an epoch and the changes that would help, for files and for the screen."""
 
@@ -68,17 +74,18 @@ class Findings:
     unexplained: dict[str, float]  # measured over replayed, less 1, by stage; "epoch" of the whole
     lags: float  # the share of an epoch without use of any recorded resource
     refused: str  # why nothing is predicted; empty if the replay is trusted
-    parts: dict[str, float]  # seconds of an epoch, by cause
-    stalls: dict[str, float]
-    floor_s: float | None  # None without predictions
-    floor_of: str
-    was_asked: bool  # whether ``what_if`` are the user's own requests, in their order
-    what_if: tuple[WhatIf, ...]
-    curve: tuple[CurvePoint, ...]
-    knee_bytes: int | None
-    memory_bytes: int | None  # of the run as it was, likewise
-    spill_bytes: int | None
+    memory_bytes: int | None  # planned for the run as it was; None if its batches cannot be sampled again
+    spill_bytes: int | None  # of disk, likewise
     course: Course
+    # The rest is empty, or None, if nothing is predicted.
+    parts: dict[str, float] = field(default_factory=dict)  # seconds of an epoch, by cause
+    stalls: dict[str, float] = field(default_factory=dict)  # seconds in DS-Analyzer's and Stash's terms
+    floor_s: float | None = None  # of an epoch: no order of the same work takes less
+    floor_of: str = ""  # the resource that takes so long
+    was_asked: bool = False  # whether ``what_if`` are the user's own requests
+    what_if: tuple[WhatIf, ...] = ()  # the fastest first
+    curve: tuple[CurvePoint, ...] = ()
+    knee_bytes: int | None = None  # a cache size beyond which a byte saves little
     verified: dict[str, float] = field(default_factory=dict)  # see `gloader.lab.analyze.analysis`
 
     @property
@@ -131,33 +138,24 @@ class Findings:
             ) from error
 
 
-def findings_of(analysis: Analysis, predictor: Predictor) -> Findings:
-    """Return the findings of an analysis; for an untrusted one only the measurements, and the reason.
+def measured_findings(predictor: Predictor, run: str) -> Findings:
+    """Return the measurements of a run beside its replay, without predictions.
 
     Parameters
     ----------
-    analysis : of a run
-    predictor : of the same run
+    predictor : of the run
+    run : its folder, or the trace
     """
-    base, recording = analysis.base, predictor.recording
+    recording, base = predictor.recording, predictor.base
     epoch, indices = middle_batches(recording)
-    is_trusted = not analysis.doubt
-    memory_bytes, spill_bytes = _sizes(predictor, base) if is_trusted else (None, None)
+    memory_bytes, spill_bytes = (None, None) if predictor.doubt else _sizes(predictor, base)
     return Findings(
-        run=analysis.run,
-        measured_s=analysis.measured_s,
+        run=run,
+        measured_s=predictor.measured.seconds,
         replayed_s=base.replayed_s,
-        unexplained=dict(analysis.unexplained),
-        lags=analysis.lags,
-        refused=analysis.doubt,
-        parts=dict(analysis.parts) if is_trusted else {},
-        stalls=dict(analysis.stalls) if is_trusted else {},
-        floor_s=analysis.floor_s if is_trusted else None,
-        floor_of=analysis.floor_of if is_trusted else "",
-        was_asked=analysis.was_asked,
-        what_if=tuple(_what_if(one, predictor, base) for one in analysis.what_if) if is_trusted else (),
-        curve=analysis.curve,
-        knee_bytes=analysis.knee_bytes,
+        unexplained=dict(predictor.unexplained),
+        lags=predictor.lags,
+        refused=predictor.doubt,
         memory_bytes=memory_bytes,
         spill_bytes=spill_bytes,
         course=Course(
@@ -166,7 +164,21 @@ def findings_of(analysis: Analysis, predictor: Predictor) -> Findings:
             measured=tuple(course_of(measured_slices(recording), epoch, indices)),
             replayed=tuple(course_of(replayed_slices(base), epoch, indices)),
         ),
-        verified=dict(analysis.verified),
+    )
+
+
+def what_if_of(prediction: Prediction, predictor: Predictor) -> WhatIf:
+    """Return a prediction of ``predictor`` as a finding."""
+    memory_bytes, spill_bytes = _sizes(predictor, prediction)
+    return WhatIf(
+        change=prediction.change,
+        replayed_s=prediction.replayed_s,
+        gain=1 - prediction.replayed_s / predictor.base.replayed_s,
+        bound_by=bound_of(prediction),
+        memory_bytes=memory_bytes,
+        spill_bytes=spill_bytes,
+        settings=dict(prediction.settings),
+        note=prediction.note,
     )
 
 
@@ -175,20 +187,6 @@ def bound_of(prediction: Prediction) -> str:
     epochs = sorted(prediction.replayed.epoch_s)
     parts = mean_parts(prediction.replayed, tuple(epochs[1:] or epochs))
     return max(parts, key=lambda name: parts[name])
-
-
-def _what_if(prediction: Prediction, predictor: Predictor, base: Prediction) -> WhatIf:
-    memory_bytes, spill_bytes = _sizes(predictor, prediction)
-    return WhatIf(
-        change=prediction.change,
-        replayed_s=prediction.replayed_s,
-        gain=1 - prediction.replayed_s / base.replayed_s,
-        bound_by=bound_of(prediction),
-        memory_bytes=memory_bytes,
-        spill_bytes=spill_bytes,
-        settings=dict(prediction.settings),
-        note=prediction.note,
-    )
 
 
 def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, int | None]:

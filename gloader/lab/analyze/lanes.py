@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from gloader.lab.analyze.predictions import Prediction
+    from gloader.lab.analyze.predict import Prediction
     from gloader.replay.recording import Recording
 
 

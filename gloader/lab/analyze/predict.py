@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from gloader.errors import ConfigError, GloaderError, ReplayError
-from gloader.lab.analyze.predictions import Prediction
 from gloader.lab.analyze.replan import Replanner
 from gloader.replay.calibrate import calibrate, doubt_of
 from gloader.replay.changes import NO_CHANGES, changed_compute, changed_machine, changed_rates, changed_shape
@@ -23,14 +22,33 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gloader.lab.analyze.replan import Replanned
+    from gloader.plan.memory_plan import MemoryPlan
     from gloader.replay.changes import Changes
     from gloader.replay.planned_work import Costs
     from gloader.replay.recording import Recording
+    from gloader.replay.replay import Replayed
 
 
 TRACE: Final = "trace.json"
 _OF_BATCHES: Final = frozenset({"fanout", "batch-size"})
 _OF_THE_DISK: Final = ("disk", "disk.random", "disk.write")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A run with some changes, replayed."""
+
+    change: str  # as requested; empty for the run as it was
+    replayed_s: float  # of an epoch, the mean over the counted ones
+    replayed: Replayed
+    work: Work
+    machine: Machine
+    shape: PipelineShape
+    plan: MemoryPlan | None = None  # if the memory was planned anew
+    pack_bytes: int = 0  # of disk at a time, likewise
+    # Keywords of `gloader.Loader` for the change.
+    settings: dict[str, Any] = field(default_factory=dict)
+    note: str = ""  # further remarks for the user
 
 
 def open_run(run: Path) -> Predictor:
@@ -122,10 +140,15 @@ class Predictor:
             settings=dict(planned.settings),
         )
 
+    @property
+    def doubt(self) -> str:
+        """The reason why nothing is predicted; "" if the replay is trusted."""
+        return doubt_of(self.unexplained, self.lags)
+
     def require_trust(self) -> None:
         """Raise ReplayError if the replay explains too little of the run for predictions."""
-        if doubt := doubt_of(self.unexplained, self.lags):
-            raise ReplayError(f"{doubt}; record the run again while the machine does nothing else")
+        if self.doubt:
+            raise ReplayError(f"{self.doubt}; record the run again while the machine does nothing else")
 
     def memory_bytes(self, prediction: Prediction) -> int:
         """Return the bytes of memory that the loader of a prediction plans for."""
