@@ -61,96 +61,6 @@ class Case:
     note: str  # further remarks on the change, for the user
 
 
-class MemoryReplan:
-    """Divides a run's budget again, as the opening of a loader does. Not thread-safe.
-
-    Parameters
-    ----------
-    header : of the recording
-    base : the load of the run as it was
-    sample_s : processor seconds to sample a batch in the run; None means that they are measured here
-    """
-
-    def __init__(self, header: RunHeader, base: RecordedLoad, *, sample_s: float | None) -> None:
-        self._header = header
-        self._base = base
-        self._sample_s = sample_s
-        self._demands: dict[Any, Demand] = {}
-
-    def plan(self, case: Case, load: RecordedLoad) -> MemoryPlan:
-        """Return the division of the memory.
-
-        Parameters
-        ----------
-        case : the run with changes
-        load : of its settings
-
-        Raises
-        ------
-        BudgetError, ConfigError
-            No run can have these settings.
-        """
-        require_pack_folder(case.settings, has_folder=self._header.spill_bytes > 0)
-        budget = case.settings.memory.memory_budget
-        return plan_tiers(
-            self._demand(case, load),
-            case.settings,
-            load.files(case.rates),
-            load.measured.tiers,
-            budget_bytes=self._header.budget_bytes if budget is None else budget,
-        )
-
-    def num_buffers(self, case: Case, load: RecordedLoad, plan: MemoryPlan) -> int:
-        """Return the feature buffers of a rank: the planned ones, and those from idle memory."""
-        files, tiers = load.measured.files, load.measured.tiers
-        ranks = self._header.shape.num_ranks
-        return open_ring(
-            self._demand(case, load), plan, case.settings, files, tiers, num_ranks=ranks
-        ).num_buffers
-
-    def pack_bytes(self, plan: MemoryPlan) -> int:
-        """Return the disk bytes for packs: the rest after edge passes; 0 without packs."""
-        if not plan.pack_buffer_bytes:
-            return 0
-        swept = 0 if plan.sweeps is None else plan.sweeps.spill_bytes
-        return max(self._header.spill_bytes - swept, 0)
-
-    def _demand(self, case: Case, load: RecordedLoad) -> Demand:
-        """Return the run's memory demand; measured once for settings with equal demands."""
-        settings, alteration = case.settings, case.alteration
-        key = (
-            LoadKey.of(settings),
-            settings.memory.policy,
-            settings.reading.io_strategy,
-            settings.stages.threads,
-            case.rates,
-            alteration.dtype,
-            case.order,
-        )
-        if key not in self._demands:
-            measured = load.measured
-            demand = measure_demand(
-                settings,
-                replace(measured.work, probe_s=self._probe_s(load)),
-                load.files(case.rates),
-                measured.tiers,
-                measured.demand.sweeps,
-                num_ranks=self._header.shape.num_ranks,
-                is_exchanged=False,
-            )
-            work = replace(demand.work, cores=self._header.cores)
-            demand = replace(demand, work=work, others=measured.demand.others)
-            self._demands[key] = alteration.demand(demand, measured)
-        return self._demands[key]
-
-    def _probe_s(self, load: RecordedLoad) -> float:
-        """Return the seconds to sample a batch that the plan uses: those of the run, if they are known."""
-        own, base = load.measured.work.probe_s, self._base.measured.work.probe_s
-        if self._sample_s is None:
-            return own
-        return self._sample_s * own / base if base else self._sample_s
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replanned:
     """The plan of a run with some changes, for the batches that were sampled again."""
@@ -184,7 +94,8 @@ class Replanner:
     def __init__(self, header: RunHeader, loads: RecordedLoads, *, sample_s: float | None = None) -> None:
         self._header = header
         self._loads = loads
-        self._memory = MemoryReplan(header, loads.base, sample_s=sample_s)
+        self._sample_s = sample_s
+        self._demands: dict[Any, Demand] = {}
         self._new_ids: dict[str, IdArray | None] = {}
 
     @classmethod
@@ -221,7 +132,7 @@ class Replanner:
             It cannot be planned here.
         """
         case = self._case(changes, rates)
-        return self._memory.plan(case, self._loads.get(case.settings))
+        return self._plan(case, self._loads.get(case.settings))
 
     def epoch_batches(self, changes: Changes = NO_CHANGES) -> int:
         """Return the batches of an epoch with ``changes``, of one rank; errors as `plan`."""
@@ -255,7 +166,7 @@ class Replanner:
         """
         case = self._case(changes, rates)
         load = self._loads.get(case.settings)
-        plan = self._memory.plan(case, load)
+        plan = self._plan(case, load)
         count = load.stream.sample(num_batches)
         superbatches: tuple[SuperbatchCounts, ...] = ()
         if plan.features == "ssd":
@@ -268,7 +179,14 @@ class Replanner:
             shape=replace(
                 self._header.shape,
                 features=plan.features,
-                num_buffers=self._memory.num_buffers(case, load, plan),
+                num_buffers=open_ring(
+                    self._demand(case, load),
+                    plan,
+                    case.settings,
+                    load.measured.files,
+                    load.measured.tiers,
+                    num_ranks=self._header.shape.num_ranks,
+                ).num_buffers,
             ),
             tables=self._tables(case, load, plan),
             batches=tuple(load.stream.stream.id_of(position) for position in range(count)),
@@ -322,6 +240,60 @@ class Replanner:
             self._new_ids[order] = self._loads.reordered_rows(order)
         return self._new_ids[order]
 
+    def _plan(self, case: Case, load: RecordedLoad) -> MemoryPlan:
+        """Return the division of the memory, as the opening of a loader makes it."""
+        require_pack_folder(case.settings, has_folder=self._header.spill_bytes > 0)
+        budget = case.settings.memory.memory_budget
+        return plan_tiers(
+            self._demand(case, load),
+            case.settings,
+            load.files(case.rates),
+            load.measured.tiers,
+            budget_bytes=self._header.budget_bytes if budget is None else budget,
+        )
+
+    def _pack_bytes(self, plan: MemoryPlan) -> int:
+        """Return the disk bytes for packs: the rest after edge passes; 0 without packs."""
+        if not plan.pack_buffer_bytes:
+            return 0
+        swept = 0 if plan.sweeps is None else plan.sweeps.spill_bytes
+        return max(self._header.spill_bytes - swept, 0)
+
+    def _demand(self, case: Case, load: RecordedLoad) -> Demand:
+        """Return the run's memory demand; measured once for settings with equal demands."""
+        settings, alteration = case.settings, case.alteration
+        key = (
+            LoadKey.of(settings),
+            settings.memory.policy,
+            settings.reading.io_strategy,
+            settings.stages.threads,
+            case.rates,
+            alteration.dtype,
+            case.order,
+        )
+        if key not in self._demands:
+            measured = load.measured
+            demand = measure_demand(
+                settings,
+                replace(measured.work, probe_s=self._probe_s(load)),
+                load.files(case.rates),
+                measured.tiers,
+                measured.demand.sweeps,
+                num_ranks=self._header.shape.num_ranks,
+                is_exchanged=False,
+            )
+            work = replace(demand.work, cores=self._header.cores)
+            demand = replace(demand, work=work, others=measured.demand.others)
+            self._demands[key] = alteration.demand(demand, measured)
+        return self._demands[key]
+
+    def _probe_s(self, load: RecordedLoad) -> float:
+        """Return the seconds to sample a batch that the plan uses: those of the run, if they are known."""
+        own, base = load.measured.work.probe_s, self._loads.base.measured.work.probe_s
+        if self._sample_s is None:
+            return own
+        return self._sample_s * own / base if base else self._sample_s
+
     def _superbatches(
         self, case: Case, load: RecordedLoad, plan: MemoryPlan, num_batches: int, calibration: Calibration
     ) -> tuple[SuperbatchCounts, ...]:
@@ -329,7 +301,7 @@ class Replanner:
             rates=case.rates,
             calibration=calibration,
             forced=case.settings.reading.io_strategy,
-            pack_bytes=self._memory.pack_bytes(plan),
+            pack_bytes=self._pack_bytes(plan),
         )
         tables = self._planned_tables(case, load, plan)
         counter = SuperbatchCounter(tables, rules)

@@ -53,7 +53,7 @@ def test_a_training_run_planned_again_is_the_run(
     recording = _train(dataset, tmp_path / "run")
     found = _replanned(recording, tmp_path / "run", "strategy=direct")
     assert batches(found.superbatches) == batches_of(recording)
-    assert found.num_sampled == EPOCHS * recording.header.num_batches
+    assert len(found.batches) == EPOCHS * recording.header.num_batches
     assert found.shape == recording.header.shape
     assert idle_part(found.plan.spare_bytes) == recording.header.staging_bytes
 
