@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gloader.core.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from gloader.dataset.edge_passes import PassReport
     from gloader.observe.epoch_stats import EpochStats
@@ -298,16 +298,16 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
     first = kind[0]
     steps = [report for report in kind if report.predicted_step_s is not None]
     retrieval = [
-        _median(kind, lambda report: report.predicted_retrieval_s),
-        _median(kind, lambda report: report.measured_retrieval_s),
+        _median(kind, "predicted_retrieval_s"),
+        _median(kind, "measured_retrieval_s"),
     ]
-    predicted_s = _median(steps, lambda report: report.predicted_step_s or 0.0) if steps else None
-    step_s = _median(kind, lambda report: report.measured_step_s)
+    predicted_s = _median(steps, "predicted_step_s") if steps else None
+    step_s = _median(kind, "measured_step_s")
     return [
         f"{first.table} {first.choice.text}".lstrip(),
         str(first.num_batches),
         str(len(kind)),
-        format_count(_median(kind, lambda report: report.misses)),
+        format_count(_median(kind, "misses")),
         *map(format_seconds, retrieval),
         # The error of the two medians in this row. The median error of all rows stands below the table.
         format_error(
@@ -319,8 +319,8 @@ def _cells(kind: list[SuperbatchReport]) -> list[str]:
     ]
 
 
-def _median(kind: list[SuperbatchReport], value: Callable[[SuperbatchReport], float]) -> float:
-    return median(value(report) for report in kind)
+def _median(kind: list[SuperbatchReport], value: str) -> float:
+    return median(getattr(report, value) for report in kind)
 
 
 def format_error(error: float | None) -> str:

@@ -68,6 +68,17 @@ REPLANNED: Final = frozenset(
 )
 _RATIOS: Final = frozenset({"disk", "disk.random", "disk.write", "gpu", "compute"})
 _COUNTS: Final = frozenset({"cores", "threads", "buffers", "ranks"})
+# Keywords of `gloader.Loader` for knobs that are settings of a loader.
+KEYWORDS: Final[Mapping[str, str]] = {
+    "policy": "policy",
+    "strategy": "io_strategy",
+    "fanout": "fanouts",
+    "batch-size": "batch_size",
+    "threads": "threads",
+    "buffers": "buffers",
+    "cache": "cache",
+    "superbatch": "superbatch",
+}
 AUTO: Final = "auto"
 # The memory plan chooses these if they are AUTO, which is None, as in `gloader.Loader`.
 _PLANNED: Final = frozenset({"buffers", "cache", "superbatch"})

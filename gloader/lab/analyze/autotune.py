@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError, ReplayError
-from gloader.replay.changes import AUTO, NO_CHANGES, parse_changes
+from gloader.replay.changes import AUTO, KEYWORDS, NO_CHANGES, parse_changes
 from gloader.replay.floor import floor_of_mixture, needs_of, without_reads
 
 if TYPE_CHECKING:
@@ -152,14 +152,6 @@ _THREADS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 _BUFFERS: Final = ("1", "2", "3", "4", "5")
 _WAYS: Final = ("auto", "direct", "staged", "packed")
 _TOGETHER: Final = ("cache", "strategy")  # staged rows need memory that a cache would use
-# Keywords of `gloader.Loader`, by knob.
-_KEYWORDS: Final = {
-    "threads": "threads",
-    "superbatch": "superbatch",
-    "cache": "cache",
-    "strategy": "io_strategy",
-    "buffers": "buffers",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +190,7 @@ def knobs_of(header: RunHeader) -> tuple[SearchedKnob, ...]:
 
 def keywords_of(changes: Changes) -> dict[str, Any]:
     """Return the keywords of `gloader.Loader` for changes of the knobs of `knobs_of`. Pure."""
-    return {_KEYWORDS[name]: value for name, value in changes.values.items()}
+    return {KEYWORDS[name]: value for name, value in changes.values.items()}
 
 
 def tune(predictor: Predictor) -> Tuned:

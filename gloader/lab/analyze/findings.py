@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 FINDINGS_VERSION: Final = 1
-_RECORDS: Final = Records(CurvePoint=CurvePoint, Slice=Slice)
+_RECORDS: Final = Records(Slice=Slice)
 LEAST_GAIN: Final = 0.02  # of an epoch: a smaller saving is not worth a line
 EPOCH: Final = "epoch"  # of ``unexplained``, the whole
 
@@ -197,6 +197,8 @@ def _sizes(predictor: Predictor, prediction: Prediction) -> tuple[int | None, in
         return None, None
 
 
+# The differential runs, by the names of their seconds.
+VERIFYING_RUNS: Final = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
 # Share of an epoch: smaller parts stand in no line, but in every table.
 _LEAST_SHARE: Final = 0.005
 _LEAST_UNEXPLAINED: Final = 0.01
@@ -289,9 +291,10 @@ def resource_words(resource: str) -> str:
 
 def verified_words(verified: Mapping[str, float]) -> str:
     """Return in words the stalls that differential runs measured, and the compared runs."""
-    runs = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
     took = ", ".join(
-        f"{name} {format_exact_seconds(verified[key])}" for key, name in runs.items() if key in verified
+        f"{name} {format_exact_seconds(verified[key])}"
+        for key, name in VERIFYING_RUNS.items()
+        if key in verified
     )
     stalls = ", ".join(
         f"{name} {format_exact_seconds(verified[name])}"

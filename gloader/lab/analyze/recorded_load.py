@@ -1,7 +1,6 @@
 """The load of a recorded run, opened again: edges, files of feature rows, and the sampled batches.
 
-`SampledStream` samples the recorded batches again and keeps their traces coded. `reordered_rows` gives the numbers of
-rows in a dataset that was prepared in another order.
+`SampledStream` samples the recorded batches again and keeps their traces coded.
 """
 
 from __future__ import annotations
@@ -55,46 +54,6 @@ if TYPE_CHECKING:
     from gloader.samplers import Topology
     from gloader.ssd_store.cost.io_rates import IoRates
     from gloader.types import AnySampler, Fanouts, IdArray
-
-
-def reordered_rows(
-    dataset: Dataset, files: TableFiles, topology: Topology | HeteroGraph, name: str
-) -> IdArray | None:
-    """Return the new number (N,) of each row, as of `gloader prepare --order`; None if the order is the present one.
-
-    Nodes of equal degree keep their present order. Batches are sampled as before: two orders are comparable only with
-    batches of the same nodes.
-
-    Parameters
-    ----------
-    dataset : the dataset
-    files : their rows
-    topology : in memory for an order by communities
-    name : of the order
-
-    Raises
-    ------
-    ConfigError
-        The order cannot be computed for this dataset.
-    """
-    if isinstance(topology, HeteroGraph) or len(files.tables) != 1 or files.tables[0].is_of_edges:
-        raise ConfigError(
-            f"order={name}: what another order does can be told of nodes of one type whose edges have no features"
-        )
-    if _order_of(dataset) == name:
-        return None
-    if name == "none":
-        return dataset.original_ids
-    if name == "degree":
-        degrees = access_counts(topology.sources.pieces(), topology.num_nodes)
-        return NodeOrder.of(by_falling_degree(degrees)).new_ids
-    if not isinstance(topology, CscGraph):
-        raise ConfigError(
-            f"order={name}: the edges have to be in memory for that, and there is too little of it here"
-        )
-    graph = _HeldLists(graph=topology)
-    nodes = order_of_communities(graph, max_edges=max(topology.num_edges, 1), progress=NO_PROGRESS)
-    return NodeOrder.of(nodes).new_ids
 
 
 def _order_of(dataset: Dataset) -> str:
@@ -227,23 +186,10 @@ def _renumbered(entry: TraceEntry, new_ids: IdArray) -> TraceEntry:
     return (CodedRows.of(np.sort(new_ids[decode_ids(rows.code, rows.count)])),)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadKey:
-    """The settings that determine batches and opened files."""
-
-    fanouts: Fanouts
-    batch_size: int
-    budget_bytes: int | None
-
-    @classmethod
-    def of(cls, settings: LoaderSettings) -> Self:
-        """Return those of ``settings``."""
-        sampling = settings.sampling
-        return cls(
-            fanouts=sampling.fanouts,
-            batch_size=sampling.batch_size,
-            budget_bytes=settings.memory.memory_budget,
-        )
+def load_key(settings: LoaderSettings) -> tuple[tuple[Fanouts, int], int | None]:
+    """Return the settings that determine the batches, and the budget, which determines the opened files too."""
+    sampling = settings.sampling
+    return (sampling.fanouts, sampling.batch_size), settings.memory.memory_budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,9 +238,9 @@ class RecordedLoads:
         self._stack = ExitStack()
         self._stack.callback(dataset.close)
         self._changed_stack = self._stack.enter_context(ExitStack())
-        self._changed: tuple[LoadKey, RecordedLoad] | None = None
+        self._changed: tuple[object, RecordedLoad] | None = None
         try:
-            self._base_key = LoadKey.of(settings)
+            self._base_key = load_key(settings)
             measured = self._measure_run()
             self.topology = self._held_topology(measured)
             self.base = RecordedLoad(measured=measured, stream=self._new_stream(settings, measured))
@@ -339,15 +285,15 @@ class RecordedLoads:
         ReplayError
             No batches have these settings.
         """
-        key = LoadKey.of(settings)
+        key = load_key(settings)
         if key == self._base_key:
             return self.base
         if self._changed is None or self._changed[0] != key:
             self._changed = None
             self._changed_stack.close()
             measured = self._measure(settings, self._changed_stack)
-            same = replace(key, budget_bytes=self._base_key.budget_bytes) == self._base_key
-            stream = self.base.stream if same else self._new_stream(settings, measured)
+            has_same_batches = key[0] == self._base_key[0]
+            stream = self.base.stream if has_same_batches else self._new_stream(settings, measured)
             self._changed = (key, RecordedLoad(measured=measured, stream=stream))
         return self._changed[1]
 
@@ -355,9 +301,40 @@ class RecordedLoads:
         """Return the seeds of a loader with ``settings``; ReplayError if there are none."""
         return plan_recorded_seeds(self._dataset, settings, self._header)
 
-    def reordered_rows(self, order: str) -> IdArray | None:
-        """Return the result of `gloader.lab.analyze.recorded_load.reordered_rows`."""
-        return reordered_rows(self._dataset, self.base.measured.files, self.topology, order)
+    def reordered_rows(self, name: str) -> IdArray | None:
+        """Return the new number (N,) of each row, as of `gloader prepare --order`; None for the present order.
+
+        Nodes of equal degree keep their present order. Batches are sampled as before: two orders are comparable only
+        with batches of the same nodes.
+
+        Parameters
+        ----------
+        name : of the order
+
+        Raises
+        ------
+        ConfigError
+            The order cannot be computed for this dataset.
+        """
+        files, topology = self.base.measured.files.tables, self.topology
+        if isinstance(topology, HeteroGraph) or len(files) != 1 or files[0].is_of_edges:
+            raise ConfigError(
+                f"order={name}: what another order does can be told of nodes of one type whose edges have no features"
+            )
+        if _order_of(self._dataset) == name:
+            return None
+        if name == "none":
+            return self._dataset.original_ids
+        if name == "degree":
+            degrees = access_counts(topology.sources.pieces(), topology.num_nodes)
+            return NodeOrder.of(by_falling_degree(degrees)).new_ids
+        if not isinstance(topology, CscGraph):
+            raise ConfigError(
+                f"order={name}: the edges have to be in memory for that, and there is too little of it here"
+            )
+        graph = _HeldLists(graph=topology)
+        nodes = order_of_communities(graph, max_edges=max(topology.num_edges, 1), progress=NO_PROGRESS)
+        return NodeOrder.of(nodes).new_ids
 
     def close(self) -> None:
         """Close the opened files. Idempotent."""

@@ -18,7 +18,7 @@ from gloader.errors import ConfigError, ReplayError, SeedError, StateError, Stor
 from gloader.pipeline.link_task import LinkTask
 from gloader.pipeline.open.disk import feature_rows
 from gloader.pipeline.seeds import named_facts, plan_training_seeds, stream_fingerprint
-from gloader.replay.changes import Ratio
+from gloader.replay.changes import KEYWORDS, Ratio
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -175,15 +175,6 @@ def _links_of(dataset: Dataset, stream: Mapping[str, Any]) -> LinkTask:
 _NAMES: Final = {recorded: name for name, recorded in RECORDED_AS.items()}
 # Settings that a state names, since no flag has them.
 _OF_STATE: Final = ("shuffle", "drop_last")
-# Keywords of `gloader.Loader` whose values are those of a change.
-_AS_ASKED: Final[Mapping[str, str]] = {
-    "policy": "policy",
-    "strategy": "io_strategy",
-    "fanout": "fanouts",
-    "batch-size": "batch_size",
-    "threads": "threads",
-    "buffers": "buffers",
-}
 
 
 def recorded_settings(header: RunHeader) -> LoaderSettings:
@@ -231,7 +222,7 @@ def changed_keywords(settings: LoaderSettings, header: RunHeader, changes: Chang
         A change is relative to a setting that the run did not have.
     """
     values = changes.values
-    found: dict[str, Any] = {keyword: values[name] for name, keyword in _AS_ASKED.items() if name in values}
+    found: dict[str, Any] = {keyword: values[name] for name, keyword in KEYWORDS.items() if name in values}
     if "memory" in values:
         found["memory_budget"] = _scaled(values["memory"], header.budget_bytes)
     if "superbatch" in values:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from gloader.cache.trace import NO_ROWS
-from gloader.lab.analyze.recorded_load import LoadKey, RecordedLoads
+from gloader.lab.analyze.recorded_load import RecordedLoads, load_key
 from gloader.lab.analyze.recorded_run import changed_keywords
 from gloader.lab.analyze.replan_counts import (
     Alteration,
@@ -263,7 +263,7 @@ class Replanner:
         """Return the run's memory demand; measured once for settings with equal demands."""
         settings, alteration = case.settings, case.alteration
         key = (
-            LoadKey.of(settings),
+            load_key(settings),
             settings.memory.policy,
             settings.reading.io_strategy,
             settings.stages.threads,

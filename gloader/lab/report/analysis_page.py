@@ -6,8 +6,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.units import format_bytes, format_exact_seconds
-from gloader.lab.analyze.findings import bound_words, lines_of, no_help_words, signed
+from gloader.lab.analyze.findings import VERIFYING_RUNS, bound_words, lines_of, no_help_words, signed
 from gloader.lab.analyze.lanes import lane_order
+from gloader.lab.analyze.machines import non_dominated
 from gloader.lab.report.inspection import byte_unit
 from gloader.lab.report.page import Section, TextTable
 from gloader.lab.report.svg import (
@@ -157,13 +158,7 @@ def memory_points(findings: Findings) -> list[tuple[int, float]]:
 
 def best_points(points: Sequence[tuple[int, float]]) -> set[tuple[int, float]]:
     """Return those of ``points`` that no other beats in one of both, at least as good in the other. Pure."""
-    return {
-        (size, seconds)
-        for size, seconds in points
-        if not any(
-            other <= size and less <= seconds and (other, less) != (size, seconds) for other, less in points
-        )
-    }
+    return {points[number] for number in non_dominated(points)}
 
 
 def _span(one: Slice, course: Course) -> Span:
@@ -253,7 +248,6 @@ def _parts(findings: Findings, name: str) -> Section | None:
         (*_shares(name, seconds, epoch), *((_seconds_of(measured, name),) if measured else ()))
         for name, seconds in findings.stalls.items()
     ]
-    runs = {"compute_s": "computing alone", "warm_s": "all in memory", "cold_s": "as recorded"}
     tables = [
         TextTable(
             header=("an epoch goes to", "seconds", "share"),
@@ -265,7 +259,7 @@ def _parts(findings: Findings, name: str) -> Section | None:
         tables.append(
             TextTable(
                 header=("an epoch, measured", "seconds"),
-                rows=tuple((words, _seconds_of(measured, key)) for key, words in runs.items()),
+                rows=tuple((words, _seconds_of(measured, key)) for key, words in VERIFYING_RUNS.items()),
             )
         )
     return Section(

@@ -28,7 +28,7 @@ from gloader.lab.report.svg import NUM_STYLES, Bar, Level, Series, draw_bars, dr
 from gloader.lab.report.training import PARTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from gloader.lab.report.run_facts import RunGroup
     from gloader.lab.report.svg import Chart
@@ -45,9 +45,9 @@ def charts_of(groups: Sequence[RunGroup]) -> list[Chart]:
     """Return the charts of the runs' known values; a chart without data is left out."""
     runs = [run for group in groups for run in group.runs]
     found = [
-        _curve("loss", "Training loss over epochs.", groups, lambda epoch: epoch.loss),
+        _curve("loss", "Training loss over epochs.", groups, "loss"),
         _curve(
-            "loss-seconds", "Training loss over seconds, evaluation included.", groups, lambda epoch: epoch.loss,
+            "loss-seconds", "Training loss over seconds, evaluation included.", groups, "loss",
             over_seconds=True,
         ),
         *(chart for metric in dict.fromkeys(run.metric for run in runs) for chart in _of_metric(metric, groups)),
@@ -78,19 +78,15 @@ def epoch_parts(run: Training) -> Chart | None:
 def _of_metric(metric: str, groups: Sequence[RunGroup]) -> list[Chart | None]:
     """Return the charts of the runs that measured ``metric``."""
     own, words = [group for group in groups if group.runs[0].metric == metric], metric_words(metric)
-    trained = [
-        series
-        for group in own
-        for series in _lines(group, lambda epoch: epoch.train_acc, label="", is_dotted=True)
-    ]
+    trained = [series for group in own for series in _lines(group, "train_acc", label="", is_dotted=True)]
     is_same = metric == "acc"  # the training accuracy is not comparable with metrics of link ranks
     dotted = " Dotted: training." if is_same else ""
     valid = f"Validation {words} over epochs.{dotted}"
     return [
-        _curve(metric, valid, own, lambda epoch: epoch.valid, beside=trained if is_same else []),
+        _curve(metric, valid, own, "valid", beside=trained if is_same else []),
         _curve(
             f"{metric}-seconds", f"Validation {words} over seconds, evaluation included.", own,
-            lambda epoch: epoch.valid, over_seconds=True,
+            "valid", over_seconds=True,
         ),
     ]  # fmt: skip
 
@@ -99,7 +95,7 @@ def _curve(
     name: str,
     caption: str,
     groups: Sequence[RunGroup],
-    value: Callable[[Epoch], float | None],
+    value: str,
     *,
     over_seconds: bool = False,
     beside: Sequence[Series] = (),
@@ -117,7 +113,7 @@ def _curve(
 
 def _lines(
     group: RunGroup,
-    value: Callable[[Epoch], float | None],
+    value: str,
     *,
     label: str | None = None,
     over_seconds: bool = False,
@@ -142,15 +138,13 @@ def _lines(
     ]
 
 
-def _course(
-    run: Training, value: Callable[[Epoch], float | None], *, over_seconds: bool
-) -> dict[int, tuple[float, float]]:
-    """Return the point of each epoch of a run, by its number."""
+def _course(run: Training, value: str, *, over_seconds: bool) -> dict[int, tuple[float, float]]:
+    """Return the point of each epoch of a run, by its number; ``value`` is a field of `Epoch`."""
     ends = accumulate(epoch.all_seconds for epoch in run.epochs)
     found = {}
     for epoch, end in zip(run.epochs, ends, strict=True):
-        if (up := value(epoch)) is not None:
-            found[epoch.number] = (end if over_seconds else float(epoch.number), up)
+        if (up := getattr(epoch, value)) is not None:
+            found[epoch.number] = (end if over_seconds else float(epoch.number), float(up))
     return found
 
 
@@ -164,9 +158,7 @@ def _mean_parts(groups: Sequence[RunGroup]) -> Chart | None:
         "Mean seconds of an epoch: the model's step, what the loop waited for, and the evaluation, which the median "
         "epoch of the table leaves out."
     )
-    return draw_bars(
-        "seconds", caption + _unknown(runs, lambda epoch: bool(epoch.parts)), PARTS, bars, x_label="seconds"
-    )
+    return draw_bars("seconds", caption + _unknown(runs, "parts"), PARTS, bars, x_label="seconds")
 
 
 def _mean_of_parts(epochs: Sequence[Epoch]) -> list[float]:
@@ -206,7 +198,7 @@ def _memory(groups: Sequence[RunGroup]) -> Chart | None:
         caption += f" Far above, and not drawn: a budget of {some}."
     return draw_lines(
         "memory",
-        caption + _unknown([run for _, run in runs], lambda epoch: bool(epoch.memory_bytes)),
+        caption + _unknown([run for _, run in runs], "memory_bytes"),
         lines,
         x=("seconds", "zero"),
         y="zero",
@@ -234,12 +226,12 @@ def _bytes(groups: Sequence[RunGroup]) -> Chart | None:
     runs = [run for group in groups for run in group.runs]
     if not any(run.bytes_read or run.bytes_written for run in runs):
         return None
-    lines = [series for group in groups for series in _lines(group, lambda epoch: float(epoch.bytes_read))]
+    lines = [series for group in groups for series in _lines(group, "bytes_read")]
     written = [
         series
         for group in groups
         if any(run.bytes_written for run in group.runs)
-        for series in _lines(group, lambda epoch: float(epoch.bytes_written), label="", is_dotted=True)
+        for series in _lines(group, "bytes_written", label="", is_dotted=True)
     ]
     dotted = " Dotted: written to it, in sweeps." if written else ""
     return draw_lines(
@@ -258,15 +250,15 @@ def _from_memory(groups: Sequence[RunGroup]) -> Chart | None:
     return draw_lines(
         "rows",
         "Share of the feature rows that came from memory.",
-        [series for group in groups for series in _lines(group, lambda epoch: epoch.hit_rate)],
+        [series for group in groups for series in _lines(group, "hit_rate")],
         y="zero",
         written="{:.0%}".format,
     )
 
 
-def _unknown(runs: Sequence[Training], is_known: Callable[[Epoch], bool]) -> str:
-    """Return a sentence that names the runs without a recorded value."""
-    names = [run.name for run in runs if run.epochs and not any(map(is_known, run.epochs))]
+def _unknown(runs: Sequence[Training], value: str) -> str:
+    """Return a sentence that names the runs without a recorded ``value`` of an epoch."""
+    names = [run.name for run in runs if run.epochs and not any(getattr(one, value) for one in run.epochs)]
     return f" Not recorded, by an earlier version: {', '.join(names)}." if names else ""
 
 
