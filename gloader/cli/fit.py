@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.lab.analyze.dataset_fit import DatasetQuestion
-    from gloader.lab.analyze.fit import Fit, FitQuestion, Question
+    from gloader.lab.analyze.fit import Fit, FitQuestion
     from gloader.training.run_budget import RunBudget
 
 _EXPONENTS = {"k": 3, "m": 6, "g": 9, "b": 9}  # of ten
@@ -170,9 +170,11 @@ def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> 
     if flags.dataset is None:
         _fit_size(flags, screen)
         return
+    from gloader.lab.analyze.fit import ladder
+
     with _opened(flags.dataset, flags.run(), screen) as question:
         least = question.least_share()
-        found = question.ladder() if flags.memory_budget is None else (question.train(flags.memory_budget),)
+        found = ladder(question) if flags.memory_budget is None else (question.train(flags.memory_budget),)
         _show(screen, _dataset_facts(question, least), found)
         screen.result(
             {
@@ -199,7 +201,7 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
     """Answer from the size of a graph."""
     num_nodes, num_edges, feature_dim = flags.size()
-    from gloader.lab.analyze.fit import FitQuestion, SizedGraph
+    from gloader.lab.analyze.fit import FitQuestion, SizedGraph, ladder
 
     graph = SizedGraph(
         num_nodes=num_nodes,
@@ -211,7 +213,7 @@ def _fit_size(flags: FitFlags, screen: Screen) -> None:
     question = FitQuestion(graph, flags.loader(), flags.model_config)
     least_to_prepare = question.least_to_prepare()
     if flags.memory_budget is None:
-        found = question.ladder()
+        found = ladder(question)
         least = found[0].budget.total_bytes
     else:
         found = (question.train(flags.memory_budget),)
@@ -292,7 +294,7 @@ def _parts(budget: "RunBudget") -> dict[str, int]:
     }
 
 
-def _batches(question: "Question") -> list[tuple[str, str]]:
+def _batches(question: "FitQuestion | DatasetQuestion") -> list[tuple[str, str]]:
     return [
         ("batches an epoch", f"{question.num_batches:,}"),
         ("a batch", f"{format_count(question.batch_rows)} rows"),

@@ -288,9 +288,7 @@ def _bound_by_disk(work: Work, measured: Measured) -> set[str]:
     counted = measured.counted
     batches = [batch for batch in work.batches if batch.epoch in counted]
     known = {
-        "trace": [batch.trace for batch in batches],
-        "sample": [batch.sample for batch in batches],
-        "read": [batch.read for batch in batches],
+        **{name: [getattr(batch, name) for batch in batches] for name in ("trace", "sample", "read")},
         "stage": [one.stage for one in work.superbatches],
         "sweep": [one.sweep for one in work.passes],
     }

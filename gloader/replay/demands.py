@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # The loop's own stages; other threads do everything else at the same time.
 _OF_THE_LOOP: Final = ("compute", "wait")
+_PREPARING: Final = ("trace", "sample", "read", "gather", "transfer")
 _SWEEP_READ_BYTES: Final = 256 * 1024  # of a pass over the edges, if its reads were not counted
 
 
@@ -127,11 +128,7 @@ def work_of(recording: Recording, measured: Measured, *, rates: IoRates | None =
                 BatchWork(
                     epoch=epoch,
                     index=index,
-                    trace=demands_of(found.get("trace"), rates),
-                    sample=demands_of(found.get("sample"), rates),
-                    read=demands_of(found.get("read"), rates, strategies),
-                    gather=demands_of(found.get("gather"), rates),
-                    transfer=demands_of(found.get("transfer"), rates),
+                    **{name: demands_of(found.get(name), rates, strategies) for name in _PREPARING},
                     # No recording has the computation of other ranks: theirs is assumed to equal this one's.
                     compute=Demands(cpu_s=compute_cpu[epoch, index]),
                     pause_s=pauses.get((epoch, index), 0.0),

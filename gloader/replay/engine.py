@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
@@ -136,39 +137,23 @@ class Event(NamedTuple):
         return self.demands.lag_s + self.demands.held_up * self.meanwhile_s
 
 
+@dataclass(slots=True, eq=False)
 class Job:
     """A piece of work; a thread yields it to have it done."""
 
-    __slots__ = (
-        "batch",
-        "cause",
-        "demands",
-        "in_line",
-        "is_lagging",
-        "left",
-        "limit",
-        "meanwhile_s",
-        "number",
-        "runner",
-        "stage",
-        "started_s",
-        "used_s",
-    )
-
-    def __init__(self, stage: str, batch: int, demands: Demands) -> None:
-        self.stage = stage
-        self.batch = batch
-        self.demands = demands
-        self.left = 0  # resources with a remaining demand
-        self.is_lagging = False  # all demands are met, and its lag passes
-        self.limit = _LAG
-        self.number = 0  # in the order of beginnings
-        self.runner: _Runner
-        self.started_s = 0.0
-        self.used_s = 0.0  # processor seconds of all jobs at its beginning
-        self.meanwhile_s = 0.0
-        self.in_line = False
-        self.cause = -1
+    stage: str
+    batch: int
+    demands: Demands
+    left: int = 0  # resources with a remaining demand
+    is_lagging: bool = False  # all demands are met, and its lag passes
+    limit: int = _LAG
+    number: int = 0  # in the order of beginnings
+    runner: _Runner = field(init=False)
+    started_s: float = 0.0
+    used_s: float = 0.0  # processor seconds of all jobs at its beginning
+    meanwhile_s: float = 0.0
+    in_line: bool = False
+    cause: int = -1
 
 
 class Gate:
@@ -191,15 +176,13 @@ class Gate:
         self._waiters.append(runner)
 
 
+@dataclass(slots=True, eq=False)
 class _Runner:
     """A thread, with the event that let it reach its present step."""
 
-    __slots__ = ("cause", "number", "thread")
-
-    def __init__(self, number: int, thread: Thread) -> None:
-        self.number = number
-        self.thread = thread
-        self.cause = -1
+    number: int
+    thread: Thread
+    cause: int = -1
 
 
 class Clock:

@@ -8,7 +8,7 @@ here: a thread of a replay runs until it works or waits.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -52,15 +52,15 @@ class ReplayChannel(Generic[T]):
         return item
 
 
+@dataclass(slots=True, eq=False)
 class Lane:
     """One of the two sequences that the sampler pool makes; as in `gloader.pipeline.sample`."""
 
-    def __init__(self, stage: str, demands: list[Demands]) -> None:
-        self.stage = stage
-        self.demands = demands
-        self.started = 0
-        self.taken = 0
-        self.done: set[int] = set()
+    stage: str
+    demands: list[Demands]
+    started: int = 0
+    taken: int = 0
+    done: set[int] = field(default_factory=set)
 
 
 class Pool:

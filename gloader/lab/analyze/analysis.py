@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import cycle, islice, pairwise
 from statistics import median
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,7 @@ from gloader.device import open_device
 from gloader.errors import BudgetError, ConfigError, ReplayError
 from gloader.lab.analyze.findings import CurvePoint, measured_findings, what_if_of
 from gloader.lab.analyze.recorded_run import open_recorded_dataset, read_config
+from gloader.lab.analyze.trial import open_alone
 from gloader.plan.available import available_memory_bytes
 from gloader.replay.changes import parse_changes
 from gloader.replay.floor import find_floor
@@ -28,7 +29,6 @@ from gloader.replay.stalls import find_stalls, mean_parts
 from gloader.training.group import RankGroup
 from gloader.training.metrics import RunningMetrics
 from gloader.training.process import private_randomness, resolve_device
-from gloader.training.run_loader import RunLoader
 from gloader.training.run_settings import read_train_settings
 from gloader.training.train import task_of
 from gloader.training.train_step import new_step
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gloader.pipeline.open.device_rows import DryRun
     from gloader.replay.changes import Changes
     from gloader.replay.recording import RunHeader
-    from gloader.training.task import AnyLoader, Task
+    from gloader.training.task import AnyLoader
     from gloader.types import AnyReadyBatch, Delivered, DeviceBlock
 
 
@@ -110,9 +110,8 @@ class _StallRuns:
         self._header = header
         self._device = device
         self._task = task_of(settings, dataset)
-        self._group = RankGroup.alone()
         self._num_batches = min(header.num_batches, MOST_BATCHES)
-        self._step = new_step(self._task, settings, device, self._group, num_steps=header.num_batches)
+        self._step = new_step(self._task, settings, device, RankGroup.alone(), num_steps=header.num_batches)
         self._metrics = RunningMetrics(device, objective=self._task.objective)
 
     def measure(self) -> dict[str, float]:
@@ -147,18 +146,16 @@ class _StallRuns:
         """Return a loader with these settings, within the memory of the recorded one, or the rest of a budget."""
         # One epoch more than is timed: the stages work ahead to the last batch, as between two epochs of a run.
         epochs = -(-(1 + REPEATS) * self._num_batches // self._header.num_batches) + 1
-        opening = RunLoader(
-            dataset=self._dataset,
-            settings=replace(
-                self._settings, loader=loader, optim=replace(self._settings.optim, epochs=epochs)
-            ),
-            task=self._task,
-            group=self._group,
-            device=self._device,
-            is_traced=False,
-            factory=_Factory(task=self._task, loader_bytes=loader_bytes),
-        )
-        return opening.open()[1]
+        of_epochs = replace(self._settings, loader=loader, optim=replace(self._settings.optim, epochs=epochs))
+
+        def within_bytes(
+            dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
+        ) -> AnyLoader:
+            if loader_bytes is not None:
+                settings = settings.changed(memory_budget=loader_bytes)
+            return self._task.open_loader(dataset, settings, device_dry_run=device_dry_run)
+
+        return open_alone(self._dataset, of_epochs, self._task, self._device, factory=within_bytes)[1]
 
     def _timed(self, batches: Iterator[Delivered]) -> float:
         """Return the seconds of an epoch on ``batches``; each is one step."""
@@ -172,21 +169,6 @@ class _StallRuns:
             device.mark_computing().wait()
             seconds.append(time.perf_counter() - began)
         return median(seconds[1:]) * self._header.num_batches / self._num_batches
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Factory:
-    """Opens the loader of a task with a given part of the memory."""
-
-    task: Task
-    loader_bytes: int | None  # None means the run's own share
-
-    def __call__(
-        self, dataset: Dataset, settings: LoaderSettings, *, device_dry_run: DryRun | None
-    ) -> AnyLoader:
-        if self.loader_bytes is not None:
-            settings = settings.changed(memory_budget=self.loader_bytes)
-        return self.task.open_loader(dataset, settings, device_dry_run=device_dry_run)
 
 
 def keep_batches(batches: Iterable[Delivered]) -> list[Delivered]:

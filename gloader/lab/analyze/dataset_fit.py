@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from gloader.lab.analyze.fit import Fit, Question
+from gloader.lab.analyze.fit import Fit
 from gloader.observe.peak_memory import first_bytes
 from gloader.pipeline.open.load_plan import measure_load, plan_load
 from gloader.plan.available import available_memory_bytes
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gloader.training.task import AnyLoader
 
 
-class DatasetQuestion(Question):
+class DatasetQuestion:
     """Plans `gloader train` on a dataset. Reads edges and a few batches, as a run does.
 
     Parameters

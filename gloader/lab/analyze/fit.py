@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import os
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from gloader.cache.curve import ReuseProfile
     from gloader.config import LoaderSettings, ModelConfig, SamplingSettings
     from gloader.convert.source import EdgeChunk
+    from gloader.lab.analyze.dataset_fit import DatasetQuestion
     from gloader.plan.topology_home import TopologyChoice
 
 
@@ -259,60 +259,23 @@ class Fit:
         }
 
 
-class Question(ABC):
-    """Plans a run for given memory budgets."""
+def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
+    """Return the plan for the least budget and its doublings, until features are held or memory ends.
 
-    @property
-    def most_shown(self) -> int:
-        """The largest budget of `ladder`."""
-        return 10**12
-
-    @property
-    @abstractmethod
-    def num_batches(self) -> int:
-        """Batches of an epoch."""
-
-    @property
-    @abstractmethod
-    def num_seeds(self) -> int:
-        """Nodes, or edges, trained in an epoch."""
-
-    @property
-    @abstractmethod
-    def batch_rows(self) -> int:
-        """Nodes of a batch, about."""
-
-    @abstractmethod
-    def train(self, budget_bytes: int) -> Fit:
-        """Return the division of ``budget_bytes`` by a run.
-
-        Raises
-        ------
-        BudgetError
-            The run does not fit; the error names the largest need.
-        """
-
-    @abstractmethod
-    def least_to_train(self) -> int:
-        """Return the least budget that `train` accepts; BudgetError if there is none."""
-
-    def ladder(self) -> tuple[Fit, ...]:
-        """Return the plan for the least budget and its doublings, until features are held or memory ends.
-
-        Raises
-        ------
-        BudgetError
-            No budget is enough.
-        """
-        budget = rounded_up(self.least_to_train())
-        found = [self.train(budget)]
-        while not found[-1].holds_features and 2 * budget <= self.most_shown:
-            budget *= 2
-            found.append(self.train(budget))
-        return tuple(found)
+    Raises
+    ------
+    BudgetError
+        No budget is enough.
+    """
+    budget = rounded_up(question.least_to_train())
+    found = [question.train(budget)]
+    while not found[-1].holds_features and 2 * budget <= question.most_shown:
+        budget *= 2
+        found.append(question.train(budget))
+    return tuple(found)
 
 
-class FitQuestion(Question):
+class FitQuestion:
     """Plans for a graph that does not exist. Reads and writes nothing.
 
     Parameters
@@ -322,6 +285,8 @@ class FitQuestion(Question):
     model : the trained model
     rates : of the SSD
     """
+
+    most_shown: Final = 10**12  # the largest budget of `ladder`
 
     def __init__(
         self, graph: SizedGraph, settings: LoaderSettings, model: ModelConfig, *, rates: IoRates = PLAIN_SSD

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from gloader.replay.demands import Measured
     from gloader.replay.work import Work
     from gloader.training.run_budget import RunBudget
-    from gloader.training.task import AnyLoader
+    from gloader.training.run_loader import LoaderFactory
+    from gloader.training.task import AnyLoader, Task
     from gloader.training.train_step import TrainStep
 
 
@@ -121,19 +122,13 @@ def run_short(
     StoreWriteError
         The trace cannot be written.
     """
-    task, group = task_of(settings, dataset), RankGroup.alone()
-    opening = RunLoader(
-        dataset=dataset,
-        settings=replace(settings, optim=replace(settings.optim, epochs=extent.num_epochs)),
-        task=task,
-        group=group,
-        device=device,
-        is_traced=trace is not None,
-        factory=task.open_loader,
+    task = task_of(settings, dataset)
+    of_epochs = replace(settings, optim=replace(settings.optim, epochs=extent.num_epochs))
+    budget, opened = open_alone(
+        dataset, of_epochs, task, device, factory=task.open_loader, is_traced=trace is not None
     )
-    budget, opened = opening.open()
     with opened as loader, private_randomness(device):
-        step = new_step(task, settings, device, group, num_steps=extent.num_epochs * len(loader))
+        step = new_step(task, settings, device, RankGroup.alone(), num_steps=extent.num_epochs * len(loader))
         num_batches = min(extent.num_batches, len(loader))
         epoch_s: list[float] = []
         while len(epoch_s) < extent.num_epochs and sum(epoch_s) < most_s:
@@ -154,6 +149,28 @@ def run_short(
             epoch_batches=len(loader),
             budget=budget,
         )
+
+
+def open_alone(
+    dataset: Dataset,
+    settings: TrainSettings,
+    task: Task,
+    device: torch.device,
+    *,
+    factory: LoaderFactory,
+    is_traced: bool = False,
+) -> tuple[RunBudget, AnyLoader]:
+    """Return the loader of a run in this process alone, and the division of its budget; errors as of `RunLoader`."""
+    opening = RunLoader(
+        dataset=dataset,
+        settings=settings,
+        task=task,
+        group=RankGroup.alone(),
+        device=device,
+        is_traced=is_traced,
+        factory=factory,
+    )
+    return opening.open()
 
 
 def _train_epoch(
