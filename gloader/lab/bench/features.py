@@ -81,7 +81,7 @@ def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[st
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        seconds = _in_turns(contenders, repeats, num_calls=max(1, _BYTES_PER_ROUND // out.nbytes))
+        seconds = in_turns(contenders, repeats, num_calls=max(1, _BYTES_PER_ROUND // out.nbytes))
     finally:
         torch.set_num_threads(threads)
     rates = {name: num_rows / statistics.median(values) for name, values in seconds.items()}
@@ -89,7 +89,7 @@ def _measure(dim: int, num_rows: int, table_bytes: int, repeats: int) -> dict[st
     return {"row_bytes": 4 * dim, "rows_per_s": rates, "ratios": ratios, "ratio": statistics.median(ratios)}
 
 
-def _in_turns(
+def in_turns(
     contenders: dict[str, Callable[[], object]], repeats: int, *, num_calls: int
 ) -> dict[str, list[float]]:
     """Return the seconds of a call in each round; every second round runs in reverse order."""

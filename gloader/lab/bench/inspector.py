@@ -20,6 +20,7 @@ from gloader.cache import (
 from gloader.core.order import EpochOrder
 from gloader.errors import ConfigError
 from gloader.lab.bench.environment import provenance
+from gloader.lab.bench.features import in_turns
 from gloader.lab.bench.graphs import GraphSpec
 from gloader.lab.inspect import AccessTrace, inspect_trace, sample_trace
 from gloader.samplers import NeighborSampler
@@ -215,13 +216,9 @@ def _copying(repeats: int, threads: int) -> dict[str, Any]:
             "one_thread": lambda: one.copy_hits(step, slots, outs[0]),
             "all_threads": lambda: many.copy_hits(step, slots, outs[1]),
         }
-        seconds: dict[str, list[float]] = {name: [] for name in contenders}
-        # In turns, so that another program's load meets all of them; the first round warms up.
-        for _ in range(repeats + 1):
-            for name, run in contenders.items():
-                seconds[name] += _seconds(run, 1)
+        seconds = in_turns(contenders, repeats, num_calls=1)
     moved = _COPY_ROWS * _COPY_DIM * 4
-    speeds = {f"{name}_bytes_per_second": moved / min(runs[1:]) for name, runs in seconds.items()}
+    speeds = {f"{name}_bytes_per_second": moved / min(runs) for name, runs in seconds.items()}
     ratio = speeds["one_thread_bytes_per_second"] / speeds["numpy_take_bytes_per_second"]
     return {**speeds, "ratio_to_numpy_take": ratio, "threads": threads, "row_bytes": _COPY_DIM * 4}
 

@@ -33,7 +33,7 @@ def draw_inspection(inspection: Inspection, name: str) -> Chart | None:
     factor, unit = byte_unit(max(inspection.memory_bytes()))
     series = [
         Series(
-            label=f"{policy} (loading it not counted)" if policy.startswith("static") else policy,
+            label=policy,
             style=number % NUM_STYLES,
             points=[
                 (memory / factor, float(read))
@@ -50,7 +50,8 @@ def draw_inspection(inspection: Inspection, name: str) -> Chart | None:
     )
     return draw_lines(
         name,
-        "Rows read from the SSD in an epoch against the memory of the cache, for each policy.",
+        "Rows read from the SSD in an epoch against the memory of the cache, for each policy. The loading of static sets "
+        "is not counted.",
         series,
         x=(f"host cache, {unit}", "zero"),
         y="zero",

@@ -29,7 +29,7 @@ def test_the_result_is_json_with_every_run(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_rounds_take_turns() -> None:
     calls: list[str] = []
     contenders = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
-    seconds = features._in_turns(contenders, 2, num_calls=2)
+    seconds = features.in_turns(contenders, 2, num_calls=2)
     assert "".join(calls) == "ab" + "bbaa" + "aabb"
     assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
 
