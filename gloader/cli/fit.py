@@ -170,7 +170,7 @@ def fit(*, flags: FitFlags = _NOTHING, output: OutputFlags = DEFAULT_OUTPUT) -> 
     if flags.dataset is None:
         _fit_size(flags, screen)
         return
-    from gloader.lab.analyze.fit import ladder
+    from gloader.lab.analyze.dataset_fit import ladder
 
     with _opened(flags.dataset, flags.run(), screen) as question:
         least = question.least_share()
@@ -201,7 +201,8 @@ def _opened(spec: str, settings: TrainSettings, screen: Screen) -> "Iterator[Dat
 def _fit_size(flags: FitFlags, screen: Screen) -> None:
     """Answer from the size of a graph."""
     num_nodes, num_edges, feature_dim = flags.size()
-    from gloader.lab.analyze.fit import FitQuestion, SizedGraph, ladder
+    from gloader.lab.analyze.dataset_fit import ladder
+    from gloader.lab.analyze.fit import FitQuestion, SizedGraph
 
     graph = SizedGraph(
         num_nodes=num_nodes,

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
-from gloader.lab.analyze.fit import Fit
+from gloader.lab.analyze.fit import Fit, FitQuestion
 from gloader.observe.peak_memory import first_bytes
 from gloader.pipeline.open.load_plan import measure_load, plan_load
 from gloader.plan.available import available_memory_bytes
+from gloader.plan.too_small import rounded_up
 from gloader.training.group import RankGroup
 from gloader.training.run_loader import RunLoader
 from gloader.training.step_memory import learned_row_bytes, parameter_bytes, probe
@@ -139,6 +140,22 @@ class DatasetQuestion:
             stack.close()
             raise
         return cast("AnyLoader", PlannedLoader(load, plan, stack))
+
+
+def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
+    """Return the plan for the least budget and its doublings, until features are held or memory ends.
+
+    Raises
+    ------
+    BudgetError
+        No budget is enough.
+    """
+    budget = rounded_up(question.least_to_train())
+    found = [question.train(budget)]
+    while not found[-1].holds_features and 2 * budget <= question.most_shown:
+        budget *= 2
+        found.append(question.train(budget))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ from gloader.pipeline.open.disk import KnownDisk, choose_edge_home, plan_edges, 
 from gloader.plan.demand import Demand, TableDemand
 from gloader.plan.memory_plan import MemoryPlan, plan_memory
 from gloader.plan.predict import StepWork, TableWork
-from gloader.plan.too_small import least_planned, rounded_up
+from gloader.plan.too_small import least_planned
 from gloader.plan.topology_home import less_room
 from gloader.replay.work import SAMPLED_AHEAD
 from gloader.samplers import node_map_bytes
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from gloader.cache.curve import ReuseProfile
     from gloader.config import LoaderSettings, ModelConfig, SamplingSettings
     from gloader.convert.source import EdgeChunk
-    from gloader.lab.analyze.dataset_fit import DatasetQuestion
     from gloader.plan.topology_home import TopologyChoice
 
 
@@ -257,22 +256,6 @@ class Fit:
             "step_s": self.plan.step.seconds,
             "epoch_s": self.loading_s,
         }
-
-
-def ladder(question: FitQuestion | DatasetQuestion) -> tuple[Fit, ...]:
-    """Return the plan for the least budget and its doublings, until features are held or memory ends.
-
-    Raises
-    ------
-    BudgetError
-        No budget is enough.
-    """
-    budget = rounded_up(question.least_to_train())
-    found = [question.train(budget)]
-    while not found[-1].holds_features and 2 * budget <= question.most_shown:
-        budget *= 2
-        found.append(question.train(budget))
-    return tuple(found)
 
 
 class FitQuestion:

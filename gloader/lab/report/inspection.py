@@ -50,8 +50,8 @@ def draw_inspection(inspection: Inspection, name: str) -> Chart | None:
     )
     return draw_lines(
         name,
-        "Rows read from the SSD in an epoch against the memory of the cache, for each policy. The loading of static sets "
-        "is not counted.",
+        "Rows read from the SSD in an epoch against the memory of the cache, for each policy. The loading of static "
+        "sets is not counted.",
         series,
         x=(f"host cache, {unit}", "zero"),
         y="zero",
