@@ -445,6 +445,14 @@ class ReadStats:
     requests: int  # reads issued to the device
     bytes_read: int  # bytes those reads moved, alignment and gaps included
 
+    def __add__(self, other: ReadStats) -> ReadStats:
+        """Return the cost of both calls. Pure."""
+        return ReadStats(
+            rows=self.rows + other.rows,
+            requests=self.requests + other.requests,
+            bytes_read=self.bytes_read + other.bytes_read,
+        )
+
 
 class FeatureSource(Protocol):
     """A matrix of feature rows that can be read in any order."""

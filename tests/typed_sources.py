@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from convert_helpers import ListEdges
 
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, Splits
 from gloader.types import Relation
 
@@ -33,7 +33,7 @@ class TypedGraph:
                 NodeSource(
                     name=name,
                     num_nodes=count,
-                    features=ArrayFeatures(rows=self.features[name]) if name in self.features else None,
+                    features=array_features(self.features[name]) if name in self.features else None,
                 )
                 for name, count in self.num_nodes.items()
             ),

@@ -6,14 +6,13 @@ The plan cuts the rows into blocks that are summed in memory and lists the rows 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds
-from gloader.convert.csc.external_csc import UnweightedEdges
 from gloader.convert.csc.sorted_ranges import cut_ranges
-from gloader.convert.source import MeanOf, ReversedEdges
+from gloader.convert.source import FeatureStream, MeanOf, bare_edges, reversed_edges
 from gloader.core.kernels import njit
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import relation_text
@@ -21,12 +20,12 @@ from gloader.errors import BudgetError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
     from gloader.convert.csc.external_csc import ScratchCsc
-    from gloader.convert.source import GraphSource, NodeSource, RelationSource
+    from gloader.convert.source import EdgeStream, GraphSource, NodeSource, RelationSource
+    from gloader.convert.stored_parts import AnyColumn, StoredColumnRows, StreamedRows
     from gloader.types import IdArray
 
 
@@ -38,11 +37,7 @@ def feature_dims(source: GraphSource) -> dict[str, int]:
     SourceError
         As `derivation_order`.
     """
-    given = {
-        nodes.name: nodes.features.dim
-        for nodes in source.nodes
-        if nodes.features is not None and not isinstance(nodes.features, MeanOf)
-    }
+    given = {nodes.name: nodes.given.dim for nodes in source.nodes if nodes.given is not None}
     for nodes, other in derivation_order(source):
         given[nodes.name] = given[other]
     return given
@@ -56,11 +51,7 @@ def derivation_order(source: GraphSource) -> list[tuple[NodeSource, str]]:
     SourceError
         Features would be a mean over a type without any, or over a relation that does not lead to another type.
     """
-    has_rows = {
-        nodes.name
-        for nodes in source.nodes
-        if nodes.features is not None and not isinstance(nodes.features, MeanOf)
-    }
+    has_rows = {nodes.name for nodes in source.nodes if nodes.given is not None}
     waiting = [nodes for nodes in source.nodes if isinstance(nodes.features, MeanOf)]
     order: list[tuple[NodeSource, str]] = []
     while waiting:
@@ -85,7 +76,7 @@ def derivation_depth(source: GraphSource) -> int:
     return max(depths.values(), default=0)
 
 
-def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[UnweightedEdges, EdgeEnds]:
+def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[EdgeStream, EdgeEnds]:
     """Return the edges that a mean of ``nodes`` runs over, with them as the destinations, and their ends. Pure.
 
     Raises
@@ -96,9 +87,11 @@ def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[UnweightedEd
     relation = _relation(source, nodes)
     other = source.num_nodes_of(_other_end(source, nodes))
     is_forward = relation.relation[2] == nodes.name
-    edges = relation.edges if is_forward else ReversedEdges(edges=relation.edges)
-    ends = EdgeEnds(num_nodes=nodes.num_nodes, num_sources=other, where=source.where(relation), is_typed=True)
-    return UnweightedEdges(edges=edges), ends
+    edges = relation.edges if is_forward else reversed_edges(relation.edges)
+    ends = EdgeEnds(
+        num_nodes=nodes.num_nodes, num_sources=other, where=source.where(relation), has_names=True
+    )
+    return bare_edges(edges), ends
 
 
 def _relation(source: GraphSource, nodes: NodeSource) -> RelationSource:
@@ -224,62 +217,29 @@ def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max
 _GAP_BYTES = 4 << 20
 
 
-class ColumnRows(Protocol):
-    """Rows of a column, read in stretches."""
-
-    def read(self, start: int, stop: int, wanted: IdArray, /) -> NDArray[np.float32]:
-        """Return rows ``start + wanted`` (u,) as float32 (u, F), all of them before row ``stop``."""
-        ...
-
-
-class FeatureColumn(Protocol):
-    """One type's features as they are stored."""
-
-    @property
-    def dim(self) -> int:
-        """F."""
-        ...
-
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of a row, its scale included."""
-        ...
-
-    def open(self, chunk_rows: int) -> AbstractContextManager[ColumnRows]:
-        """Return the rows, of which at most ``chunk_rows`` will be read at a time."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRows:
-    """The feature stream of the means, as float32. Every call of ``chunks`` computes them anew.
+    """Means of stored rows. Each pass over ``stream()`` computes them anew.
 
     A row without edges is 0. Sums are float32 and run by ascending source, so that they have the same bits whatever
     the budget, but for rows of more edges than a block holds.
     """
 
     graph: ScratchCsc  # destinations are the rows, sources those of ``column``
-    column: FeatureColumn
+    column: AnyColumn
     plan: MeanPlan
 
-    @property
-    def num_rows(self) -> int:
-        """N."""
-        return self.graph.num_nodes
+    def stream(self) -> FeatureStream:
+        """Return the means as float32; an array is good until the next."""
+        return FeatureStream(
+            chunks=self._chunks,
+            num_rows=self.graph.num_nodes,
+            dim=self.column.dim,
+            dtype=np.dtype(np.float32),
+        )
 
-    @property
-    def dim(self) -> int:
-        """F."""
-        return self.column.dim
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return np.dtype(np.float32)
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``, each good until the next."""
-        sums = np.empty((min(self.plan.block_rows, self.num_rows), self.dim), np.float32)
+    def _chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
+        sums = np.empty((min(self.plan.block_rows, self.graph.num_nodes), self.column.dim), np.float32)
         with self.column.open(self.plan.chunk_rows) as rows:
             for indptr in self._blocks():
                 block = sums[: indptr.shape[0] - 1]
@@ -289,12 +249,14 @@ class MeanRows:
 
     def _blocks(self) -> Iterator[IdArray]:
         """Yield the offsets (n + 1,) of consecutive blocks: rows and edges as planned, or one row of more edges."""
-        for first in range(0, self.num_rows, self.plan.block_rows):
-            offsets = self.graph.offsets(first, min(self.num_rows, first + self.plan.block_rows))
+        for first in range(0, self.graph.num_nodes, self.plan.block_rows):
+            offsets = self.graph.offsets(first, min(self.graph.num_nodes, first + self.plan.block_rows))
             for start, stop in cut_ranges(np.diff(offsets), self.plan.block_edges):
                 yield offsets[start : stop + 1]
 
-    def _sum(self, rows: ColumnRows, indptr: IdArray, block: NDArray[np.float32]) -> None:
+    def _sum(
+        self, rows: StoredColumnRows | StreamedRows, indptr: IdArray, block: NDArray[np.float32]
+    ) -> None:
         """Fill ``block`` (n, F) with the means of the rows that ``indptr`` (n + 1,) bounds."""
         block[:] = 0
         max_gap = _GAP_BYTES // max(1, self.column.row_bytes)
@@ -305,7 +267,7 @@ class MeanRows:
         degrees = np.maximum(np.diff(indptr), 1).astype(np.float32)
         block /= degrees[:, None]
 
-    def _add(self, rows: ColumnRows, gather: Gather, block: NDArray[np.float32]) -> None:
+    def _add(self, rows: StoredColumnRows | StreamedRows, gather: Gather, block: NDArray[np.float32]) -> None:
         ends = np.append(gather.starts[1:], gather.sources.shape[0])
         for low, high in zip(gather.starts.tolist(), ends.tolist(), strict=True):
             sources = gather.sources[low:high]

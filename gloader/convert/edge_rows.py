@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.csc.external_csc import ChunkWriter, CscSink, EdgeNumbers, build_csc
+from gloader.convert.csc.external_csc import EdgeNumbers, build_csc
 from gloader.convert.csc.spill import Spill, TemporaryArray
 from gloader.convert.node_order import (
     MAX_RANGES,
@@ -20,13 +20,12 @@ from gloader.convert.node_order import (
     ranges_per_pass,
     spill_dtype,
 )
-from gloader.convert.source import ChangedEdges
+from gloader.convert.source import edges_over, numbered
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     from gloader.convert.options import EdgeRules, PrepareOptions
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
+    from gloader.dataset.writer import EdgeTableWriter
     from gloader.types import IdArray
 
 
@@ -47,10 +47,10 @@ DEAL_BYTES = 64
 
 @dataclass(slots=True, kw_only=True)
 class EdgeMoves:
-    """The positions of each edge of a source, from the number of the edge at each position; a `RowMoves`.
+    """The dataset positions of each source edge; see `ordered_rows`.
 
-    Where not all of them fit into memory, pairs of number and position are dealt out to ranges of numbers first. Owns
-    the files ``moves-*`` in ``folder`` until ``close()``.
+    They are found from the edge number at each position. If not all fit into memory, pairs (number, position) are dealt
+    out to number ranges first. Owns the files ``moves-*`` in ``folder`` until ``close()``.
     """
 
     numbers: TemporaryArray  # (num_rows,) of the edge in the source at each position; negative: of none
@@ -72,7 +72,7 @@ class EdgeMoves:
         self._spill = Spill(folder=self.folder, name="moves", dtype=dtype, num_buckets=num_ranges)
 
     def are_in_place(self) -> bool:
-        """True if the edges of the source are at the positions 0, 1, ... already, all of them."""
+        """True if all source edges are at the positions 0, 1, ... already."""
         if self.num_rows != self.num_edges:
             return False
         return all(
@@ -80,7 +80,7 @@ class EdgeMoves:
         )
 
     def deal_out(self, progress: PrepareProgress) -> None:
-        """Write the pairs to the files of their ranges; to be called once, before the moves are asked for.
+        """Write the pairs to their ranges' files; called once, before `targets` and `arrivals`.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class EdgeMoves:
             progress.advance("placing edge features", first + piece.shape[0], self.num_rows, "edges")
 
     def targets(self, first: int, stop: int) -> tuple[IdArray, IdArray]:
-        """Return which of the rows ``first`` ... ``stop - 1`` go where; see `RowMoves`."""
+        """Return which of the rows ``first`` ... ``stop - 1`` go where; see `NodeOrder.targets`."""
         rows, places = [], []
         for number in range(first // self.range_edges, (stop - 1) // self.range_edges + 1):
             self._load(number)
@@ -122,7 +122,7 @@ class EdgeMoves:
         self._spill.close()
 
     def _load(self, number: int) -> None:
-        """Bring the pairs of range ``number`` into memory, by row."""
+        """Bring range ``number``'s pairs into memory, by row."""
         if number == self._loaded:
             return
         self._loaded, self._rows, self._places = number, np.empty(0, np.int64), np.empty(0, np.int64)
@@ -154,14 +154,14 @@ _DEAL_POSITIONS = 1 << 18
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRowPlan:
-    """Memory and disk that putting features of edges in order takes, and the shares of its parts."""
+    """Memory and disk for moving edge features into dataset order, and each part's share."""
 
     chunk_rows: int  # feature rows read at a time
     range_rows: int  # feature rows put in order at a time
-    range_edges: int  # edges of the source whose positions are in memory at a time
-    deal_positions: int  # positions looked at at a time
+    range_edges: int  # source edges whose positions are in memory at a time
+    deal_positions: int  # positions read at a time
     memory_bytes: int  # at most
-    number_bytes: int  # on disk, of the numbers of the edges: from the sort of the edges on
+    number_bytes: int  # on disk, for edge numbers: from the edge sort on
     scratch_bytes: int  # on disk, at most, while rows are put in order; these included
 
 
@@ -186,17 +186,17 @@ def plan_edge_rows(
     where: str,
     num_passes: int = 1,
 ) -> EdgeRowPlan:
-    """Divide a memory budget between the parts of putting the features of edges in order. Pure.
+    """Divide a memory budget for moving edge features into dataset order. Pure.
 
     Parameters
     ----------
-    features : (E_s, F_e) in the order of the source; its sizes count, nothing is read
-    num_edges : of the dataset, or as many as there may be
-    dtype : that the rows will be stored as
-    rules : what happens to the edges
-    budget_bytes : memory that it stays within
+    features : (E_s, F_e) in source order; its sizes count, nothing is read
+    num_edges : the dataset's edges, or an upper bound
+    dtype : the stored dtype
+    rules : changes to the edges
+    budget_bytes : memory to stay within
     where : the source, for messages
-    num_passes : in which rows are put in order, a part of them on the disk at a time
+    num_passes : passes over the rows; each keeps a part of them on the disk
 
     Raises
     ------
@@ -244,21 +244,13 @@ def plan_edge_rows(
 
 
 def most_edges(given: int, rules: EdgeRules, num_nodes: int) -> int:
-    """Return how many edges ``given`` ones are at most, after ``rules``. Pure."""
+    """Return the largest number of edges that ``rules`` may make out of ``given``. Pure."""
     return given * (2 if rules.symmetrize else 1) + num_nodes * rules.self_loops
-
-
-class EdgeSink(CscSink, Protocol):
-    """Receives the edges of one relation with their features; a dataset's writers are some."""
-
-    def edge_features(self, num_edges: int, dim: int, dtype: str) -> AbstractContextManager[ChunkWriter]:
-        """Return the writer of the (E, F_e) features, in the order of the lists."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeaturedEdges:
-    """The edges of a source with their features."""
+    """A source's edges with their features."""
 
     edges: EdgeStream
     features: FeatureStream | None  # in the order of the edges; None: they have none
@@ -268,42 +260,39 @@ class FeaturedEdges:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NumberedEdges(ChangedEdges):
-    """Edges with numbers, by which their rows of features are found; a stream that leaves some out gave them theirs."""
+def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
+    """Return edges with numbers, by which their feature rows are found. Pure.
 
-    num_rows: int  # of features
-    where: str  # what holds the edges, for messages
+    A stream that leaves some edges out gives the others their numbers. ``chunks`` raises ShapeError where there are
+    more edges than rows, or, for a stream that leaves none out, fewer.
 
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time.
+    Parameters
+    ----------
+    edges : of the source
+    num_rows : of features
+    where : what holds the edges, for messages
+    """
 
-        Raises
-        ------
-        ShapeError
-            There are more edges than rows, or, of a stream that leaves none out, fewer.
-        """
+    def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         done, are_all = 0, True
-        for chunk in self.edges.chunks(max_edges):
-            count = chunk.src.shape[0]
-            if chunk.number is None:
-                chunk = replace(chunk, number=np.arange(done, done + count, dtype=np.int64))  # noqa: PLW2901 - as it goes on
-            else:
-                are_all = False
-            done += count
-            if chunk.number is not None and chunk.number.max(initial=-1) >= self.num_rows:
+        for given in edges.chunks(max_edges):
+            chunk = numbered(given, done)
+            are_all &= given.number is None
+            done += chunk.src.shape[0]
+            if chunk.number is not None and chunk.number.max(initial=-1) >= num_rows:
                 raise ShapeError(
-                    f"{self.where}: edge {self.num_rows} (counted from 0) has no edge features; there are "
-                    f"{self.num_rows} rows"
+                    f"{where}: edge {num_rows} (counted from 0) has no edge features; there are {num_rows} rows"
                 )
             yield chunk
-        if are_all and done != self.num_rows:
-            raise ShapeError(f"{self.where}: edge features have {self.num_rows} rows for {done} edges")
+        if are_all and done != num_rows:
+            raise ShapeError(f"{where}: edge features have {num_rows} rows for {done} edges")
+
+    return edges_over(edges, chunks)
 
 
 def write_edges(
     given: FeaturedEdges,
-    sink: EdgeSink,
+    sink: EdgeTableWriter,
     *,
     ends: EdgeEnds,
     rules: EdgeRules,
@@ -311,16 +300,16 @@ def write_edges(
     scratch: Path,
     progress: PrepareProgress,
 ) -> CscReport:
-    """Write edges by their destinations, as `build_csc` does, and behind them their features.
+    """Write edges by destination, as `build_csc` does, and then their features.
 
-    The reverse of an edge has its features, and parallel edges that become one have those of the first in the source;
-    those of a loop that was added are 0.
+    A reverse edge has the same features. Merged parallel edges have the first edge's features, and an added self loop
+    has zeros.
 
     Parameters
     ----------
-    given : of the source; each stream is read once, features in as many passes as ``given`` says
+    given : the source's edges; each stream is read once, features in ``given.num_passes`` passes
     sink : receives all arrays
-    ends, rules, budget_bytes, scratch, progress : as of `build_csc`
+    ends, rules, budget_bytes, scratch, progress : see `build_csc`
 
     Raises
     ------
@@ -345,9 +334,7 @@ def write_edges(
         return sort(given.edges)
     numbers = EdgeNumbers.of(scratch / "edge-numbers", features.num_rows)
     try:
-        report = sort(
-            NumberedEdges(edges=given.edges, num_rows=features.num_rows, where=ends.where), numbers=numbers
-        )
+        report = sort(numbered_edges(given.edges, features.num_rows, ends.where), numbers=numbers)
         count = report.num_edges
         plan = plan_edge_rows(
             features, count, dtype=dtype, rules=rules, budget_bytes=budget_bytes, where=ends.where

@@ -17,8 +17,8 @@ import numpy as np
 from gloader.convert.links.link_rows import array_tables
 from gloader.convert.options import NOT_USED, EdgeNames, PrepareOptions, edge_shares
 from gloader.convert.prepare import prepare
-from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures, EdgeArrays
-from gloader.convert.readers.attributes import Attributes, EdgeStore, NodeStore, stored_source
+from gloader.convert.readers.arrays import EdgeArrays, array_csc_edges, array_edges, array_features
+from gloader.convert.readers.attributes import Attributes, EdgeStore, NodeStore, SavedGraph, stored_source
 from gloader.convert.readers.node_arrays import count_classes, random_splits
 from gloader.convert.source import RandomSplits, Source
 from gloader.core.fanouts import parse_relation
@@ -28,6 +28,7 @@ from gloader.core.units import parse_bytes
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
 from gloader.samplers import CscGraph
+from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
     import os
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.source import AnySource, GraphSource
+    from gloader.convert.source import AnySource, EdgeStream, GraphSource
     from gloader.types import Relation
 
 
@@ -104,77 +105,14 @@ def arrays_source(
     return stored_source(
         stores,
         streams,
-        name=name,
-        origin="numpy",
-        where="from_numpy_hetero",
-        seed=seed,
-        needs_labels=labels is not None,
+        SavedGraph(
+            name=name,
+            origin="numpy",
+            where="from_numpy_hetero",
+            seed=seed,
+            needs_labels=labels is not None,
+        ),
     )
-
-
-def to_hetero_data(arrays: Mapping[str, Any]) -> Any:
-    """Return the arrays of `Dataset.to_numpy` of several types as a `torch_geometric.data.HeteroData`, with masks.
-
-    Raises
-    ------
-    MissingDependencyError
-        PyG is not installed.
-    """
-    import torch
-
-    from gloader.convert.sources.pyg import import_data
-
-    import_data("to_pyg returns a HeteroData of torch-geometric")
-    from torch_geometric.data import HeteroData
-
-    data = HeteroData()
-    for node_type, count in arrays["num_nodes"].items():
-        # Also where rows say it: what has neither features nor edges is known by nothing else.
-        data[node_type].num_nodes = count
-        if node_type in arrays["features"]:
-            data[node_type].x = torch.from_numpy(arrays["features"][node_type])
-    for node_type, labels in arrays["labels"].items():
-        data[node_type].y = torch.tensor(labels)
-        for name, key in MASKS:
-            data[node_type][key] = torch.from_numpy(mask(arrays[name], len(labels)))
-    for relation, pair in arrays["edges"].items():
-        data[relation].edge_index = torch.from_numpy(pair)
-        for name, key in ((WEIGHTS, "edge_weight"), (EDGE_FEATURES, "edge_attr"), (EDGE_TIMES, "edge_time")):
-            if relation in arrays.get(name, ()):
-                data[relation][key] = tensor_of(arrays[name][relation])
-    return data
-
-
-def to_heterograph(arrays: Mapping[str, Any]) -> Any:
-    """Return the arrays of `Dataset.to_numpy` of several types as a heterogeneous `dgl.DGLGraph`, with masks.
-
-    DGL puts types and relations into alphabetical order.
-
-    Raises
-    ------
-    MissingDependencyError
-        DGL is not installed.
-    """
-    import torch
-
-    from gloader.convert.sources.dgl import quiet_dgl
-
-    with quiet_dgl("converting to DGL needs") as dgl:
-        graph = dgl.heterograph(
-            {relation: tuple(map(torch.from_numpy, pair)) for relation, pair in arrays["edges"].items()},
-            num_nodes_dict=dict(arrays["num_nodes"]),
-        )
-    for node_type, rows in arrays["features"].items():
-        graph.nodes[node_type].data["feat"] = torch.from_numpy(rows)
-    for node_type, labels in arrays["labels"].items():
-        data = graph.nodes[node_type].data
-        data["label"] = torch.tensor(labels)
-        for name, key in MASKS:
-            data[key] = torch.from_numpy(mask(arrays[name], len(labels)))
-    for name, key in ((WEIGHTS, "weight"), (EDGE_FEATURES, "feat"), (EDGE_TIMES, "edge_time")):
-        for relation, array in arrays.get(name, {}).items():
-            graph.edges[relation].data[key] = tensor_of(array)
-    return graph
 
 
 def tensor_of(array: NDArray[Any]) -> Any:
@@ -217,12 +155,12 @@ def _require_known(what: str, kind: str, given: Collection[str], known: Collecti
 
 def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDArray[Any]]) -> EdgeStore:
     place = f"relation {relation_text(relation)}"
-    edges = ArrayEdges.of(pair, where=place, weight=arrays.get(WEIGHTS))
+    edges = array_edges(pair, where=place, weight=arrays.get(WEIGHTS))
     columns = given_columns(arrays, where=place, num_edges=edges.num_edges)
     return EdgeStore(relation=relation, edges=columns.timed(edges), features=columns.feature_rows())
 
 
-def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int) -> EdgeArrays:
+def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int | None) -> EdgeArrays:
     """Return features and times of edges that were given as arrays under `EDGE_FEATURES` and `EDGE_TIMES`.
 
     Raises
@@ -230,7 +168,7 @@ def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: 
     ShapeError
         They are not one row, and one time, for each edge.
     """
-    names = EdgeNames(time=EDGE_TIMES, features=EDGE_FEATURES)
+    names, num_edges = EdgeNames(time=EDGE_TIMES, features=EDGE_FEATURES), num_edges or 0
     found = Attributes(arrays=arrays, where=where)
     return EdgeArrays(
         weight=None,
@@ -313,7 +251,7 @@ def write_numpy(
         num_classes=count_classes(classes) if num_classes is None else num_classes,
         edges=columns.timed(edges),
         edge_features=columns.feature_rows(),
-        features=ArrayFeatures(rows=rows),
+        features=array_features(rows),
         labels=classes,
         splits=found.splits(len(rows)) or random_splits(classes, seed=seed),
         links=array_tables(arrays_and_options.pop("links", None) or {}),
@@ -427,19 +365,9 @@ def write_pyg(
     GloaderError
         As `write_numpy`.
     """
-    from gloader.convert.sources.pyg import data_source, hetero_source, is_hetero
+    from gloader.convert.sources.pyg import pyg_source
 
-    make = hetero_source if is_hetero(data) else data_source
-    source = make(
-        data,
-        name=Path(path).name,
-        origin="pyg",
-        where="data",
-        seed=seed,
-        is_mapped=True,
-        edge_names=_names(options),
-        needs_labels=_needs_labels(options),
-    )
+    source = pyg_source(data, _saved(path, "pyg", "data", options, seed=seed), is_mapped=True)
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
@@ -462,20 +390,11 @@ def write_dgl(
     GloaderError
         As `write_numpy`.
     """
-    from gloader.convert.sources.dgl import graph_source, hetero_source
+    from gloader.convert.sources.dgl import DglGraph
 
     if not hasattr(graph, "is_homogeneous"):
         raise SourceError(f"graph holds a {type(graph).__name__}; expected a dgl.DGLGraph")
-    make = graph_source if graph.is_homogeneous else hetero_source
-    source = make(
-        graph.cpu(),
-        name=Path(path).name,
-        origin="dgl",
-        where="graph",
-        seed=seed,
-        edge_names=_names(options),
-        needs_labels=_needs_labels(options),
-    )
+    source = DglGraph.of(graph.cpu()).source(_saved(path, "dgl", "graph", options, seed=seed))
     _write(source, path, options, num_classes=num_classes, seed=seed)
 
 
@@ -484,9 +403,18 @@ def _needs_labels(options: Mapping[str, Any]) -> bool:
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 
-def _names(options: dict[str, Any]) -> EdgeNames:
-    """Take the names of times and features of edges out of ``options``."""
-    return EdgeNames(time=options.pop(EDGE_TIMES, None), features=options.pop(EDGE_FEATURES, None))
+def _saved(
+    path: str | os.PathLike[str], origin: str, where: str, options: dict[str, Any], *, seed: int
+) -> SavedGraph:
+    """Return what is known of a graph; takes the names of times and features of edges out of ``options``."""
+    return SavedGraph(
+        name=Path(path).name,
+        origin=origin,
+        where=where,
+        seed=seed,
+        edge_names=EdgeNames(time=options.pop(EDGE_TIMES, None), features=options.pop(EDGE_FEATURES, None)),
+        needs_labels=_needs_labels(options),
+    )
 
 
 def to_pyg(arrays: Mapping[str, Any]) -> Any:
@@ -497,63 +425,100 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
     MissingDependencyError
         PyG is not installed.
     """
-    if "num_nodes" in arrays:
-        return to_hetero_data(arrays)
     import torch
 
     from gloader.convert.sources.pyg import import_data
 
-    data_class = import_data("to_pyg returns a Data of torch-geometric")
-    num_nodes = len(arrays["labels"])
-    dst = np.repeat(np.arange(num_nodes), np.diff(arrays["indptr"]))
-    data = data_class(
-        x=torch.from_numpy(arrays["features"]),
-        edge_index=torch.from_numpy(np.stack([arrays["indices"].astype(np.int64), dst])),
-        y=torch.tensor(arrays["labels"]),
-    )
-    for name, key in MASKS:
-        data[key] = torch.from_numpy(mask(arrays[name], num_nodes))
-    for name, key in ((WEIGHTS, "edge_weight"), (EDGE_FEATURES, "edge_attr"), (EDGE_TIMES, "edge_time")):
-        if name in arrays:
-            data[key] = tensor_of(arrays[name])
+    typed, has_names = _by_type(arrays), "num_nodes" in arrays
+    data = import_data(f"to_pyg returns a {'HeteroData' if has_names else 'Data'} of torch-geometric")()
+    if has_names:
+        from torch_geometric.data import HeteroData
+
+        data = HeteroData()
+
+    def store(key: Any) -> Any:
+        return data[key] if has_names else data
+
+    for node_type, count in typed["num_nodes"].items():
+        if has_names:
+            # Also where rows say it: what has neither features nor edges is known by nothing else.
+            data[node_type].num_nodes = count
+        if node_type in typed["features"]:
+            store(node_type).x = torch.from_numpy(typed["features"][node_type])
+    for node_type, labels in typed["labels"].items():
+        store(node_type).y = torch.tensor(labels)
+        for name, key in MASKS:
+            store(node_type)[key] = torch.from_numpy(mask(arrays[name], len(labels)))
+    for relation, pair in typed["edges"].items():
+        store(relation).edge_index = torch.from_numpy(pair)
+        for name, key in ((WEIGHTS, "edge_weight"), (EDGE_FEATURES, "edge_attr"), (EDGE_TIMES, "edge_time")):
+            if relation in typed.get(name, ()):
+                store(relation)[key] = tensor_of(typed[name][relation])
     return data
 
 
 def to_dgl(arrays: Mapping[str, Any]) -> Any:
-    """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have."""
-    if "num_nodes" in arrays:
-        return to_heterograph(arrays)
+    """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have.
+
+    DGL puts the types and relations of a heterogeneous graph into alphabetical order.
+
+    Raises
+    ------
+    MissingDependencyError
+        DGL is not installed.
+    """
     import torch
 
-    from gloader.convert.sources.dgl import to_graph
+    from gloader.convert.sources.dgl import quiet_dgl, to_graph
 
-    topology = CscGraph(
-        indptr=arrays["indptr"],
-        indices=arrays["indices"],
-        edge_weight=arrays.get("edge_weight"),
-        validate=False,
-    )
-    graph = to_graph(topology)
-    graph.ndata["feat"] = torch.from_numpy(arrays["features"])
-    for name, key in ((EDGE_FEATURES, "feat"), (EDGE_TIMES, "edge_time")):
-        if name in arrays:
-            graph.edata[key] = tensor_of(arrays[name])
-    graph.ndata["label"] = torch.tensor(arrays["labels"])
-    for name, key in MASKS:
-        graph.ndata[key] = torch.from_numpy(mask(arrays[name], len(arrays["labels"])))
+    typed = _by_type(arrays)
+    if has_names := "num_nodes" in arrays:
+        with quiet_dgl("converting to DGL needs") as dgl:
+            graph = dgl.heterograph(
+                {relation: tuple(map(torch.from_numpy, pair)) for relation, pair in typed["edges"].items()},
+                num_nodes_dict=dict(typed["num_nodes"]),
+            )
+    else:
+        graph = to_graph(CscGraph(indptr=arrays["indptr"], indices=arrays["indices"], validate=False))
+    for node_type, rows in typed["features"].items():
+        graph.nodes[node_type if has_names else "_N"].data["feat"] = torch.from_numpy(rows)
+    for node_type, labels in typed["labels"].items():
+        data = graph.nodes[node_type if has_names else "_N"].data
+        data["label"] = torch.tensor(labels)
+        for name, key in MASKS:
+            data[key] = torch.from_numpy(mask(arrays[name], len(labels)))
+    for name, key in ((WEIGHTS, "weight"), (EDGE_FEATURES, "feat"), (EDGE_TIMES, "edge_time")):
+        for relation, array in typed.get(name, {}).items():
+            graph.edges[relation if has_names else "_E"].data[key] = tensor_of(array)
     return graph
 
 
-def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> ArrayEdges | ArrayCscEdges:
+def _by_type(arrays: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arrays of `Dataset.to_numpy` by node type and relation. Pure."""
+    if "num_nodes" in arrays:
+        return arrays
+    num_nodes = len(arrays["labels"])
+    destinations = np.repeat(np.arange(num_nodes), np.diff(arrays["indptr"]))
+    columns = {name: {EDGE: arrays[name]} for name in (WEIGHTS, *_COLUMNS) if name in arrays}
+    return {
+        "num_nodes": {NODE: num_nodes},
+        "features": {NODE: arrays["features"]},
+        "labels": {NODE: arrays["labels"]},
+        "edges": {EDGE: np.stack([arrays["indices"].astype(np.int64), destinations])},
+        **columns,
+    }
+
+
+def _edges(arrays: Mapping[str, NDArray[Any] | None], *, num_nodes: int) -> EdgeStream:
     edge_index, indptr, indices, weight = (arrays[name] for name in _TOPOLOGY)
     if edge_index is not None and indptr is None and indices is None:
-        return ArrayEdges.of(edge_index, where="edge_index", weight=weight)
+        return array_edges(edge_index, where="edge_index", weight=weight)
     if edge_index is None and indptr is not None and indices is not None:
         if indptr.shape != (num_nodes + 1,):
             raise ShapeError(
                 f"indptr has shape {indptr.shape}; features have {num_nodes} rows, so it must be ({num_nodes + 1},)"
             )
-        return ArrayCscEdges.of(indptr, indices, where="from_numpy", weight=weight)
+        return array_csc_edges(indptr, indices, where="from_numpy", weight=weight)
     raise ConfigError("give the topology as edge_index=, or as indptr= and indices=")
 
 

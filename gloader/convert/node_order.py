@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk, chunks_after_rules
-from gloader.convert.csc.external_csc import ScratchCsc, UnweightedEdges
+from gloader.convert.csc.external_csc import ScratchCsc
 from gloader.convert.csc.spill import Spill
-from gloader.convert.source import ChangedEdges, Splits
+from gloader.convert.source import Splits, bare_edges, changed_edges
 from gloader.core.dtypes import STORED_DTYPES
 from gloader.core.kernels import njit
 from gloader.errors import ShapeError
 from gloader.ssd_store.write.feature_column import cast_rows, check_finite_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -81,7 +81,7 @@ def community_order(
     max_edges = max(1, min(_MAX_PIECE_EDGES, budget_bytes // 16))
     with ScratchCsc(folder=scratch, ends=ends) as graph:
         graph.fill(
-            UnweightedEdges(edges=edges),
+            bare_edges(edges),
             rules=replace(rules, self_loops=False),
             budget_bytes=budget_bytes,
             progress=progress,
@@ -248,11 +248,17 @@ class NodeOrder:
         return int(self.new_ids.shape[0])
 
     def targets(self, first: int, stop: int) -> tuple[None, IdArray]:
-        """Return where rows ``first`` ... ``stop - 1`` go; see `RowMoves`. Pure."""
+        """Return the places of rows ``first`` ... ``stop - 1``. Pure.
+
+        Returns
+        -------
+        rows : (n,) ascending, counted from ``first``; None means that each row goes to one place
+        places : (n,)
+        """
         return None, self.new_ids[first:stop]
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1`` in the order in which rows come; see `RowMoves`. Pure."""
+        """Return the places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come. Pure."""
         # Rows are dealt out in order of their original ids: sorting these says which row came when.
         return np.argsort(self.original_ids[first:stop])
 
@@ -331,29 +337,27 @@ def count_nodes(nodes: IdArray, counts: IdArray) -> None:
         counts[nodes[i]] += 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenumberedEdges(ChangedEdges):
-    """An edge stream whose nodes have new ids."""
+def renumbered_edges(edges: EdgeStream, new_ids: IdArray, where: str) -> EdgeStream:
+    """Return edges whose nodes have new ids. Pure.
 
-    new_ids: IdArray  # (N,)
-    where: str  # the source, for messages
+    ``chunks`` raises GraphError where an id is out of range or a weight is not a finite number of at least 0; the
+    message has the ids of the source.
 
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time.
+    Parameters
+    ----------
+    edges : of the source
+    new_ids : (N,)
+    where : the source, for messages
+    """
+    ends = EdgeEnds.of(new_ids.shape[0], where)
 
-        Raises
-        ------
-        GraphError
-            An id is out of range or a weight is not a finite number of at least 0. The message has the ids
-            of the source.
-        """
-        ends, done = EdgeEnds.of(self.new_ids.shape[0], self.where), 0
-        # Old and new ids are alive together, three copies instead of two: smaller chunks take the memory of plain ones.
-        for chunk in self.edges.chunks(max(1, 2 * max_edges // 3)):
-            # Before the lookup: a bad id would read past the end of the table, or wrap around.
-            check_chunk(chunk, ends=ends, first=done)
-            done += chunk.src.shape[0]
-            yield replace(chunk, src=self.new_ids[chunk.src], dst=self.new_ids[chunk.dst])
+    def change(chunk: EdgeChunk, first: int) -> EdgeChunk:
+        # Before the lookup: a bad id would read past the end of the table, or wrap around.
+        check_chunk(chunk, ends=ends, first=first)
+        return replace(chunk, src=new_ids[chunk.src], dst=new_ids[chunk.dst])
+
+    # Old and new ids are alive together, three copies instead of two: smaller chunks take the memory of plain ones.
+    return changed_edges(edges, change, part=(2, 3))
 
 
 def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
@@ -364,7 +368,7 @@ def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
         relations=tuple(
             replace(
                 each,
-                edges=RenumberedEdges(edges=each.edges, new_ids=order.new_ids, where=source.where(each)),
+                edges=renumbered_edges(each.edges, order.new_ids, source.where(each)),
             )
             for each in source.relations
         ),
@@ -386,27 +390,22 @@ ROW_SORT_BYTES = 24
 
 
 class RowMoves(Protocol):
-    """Places of the rows of a source in the new order: one, several, or none for each row."""
+    """Places of a source's rows in the new order: one, several, or none for each row."""
 
     @property
     def num_rows(self) -> int:
-        """Places; one that no row goes to gets zeros."""
+        """Places; a place that no row goes to gets zeros."""
         ...
 
     def targets(self, first: int, stop: int) -> tuple[IdArray | None, IdArray]:
-        """Return which of the rows ``first`` ... ``stop - 1`` go where.
+        """Return the places of rows ``first`` ... ``stop - 1``; see `NodeOrder.targets`.
 
-        Asked for one range after another, from the first row to the last, in each pass over the rows.
-
-        Returns
-        -------
-        rows : (n,) ascending, counted from ``first``; None: each of them, once
-        places : (n,) that they go to
+        Each pass over the rows calls this for one range after another.
         """
         ...
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return those of places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come."""
+        """Return the places ``first`` ... ``stop - 1`` that rows go to, counted from ``first``, as they come."""
         ...
 
 
@@ -452,8 +451,9 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
     out = np.zeros((min(range_rows, num_places), features.dim), spill_dtype(dtype))
     source = _MovedRows(features=features, order=order, dtype=dtype, chunk_rows=chunk_rows)
     if len(ranges) == 1:
-        for moved, places in source.read(lambda done: progress.advance(step, done, source.num_rows, "rows")):
+        for moved, places, done in source.read():
             out[places] = moved
+            progress.advance(step, done, source.num_rows, "rows")
         yield out
         return
     spill = Spill(
@@ -467,26 +467,24 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
         # At least one, so that a source of no rows is read and found to have none.
         passes = _cut(len(ranges), num_passes) or [range(0)]
         for number, chosen in enumerate(passes):
-
-            def advance(done: int, before: int = number * source.num_rows) -> None:
-                progress.advance(step, before + done, len(passes) * source.num_rows, "rows")
-
-            for moved, places in source.read(advance):
+            for moved, places, done in source.read():
                 range_of = places // range_rows
                 if len(chosen) < len(ranges):  # the others have a pass of their own
                     is_chosen = (range_of >= chosen.start) & (range_of < chosen.stop)
                     moved, range_of = moved[is_chosen], range_of[is_chosen]  # noqa: PLW2901 - of this pass
                 spill.deal_out(moved, range_of)
+                read = number * source.num_rows + done
+                progress.advance(step, read, len(passes) * source.num_rows, "rows")
             for each in chosen:
                 first = ranges[each]
                 part = out[: min(range_rows, num_places - first)]
                 arrival = order.arrivals(first, first + part.shape[0])
                 if arrival.shape[0] < part.shape[0]:
                     part[:] = 0
-                done = 0
+                filled = 0
                 for piece in spill.pieces(each, max(1, _PIECE_BYTES // max(1, features.dim * out.itemsize))):
-                    part[arrival[done : done + piece.shape[0]]] = piece
-                    done += piece.shape[0]
+                    part[arrival[filled : filled + piece.shape[0]]] = piece
+                    filled += piece.shape[0]
                 spill.drop(each)
                 yield part
 
@@ -515,8 +513,8 @@ class _MovedRows:
     def num_rows(self) -> int:
         return self.features.num_rows
 
-    def read(self, advance: Callable[[int], None]) -> Iterator[tuple[NDArray[Any], IdArray]]:
-        """Read the source once; yield (n, F) rows and the (n,) place of each, and say how many were read."""
+    def read(self) -> Iterator[tuple[NDArray[Any], IdArray, int]]:
+        """Read the source once; yield (n, F) rows, the (n,) place of each, and how many rows were read so far."""
         num_rows, done = self.num_rows, 0
         for chunk in self.features.chunks(self.chunk_rows):
             if done + chunk.shape[0] > num_rows:
@@ -524,8 +522,7 @@ class _MovedRows:
             rows = _cast(chunk, self.dtype, done)
             which, places = self.order.targets(done, done + rows.shape[0])
             done += rows.shape[0]
-            yield rows if which is None else rows[which], places
-            advance(done)
+            yield rows if which is None else rows[which], places, done
         if done < num_rows:
             raise ShapeError(f"the features end after {done} of {num_rows} rows: row {done} is missing")
 

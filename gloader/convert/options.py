@@ -1,6 +1,6 @@
-"""Options of a source and of a conversion, as users give them.
+"""Options for a source and a conversion, as users give them.
 
-`EdgeNames` says which columns hold the times and features of edges, `edge_shares` reads the shares of an edge split
+`EdgeNames` names the columns with edge times and edge features. `edge_shares` reads an edge split's shares
 ("80/10/10", or (0.8, 0.1, 0.1)).
 """
 
@@ -25,7 +25,7 @@ NONE: Final = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNames:
-    """Names that were asked for; None: those that are usual, where they are there; "none": neither."""
+    """Names from the user. None means the usual names, where they exist; "none" means no column at all."""
 
     time: str | None = None
     features: str | None = None
@@ -41,28 +41,28 @@ class EdgeNames:
         return self.features != NONE
 
     def pick_time(self, there: Collection[str], usual: tuple[str, ...] = ("edge_time",)) -> str | None:
-        """Return the name of the times among those that are ``there``; None: there are none. Pure."""
+        """Return the time column among the names ``there``, or None. Pure."""
         return _pick(self.time, there, usual)
 
     def pick_features(self, there: Collection[str], usual: tuple[str, ...]) -> str | None:
-        """Return the name of the features among those that are ``there``; None: there are none. Pure."""
+        """Return the feature column among the names ``there``, or None. Pure."""
         return _pick(self.features, there, usual)
 
     def require(
         self, *, has_times: bool, has_features: bool, there: Iterable[str] | None = None, where: str
     ) -> None:
-        """Refuse names that were asked for and were not found.
+        """Refuse names that the user gave and the source lacks.
 
         Parameters
         ----------
-        has_times, has_features : whether any edges got some
-        there : names of what edges have; None: a source of this kind has no such thing
+        has_times, has_features : whether any edges have them
+        there : the edge columns; None means that this kind of source has none
         where : the source, for messages
 
         Raises
         ------
         ConfigError
-            Says which there are.
+            A name was not found; lists the columns.
         """
         asked = (("--edge-time", self.time, has_times), ("--edge-features", self.features, has_features))
         for flag, name, is_found in asked:
@@ -88,7 +88,7 @@ _TOLERANCE = 1e-6
 
 
 def edge_shares(given: str | Sequence[float]) -> EdgeShares:
-    """Return the shares of train, valid and test, which add up to 1. Pure.
+    """Return the shares for train, valid and test, which add up to 1. Pure.
 
     Parameters
     ----------
@@ -127,38 +127,34 @@ SplitBy: TypeAlias = Literal["random", "time"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Options of a source besides its name; each source reads those that concern it."""
+    """Options for a source besides its name; each source reads those that it knows."""
 
-    features: Path | None = None  # edges: a file of feature rows
-    labels: Path | None = None  # edges: a file of labels
-    splits: Path | None = None  # edges: a file of splits
-    src: str | None = None  # edges: the column of the sources; None: by its name
-    dst: str | None = None  # edges: the column of the destinations, likewise
-    edge_time: str | None = None  # what the times of edges are called; None: edge_time, where that is there
-    edge_features: str | None = (
-        None  # what the features of edges are called, or columns of them; None: as is usual
-    )
-    root: Path | None = None  # ogb: the folder that holds, or will hold, the downloaded data
-    needs_labels: bool = (
-        True  # of nodes; False: edges are predicted, and without labels every node is unlabelled
-    )
-    seed: int = 0  # of random splits, and of synthetic graphs whose specification names none
-    memory_budget_bytes: int | None = None  # None: half of the free memory
+    features: Path | None = None  # edges: a file with feature rows
+    labels: Path | None = None  # edges: a file with labels
+    splits: Path | None = None  # edges: a file with splits
+    src: str | None = None  # edges: the source column; None means by its name
+    dst: str | None = None  # edges: the destination column, likewise
+    edge_time: str | None = None  # the edge time column; None means edge_time, where it exists
+    edge_features: str | None = None  # the edge feature columns; None means the usual names
+    root: Path | None = None  # ogb: the folder for downloaded data
+    needs_labels: bool = True  # False: edges are predicted, and nodes may be unlabelled
+    seed: int = 0  # for random splits, and for synthetic graphs without a seed of their own
+    memory_budget_bytes: int | None = None  # None means half of the free memory
 
     @property
     def edge_names(self) -> EdgeNames:
-        """The names of times and features of edges."""
+        """The columns with edge times and edge features."""
         return EdgeNames(time=self.edge_time, features=self.edge_features)
 
     @property
     def budget_bytes(self) -> int:
-        """The memory budget, or what stands for it where none is given."""
+        """The memory budget, or its default."""
         return default_budget_bytes() if self.memory_budget_bytes is None else self.memory_budget_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRules:
-    """Changes to the edges of a source on their way into a dataset; by default none."""
+    """Changes to a source's edges on their way into a dataset; by default none."""
 
     symmetrize: bool = False  # both directions of every edge, each once; implies deduplicate
     self_loops: bool = False  # exactly one self loop per node, of weight 1; given ones are dropped
@@ -172,59 +168,55 @@ class EdgeRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrepareOptions:
-    """Options of a conversion; see `EdgeRules` for the first three."""
+    """Options for a conversion; see `EdgeRules` for the first three."""
 
-    # Of a typed source: the relations, such as "cites"; True: all within a type.
+    # With several relations: their names, such as "cites"; True means all relations within a type.
     symmetrize: bool | tuple[str, ...] = False
     self_loops: bool = False
     deduplicate: bool = False
-    add_reverse: bool = (
-        False  # typed sources: a relation back behind each that has no other; its name gets "rev_"
-    )
-    # Of the stored features: float32, float16, bfloat16 or int8. None: float32, and integers that it would round are
-    # refused; by its name it was asked for.
+    add_reverse: bool = False  # several relations: add a reverse, rev_NAME, for each that has none
+    # The stored feature dtype: float32, float16, bfloat16 or int8. None means float32 that refuses integers which it
+    # would round; "float32" rounds them.
     dtype: str | None = None
-    edge_dtype: str | None = None  # of the stored features of edges, likewise
+    edge_dtype: str | None = None  # the stored edge feature dtype, likewise
     allow_nan: bool = False  # features may be NaN or infinite
-    order: OrderName = "none"  # of the nodes: as in the source, by falling out-degree, or by community
-    # Of train, valid and test, which edges are dealt out to; the last two are left out of the graph. None: none are.
+    order: OrderName = "none"  # node order: as in the source, by falling out-degree, or by community
+    # The shares of train, valid and test; valid and test edges are left out of the graph. None means no edge split.
     edge_split: EdgeShares | None = None
     edge_split_by: SplitBy = "random"  # by a hash of the pair, or the earliest edges first
-    edge_split_relation: str | None = None  # typed sources: whose edges; None: those of the only one
+    edge_split_relation: str | None = None  # several relations: the one to split; None means the only one
     edge_split_seed: int = 0
-    reverse: tuple[
-        tuple[str, str], ...
-    ] = ()  # typed sources: pairs of relations, each of which leads the other back
-    edge_tables: tuple[str, ...] = ()  # link tables that are given, NAME=FILE or NAME@RELATION=FILE
-    ranges: RangePart | None = None  # the part of the rows of every matrix that is written; None: all
-    memory_budget_bytes: int | None = None  # None: half of the free memory
+    reverse: tuple[tuple[str, str], ...] = ()  # several relations: pairs that lead back along each other
+    edge_tables: tuple[str, ...] = ()  # given link tables, NAME=FILE or NAME@RELATION=FILE
+    ranges: RangePart | None = None  # the part of each matrix's rows that is written; None means all
+    memory_budget_bytes: int | None = None  # None means half of the free memory
     overwrite: bool = False
 
     @property
     def stored_dtype(self) -> str:
-        """The dtype of the stored features."""
+        """The stored feature dtype."""
         return self.dtype or "float32"
 
     @property
     def stored_edge_dtype(self) -> str:
-        """The dtype of the stored features of edges."""
+        """The stored edge feature dtype."""
         return self.edge_dtype or "float32"
 
     @property
     def num_parts(self) -> int:
-        """Parts that the rows of every matrix are cut into; 1: all are written."""
+        """The number of parts that each matrix is cut into; 1 means that all rows are written."""
         return 1 if self.ranges is None else self.ranges.of
 
     @property
     def rules(self) -> EdgeRules:
-        """The first three as a value of their own: the rules of a source of one type."""
+        """The first three options as a value."""
         return EdgeRules(
             symmetrize=bool(self.symmetrize), self_loops=self.self_loops, deduplicate=self.deduplicate
         )
 
     @property
     def recorded_split(self) -> dict[str, object]:
-        """The edge split as the commit record has it; empty without a split."""
+        """The edge split for the commit record; empty without a split."""
         if self.edge_split is None:
             return {}
         shares = "/".join(f"{100 * share:g}" for share in self.edge_split)
@@ -237,12 +229,12 @@ class PrepareOptions:
 
     @property
     def symmetrized(self) -> tuple[str, ...]:
-        """The relations of a typed source to symmetrize, as they were named."""
+        """The named relations to symmetrize."""
         return () if isinstance(self.symmetrize, bool) else self.symmetrize
 
 
 def relation_pair(text: str) -> tuple[str, str]:
-    """Return the two relations of "buys=bought_by"; raises ConfigError for another text. Pure."""
+    """Return the two relations in "buys=bought_by"; raises ConfigError for another text. Pure."""
     one, sign, back = text.partition("=")
     if not (one and sign and back):
         raise ConfigError(

@@ -25,7 +25,7 @@ from gloader.convert.progress import NO_PROGRESS, NamedProgress, PrepareProgress
 from gloader.convert.receipt import Receipt
 from gloader.convert.source import MeanOf
 from gloader.convert.source_check import check_source
-from gloader.convert.stored_parts import KeptTopology, StreamedColumn, stored_column
+from gloader.convert.stored_parts import StreamedColumn, stored_column
 from gloader.core.paths import bytes_on_disk, nearest_existing
 from gloader.core.units import format_bytes
 from gloader.dataset.schema import relation_text
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from gloader.convert.csc.edge_rules import PlannedRelation
     from gloader.convert.csc.external_csc import CscReport
-    from gloader.convert.derived import FeatureColumn
     from gloader.convert.links.write_tables import LinkReport
     from gloader.convert.options import OrderName, PrepareOptions
     from gloader.convert.source import AnySource, FeatureStream, GraphSource, NodeSource
+    from gloader.convert.stored_parts import AnyColumn
     from gloader.dataset.schema import DatasetKind
     from gloader.types import Relation
 
@@ -219,7 +219,6 @@ def _prepare(
             graph = renumbered(graph, order)
             writer.nodes(graph.labelled).original_ids(order.original_ids)
         relations = plan_relations(graph, options)
-        topologies = {each.relation: KeptTopology(writer.edges(each.relation)) for each in relations}
         edges: dict[Relation, CscReport] = {}
         for each in relations:
             edges[each.relation] = write_edges(
@@ -229,7 +228,7 @@ def _prepare(
                     dtype=options.stored_edge_dtype,
                     num_passes=options.num_parts,
                 ),
-                topologies[each.relation],
+                writer.edges(each.relation),
                 ends=each.ends,
                 rules=each.rules,
                 budget_bytes=plan.free_bytes,
@@ -237,11 +236,8 @@ def _prepare(
                 progress=_named(progress, graph, relation_text(each.relation)),
             )
         links = write_tables(
-            planned_tables(
-                graph, list(topologies), options, new_ids=None if order is None else order.new_ids
-            ),
+            planned_tables(graph, list(edges), options, new_ids=None if order is None else order.new_ids),
             writer,
-            topologies,
             budget_bytes=plan.free_bytes,
             progress=progress,
         )
@@ -390,13 +386,13 @@ class _FeatureWriter:
         self._dtype = options.stored_dtype
         self._num_parts = options.num_parts
         self._progress = progress
-        self._stored: dict[str, FeatureColumn] = {}
+        self._stored: dict[str, AnyColumn] = {}
 
     def write(self) -> None:
         """Write all of them."""
         for nodes in self._source.nodes:
-            if nodes.features is not None and not isinstance(nodes.features, MeanOf):
-                self._append(nodes, "writing features", self._rows(nodes, nodes.features), nodes.features)
+            if nodes.given is not None:
+                self._append(nodes, "writing features", self._rows(nodes, nodes.given), nodes.given)
         with ExitStack() as graphs:
             for nodes, other in derivation_order(self._source):
                 self._derive(nodes, self._stored[other], graphs)
@@ -420,7 +416,7 @@ class _FeatureWriter:
             progress=_named(self._progress, self._source, nodes.name),
         )
 
-    def _derive(self, nodes: NodeSource, column: FeatureColumn, graphs: ExitStack) -> None:
+    def _derive(self, nodes: NodeSource, column: AnyColumn, graphs: ExitStack) -> None:
         edges, ends = averaged_edges(self._source, nodes)
         folder = self._writer.scratch / f"mean-{len(self._stored)}"
         folder.mkdir()
@@ -438,7 +434,7 @@ class _FeatureWriter:
             source_row_bytes=column.row_bytes,
             budget_bytes=self._plan.mean_bytes,
         )
-        rows = MeanRows(graph=graph, column=column, plan=plan)
+        rows = MeanRows(graph=graph, column=column, plan=plan).stream()
         self._append(nodes, "averaging features", rows.chunks(self._plan.rows[nodes.name].chunk_rows), rows)
 
     def _append(

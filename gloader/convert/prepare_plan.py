@@ -31,7 +31,6 @@ from gloader.convert.node_order import (
 )
 from gloader.convert.options import PARTS, EdgeRules
 from gloader.convert.receipt import marked_bytes
-from gloader.convert.source import MeanOf
 from gloader.core.dtypes import STORED_DTYPES, feature_dtype
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ConfigError
@@ -309,8 +308,7 @@ def _is_moved(nodes: NodeSource, options: PrepareOptions) -> bool:
 
 def _chunk_row_bytes(nodes: NodeSource, dim: int, options: PrepareOptions) -> int:
     """Bytes of all copies of a row that is read; rows are read as they are, or as float32 where that is more."""
-    features = nodes.features
-    width = 4 if features is None or isinstance(features, MeanOf) else max(4, features.dtype.itemsize)
+    width = 4 if nodes.given is None else max(4, nodes.given.dtype.itemsize)
     return (CHUNK_COPIES + _is_moved(nodes, options)) * max(1, dim * width)
 
 

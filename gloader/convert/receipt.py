@@ -9,8 +9,7 @@ import numpy as np
 
 from gloader.convert.options import NOT_USED
 from gloader.convert.readers.checked_rows import CheckedRows
-from gloader.convert.readers.table_streams import TableFeatures
-from gloader.convert.source import ChangedEdges, MeanOf, RandomSplits
+from gloader.convert.source import RandomSplits, edges_over
 from gloader.dataset.schema import relation_text
 from gloader.types import EDGE, NODE
 
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from gloader.convert.source import (
         EdgeChunk,
         EdgeStream,
-        FeatureStream,
         GraphSource,
         NodeSource,
+        RelationSource,
         Splits,
     )
     from gloader.types import IdArray, Relation
@@ -66,29 +65,6 @@ class _Tally:
             self.latest = latest if self.latest is None else max(self.latest, latest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _CountedEdges(ChangedEdges):
-    """An edge stream whose edges are counted when they have been checked, which is before the next are asked for."""
-
-    tally: _Tally
-    is_within: bool  # one type: an edge may be a loop
-    sources: NDArray[np.bool_] | None  # (N,) that have edges are marked; None: nodes are not
-    destinations: NDArray[np.bool_] | None
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        seen = _Tally()
-        for chunk in self.edges.chunks(max_edges):
-            yield chunk
-            seen.add(chunk, is_within=self.is_within)
-            for marks, ids in ((self.sources, chunk.src), (self.destinations, chunk.dst)):
-                if marks is not None:
-                    marks[ids] = True
-        for name in self.tally.__slots__:
-            setattr(self.tally, name, getattr(seen, name))
-        self.tally.is_whole = True
-
-
 @dataclass(slots=True, kw_only=True)
 class Receipt:
     """Collects what the receipt of a conversion says while rows and edges pass.
@@ -126,62 +102,60 @@ class Receipt:
         )
 
         def checked(each: NodeSource) -> NodeSource:
-            if each.features is None or isinstance(each.features, MeanOf):
+            if each.given is None:
                 return each
             named = f" of {each.name!r} nodes" if source.has_names else ""
-            rows = receipt._nodes(each.name, each.features, options, f"{source.origin}, features{named}")
-            return replace(each, features=rows)
-
-        relations = tuple(
-            replace(
-                each,
-                edge_features=receipt._edges(each.relation, each.edge_features, options, source.where(each)),
+            where = each.given.where or f"{source.origin}, features{named}"
+            rows = CheckedRows(
+                each.given,
+                where=where,
+                stored_as=options.dtype,
+                flag="--dtype",
+                allow_nan=options.allow_nan,
             )
-            for each in source.relations
-        )
-        return receipt, replace(source, nodes=tuple(map(checked, source.nodes)), relations=relations)
+            receipt.rows[each.name] = rows, options.stored_dtype
+            return replace(each, features=rows.stream())
 
-    def _nodes(self, name: str, rows: FeatureStream, options: PrepareOptions, where: str) -> CheckedRows:
-        checked = CheckedRows(
-            _as_asked(rows, options.dtype),
-            where=str(rows.table.path) if isinstance(rows, TableFeatures) else where,
-            names=_names(rows),
-            stored_as=options.dtype,
-            flag="--dtype",
-            allow_nan=options.allow_nan,
-        )
-        self.rows[name] = checked, options.stored_dtype
-        return checked
+        def checked_edges(each: RelationSource) -> RelationSource:
+            if each.edge_features is None:
+                return each
+            rows = CheckedRows(
+                each.edge_features,
+                where=f"{source.where(each)}, edge features",
+                stored_as=options.edge_dtype,
+                flag="--edge-dtype",
+                allow_nan=options.allow_nan,
+            )
+            receipt.edge_rows[relation_text(each.relation)] = rows, options.stored_edge_dtype
+            return replace(each, edge_features=rows.stream())
 
-    def _edges(
-        self, relation: Relation, rows: FeatureStream | None, options: PrepareOptions, where: str
-    ) -> CheckedRows | None:
-        if rows is None:
-            return None
-        checked = CheckedRows(
-            _as_asked(rows, options.edge_dtype),
-            names=_names(rows),
-            where=f"{where}, edge features",
-            stored_as=options.edge_dtype,
-            flag="--edge-dtype",
-            allow_nan=options.allow_nan,
+        return receipt, replace(
+            source,
+            nodes=tuple(map(checked, source.nodes)),
+            relations=tuple(map(checked_edges, source.relations)),
         )
-        self.edge_rows[relation_text(relation)] = checked, options.stored_edge_dtype
-        return checked
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
         """Return the edges of a relation as they will be written; they are counted as they are read."""
         if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
             self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
         first, _, last = relation
+        marks = self.marks.get(first), self.marks.get(last)
+
+        def chunks(max_edges: int) -> Iterator[EdgeChunk]:
+            seen = _Tally()
+            for chunk in edges.chunks(max_edges):
+                yield chunk
+                # When the next are asked for, these have been checked.
+                seen.add(chunk, is_within=first == last)
+                for marked, ids in zip(marks, (chunk.src, chunk.dst), strict=True):
+                    if marked is not None:
+                        marked[ids] = True
+            seen.is_whole = True
+            self.tallies[relation] = seen
+
         self.tallies[relation] = _Tally()
-        return _CountedEdges(
-            edges=edges,
-            tally=self.tallies[relation],
-            is_within=first == last,
-            sources=self.marks.get(first),
-            destinations=self.marks.get(last),
-        )
+        return edges_over(edges, chunks)
 
     def lines(self, edges: Mapping[Relation, CscReport]) -> dict[str, str]:
         """Return the receipt: a short text under each name, of what there is to say.
@@ -251,15 +225,6 @@ def _listed(parts: Iterable[str]) -> str:
     texts = list(parts)
     more = len(texts) - _MOST_PARTS
     return "; ".join(texts[:_MOST_PARTS]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _as_asked(rows: FeatureStream, dtype: str | None) -> FeatureStream:
-    """Return rows of a table that may round whole numbers where a dtype was asked for; other rows as they are."""
-    return replace(rows, may_round=True) if dtype is not None and isinstance(rows, TableFeatures) else rows
-
-
-def _names(rows: FeatureStream) -> tuple[str, ...]:
-    return rows.names if isinstance(rows, TableFeatures) else ()
 
 
 def _ranges(rows: Mapping[str, tuple[CheckedRows, str]], *, is_named: bool) -> str:

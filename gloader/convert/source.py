@@ -1,23 +1,24 @@
-"""Sources of a conversion: a graph as streams of edges, feature rows and link tables, never as whole arrays.
+"""Sources for a conversion: a graph as streams of edges, feature rows and link tables, never as whole arrays.
 
-A conversion reads a `GraphSource`: node types and relations. `Source` is the short form of a graph of one type and one
-relation. Every call of a stream's method starts again at the first edge or row.
+A conversion reads a `GraphSource`: node types and relations. `Source` is the short form for one type and one relation.
+Each pass over a stream starts again at the first edge or row.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
 
 from gloader.dataset.schema import Schema, checked_schema, relation_text
 from gloader.errors import SourceError
 from gloader.types import EDGE, NODE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.dataset.schema import DatasetKind
@@ -33,97 +34,125 @@ class EdgeChunk:
 
     src: IdArray  # (n,)
     dst: IdArray  # (n,)
-    weight: NDArray[np.float32] | None  # (n,)
+    weight: NDArray[np.float32] | None = None  # (n,)
     time: IdArray | None = None  # (n,) int64 seconds
-    # (n,) of each edge in the source, by which its features are found; None: the edges before it in the stream
+    # (n,) each edge's number in the source, by which its features are found; None means its place in the stream
     number: IdArray | None = None
 
     def take(self, which: NDArray[np.bool_] | IdArray) -> EdgeChunk:
         """Return the edges that ``which``, a mask (n,) or positions, chooses. Pure."""
+        return self.with_columns(lambda column: column[which])
 
-        def of(column: NDArray[Any] | None) -> NDArray[Any] | None:
-            return None if column is None else column[which]
-
-        return EdgeChunk(
-            src=self.src[which],
-            dst=self.dst[which],
-            weight=of(self.weight),
-            time=of(self.time),
-            number=of(self.number),
-        )
-
-
-class EdgeStream(Protocol):
-    """The edges of a graph in a fixed order. Every call of ``chunks`` starts again at the first edge."""
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        ...
-
-    @property
-    def has_weights(self) -> bool:
-        """True if every chunk carries weights."""
-        ...
-
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        ...
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        ...
+    def with_columns(self, change: Callable[[NDArray[Any]], NDArray[Any]]) -> EdgeChunk:
+        """Return the chunk with each of its columns changed in the same way."""
+        columns = {name: getattr(self, name) for name in self.__slots__}
+        return EdgeChunk(**{name: change(column) for name, column in columns.items() if column is not None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangedEdges:
-    """The base of edge streams over another one: size and columns are those of ``edges``; ``chunks`` is their own."""
+class EdgeStream:
+    """The edges of a graph in a fixed order.
 
-    edges: EdgeStream
+    ``chunks(max_edges)`` starts again at the first edge and yields at most ``max_edges`` at a time. File formats differ
+    in this function alone.
+    """
 
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        return self.edges.num_edges
-
-    @property
-    def has_weights(self) -> bool:
-        """True if every chunk carries weights."""
-        return self.edges.has_weights
-
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.edges.has_times
+    chunks: Callable[[int], Iterator[EdgeChunk]]
+    num_edges: int | None  # None: unknown until the edges are read
+    has_weights: bool = False  # every chunk carries weights
+    has_times: bool = False  # every chunk carries times
+    columns: tuple[str, ...] = ()  # the columns of a table besides the two ends
+    held_bytes: int = 0  # memory that the stream holds besides its chunks, such as row offsets
+    reading_bytes: int = 0  # memory that reading takes besides the chunks
 
 
-class FeatureStream(Protocol):
-    """The feature rows of a graph, in order of its nodes or edges. Every call of ``chunks`` starts again at row 0."""
+def edges_over(edges: EdgeStream, chunks: Callable[[int], Iterator[EdgeChunk]]) -> EdgeStream:
+    """Return a stream over another one: ``chunks`` are its own, size and columns are those of ``edges``. Pure."""
+    return EdgeStream(
+        chunks=chunks,
+        num_edges=edges.num_edges,
+        has_weights=edges.has_weights,
+        has_times=edges.has_times,
+    )
 
-    @property
-    def num_rows(self) -> int:
-        """N, or E."""
-        ...
 
-    @property
-    def dim(self) -> int:
-        """F."""
-        ...
+def changed_edges(
+    edges: EdgeStream, change: Callable[[EdgeChunk, int], EdgeChunk], *, part: tuple[int, int] = (1, 1)
+) -> EdgeStream:
+    """Return a stream whose chunks are those of ``edges`` after ``change``. Pure.
 
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        ...
+    Parameters
+    ----------
+    edges : read again in each pass
+    change : receives a chunk and the number of edges before it
+    part : numerator and denominator; chunks that grow, or that are alive in two copies, are read in smaller pieces
+    """
 
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
-        ...
+    def chunks(max_edges: int) -> Iterator[EdgeChunk]:
+        done = 0
+        for chunk in edges.chunks(max(1, max_edges * part[0] // part[1])):
+            yield change(chunk, done)
+            done += chunk.src.shape[0]
+
+    return edges_over(edges, chunks)
+
+
+def reversed_edges(edges: EdgeStream) -> EdgeStream:
+    """Return the edges the other way. Pure."""
+    return changed_edges(edges, lambda chunk, _: replace(chunk, src=chunk.dst, dst=chunk.src))
+
+
+def bare_edges(edges: EdgeStream) -> EdgeStream:
+    """Return the edges without weights and times. Pure."""
+    bare = changed_edges(edges, lambda chunk, _: EdgeChunk(src=chunk.src, dst=chunk.dst))
+    return replace(bare, has_weights=False, has_times=False)
+
+
+def doubled_edges(edges: EdgeStream) -> EdgeStream:
+    """Return the edges with the reverse of each right behind it, as OGB adds reverse edges. Pure."""
+
+    def doubled(chunk: EdgeChunk, _: int) -> EdgeChunk:
+        ends = np.stack([chunk.src, chunk.dst], axis=1)
+        twice = chunk.with_columns(lambda column: np.repeat(column, 2))
+        return replace(twice, src=ends.ravel(), dst=ends[:, ::-1].ravel())
+
+    stream = changed_edges(edges, doubled, part=(1, 2))
+    return replace(
+        stream,
+        num_edges=None if edges.num_edges is None else 2 * edges.num_edges,
+        reading_bytes=edges.reading_bytes,
+        held_bytes=edges.held_bytes,
+    )
+
+
+def numbered(chunk: EdgeChunk, first: int) -> EdgeChunk:
+    """Return a chunk whose edges have numbers: those of the source, or else counted from ``first``. Pure."""
+    if chunk.number is not None:
+        return chunk
+    return replace(chunk, number=np.arange(first, first + chunk.src.shape[0], dtype=np.int64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureStream:
+    """Feature rows, in the order of nodes or edges.
+
+    ``chunks(max_rows)`` starts again at row 0 and yields (n, F) arrays of consecutive rows, n <= ``max_rows``.
+    """
+
+    chunks: Callable[[int], Iterator[NDArray[np.generic]]]
+    num_rows: int  # N, or E
+    dim: int  # F
+    dtype: np.dtype[np.generic]  # of the chunks
+    names: tuple[str, ...] = ()  # (F,) of the columns, for messages
+    where: str | None = None  # the file, for messages; None means that the source names it
+    rounded: FeatureStream | None = None  # the same rows, where whole numbers may be rounded to float32
+    held_bytes: int = 0  # memory that the stream holds besides its chunks, such as row offsets
+    reading_bytes: int = 0  # memory that reading takes besides the chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Splits:
-    """Node ids of the three parts of a node-classification task."""
+    """Node ids in the three parts of a node-classification task."""
 
     train: IdArray
     valid: IdArray
@@ -131,23 +160,23 @@ class Splits:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all ids."""
+        """Bytes for all ids."""
         return self.train.nbytes + self.valid.nbytes + self.test.nbytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomSplits(Splits):
-    """Splits that were dealt out, as none were given."""
+    """Random splits, for a source that gives none."""
 
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A graph of one node type and one relation, with features, labels and splits."""
+    """A graph with one node type and one relation, with features, labels and splits."""
 
     name: str  # a short name for people, such as "ogbn-arxiv"
-    origin: str  # the source as it was asked for, such as "ogb:ogbn-arxiv"
+    origin: str  # the source as the user wrote it, such as "ogb:ogbn-arxiv"
     num_nodes: int
     num_classes: int
     edges: EdgeStream
@@ -155,12 +184,12 @@ class Source:
     labels: IdArray  # (N,), -1 where unlabelled
     splits: Splits
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
-    edge_file: Path | None = None  # where the edges come from, for messages
-    row_ids: IdArray | None = None  # (N,) the node of each row of ``features``; None: row i is of node i
+    edge_file: Path | None = None  # the edges' file, for messages
+    row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
     resident_bytes: int = 0  # memory that the streams hold besides their chunks, such as row offsets
-    links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
+    links: tuple[LinkSource, ...] = ()  # tables of edges to predict
     said: tuple[str, ...] = ()  # for the receipt: "e.csv: src and dst are the ends, amount the weight"
-    unused: tuple[str, ...] = ()  # that it holds and the dataset will not, such as "pos (N, 3)"
+    unused: tuple[str, ...] = ()  # parts that the dataset will not have, such as "pos (N, 3)"
 
     def graph(self) -> GraphSource:
         """Return the graph as a conversion reads it. Pure."""
@@ -187,7 +216,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkChunk:
-    """Consecutive rows of a link table."""
+    """Consecutive rows in a link table."""
 
     src: IdArray  # (n,)
     dst: IdArray  # (n,)
@@ -195,44 +224,30 @@ class LinkChunk:
 
     @property
     def num_rows(self) -> int:
-        """Rows of the chunk."""
+        """Number of rows."""
         return int(self.src.shape[0])
 
 
-class LinkStream(Protocol):
-    """The rows of a link table in a fixed order. Every call of a method starts again at row 0."""
+def _nothing(_max_rows: int) -> Iterator[Any]:
+    return iter(())
 
-    @property
-    def num_rows(self) -> int | None:
-        """Number of rows; None: unknown until they are read."""
-        ...
 
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        ...
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkStream:
+    """The rows of a link table in a fixed order.
 
-    @property
-    def label_dtype(self) -> str | None:
-        """The dtype of the labels, int64 or float32; None: there are none."""
-        ...
+    ``chunks``, ``labels`` and ``negatives`` take the most rows at a time and start again at row 0. Labels are (n,) of
+    ``label_dtype``, negatives (n, k).
+    """
 
-    @property
-    def negatives_per_row(self) -> int:
-        """Destinations given as wrong ones for each row; 0: none."""
-        ...
-
-    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order, at most ``max_rows`` at a time."""
-        ...
-
-    def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield the labels in order, (n,) of ``label_dtype``; nothing where there are none."""
-        ...
-
-    def negatives(self, max_rows: int) -> Iterator[IdArray]:
-        """Yield the given negatives in order, (n, k); nothing where there are none."""
-        ...
+    chunks: Callable[[int], Iterator[LinkChunk]]
+    num_rows: int | None  # None: unknown until the rows are read
+    has_times: bool = False  # every chunk carries times
+    label_dtype: str | None = None  # int64 or float32; None: rows have no labels
+    labels: Callable[[int], Iterator[NDArray[np.generic]]] = _nothing
+    negatives_per_row: int = 0  # k: wrong destinations that are given for each row
+    negatives: Callable[[int], Iterator[IdArray]] = _nothing
+    are_edges: bool = False  # the rows are edges of the source, as an edge split deals them out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,18 +256,16 @@ class LinkSource:
 
     name: str
     rows: LinkStream
-    where: str  # what holds it, for messages
-    relation: str | None = None  # "author:writes:paper", or its name alone; None: the only one
-    reverse: str | None = (
-        None  # the relation that leads back; None: the one that is named so, if there is one
-    )
+    where: str  # the file or source, for messages
+    relation: str | None = None  # "author:writes:paper", or its name alone; None means the only relation
+    reverse: str | None = None  # the relation that leads back; None means that it is found by its name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanOf:
-    """Features that the conversion makes: the mean of the rows at the other end of a node's edges, 0 without any.
+    """Features that the conversion makes: the mean over the rows at a node's neighbours, 0 without neighbours.
 
-    An edge that is there twice counts twice. The rows are those that the dataset stores.
+    A repeated edge counts each time. The rows are those that the dataset stores.
     """
 
     relation: Relation  # between the type itself and another, which has features
@@ -260,72 +273,75 @@ class MeanOf:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSource:
-    """The nodes of one type."""
+    """The nodes in one type."""
 
     name: str
     num_nodes: int
     features: FeatureStream | MeanOf | None = None  # None: the type has none
-    row_ids: IdArray | None = None  # (N,) the node of each row of ``features``; None: row i is of node i
+    row_ids: IdArray | None = None  # (N,) each feature row's node; None means that row i belongs to node i
+
+    @property
+    def given(self) -> FeatureStream | None:
+        """The features that the source has; None: the type has none, or the conversion makes them."""
+        return None if isinstance(self.features, MeanOf) else self.features
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelationSource:
-    """The edges of one relation: ids within the source type, and within the destination type."""
+    """The edges in one relation: source ids count within the source type, destination ids within theirs."""
 
     relation: Relation
     edges: EdgeStream
     edge_features: FeatureStream | None = None  # (E, F_e) in the order of ``edges``
-    edge_file: Path | None = None  # where the edges come from, for messages
-    is_symmetric: bool = (
-        False  # holds both directions of every edge: a reverse relation would be the same again
-    )
+    edge_file: Path | None = None  # the edges' file, for messages
+    is_symmetric: bool = False  # holds both directions of every edge, so that it needs no reverse relation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphSource:
-    """A graph of node types and relations that a conversion turns into a dataset. Their order counts."""
+    """A graph that a conversion turns into a dataset. The order of types and relations counts."""
 
     name: str  # a short name for people
-    origin: str  # the source as it was asked for, such as "ogb:ogbn-mag"
+    origin: str  # the source as the user wrote it, such as "ogb:ogbn-mag"
     nodes: tuple[NodeSource, ...]
     relations: tuple[RelationSource, ...]
     labelled: str  # the type that has labels and splits
     num_classes: int
     labels: IdArray  # (N,) of the labelled type, -1 where unlabelled
     splits: Splits  # ids within the labelled type
-    kind: DatasetKind = "hetero"  # of the dataset; "homogeneous": the type and the relation have no names
+    kind: DatasetKind = "hetero"  # the dataset's; "homogeneous" means that type and relation have no names
     resident_bytes: int = 0  # memory that the streams hold besides their chunks
-    links: tuple[LinkSource, ...] = ()  # tables of edges that are predicted
-    said: tuple[str, ...] = ()  # for the receipt, as of `Source`
-    unused: tuple[str, ...] = ()  # that it holds and the dataset will not
+    links: tuple[LinkSource, ...] = ()  # tables of edges to predict
+    said: tuple[str, ...] = ()  # for the receipt, see `Source`
+    unused: tuple[str, ...] = ()  # parts that the dataset will not have
 
     @property
     def has_names(self) -> bool:
-        """True if messages name the types and relations: those of a graph of one type have no names of their own."""
+        """True if types and relations have names, which messages then use."""
         return self.kind == "hetero"
 
     @property
     def num_nodes(self) -> dict[str, int]:
-        """The number of nodes of each type."""
+        """Each type's number of nodes."""
         return {nodes.name: nodes.num_nodes for nodes in self.nodes}
 
     def graph(self) -> GraphSource:
-        """Return the graph itself; as `Source.graph`. Pure."""
+        """Return the graph itself; see `Source.graph`. Pure."""
         return self
 
     def schema(self, relations: Sequence[Relation]) -> Schema:
-        """Return the schema of a dataset with ``relations``, those that a conversion adds included. Pure."""
+        """Return the dataset's schema; ``relations`` include those that the conversion adds. Pure."""
         if self.has_names:
             return checked_schema(self.num_nodes, relations)
         return Schema.of_one_type(self.num_nodes_of(NODE))
 
     def num_nodes_of(self, node_type: str) -> int:
-        """Return the number of nodes of a type.
+        """Return a type's number of nodes.
 
         Raises
         ------
         SourceError
-            There is no such type; says which there are.
+            There is no such type; lists all types.
         """
         for nodes in self.nodes:
             if nodes.name == node_type:
@@ -335,7 +351,7 @@ class GraphSource:
         )
 
     def where(self, source: RelationSource) -> str:
-        """Return the file of a relation's edges, or else the source, with the relation, for messages."""
+        """Return a relation's edge file, or else the source, with the relation, for messages."""
         named = f", relation {relation_text(source.relation)}" if self.has_names else ""
         return f"{source.edge_file or self.origin}{named}"
 
@@ -347,23 +363,13 @@ class GraphSource:
 AnySource: TypeAlias = Source | GraphSource
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReversedEdges(ChangedEdges):
-    """An edge stream whose edges run the other way."""
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        for chunk in self.edges.chunks(max_edges):
-            yield replace(chunk, src=chunk.dst, dst=chunk.src)
-
-
 def only_labelled(types: Iterable[str], *, otherwise: str | None = None, where: str) -> str:
-    """Return the one type of ``types``, those that have labels; without any, ``otherwise``. Pure.
+    """Return the one labelled type; without labels, ``otherwise``. Pure.
 
     Raises
     ------
     SourceError
-        There are none and nothing otherwise, or several; names them.
+        Several types have labels, or none has and ``otherwise`` is None; names the types.
     """
     found = list(types)
     if len(found) == 1:

@@ -8,7 +8,6 @@ import numpy as np
 
 from gloader.convert.derived import derivation_order
 from gloader.convert.readers.node_arrays import check_splits, count_classes, few_classes
-from gloader.convert.source import MeanOf
 from gloader.dataset.schema import checked_schema
 from gloader.dataset.values import MAX_CLASSES
 from gloader.errors import ConfigError, ShapeError, SourceError
@@ -47,8 +46,8 @@ def check_source(source: AnySource) -> None:
     count, where = graph.num_nodes_of(graph.labelled), graph.where_nodes(graph.labelled)
     _check_counts(count, graph.num_classes, where)
     for nodes in graph.nodes:
-        if nodes.features is not None and not isinstance(nodes.features, MeanOf):
-            _check_features(nodes.features, nodes.num_nodes, graph.where_nodes(nodes.name))
+        if nodes.given is not None:
+            _check_features(nodes.given, nodes.num_nodes, graph.where_nodes(nodes.name))
     for each in graph.relations:
         _check_edge_features(each.edges, each.edge_features, graph.where(each))
     derivation_order(graph)

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 
 from gloader.convert.readers.npy_file import NpyFile, NpyReader
 from gloader.core.dtypes import STORED_DTYPES
-from gloader.errors import ShapeError
 from gloader.ssd_store.write.feature_column import cast_rows, quantize_rows
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from gloader.convert.source import FeatureStream
     from gloader.dataset.writer import EdgeTableWriter
-    from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray
 
@@ -153,6 +151,9 @@ class StreamedColumn:
         return StreamedRows(self, max(1, chunk_rows // _PART_OF_STRETCH))
 
 
+AnyColumn: TypeAlias = StoredColumn | StreamedColumn
+
+
 class StreamedRows:
     """The rows of a stream as float32, rounded as a store rounds them; a context manager. Not thread-safe.
 
@@ -237,6 +238,12 @@ class StoredCsc:
         """Open the files of an array of offsets, and of one of sources."""
         return cls(indptr=NpyFile.open(indptr), indices=NpyFile.open(indices), has_times=has_times)
 
+    @classmethod
+    def of(cls, written: EdgeTableWriter) -> StoredCsc:
+        """Open the topology of a relation, which has been written and not committed yet."""
+        paths = written.paths
+        return cls.open(paths["indptr"], paths["indices"], has_times="edge_time" in paths)
+
     @property
     def num_nodes(self) -> int:
         """N, the destinations."""
@@ -250,47 +257,3 @@ class StoredCsc:
     def sources(self, start: int, stop: int, max_edges: int) -> Iterator[NDArray[Any]]:
         """Yield the in-neighbours at positions ``start`` ... ``stop - 1``, at most ``max_edges`` at a time."""
         return self.indices.flat(max_edges, start=start, stop=stop)
-
-
-class KeptTopology:
-    """An `EdgeSink` that passes the topology of a relation on, and keeps where its files lie until the commit.
-
-    Parameters
-    ----------
-    sink : the writer of the relation's edges
-    """
-
-    def __init__(self, sink: EdgeTableWriter) -> None:
-        self._sink = sink
-        self._indptr: ArrayWriter | None = None
-        self._indices: ArrayWriter | None = None
-        self._has_times = False
-
-    def indptr(self) -> ArrayWriter:
-        """Return the writer of the (N + 1,) int64 offsets."""
-        self._indptr = self._sink.indptr()
-        return self._indptr
-
-    def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
-        """Return the writer of the (E,) sources, ``dtype`` int32 or int64."""
-        self._indices = self._sink.indices(num_edges, dtype)
-        return self._indices
-
-    def edge_weight(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) float32 weights."""
-        return self._sink.edge_weight(num_edges)
-
-    def edge_time(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) int64 times."""
-        self._has_times = True
-        return self._sink.edge_time(num_edges)
-
-    def edge_features(self, num_edges: int, dim: int, dtype: str) -> FeatureColumnWriter:
-        """Return the writer of the (E, F_e) features."""
-        return self._sink.edge_features(num_edges, dim, dtype)
-
-    def open(self) -> StoredCsc:
-        """Return the topology, which has been written."""
-        if self._indptr is None or self._indices is None:
-            raise ShapeError("the topology was not written")
-        return StoredCsc.open(self._indptr.path, self._indices.path, has_times=self._has_times)

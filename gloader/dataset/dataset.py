@@ -48,29 +48,29 @@ _Table = TypeVar("_Table")
 class Dataset:
     """A prepared graph on disk. Opening reads the commit record alone; arrays are read when first used.
 
-    A dataset of one type is one table of nodes and one of edges, whose properties it has. One of several types has sums
-    of numbers of nodes, edges and bytes, and the labels and splits of the type that has them, whose ids count within
-    that type; features and topology are those of its tables.
+    A dataset with one type has one node table and one edge table, and shows their properties. A dataset with several
+    types shows sums over its tables, and the labels and splits of the labelled type, whose ids count within that type.
+    Its tables have the features and the topology.
 
     Thread-safe; reads only; holds no file open. Made by `open`.
 
     Parameters
     ----------
     root : the directory
-    manifest : its commit record, which everything is opened with; another dataset that takes its place is refused
-    os_io : the system calls by which the arrays are read
-    mirrored : what fills the directory from a URL; None: nothing does
+    manifest : its commit record, with which all arrays are opened; another dataset in its place is refused
+    os_io : the system calls for reading arrays
+    mirrored : fills the directory from a URL, unless None
 
     Attributes
     ----------
-    node_tables : the nodes of each type, in the order of the record
-    edge_tables : the edges of each relation, in the order of the record
-    link_tables : sets of edges to predict, by name; none where none were prepared
+    node_tables : each type's nodes, in record order
+    edge_tables : each relation's edges, in record order
+    link_tables : sets of edges to predict, by name; may be empty
 
     Raises
     ------
     FormatError
-        The record lacks an array, its shapes contradict each other, or it names a number of classes that cannot be.
+        The record lacks an array, its shapes contradict each other, or its number of classes is invalid.
     VersionError
         It lists its types in a way that this build does not know.
     """
@@ -89,8 +89,8 @@ class Dataset:
         self.link_tables: Mapping[str, LinkTable] = open_link_tables(root, manifest, schema, os_io)
 
     def __repr__(self) -> str:
-        """Return the sizes, and where it is."""
-        if self.kind == "hetero":
+        """Return the sizes and the location."""
+        if self._schema.has_names:
             sizes = f"{len(self.node_types)} types, {len(self.relations)} relations"
         else:
             sizes = f"feature_dim={self.feature_dim}, num_classes={self.num_classes}"
@@ -112,22 +112,22 @@ class Dataset:
     ) -> Dataset:
         """Open the dataset directory at ``path``, or the dataset at a URL.
 
-        A dataset at a URL is opened as a mirror on this machine's SSD, whose files fill up as they are read; needs
-        `obstore`. Credentials are those that obstore finds in the environment.
+        A dataset at a URL is mirrored on this machine's SSD: reading fills the mirror's files. This needs `obstore`,
+        which finds credentials in the environment.
 
         Parameters
         ----------
         path : a directory, or a URL such as "s3://bucket/papers"; also gs, az, https and file
         mirror_dir, mirror_budget, object_limit, object_requests, object_price, object_redirects
-            How a URL is mirrored, see `gloader.config.ObjectSettings`; of no use to a directory.
-        os_io : the system calls by which a directory is read
+            Settings of the mirror, see `gloader.config.ObjectSettings`; a directory ignores them.
+        os_io : the system calls for reading a directory
 
         Raises
         ------
         StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError
-            There is no complete dataset of a known version at ``path``.
+            There is no complete dataset with a known version at ``path``.
         ConfigError
-            A setting of the mirror cannot be read, or ``path`` was meant as a URL and is none.
+            A mirror setting is malformed, or ``path`` looks like a URL and is none.
         StoreReadError
             The store at the URL is not reached, or refuses.
         MissingDependencyError
@@ -154,9 +154,9 @@ class Dataset:
         return cls(root, load_manifest(root, DATASET_MANIFEST, os_io=os_io), os_io)
 
     def close(self) -> None:
-        """Give back what a dataset at a URL holds: connections, threads and the lock of its mirror. Idempotent.
+        """Release a URL's connections, threads and mirror lock. Idempotent.
 
-        A directory holds nothing. What was made of the dataset, such as a loader, is to be closed before.
+        A directory holds nothing. Close loaders and other users first.
         """
         if self.mirrored is not None:
             self.mirrored.close()
@@ -202,14 +202,14 @@ class Dataset:
         metadata: Mapping[str, Any] | None = None,
         os_io: OsIO = REAL_OS,
     ) -> DatasetWriter:
-        """Begin a dataset of several types at ``path``; it appears, whole, when the writer's block ends without error.
+        """Begin a dataset with several types at ``path``; it appears, whole, when the writer's block ends cleanly.
 
         See `DatasetWriter` for the parameters.
 
         Raises
         ------
         GraphError
-            A name cannot be a folder's, is there twice, or a relation names a type that is not there.
+            A name cannot be a folder name, is there twice, or a relation names an unknown type.
         """
         return DatasetWriter(
             path,
@@ -229,7 +229,7 @@ class Dataset:
 
     @staticmethod
     def from_numpy_hetero(path: str | os.PathLike[str], **arrays: Any) -> Dataset:
-        """Write a graph of several types as a dataset and open it; see `gloader.convert.in_memory.write_hetero`."""
+        """Write a graph with several types as a dataset and open it; see `gloader.convert.in_memory.write_hetero`."""
         _conversions().write_hetero(path, **arrays)
         return Dataset.open(path)
 
@@ -241,45 +241,40 @@ class Dataset:
 
     @staticmethod
     def from_dgl(g: Any, path: str | os.PathLike[str], **options: Any) -> Dataset:
-        """Write a DGL graph of one type or several and open it; see `gloader.convert.in_memory.write_dgl`."""
+        """Write a DGL graph as a dataset and open it; see `gloader.convert.in_memory.write_dgl`."""
         _conversions().write_dgl(g, path, **options)
         return Dataset.open(path)
 
     def to_numpy(self) -> dict[str, Any]:
-        """Return every array in memory, by name: what `from_numpy` takes, features as float32.
+        """Return every array in memory, by name, as `from_numpy` takes them; features are float32.
 
-        Features, times and link tables of edges are among them where there are any.
-
-        Of a dataset of several types: what `from_numpy_hetero` takes.
+        Edge features, edge times and link tables are included where they exist. With several types, the arrays are as
+        `from_numpy_hetero` takes them.
         """
-        if self.kind == "hetero":
-            return hetero_arrays(
-                self.node_tables, self.edge_tables, self.link_tables, num_classes=self.num_classes
-            )
-        return homogeneous_arrays(self._nodes, self._edges, self.link_tables)
+        return arrays_of(self)
 
     def to_pyg(self) -> Any:
         """Return the dataset as a PyG ``Data`` in memory: x, edge_index, y, masks and perhaps edge_weight.
 
-        Of a dataset of several types: as ``HeteroData``.
+        A dataset with several types becomes a ``HeteroData``.
         """
         return _conversions().to_pyg(self.to_numpy())
 
     def to_dgl(self) -> Any:
-        """Return the dataset as a DGL graph in memory: feat, label and masks, ids of int64 as DGL's own have.
+        """Return the dataset as a DGL graph in memory: feat, label and masks, int64 ids as in DGL's own graphs.
 
-        Of a dataset of several types: as a heterograph.
+        A dataset with several types becomes a heterograph.
         """
         return _conversions().to_dgl(self.to_numpy())
 
     @property
     def location(self) -> str:
-        """The place of the dataset, for messages and records: the directory, or the URL without anything secret."""
+        """The directory, or the URL without secrets, for messages and records."""
         return str(self.root) if self.mirrored is None else self.mirrored.url
 
     @property
     def os_io(self) -> OsIO:
-        """The system calls by which the arrays are read."""
+        """The system calls for reading arrays."""
         return self._os_io
 
     @property
@@ -289,27 +284,27 @@ class Dataset:
 
     @property
     def node_types(self) -> tuple[str, ...]:
-        """The node types, in the order of the record; ("node",) of a homogeneous dataset."""
+        """The node types, in record order; ("node",) if homogeneous."""
         return tuple(self._schema.num_nodes)
 
     @property
     def relations(self) -> tuple[Relation, ...]:
-        """The relations, in the order of the record; (("node", "to", "node"),) of a homogeneous dataset."""
+        """The relations, in record order; (("node", "to", "node"),) if homogeneous."""
         return self._schema.relations
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
+        """(T + 1,) int64: node v in type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
         return self._schema.type_starts
 
     @cached_property
     def labelled(self) -> NodeTable:
-        """The nodes of the one type that has labels and splits."""
+        """The one node table that has labels and splits."""
         return next(table for table in self.node_tables.values() if table.has_labels)
 
     @property
     def is_for_links_alone(self) -> bool:
-        """True if edges are all that is to be predicted: link tables, and no node in a split of one class."""
+        """True if only edges are predicted: there are link tables, one class, and empty splits."""
         sizes = self.labelled.split_sizes.values()
         return bool(self.link_tables) and self.num_classes == 1 and not any(sizes)
 
@@ -319,7 +314,7 @@ class Dataset:
         Raises
         ------
         ConfigError
-            There is none; says which there are.
+            There is no such table; lists those there are.
         """
         there = ", ".join(map(repr, self.link_tables)) or "none; `gloader prepare --edge-split` makes some"
         try:
@@ -333,14 +328,14 @@ class Dataset:
             ) from None
 
     def feature_rows(self, *, edges: bool) -> tuple[FeatureRows, ...]:
-        """Return the matrices of features that there are, of types first, then, with ``edges``, of relations."""
+        """Return all feature matrices: node types first, then, with ``edges``, relations."""
         tables: list[NodeTable | EdgeTable] = [*self.node_tables.values()]
         tables += self.edge_tables.values() if edges else []
         return tuple(table.feature_rows for table in tables if table.feature_rows is not None)
 
     @cached_property
     def ranges(self) -> RowRanges | None:
-        """The part of each table's rows that is stored here, by table name, or None if all rows are."""
+        """The stored part of each table's rows, by table name; None if all rows are stored."""
         recorded = self._manifest.ranges
         if recorded is None:
             return None
@@ -351,12 +346,12 @@ class Dataset:
 
     @property
     def metadata(self) -> Mapping[str, Any]:
-        """JSON values that the preparation noted: name, source, options."""
+        """JSON values from the preparation: name, source, options."""
         return self._manifest.metadata
 
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
-        """The records of all arrays, by name; those of a type or a relation stand behind its folder."""
+        """All array records, by name; a type's or relation's arrays stand behind its folder."""
         return self._manifest.arrays
 
     @property
@@ -366,12 +361,12 @@ class Dataset:
 
     @property
     def num_nodes(self) -> int:
-        """N; of all types."""
+        """N, over all types."""
         return sum(self._schema.num_nodes.values())
 
     @property
     def num_edges(self) -> int:
-        """E; of all relations."""
+        """E, over all relations."""
         return sum(table.num_edges for table in self.edge_tables.values())
 
     @property
@@ -382,12 +377,12 @@ class Dataset:
 
     @property
     def feature_dim(self) -> int:
-        """F; of a homogeneous dataset."""
+        """F, if homogeneous."""
         return self._nodes.feature_dim
 
     @property
     def feature_dtype(self) -> str:
-        """The dtype of the stored features: float32, float16, bfloat16 or int8; of a homogeneous dataset."""
+        """The stored feature dtype, if homogeneous: float32, float16, bfloat16 or int8."""
         return self._nodes.feature_dtype
 
     @property
@@ -397,75 +392,75 @@ class Dataset:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes of indptr, indices, edge weights and times; of all relations."""
+        """Bytes for indptr, indices, edge weights and times, over all relations."""
         return sum(table.topology_bytes for table in self.edge_tables.values())
 
     @property
     def time_bytes(self) -> int:
-        """Bytes of the times of edges; of all relations."""
+        """Bytes for edge times, over all relations."""
         return sum(table.time_bytes for table in self.edge_tables.values())
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of all feature rows as stored; of all types."""
+        """Bytes for stored feature rows, over all types."""
         return sum(table.feature_bytes for table in self.node_tables.values())
 
     @property
     def features_path(self) -> Path:
-        """The file of the feature rows; of a homogeneous dataset."""
+        """The feature rows' file, if homogeneous."""
         return self._nodes.features_path
 
     @property
     def limits(self) -> ValueLimits:
-        """The bounds of the arrays' values, which are checked at every read; of a homogeneous dataset."""
+        """Bounds for array values, checked at every read; if homogeneous."""
         return self._edges.limits
 
     @cached_property
     def fingerprint(self) -> str:
-        """A digest of the content: equal for equal arrays, wherever they are stored."""
+        """The content's digest: equal for equal arrays, wherever they are stored."""
         return content_digest(self._manifest, self._schema)
 
     @property
     def labels(self) -> IdArray:
-        """(N,) int64 class of each node of the labelled type, -1 where unlabelled; verified, read-only."""
+        """(N,) int64 class of each labelled-type node, -1 where unlabelled; verified, read-only."""
         return self.labelled.labels
 
     def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the class of each of ``nodes`` (n,) of the labelled type; see `NodeTable.labels_of`."""
+        """Return the classes (n,) of labelled-type ``nodes`` (n,); see `NodeTable.labels_of`."""
         return self.labelled.labels_of(nodes)
 
     @property
     def train(self) -> IdArray:
-        """(n,) int64 ids of the training nodes, of the labelled type; verified, read-only."""
+        """(n,) int64 training nodes within the labelled type; verified, read-only."""
         return self.labelled.train
 
     @property
     def valid(self) -> IdArray:
-        """(n,) int64 ids of the validation nodes, of the labelled type; verified, read-only."""
+        """(n,) int64 validation nodes within the labelled type; verified, read-only."""
         return self.labelled.valid
 
     @property
     def test(self) -> IdArray:
-        """(n,) int64 ids of the test nodes, of the labelled type; verified, read-only."""
+        """(n,) int64 test nodes within the labelled type; verified, read-only."""
         return self.labelled.test
 
     @property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 id that each node of the labelled type has in the source; None: nodes kept their ids."""
+        """(N,) int64 source id of each labelled-type node; None if nodes kept their ids."""
         return self.labelled.original_ids
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``values`` (N, ...), one per node of the labelled type; see `NodeTable.in_original_order`."""
+        """Return ``values`` (N, ...), one per labelled-type node; see `NodeTable.in_original_order`."""
         return self.labelled.in_original_order(values)
 
     def load_graph(self, *, times: bool = True) -> CscGraph:
-        """Return the topology of a homogeneous dataset in memory; see `EdgeTable.load_graph`."""
+        """Return the homogeneous topology in memory; see `EdgeTable.load_graph`."""
         return self._edges.load_graph(times=times)
 
     def load_hetero_graph(self) -> HeteroGraph:
-        """Return the topology of all relations, read into memory whole and verified; one relation if homogeneous.
+        """Return all relations' topology, read into memory whole and verified; one relation if homogeneous.
 
-        `gloader.dataset.topology.open_hetero_topology` reads what is larger page by page.
+        `gloader.dataset.topology.open_hetero_topology` reads a larger topology page by page.
 
         Raises
         ------
@@ -478,16 +473,16 @@ class Dataset:
         )
 
     def open_features(self, *, io: IoMode = "auto", verify: Verify = "read", **settings: Any) -> FeatureStore:
-        """Open the feature rows of a homogeneous dataset; see `NodeTable.open_features`."""
+        """Open the homogeneous feature rows; see `NodeTable.open_features`."""
         return self._nodes.open_features(io=io, verify=verify, **settings)
 
     def as_opened(self) -> AbstractContextManager[None]:
-        """Tell another dataset at this path from damage, if files of this one are refused in the block.
+        """Tell a replaced dataset from damage, if the block refuses files.
 
         Raises
         ------
         StoreOpenError
-            In place of the block's error: another dataset took the place of this one.
+            In place of the block's error: another dataset took this path.
         """
         return detecting_replacement(self.root, self._manifest, os_io=self._os_io)
 
@@ -500,14 +495,14 @@ class Dataset:
         return self._only(self.edge_tables, "edge_tables")
 
     def _only(self, tables: Mapping[Any, _Table], name: str) -> _Table:
-        """Return the one table of a homogeneous dataset.
+        """Return a homogeneous dataset's one table.
 
         Raises
         ------
         ConfigError
-            The dataset is of several types.
+            The dataset has several types.
         """
-        if self.kind == "hetero":
+        if self._schema.has_names:
             allowed = ", ".join(repr(key) for key in tables)
             raise ConfigError(
                 f"{self.location} is of several types, each of which has its own: use Dataset.{name}[...] with one of "
@@ -521,63 +516,51 @@ def _conversions() -> Any:
     return import_module("gloader.convert.in_memory")
 
 
-def homogeneous_arrays(nodes: NodeTable, edges: EdgeTable, links: Mapping[str, LinkTable]) -> dict[str, Any]:
-    """Return the arrays of a dataset of one type, as `Dataset.from_numpy` takes them."""
-    graph = edges.load_graph()
-    arrays: dict[str, Any] = {
-        "features": nodes.all_features(),
-        "labels": nodes.labels,
-        "indptr": graph.indptr,
-        "indices": graph.indices,
-        **_splits(nodes),
+def arrays_of(dataset: Dataset) -> dict[str, Any]:
+    """Return the arrays of a dataset, as `Dataset.from_numpy` takes them, or `from_numpy_hetero` with names.
+
+    With names, the edges of a relation stand in the order of its lists: by destination. So do their weights, features
+    and times.
+    """
+    nodes, labelled = dataset.node_tables, dataset.labelled
+    graphs = {relation: table.load_graph() for relation, table in dataset.edge_tables.items()}
+    rows = {relation: table.feature_rows for relation, table in dataset.edge_tables.items()}
+    features = {name: table.all_features() for name, table in nodes.items() if table.has_features}
+    columns: dict[str, dict[Any, Any]] = {
+        "edge_weight": {relation: graph.edge_weight for relation, graph in graphs.items()},
+        "edge_features": {relation: each.all_rows() for relation, each in rows.items() if each},
+        "edge_time": {relation: graph.edge_time for relation, graph in graphs.items()},
     }
     columns = {
-        "edge_weight": graph.edge_weight,
-        "edge_features": None if edges.feature_rows is None else edges.feature_rows.all_rows(),
-        "edge_time": graph.edge_time,
-        "links": {name: _links(table) for name, table in links.items()} or None,
+        name: {relation: array for relation, array in arrays.items() if array is not None}
+        for name, arrays in columns.items()
     }
-    return arrays | {name: column for name, column in columns.items() if column is not None}
-
-
-def hetero_arrays(
-    nodes: Mapping[str, NodeTable],
-    edges: Mapping[Relation, EdgeTable],
-    links: Mapping[str, LinkTable],
-    *,
-    num_classes: int,
-) -> dict[str, Any]:
-    """Return the arrays of a dataset of several types, as `Dataset.from_numpy_hetero` takes them.
-
-    The edges of a relation stand in the order of its lists: by destination. So do their weights, features and times.
-    """
-    graphs = {relation: table.load_graph() for relation, table in edges.items()}
-    weights = {relation: graph.edge_weight for relation, graph in graphs.items()}
-    labelled = next(table for table in nodes.values() if table.has_labels)
-    features = {relation: table.feature_rows for relation, table in edges.items()}
-    times = {relation: graph.edge_time for relation, graph in graphs.items()}
-    columns: dict[str, dict[Any, Any]] = {
-        "edge_features": {relation: rows.all_rows() for relation, rows in features.items() if rows},
-        "edge_time": {relation: time for relation, time in times.items() if time is not None},
-        "links": {
-            name: {"relation": table.relation, "reverse": table.reverse_relation, **_links(table)}
-            for name, table in links.items()
-        },
-    }
+    links = {name: _links(table) for name, table in dataset.link_tables.items()}
+    splits = {"train": labelled.train, "valid": labelled.valid, "test": labelled.test}
+    if dataset.kind == "homogeneous":
+        (graph,), (table,) = graphs.values(), nodes.values()
+        found = {name: array for name, arrays in columns.items() for array in arrays.values()}
+        return {
+            "features": features[table.name],
+            "labels": table.labels,
+            "indptr": graph.indptr,
+            "indices": graph.indices,
+            **splits,
+            **found,
+            **({"links": links} if links else {}),
+        }
+    for name, each in dataset.link_tables.items():
+        links[name] |= {"relation": each.relation, "reverse": each.reverse_relation}
     return {
         "num_nodes": {name: table.num_nodes for name, table in nodes.items()},
-        "features": {name: table.all_features() for name, table in nodes.items() if table.has_features},
+        "features": features,
         "edges": {relation: _edge_index(graph) for relation, graph in graphs.items()},
-        "edge_weight": {relation: weight for relation, weight in weights.items() if weight is not None},
+        "edge_weight": columns.pop("edge_weight"),
         "labels": {labelled.name: labelled.labels},
-        "num_classes": num_classes,
-        **_splits(labelled),
-        **{name: column for name, column in columns.items() if column},
+        "num_classes": dataset.num_classes,
+        **splits,
+        **{name: column for name, column in {**columns, "links": links}.items() if column},
     }
-
-
-def _splits(nodes: NodeTable) -> dict[str, IdArray]:
-    return {"train": nodes.train, "valid": nodes.valid, "test": nodes.test}
 
 
 def _links(table: LinkTable) -> dict[str, Any]:

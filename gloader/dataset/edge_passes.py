@@ -111,6 +111,18 @@ class EdgePasses(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassCall:
+    """The name of one pass, for messages, and its cancellation."""
+
+    label: str
+    is_cancelled: Callable[[], bool]  # looked at every few milliseconds
+
+    def require_going(self, doing: str) -> None:
+        """Raise ChannelClosedError if the pass is cancelled; ``doing`` names the step, such as "marking lists of"."""
+        require_going(self.is_cancelled, f"{doing} {self.label}")
+
+
 # Of the pages. Beyond it all of the file is read, and marking the others would take longer than it saves.
 _FULL_SHARE: Final = 0.6
 _LOOKS: Final = 8  # at how many pages are marked, in the positions that could mark all of them
@@ -204,8 +216,9 @@ class PickedPasses:
             self._store.require_open()
             # Planned for its error alone: too many frontiers are to fail before a page is marked.
             plan_buffers(len(frontiers), self._store.sweep_bytes)
-            counts = self._counts(frontiers, label, is_cancelled)
-            pages, is_exact = self._mark(frontiers, counts, label, is_cancelled)
+            call = PassCall(label=label, is_cancelled=is_cancelled)
+            counts = self._counts(frontiers, call)
+            pages, is_exact = self._mark(frontiers, counts, call)
             plan = plan_pass(
                 pages,
                 self._num_pages,
@@ -218,7 +231,7 @@ class PickedPasses:
             def mark_all() -> NDArray[np.uint64]:
                 exact = empty_bits(self._num_pages)
                 for frontier in frontiers:
-                    self._mark_pages(frontier, exact, label, is_cancelled)
+                    self._mark_pages(frontier, exact, call)
                 return exact
 
             wanted = WantedPositions(
@@ -246,19 +259,15 @@ class PickedPasses:
         """Release everything, and close what the passes left. Idempotent."""
         self._store.close()
 
-    def _counts(self, frontiers: Sequence[Frontier], label: str, is_cancelled: Callable[[], bool]) -> IdArray:
+    def _counts(self, frontiers: Sequence[Frontier], call: PassCall) -> IdArray:
         counts = np.zeros(len(frontiers), np.int64)
         for owner, frontier in enumerate(frontiers):
-            require_going(is_cancelled, f"counting what {label} wants")
+            call.require_going("counting the edges of")
             counts[owner] = self._rule.counts([frontier])[0]
         return counts
 
     def _mark(
-        self,
-        frontiers: Sequence[Frontier],
-        counts: IdArray,
-        label: str,
-        is_cancelled: Callable[[], bool],
+        self, frontiers: Sequence[Frontier], counts: IdArray, call: PassCall
     ) -> tuple[NDArray[np.uint64], bool]:
         """Return the pages that ``frontiers`` want, and whether they are only those: if they are most, all are set."""
         pages = empty_bits(self._num_pages)
@@ -266,7 +275,7 @@ class PickedPasses:
         may_stop = self._way in (None, "full")
         marked, next_look = 0, most
         for frontier, count in zip(frontiers, counts.tolist(), strict=True):
-            self._mark_pages(frontier, pages, label, is_cancelled)
+            self._mark_pages(frontier, pages, call)
             marked += count
             # No more pages are marked than positions were: mostly there is no need to count them.
             if may_stop and marked > next_look:
@@ -276,14 +285,8 @@ class PickedPasses:
                 next_look = marked + self._num_pages // _LOOKS
         return pages, True
 
-    def _mark_pages(
-        self,
-        frontier: Frontier,
-        pages: NDArray[np.uint64],
-        label: str,
-        is_cancelled: Callable[[], bool],
-    ) -> None:
-        require_going(is_cancelled, f"marking the pages that {label} wants")
+    def _mark_pages(self, frontier: Frontier, pages: NDArray[np.uint64], call: PassCall) -> None:
+        call.require_going("marking the pages of")
         self._rule.mark(frontier, pages, per_page=PAGE_BYTES // self._stored.row_bytes)
 
 

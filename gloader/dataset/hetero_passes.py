@@ -256,11 +256,7 @@ def _sum_of(reports: Sequence[PassReport]) -> PassReport:
         predicted_s=sum(report.predicted_s for report in reports),
         pages_wanted=sum(report.pages_wanted for report in reports),
         cost=SweepCost(
-            read=ReadStats(
-                rows=sum(cost.read.rows for cost in costs),
-                requests=sum(cost.read.requests for cost in costs),
-                bytes_read=sum(cost.read.bytes_read for cost in costs),
-            ),
+            read=sum((cost.read for cost in costs), ReadStats(rows=0, requests=0, bytes_read=0)),
             writes=sum(cost.writes for cost in costs),
             bytes_written=sum(cost.bytes_written for cost in costs),
             bytes_brought=sum(cost.bytes_brought for cost in costs),

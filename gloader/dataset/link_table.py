@@ -1,4 +1,4 @@
-"""Link tables of a dataset: edges to predict, with optional labels, times and wrong destinations.
+"""A dataset's link tables: edges to predict, with optional labels, times and wrong destinations.
 
 `OpenLinks` holds a column in memory if it fits; rows of larger columns are read from the SSD.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -44,13 +44,13 @@ _WHEN_CLOSED: Final = "the link table is closed; open it again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkArrays:
-    """The arrays of a link table, and what bounds their values, which are checked whenever they are read."""
+    """A link table's arrays, and the bounds for their values, checked at every read."""
 
     root: Path  # of the dataset
     manifest: Manifest  # its commit record, which was checked
     os_io: OsIO
     table: LinkRecord
-    records: Mapping[str, ArrayRecord]  # of the arrays that the table has, by plain name
+    records: Mapping[str, ArrayRecord]  # by plain name
     limits: LinkLimits
 
 
@@ -79,7 +79,9 @@ class OpenLinks:
         held = _held(arrays, max_bytes)
         with detecting_replacement(arrays.root, arrays.manifest, os_io=arrays.os_io):
             try:
-                self._columns: dict[str, _Column] = {name: _load(arrays, name) for name in held}
+                self._columns: dict[str, _HeldRows | _RowsOnDisk] = {
+                    name: _load(arrays, name) for name in held
+                }
                 lane_bytes = self._open_rows([name for name in arrays.records if name not in held], io)
                 require_same(arrays.root, arrays.manifest, os_io=arrays.os_io)
             except BaseException:
@@ -94,12 +96,12 @@ class OpenLinks:
 
     @property
     def relation(self) -> Relation:
-        """The relation that the edges are of, or would be."""
+        """The edges' relation."""
         return self._arrays.table.relation
 
     @property
     def reverse_relation(self) -> Relation | None:
-        """The relation whose edges lead back; None: there is none."""
+        """The relation that leads back, or None."""
         return self._arrays.table.reverse
 
     @property
@@ -175,13 +177,6 @@ class OpenLinks:
         return lane.bounce_bytes
 
 
-class _Column(Protocol):
-    @property
-    def num_bytes(self) -> int: ...
-
-    def read(self, rows: IdArray, request: RowRequest) -> NDArray[Any]: ...
-
-
 class _HeldRows:
     """An array in memory, whose values were checked."""
 
@@ -227,7 +222,7 @@ def _held(arrays: LinkArrays, max_bytes: int) -> tuple[str, ...]:
     return tuple(held)
 
 
-def _load(arrays: LinkArrays, name: str) -> _Column:
+def _load(arrays: LinkArrays, name: str) -> _HeldRows:
     record = arrays.records[name]
     values = load_array(arrays.root, record, os_io=arrays.os_io)
     check = LinkCheck(name, arrays.limits, in_graph=arrays.table.in_graph)
@@ -239,23 +234,23 @@ def _load(arrays: LinkArrays, name: str) -> _Column:
 
 @near_attributes
 class LinkTable:
-    """A link table of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+    """A link table. Thread-safe; reads only; holds no file open. Made by `Dataset`.
 
     Parameters
     ----------
-    arrays : its arrays, and what the commit record says of it
+    arrays : its arrays, and its entry in the commit record
     """
 
     def __init__(self, arrays: LinkArrays) -> None:
         self._arrays = arrays
 
     def __repr__(self) -> str:
-        """Return its name, and the number of its rows."""
+        """Return its name and its number of rows."""
         return f"LinkTable({self.name!r}, relation={':'.join(self.relation)!r}, num_rows={self.num_rows})"
 
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
-        """The records of the arrays that it has, by plain name."""
+        """Its array records, by plain name."""
         return self._arrays.records
 
     @property
@@ -265,12 +260,12 @@ class LinkTable:
 
     @property
     def relation(self) -> Relation:
-        """The relation that the edges are of, or would be."""
+        """The edges' relation."""
         return self._arrays.table.relation
 
     @property
     def reverse_relation(self) -> Relation | None:
-        """The relation whose edges lead back; None: there is none."""
+        """The relation that leads back, or None."""
         return self._arrays.table.reverse
 
     @property
@@ -280,7 +275,7 @@ class LinkTable:
 
     @property
     def in_graph(self) -> int:
-        """Rows whose edge is in the graph: messages pass along it, if it is not excluded."""
+        """Rows whose edge is in the graph: messages pass along such an edge, unless it is excluded."""
         return self._arrays.table.in_graph
 
     @property
@@ -310,15 +305,15 @@ class LinkTable:
 
     @property
     def negative_bytes(self) -> int:
-        """Bytes of the destinations that are given as wrong ones."""
+        """Bytes for the given wrong destinations."""
         return self.arrays[NEGATIVES].num_bytes if NEGATIVES in self.arrays else 0
 
     def open(self, *, max_bytes: int, io: IoMode = "auto") -> OpenLinks:
         """Open the table for reading rows in any order, until the returned reader's block ends, or its `close`.
 
         Labels, times, pairs and negatives, in this order, are read into memory as far as they fit into ``max_bytes``,
-        verified once. Of the others nothing but page checksums is held, and rows are read, verified and checked as
-        they are asked for. What is read is the same in either case.
+        and verified once. Other arrays keep only page checksums in memory: their rows are read, verified and checked
+        on demand. The rows are the same in either case.
 
         Parameters
         ----------
@@ -328,10 +323,9 @@ class LinkTable:
         Raises
         ------
         StoreOpenError, IncompleteStoreError, TruncatedStoreError, StoreReadError
-            A file cannot be read, or is not as long as the commit record says; or another dataset took the place of
-            this one.
+            A file cannot be read, or is not as long as the commit record says; or another dataset took this path.
         ChecksumError, FormatError
-            What was read is not what was written, or cannot be; names file and page or row.
+            The bytes read are not those written, or a value is invalid; names file and page or row.
         ConfigError
             ``io`` cannot be had here.
         """

@@ -13,7 +13,7 @@ import numpy as np
 from gloader.core.aligned_memory import aligned_bytes
 from gloader.core.kernels import njit
 from gloader.core.thread_times import helping
-from gloader.dataset.edge_passes import PassReport
+from gloader.dataset.edge_passes import PassCall, PassReport
 from gloader.dataset.topology import element_rule
 from gloader.errors import BudgetError, StoreError
 from gloader.samplers.list_rule import ListDraws, ListRule, list_draws_bytes
@@ -156,7 +156,8 @@ class ListPasses:
                 raise StoreError(f"{self._sources.path}: the passes over it are closed; open them again")
             capacity = self._capacity(len(frontiers))
             wanted = empty_bits(self._sources.record.num_pages)
-            about = self._mark(frontiers, wanted, label, is_cancelled)
+            call = PassCall(label=label, is_cancelled=is_cancelled)
+            about = self._mark(frontiers, wanted, call)
             plan = self._plan(wanted, sum(about.values()))
             groups = [frontier.hop for frontier in frontiers]
             size = self._rule.word_dtype.itemsize
@@ -169,9 +170,7 @@ class ListPasses:
             )
             try:
                 draws = ListDraws(self._rule, frontiers, capacity=capacity)
-                read = self._stream(
-                    draws, pieces, wanted, plan.gap_bytes, f"{label} over {self._sources.path}", is_cancelled
-                )
+                read = self._stream(draws, pieces, wanted, plan.gap_bytes, call)
                 draws.finish(lambda owner, words: pieces.append(owner, words.view(np.uint8)))
                 pieces.complete()
             except BaseException as error:
@@ -237,13 +236,12 @@ class ListPasses:
         self,
         frontiers: Sequence[Frontier],
         wanted: NDArray[np.uint64],
-        label: str,
-        is_cancelled: Callable[[], bool],
+        call: PassCall,
     ) -> dict[int, int]:
         """Mark the pages that ``frontiers`` want; return about how many words each hop draws."""
         words: dict[int, int] = {}
         for frontier in frontiers:
-            require_going(is_cancelled, f"marking the lists of {label}")
+            call.require_going("marking the lists of")
             edges = self._rule.mark(frontier, wanted, per_page=self._sources.per_page)
             words[frontier.hop] = words.get(frontier.hop, 0) + edges * self._rule.record_words
         return words
@@ -273,8 +271,7 @@ class ListPasses:
         pieces: SpilledPieces,
         wanted: NDArray[np.uint64],
         gap_bytes: int,
-        label: str,
-        is_cancelled: Callable[[], bool],
+        call: PassCall,
     ) -> ReadStats:
         """Read the pages ``wanted`` piece by piece, and let owners choose."""
 
@@ -290,9 +287,9 @@ class ListPasses:
                 piece = ahead.result()
                 turn += 1
                 ahead = self._read_ahead(batches, turn, gap_bytes)
-                total = _added(total, piece.cost)
+                total += piece.cost
                 for begin, sources, weights in self._runs(piece):
-                    require_going(is_cancelled, label)
+                    require_going(call.is_cancelled, f"{call.label} over {self._sources.path}")
                     draws.offer(begin, sources, weights, take)
         except BaseException:
             if ahead is not None:
@@ -315,7 +312,7 @@ class ListPasses:
         # Of the same edges: where sources are wider, two pages of them share one of weights.
         weight_pages = np.unique(pages * self._sources.per_page // self._weights.per_page)
         beside = buffer.weights[: len(weight_pages)]
-        cost = _added(cost, self._weights.read_pages(self._lane, weight_pages, beside, gap_bytes=gap_bytes))
+        cost += self._weights.read_pages(self._lane, weight_pages, beside, gap_bytes=gap_bytes)
         return _ListPiece(pages=pages, sources=content, weight_pages=weight_pages, weights=beside, cost=cost)
 
     def _runs(self, piece: _ListPiece) -> Iterator[tuple[int, NDArray[Any], NDArray[Any]]]:
@@ -402,11 +399,3 @@ def _next_pages(wanted: NDArray[np.uint64], start: int, num_pages: int, pages: I
         count += 1
         start += 1
     return count, start
-
-
-def _added(one: ReadStats, other: ReadStats) -> ReadStats:
-    return ReadStats(
-        rows=one.rows + other.rows,
-        requests=one.requests + other.requests,
-        bytes_read=one.bytes_read + other.bytes_read,
-    )

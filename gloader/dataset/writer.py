@@ -1,7 +1,7 @@
-"""The writer of a dataset directory: all of its arrays are committed together, or none.
+"""The writer for a dataset directory: all arrays are committed together, or none.
 
-A dataset consists of node tables, one for each type, of edge tables, one for each relation, and of link tables. A
-dataset of one type has one of each of the first two, whose arrays lie in no folder of their own.
+A dataset has a node table for each type, an edge table for each relation, and link tables. With one type there is one
+node table and one edge table, whose arrays lie in no folder of their own.
 """
 
 from __future__ import annotations
@@ -47,40 +47,42 @@ if TYPE_CHECKING:
 
 
 class TableArraysWriter:
-    """Starts the arrays of one table in a new directory, and keeps which it started.
+    """Starts the arrays of one table in a new directory, and keeps where they lie until the commit.
 
     Parameters
     ----------
     directory : entered
-    folder : what stands before the names of the table's arrays
+    folder : prefix for the table's array names
     """
 
     def __init__(self, directory: NewDirectory, folder: str) -> None:
         self.directory = directory
         self.folder = folder
-        self.written: set[str] = set()
+        self.paths: dict[str, Path] = {}  # of the arrays that were started
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
-        """Return the writer of array ``name``; raises as `NewDirectory.array`."""
-        self._note(name)
-        return self.directory.array(self.folder + name, dtype=dtype, shape=shape)
+        """Start array ``name``; raises as `NewDirectory.array`."""
+        writer = self.directory.array(self.folder + name, dtype=dtype, shape=shape)
+        self._note(name, writer.path)
+        return writer
 
     def features(
         self, name: str, *, num_rows: int, dim: int, dtype: str, check_finite: bool
     ) -> FeatureColumnWriter:
-        """Return the writer of the matrix ``name``; see `NewDirectory.features`."""
-        self._note(name)
-        return self.directory.features(
+        """Start the matrix ``name``; see `NewDirectory.features`."""
+        writer = self.directory.features(
             self.folder + name, num_rows=num_rows, dim=dim, dtype=dtype, check_finite=check_finite
         )
+        self._note(name, writer.path)
+        return writer
 
-    def _note(self, name: str) -> None:
-        self.written.add(name)
+    def _note(self, name: str, path: Path) -> None:
+        self.paths[name] = path
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 
     def whole(self, name: str, array: IdArray, shape: tuple[int, ...]) -> None:
-        """Write an array of ids; raises ShapeError where it has another shape, and as `NewDirectory.array`."""
+        """Write an id array; raises ShapeError for another shape, and as `NewDirectory.array`."""
         if array.shape != shape:
             raise ShapeError(f"{self.folder}{name} has shape {array.shape}; it must be {shape}")
         with self.array(name, "int64", shape) as writer:
@@ -88,11 +90,11 @@ class TableArraysWriter:
 
 
 class EdgeTableWriter:
-    """Writes the edges of one relation, streamed in order through the returned writers. Made by a dataset's writer.
+    """Writes one relation's edges, streamed in order through the returned writers. Made by a dataset's writer.
 
     Parameters
     ----------
-    arrays : of the relation
+    arrays : the relation's
     num_nodes : destinations
     """
 
@@ -100,27 +102,32 @@ class EdgeTableWriter:
         self._arrays = arrays
         self._num_nodes = num_nodes
 
+    @property
+    def paths(self) -> Mapping[str, Path]:
+        """The files of the arrays that were started, by plain name, where they lie until the commit."""
+        return self._arrays.paths
+
     def indptr(self) -> ArrayWriter:
-        """Return the writer of the (N + 1,) int64 offsets."""
+        """Return the writer for the (N + 1,) int64 offsets."""
         return self._arrays.array("indptr", "int64", (self._num_nodes + 1,))
 
     def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
-        """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
+        """Return the writer for the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
         return self._arrays.array("indices", dtype, (num_edges,))
 
     def edge_weight(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) float32 edge weights."""
+        """Return the writer for the (E,) float32 edge weights."""
         return self._arrays.array("edge_weight", "float32", (num_edges,))
 
     def edge_features(
         self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
     ) -> FeatureColumnWriter:
-        """Return the writer of the (E, F) features of the edges, in the order of ``indices``.
+        """Return the writer for the (E, F) edge features, in the order of ``indices``.
 
         Parameters
         ----------
         num_edges : E
-        dim, dtype, check_finite : as of `NodeTableWriter.features`
+        dim, dtype, check_finite : see `NodeTableWriter.features`
 
         Raises
         ------
@@ -132,16 +139,16 @@ class EdgeTableWriter:
         )
 
     def edge_time(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) int64 times of the edges in seconds, which ascend within each list."""
+        """Return the writer for the (E,) int64 edge times in seconds, which ascend within each list."""
         return self._arrays.array("edge_time", "int64", (num_edges,))
 
 
 class NodeTableWriter:
-    """Writes features, labels, splits and original ids of the nodes of one type. Made by a dataset's writer.
+    """Writes one type's features, labels, splits and original ids. Made by a dataset's writer.
 
     Parameters
     ----------
-    arrays : of the type
+    arrays : the type's
     num_nodes : N
     """
 
@@ -150,7 +157,7 @@ class NodeTableWriter:
         self._num_nodes = num_nodes
 
     def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
-        """Return the writer of the (N, F) features.
+        """Return the writer for the (N, F) features.
 
         Parameters
         ----------
@@ -172,15 +179,15 @@ class NodeTableWriter:
         self._arrays.whole("labels", labels, (self._num_nodes,))
 
     def original_ids(self, ids: IdArray) -> None:
-        """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
+        """Write the (N,) source ids of the nodes; not called if nodes kept their ids."""
         self._arrays.whole("original_ids", ids, (self._num_nodes,))
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
-        """Write the node ids of the three splits.
+        """Write the three splits.
 
         Parameters
         ----------
-        train, valid, test : (n,) each, its own n
+        train, valid, test : (n,) node ids, each its own n
 
         Raises
         ------
@@ -192,11 +199,11 @@ class NodeTableWriter:
 
 
 class PairsWriter:
-    """Takes the pairs of a link table in chunks, in order, and counts those in the graph. Made by `LinkTableWriter`.
+    """Takes a link table's pairs in chunks, in order, and counts those in the graph. Made by `LinkTableWriter`.
 
     Parameters
     ----------
-    writer : of the array
+    writer : the array's
     """
 
     def __init__(self, writer: ArrayWriter) -> None:
@@ -242,10 +249,10 @@ class LinkTableWriter:
 
     Parameters
     ----------
-    directory : of the dataset, entered
-    name : of the table
-    relation : whose edges they are
-    reverse : whose edges lead back; None: none do
+    directory : the dataset's, entered
+    name : the table's name
+    relation : the edges' relation
+    reverse : the relation that leads back, or None
     """
 
     def __init__(
@@ -260,34 +267,34 @@ class LinkTableWriter:
 
     @property
     def record(self) -> LinkRecord:
-        """The entry of the table in the commit record, as far as it was written."""
+        """The table's entry in the commit record, as far as it was written."""
         in_graph = 0 if self._pairs is None else self._pairs.in_graph
         return LinkRecord(name=self.name, relation=self._relation, reverse=self._reverse, in_graph=in_graph)
 
     def pairs(self, num_rows: int) -> PairsWriter:
-        """Return the writer of the (n, 4) int64 pairs: source, destination, position and reverse position.
+        """Return the writer for the (n, 4) int64 pairs: source, destination, position and reverse position.
 
-        Ids count within their types; a position is that in the indices of the relation, of the reverse relation; -1:
-        there is none.
+        Ids count within their types. A position is an index into the relation's edges, or the reverse relation's; -1
+        means that the edge is not there.
 
         Raises
         ------
         ShapeError, StoreWriteError
-            As `NewDirectory.array`; also another number of rows than an array before it has.
+            As `NewDirectory.array`; or an earlier array has another number of rows.
         """
         self._pairs = PairsWriter(self._array(PAIRS, "int64", (num_rows, PAIR_WIDTH)))
         return self._pairs
 
     def labels(self, num_rows: int, dtype: str) -> ArrayWriter:
-        """Return the writer of the (n,) labels, ``dtype`` int64 or float32; raises as `pairs`."""
+        """Return the writer for the (n,) labels, ``dtype`` int64 or float32; raises as `pairs`."""
         return self._array(LINK_LABELS, dtype, (num_rows,))
 
     def times(self, num_rows: int) -> ArrayWriter:
-        """Return the writer of the (n,) int64 times, in seconds; raises as `pairs`."""
+        """Return the writer for the (n,) int64 times, in seconds; raises as `pairs`."""
         return self._array(TIMES, "int64", (num_rows,))
 
     def negatives(self, num_rows: int, k: int, dtype: str) -> ArrayWriter:
-        """Return the writer of the (n, k) wrong destinations, ``dtype`` int32 or int64; raises as `pairs`."""
+        """Return the writer for the (n, k) wrong destinations, ``dtype`` int32 or int64; raises as `pairs`."""
         return self._array(NEGATIVES, dtype, (num_rows, k))
 
     def check_complete(self) -> None:
@@ -310,12 +317,12 @@ class LinkTableWriter:
 
 
 class LinkTablesWriter:
-    """Starts the link tables of a new dataset, and keeps their entries of the commit record.
+    """Starts a new dataset's link tables, and keeps their entries for the commit record.
 
     Parameters
     ----------
     directory : entered
-    schema : of the dataset
+    schema : the dataset's types and relations
     """
 
     def __init__(self, directory: NewDirectory, schema: Schema) -> None:
@@ -324,12 +331,12 @@ class LinkTablesWriter:
         self._tables: dict[str, LinkTableWriter] = {}
 
     def start(self, name: str, *, relation: Relation, reverse: Relation | None) -> LinkTableWriter:
-        """Return the writer of a new table.
+        """Return the writer for a new table.
 
         Raises
         ------
         GraphError
-            The name cannot be a folder's or is taken, or there is no such relation; the reverse does not lead back.
+            The name is no folder name or is taken, there is no such relation, or the reverse does not lead back.
         """
         wrong = wrong_table(name, relation, reverse, self._schema)
         taken = next((other for other in self._tables if other.casefold() == name.casefold()), None)
@@ -342,7 +349,7 @@ class LinkTablesWriter:
         return self._tables[name]
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the entries of the tables in the commit record, by name; empty without tables.
+        """Return the tables' entries in the commit record, by name; empty without tables.
 
         Raises
         ------
@@ -356,20 +363,20 @@ class LinkTablesWriter:
 
 
 class DatasetWriter:
-    """Writes the arrays of a new dataset; a context manager that commits at a clean exit and else leaves nothing.
+    """Writes a new dataset's arrays; a context manager that commits at a clean exit and else leaves nothing.
 
     Topology and features are streamed in order through the returned writers; labels and splits are given whole. A type
-    may have no features; exactly one has labels and splits. A type of no nodes and a relation of no edges are written
-    like others. A dataset of one type has shorter ways to its tables: `features` for ``nodes("node").features``.
+    may have no features; exactly one type has labels and splits. A type without nodes and a relation without edges are
+    written like others. With one type there are short forms, such as `features` for ``nodes("node").features``.
 
     Parameters
     ----------
     path : the directory to create
-    schema : the node types and relations, in the order that is the dataset's
+    schema : the node types and relations, in the dataset's order
     name : a short name for people
     num_classes : number of classes; labels are in 0..num_classes-1
     overwrite : replace a dataset or store at ``path``, atomically, at the commit
-    part : of the rows of every matrix of features; the pages of the others are not written. None writes all
+    part : the rows that every feature matrix stores; other pages are not written. None writes all
     metadata : more JSON values for the commit record
 
     Raises
@@ -377,7 +384,7 @@ class DatasetWriter:
     StoreExistsError, StoreLockedError, StoreWriteError
         On entering: the target exists, another process is creating it, or the disk refuses.
     ShapeError
-        On leaving: an array is missing, or there are labels of two types.
+        On leaving: an array is missing, or two types have labels.
     """
 
     def __init__(
@@ -429,7 +436,7 @@ class DatasetWriter:
         return self._directory.scratch()
 
     def nodes(self, node_type: str = NODE) -> NodeTableWriter:
-        """Return the writer of the nodes of a type.
+        """Return the writer for a type's nodes.
 
         Raises
         ------
@@ -443,7 +450,7 @@ class DatasetWriter:
         return NodeTableWriter(self._types[node_type], self.schema.num_nodes[node_type])
 
     def edges(self, relation: Relation = EDGE) -> EdgeTableWriter:
-        """Return the writer of the edges of a relation.
+        """Return the writer for a relation's edges.
 
         Raises
         ------
@@ -458,18 +465,18 @@ class DatasetWriter:
     def links(
         self, name: str, *, relation: Relation | None = None, reverse: Relation | None = None
     ) -> LinkTableWriter:
-        """Return the writer of a link table.
+        """Return the writer for a link table.
 
         Parameters
         ----------
-        name : of the table, such as "train"
-        relation : whose edges they are; may be left out where there is one alone
-        reverse : whose edges lead back, or None; the edges of a graph of one type always do
+        name : the table's name, such as "train"
+        relation : the edges' relation; may be left out if there is only one
+        reverse : the relation that leads back, or None; with one type, its relation
 
         Raises
         ------
         GraphError
-            The name cannot be a folder's or is taken, or there is no such relation; the reverse does not lead back.
+            The name is no folder name or is taken, there is no such relation, or the reverse does not lead back.
         """
         if relation is None:
             if len(self.schema.relations) != 1:
@@ -481,29 +488,29 @@ class DatasetWriter:
         return self._links.start(name, relation=relation, reverse=reverse)
 
     def indptr(self) -> ArrayWriter:
-        """Return the writer of the (N + 1,) int64 offsets."""
+        """Return the writer for the (N + 1,) int64 offsets."""
         return self.edges().indptr()
 
     def indices(self, num_edges: int, dtype: str) -> ArrayWriter:
-        """Return the writer of the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
+        """Return the writer for the (E,) in-neighbour ids, ``dtype`` int32 or int64."""
         return self.edges().indices(num_edges, dtype)
 
     def edge_weight(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) float32 edge weights."""
+        """Return the writer for the (E,) float32 edge weights."""
         return self.edges().edge_weight(num_edges)
 
     def edge_features(
         self, num_edges: int, dim: int, dtype: str, *, check_finite: bool = False
     ) -> FeatureColumnWriter:
-        """Return the writer of the (E, F) features of the edges; see `EdgeTableWriter.edge_features`."""
+        """Return the writer for the (E, F) edge features; see `EdgeTableWriter.edge_features`."""
         return self.edges().edge_features(num_edges, dim, dtype, check_finite=check_finite)
 
     def edge_time(self, num_edges: int) -> ArrayWriter:
-        """Return the writer of the (E,) int64 times of the edges; see `EdgeTableWriter.edge_time`."""
+        """Return the writer for the (E,) int64 edge times; see `EdgeTableWriter.edge_time`."""
         return self.edges().edge_time(num_edges)
 
     def features(self, dim: int, dtype: str, *, check_finite: bool = False) -> FeatureColumnWriter:
-        """Return the writer of the (N, F) features; see `NodeTableWriter.features`."""
+        """Return the writer for the (N, F) features; see `NodeTableWriter.features`."""
         return self.nodes().features(dim, dtype, check_finite=check_finite)
 
     def labels(self, labels: IdArray) -> None:
@@ -511,11 +518,11 @@ class DatasetWriter:
         self.nodes().labels(labels)
 
     def original_ids(self, ids: IdArray) -> None:
-        """Write the (N,) ids that the nodes have in the source; left out if they kept their ids."""
+        """Write the (N,) source ids of the nodes; not called if nodes kept their ids."""
         self.nodes().original_ids(ids)
 
     def splits(self, *, train: IdArray, valid: IdArray, test: IdArray) -> None:
-        """Write the node ids of the three splits, (n,) each; see `NodeTableWriter.splits`."""
+        """Write the three splits, (n,) node ids each; see `NodeTableWriter.splits`."""
         self.nodes().splits(train=train, valid=valid, test=test)
 
     def annotate(self, **metadata: Any) -> None:
@@ -531,7 +538,7 @@ class DatasetWriter:
         self._directory.commit(self.schema.record_kind, metadata)
 
     def _require_arrays(self) -> None:
-        written = self._types[NODE].written | self._relations[EDGE].written
+        written = self._types[NODE].paths.keys() | self._relations[EDGE].paths.keys()
         missing = [name for name in REQUIRED_ARRAYS if name not in written]
         if missing:
             raise ShapeError(
@@ -539,7 +546,7 @@ class DatasetWriter:
             )
 
     def _require_named_tables(self) -> None:
-        labelled = [name for name, arrays in self._types.items() if arrays.written.intersection(LABELS)]
+        labelled = [name for name, arrays in self._types.items() if arrays.paths.keys() & set(LABELS)]
         if len(labelled) != 1:
             said = ", ".join(map(repr, labelled)) or "none"
             raise ShapeError(f"exactly one node type has labels and splits; written were those of: {said}")
@@ -548,7 +555,7 @@ class DatasetWriter:
             *((arrays, EDGES) for arrays in self._relations.values()),
         ]
         missing = [
-            arrays.folder + name for arrays, names in needed for name in names if name not in arrays.written
+            arrays.folder + name for arrays, names in needed for name in names if name not in arrays.paths
         ]
         if missing:
             raise ShapeError(

@@ -215,7 +215,7 @@ def csv() -> bytes:
 
 
 def read_table(path: Path) -> None:
-    list(TableEdges.open(open_table(path)).chunks(6))
+    list(TableEdges.open(open_table(path)).stream().chunks(6))
 
 
 def parquet() -> bytes:

@@ -6,14 +6,14 @@ relation has rules of its own, and reverse relations are added to those of the s
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import first_bad_edge, first_bad_weight
 from gloader.convert.options import EdgeRules
-from gloader.convert.source import EdgeChunk, RelationSource, ReversedEdges
+from gloader.convert.source import EdgeChunk, RelationSource, numbered, reversed_edges
 from gloader.core.value_kernels import first_outside
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, GraphError
@@ -40,7 +40,7 @@ class EdgeEnds:
     num_nodes: int  # destinations; their ids lie in 0..num_nodes-1
     num_sources: int  # ids of sources lie in 0..num_sources-1
     where: str = "edges"
-    is_typed: bool = False  # the two ends have ids of their own, even where there are as many of either
+    has_names: bool = False  # the two ends have ids of their own, even where there are as many of either
 
     @classmethod
     def of(cls, num_nodes: int, where: str = "edges") -> EdgeEnds:
@@ -77,8 +77,8 @@ def chunks_after_rules(
         count = chunk.src.shape[0]
         if chunk.time is not None:
             earliest = int(chunk.time.min(initial=earliest))
-        if is_numbered and chunk.number is None:
-            chunk = replace(chunk, number=np.arange(done, done + count, dtype=np.int64))  # noqa: PLW2901 - as below
+        if is_numbered:
+            chunk = numbered(chunk, done)  # noqa: PLW2901 - as below
         done += count
         if rules.self_loops:
             chunk = _without_loops(chunk)  # noqa: PLW2901 - the chunk goes through the rules one after another
@@ -140,7 +140,7 @@ def _wrong_end(chunk: EdgeChunk, edge: int, ends: EdgeEnds) -> str:
     kind, value, count = "source", int(chunk.src[edge]), ends.num_sources
     if 0 <= value < count:
         kind, value, count = "destination", int(chunk.dst[edge]), ends.num_nodes
-    if not ends.is_typed:
+    if not ends.has_names:
         return f"{kind} {value}; node ids must lie in 0..{count - 1}, one per feature row"
     if count == 0:
         return f"{kind} {value}; there are no {kind}s"
@@ -310,7 +310,7 @@ def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[P
             continue
         back = RelationSource(
             relation=reverse,
-            edges=ReversedEdges(edges=each.source.edges),
+            edges=reversed_edges(each.source.edges),
             edge_features=each.source.edge_features,
             edge_file=each.source.edge_file,
         )
@@ -325,5 +325,5 @@ def relation_ends(source: GraphSource, each: RelationSource) -> EdgeEnds:
         num_nodes=source.num_nodes_of(last),
         num_sources=source.num_nodes_of(first),
         where=source.where(each),
-        is_typed=source.has_names,
+        has_names=source.has_names,
     )

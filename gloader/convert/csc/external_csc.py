@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, chunks_after_rules
-from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRange, SortedRanges, cut_ranges
+from gloader.convert.csc.sorted_ranges import PIECE_BYTES, SortedRanges, cut_ranges
 from gloader.convert.csc.spill import EdgeColumns, Spill, TemporaryArray, append_edges, record_dtype
 from gloader.convert.progress import NO_PROGRESS, PrepareProgress
-from gloader.convert.source import ChangedEdges, EdgeChunk
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
     from types import TracebackType
@@ -291,90 +290,62 @@ def _write(
     progress: PrepareProgress,
 ) -> int:
     """Write the ranges to ``sink`` and return the number of edges written; ``total`` were dealt out."""
-    if ranges.merges:
-        return _write_merged(ranges, sink, total, numbers, scratch, progress)
-    with ExitStack() as stack:
-        writers = _Writers(
-            offsets=stack.enter_context(sink.indptr()),
-            indices=stack.enter_context(sink.indices(total, ranges.index_dtype.name)),
-            weights=stack.enter_context(sink.edge_weight(total)) if ranges.has_weights else None,
-            times=stack.enter_context(sink.edge_time(total)) if ranges.has_times else None,
-            numbers=numbers,
-        )
-        return _write_ranges(ranges, writers, total=total, progress=progress)
-
-
-def _write_merged(
-    ranges: SortedRanges,
-    sink: CscSink,
-    total: int,
-    numbers: TemporaryArray | None,
-    scratch: Path,
-    progress: PrepareProgress,
-) -> int:
-    # A sink wants to know the number of edges first, and merging tells it last: the edges wait in files.
-    index_dtype = ranges.index_dtype
-    indices = TemporaryArray(path=scratch / "indices.merged", dtype=index_dtype)
-    weights = TemporaryArray(path=scratch / "weights.merged", dtype=np.dtype(np.float32))
-    times = TemporaryArray(path=scratch / "times.merged", dtype=np.dtype(np.int64))
     with sink.indptr() as offsets:
-        writers = _Writers(
-            offsets=offsets,
-            indices=indices,
-            weights=weights if ranges.has_weights else None,
-            times=times if ranges.has_times else None,
-            numbers=numbers,
-        )
-        written = _write_ranges(ranges, writers, total=total, progress=progress)
-    with sink.indices(written, index_dtype.name) as writer:
-        _move(indices, written, writer)
-    if ranges.has_weights:
-        with sink.edge_weight(written) as writer:
-            _move(weights, written, writer)
-    if ranges.has_times:
-        with sink.edge_time(written) as writer:
-            _move(times, written, writer)
+        if not ranges.merges:
+            with ExitStack() as stack:
+                writers: dict[str, ChunkWriter] = {
+                    name: stack.enter_context(_writer(sink, ranges, name, total))
+                    for name in ranges.fields
+                    if name != "number"
+                }
+                return _write_ranges(ranges, offsets, writers, numbers, total=total, progress=progress)
+        # A sink wants to know the number of edges first, and merging tells it last: the edges wait in files.
+        waiting = {
+            name: TemporaryArray(path=scratch / f"{name}.merged", dtype=ranges.dtype[name])
+            for name in ranges.fields
+            if name != "number"
+        }
+        written = _write_ranges(ranges, offsets, waiting, numbers, total=total, progress=progress)
+    for name, array in waiting.items():
+        with _writer(sink, ranges, name, written) as writer:
+            for piece in array.pieces(written, PIECE_BYTES // array.dtype.itemsize):
+                writer.append(piece)
+        array.remove()
     return written
 
 
-def _move(array: TemporaryArray, num_elements: int, writer: ChunkWriter) -> None:
-    for piece in array.pieces(num_elements, PIECE_BYTES // array.dtype.itemsize):
-        writer.append(piece)
-    array.remove()
+def _writer(
+    sink: CscSink, ranges: SortedRanges, name: str, num_edges: int
+) -> AbstractContextManager[ChunkWriter]:
+    if name == "src":
+        return sink.indices(num_edges, ranges.index_dtype.name)
+    return sink.edge_weight(num_edges) if name == "weight" else sink.edge_time(num_edges)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Writers:
-    """Writers of the columns of the sorted edges; None for a column that is absent or not asked for."""
-
-    offsets: ChunkWriter
-    indices: ChunkWriter
-    weights: ChunkWriter | None
-    times: ChunkWriter | None
-    numbers: ChunkWriter | None
-
-    def append(self, part: SortedRange) -> None:
-        """Write the edges of a range."""
-        self.indices.append(part.indices)
-        columns = ((self.weights, part.weights), (self.times, part.times), (self.numbers, part.numbers))
-        for writer, values in columns:
-            if writer is not None and values is not None:
-                writer.append(values)
-
-
-def _write_ranges(ranges: SortedRanges, writers: _Writers, *, total: int, progress: PrepareProgress) -> int:
+def _write_ranges(
+    ranges: SortedRanges,
+    offsets: ChunkWriter,
+    writers: Mapping[str, ChunkWriter],
+    numbers: ChunkWriter | None,
+    *,
+    total: int,
+    progress: PrepareProgress,
+) -> int:
+    # Numbers that only order the edges are written nowhere.
+    columns = dict(writers) | ({} if numbers is None else {"number": numbers})
     # The offsets of a range follow those of the one before it; the first of all is 0.
-    writers.offsets.append(np.zeros(1, np.int64))
+    offsets.append(np.zeros(1, np.int64))
     end, written, taken = 0, 0, 0
     for part in ranges:
         # The later parts of a node of very many edges bring edges alone: the first part brought its degree.
         if part.degrees.shape[0]:
             ends = np.cumsum(part.degrees) + end
-            writers.offsets.append(ends)
+            offsets.append(ends)
             end = int(ends[-1])
-        if part.indices.shape[0]:
-            writers.append(part)
-        written += part.indices.shape[0]
+        if part.num_edges:
+            for name, writer in columns.items():
+                writer.append(part.columns[name])
+        written += part.num_edges
         taken += part.edges_taken
         progress.advance("sorting edges", taken, total, "edges")
     return written
@@ -391,26 +362,6 @@ class CscPiece:
     first: int  # node
     indptr: IdArray  # (n + 1,) bounds of the nodes' in-neighbours in ``indices``
     indices: NDArray[Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnweightedEdges(ChangedEdges):
-    """An edge stream without its weights and times."""
-
-    @property
-    def has_weights(self) -> bool:
-        """Always false."""
-        return False
-
-    @property
-    def has_times(self) -> bool:
-        """Always false."""
-        return False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        for chunk in self.edges.chunks(max_edges):
-            yield EdgeChunk(src=chunk.src, dst=chunk.dst, weight=None)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -23,7 +23,7 @@ from gloader.convert.csc.csc_kernels import (
 from gloader.convert.csc.spill import TemporaryArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -161,11 +161,13 @@ class SortedRange:
     """The in-edges of consecutive nodes, or a part of those of one node."""
 
     degrees: IdArray  # (n,) edges of each node; empty where the nodes were counted by an earlier part
-    indices: NDArray[Any]
-    weights: NDArray[np.float32] | None
-    times: IdArray | None
-    numbers: NDArray[Any] | None  # of the edges in the source
+    columns: Mapping[str, NDArray[Any]]  # src, and perhaps weight, time and number: one entry for each edge
     edges_taken: int  # edges of the spill that went into it
+
+    @property
+    def num_edges(self) -> int:
+        """Edges in the range."""
+        return int(self.columns["src"].shape[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,19 +187,9 @@ class SortedRanges:
         return self.spill.dtype
 
     @property
-    def has_weights(self) -> bool:
-        """True if edges carry weights."""
-        return self._has("weight")
-
-    @property
-    def has_times(self) -> bool:
-        """True if edges carry times, by which each list is sorted."""
-        return self._has("time")
-
-    @property
-    def has_numbers(self) -> bool:
-        """True if edges carry their numbers in the source."""
-        return self._has("number")
+    def fields(self) -> tuple[str, ...]:
+        """The columns that each edge carries besides its destination: src, perhaps weight, time and number."""
+        return tuple(name for name in self.dtype.names or () if name != "dst")
 
     @property
     def index_dtype(self) -> np.dtype[Any]:
@@ -218,9 +210,6 @@ class SortedRanges:
                     yield self._sort(bucket, start, stop, degrees[start:stop])
             self.spill.drop(bucket)
 
-    def _has(self, field: str) -> bool:
-        return field in (self.spill.dtype.names or ())
-
     def _pieces(self, bucket: int) -> Iterator[NDArray[Any]]:
         return self.spill.pieces(bucket, PIECE_BYTES // self.spill.dtype.itemsize)
 
@@ -229,10 +218,9 @@ class SortedRanges:
         # A counting sort: each node's sources go to its own segment, in input order, which keeps the sort stable.
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         taken = int(indptr[-1])
-        indices = np.empty(taken, self.index_dtype)
-        weights = np.empty(taken, np.float32) if self.has_weights else None
-        times = np.empty(taken, np.int64) if self.has_times else None
-        numbers = np.empty(taken, self.dtype["number"]) if self.has_numbers else None
+        columns = {name: np.empty(taken, self.dtype[name]) for name in self.fields}
+        indices = columns["src"]
+        weights, times, numbers = (columns.get(name) for name in ("weight", "time", "number"))
         cursor = np.zeros(stop, np.int64)
         cursor[start:] = indptr[:-1]
         for piece in self._pieces(bucket):
@@ -249,18 +237,12 @@ class SortedRanges:
             degrees = merged
         if times is not None:
             sort_by_time(np.concatenate([[0], np.cumsum(degrees)]), indices, times, weights, numbers)
-        return SortedRange(
-            degrees=degrees,
-            indices=indices[:left],
-            weights=None if weights is None else weights[:left],
-            times=None if times is None else times[:left],
-            numbers=None if numbers is None else numbers[:left],
-            edges_taken=taken,
-        )
+        kept = {name: column[:left] for name, column in columns.items()}
+        return SortedRange(degrees=degrees, columns=kept, edges_taken=taken)
 
     def _hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
         """Pass on the edges of a node that has more of them than can be sorted at once."""
-        if self.has_times:
+        if "time" in self.fields:
             yield from self._timed_hub(bucket, node, degree)
         elif not self.merges:
             # Without a merge the input order is the result: the edges pass through piece by piece.
@@ -301,14 +283,8 @@ class SortedRanges:
         return replace(part, degrees=np.array([degree], np.int64))
 
     def _part(self, records: NDArray[Any], *, taken: int) -> SortedRange:
-        return SortedRange(
-            degrees=np.empty(0, np.int64),
-            indices=np.ascontiguousarray(records["src"]),
-            weights=np.ascontiguousarray(records["weight"]) if self.has_weights else None,
-            times=np.ascontiguousarray(records["time"]) if self.has_times else None,
-            numbers=np.ascontiguousarray(records["number"]) if self.has_numbers else None,
-            edges_taken=taken,
-        )
+        columns = {name: np.ascontiguousarray(records[name]) for name in self.fields}
+        return SortedRange(degrees=np.empty(0, np.int64), columns=columns, edges_taken=taken)
 
     def _source_ranges(self) -> Iterator[tuple[int, int]]:
         """Cut the sources into ranges whose marks and sums take no more than the sort may."""
@@ -321,15 +297,17 @@ class SortedRanges:
         """Return the edges of a node from the sources ``first`` ... ``stop - 1``, one from each, by their sources."""
         count = stop - first
         seen = np.zeros(count, np.bool_)
-        own = np.zeros(count if self.has_weights else 0)
+        has_weights = "weight" in self.fields
+        own = np.zeros(count if has_weights else 0)
         reverse = np.zeros_like(own)
-        numbers = np.zeros(count, np.int64) if self.has_numbers else None
-        times = np.zeros(count, np.int64) if self.has_times else None
+        numbers, times = (
+            np.zeros(count, np.int64) if name in self.fields else None for name in ("number", "time")
+        )
         for piece in self._pieces(bucket):
-            mark_sources(piece, node, first, seen, own if self.has_weights else None, reverse, numbers, times)
+            mark_sources(piece, node, first, seen, own if has_weights else None, reverse, numbers, times)
         records = np.zeros(int(seen.sum()), self.dtype)
         records["src"] = np.flatnonzero(seen) + first
-        if self.has_weights:
+        if has_weights:
             records["weight"] = np.maximum(own, reverse)[seen]
         for field, values in (("number", numbers), ("time", times)):
             if values is not None:

@@ -6,13 +6,13 @@ The times at which the parts end are found by counting edges by time, pass after
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from gloader.convert.csc.edge_rules import EdgeEnds, check_chunk
 from gloader.convert.options import PARTS
-from gloader.convert.source import LinkChunk
+from gloader.convert.source import LinkChunk, LinkStream, changed_edges, numbered
 from gloader.core.hashing import GOLDEN, mix64, mix_int
 from gloader.core.kernels import njit
 from gloader.errors import SourceError
@@ -53,14 +53,6 @@ def deal_pairs(
 _KEY = 0x6C696E6B73706C74  # so that a seed deals edges as it deals nothing else
 
 
-class PartRule(Protocol):
-    """Says which part an edge belongs to. Pure."""
-
-    def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
-        """Return the (n,) part of each edge, a number of `PARTS`."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomParts:
     """Parts by a hash of (seed, pair): parallel edges, and the two directions of a pair, are in one part."""
@@ -98,80 +90,32 @@ class TimeParts:
         return np.searchsorted([self.train_end, self.valid_end], chunk.time, side="left").astype(np.uint8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartEdges:
-    """An edge stream of the edges of one part, in the order of the source and with their numbers in it."""
-
-    edges: EdgeStream
-    rule: PartRule
-    part: int
-    num_edges: int | None
-
-    @property
-    def has_weights(self) -> bool:
-        """True if every chunk carries weights."""
-        return self.edges.has_weights
-
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.edges.has_times
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        done = 0
-        # What is picked is alive beside what it is picked from: smaller chunks take the memory of plain ones.
-        for chunk in self.edges.chunks(max(1, max_edges // 2)):
-            count = chunk.src.shape[0]
-            if chunk.number is None:
-                chunk = replace(chunk, number=np.arange(done, done + count, dtype=np.int64))  # noqa: PLW2901
-            done += count
-            yield chunk.take(self.rule.parts(chunk) == self.part)
+PartRule: TypeAlias = RandomParts | TimeParts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EdgeRows:
-    """The rows of a link table that are the edges of a stream: without labels and negatives."""
+def part_edges(edges: EdgeStream, rule: PartRule, part: int, num_edges: int | None) -> EdgeStream:
+    """Return the edges of one part, in the order of the source and with their numbers in it. Pure."""
 
-    edges: EdgeStream
+    def taken(chunk: EdgeChunk, first: int) -> EdgeChunk:
+        return numbered(chunk, first).take(rule.parts(chunk) == part)
 
-    @property
-    def num_rows(self) -> int | None:
-        """Number of rows; None: unknown until they are read."""
-        return self.edges.num_edges
+    # What is picked is alive beside what it is picked from: smaller chunks take the memory of plain ones.
+    return replace(changed_edges(edges, taken, part=(1, 2)), num_edges=num_edges)
 
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.edges.has_times
 
-    @property
-    def label_dtype(self) -> None:
-        """None: edges have no labels."""
-        return
+def edge_rows(edges: EdgeStream) -> LinkStream:
+    """Return the rows of a link table that are the edges of a stream: without labels and negatives. Pure."""
 
-    @property
-    def negatives_per_row(self) -> int:
-        """None are given."""
-        return 0
-
-    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order, at most ``max_rows`` at a time."""
-        for chunk in self.edges.chunks(max_rows):
+    def chunks(max_rows: int) -> Iterator[LinkChunk]:
+        for chunk in edges.chunks(max_rows):
             yield LinkChunk(src=chunk.src, dst=chunk.dst, time=chunk.time)
 
-    def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:  # noqa: ARG002 - as `LinkStream`
-        """Yield nothing."""
-        return iter(())
-
-    def negatives(self, max_rows: int) -> Iterator[IdArray]:  # noqa: ARG002
-        """Yield nothing."""
-        return iter(())
+    return LinkStream(chunks=chunks, num_rows=edges.num_edges, has_times=edges.has_times, are_edges=True)
 
 
 def deal_edges(
     edges: EdgeStream, rule: PartRule, *, ends: EdgeEnds, max_edges: int, progress: PrepareProgress
-) -> tuple[PartEdges, ...]:
+) -> tuple[EdgeStream, ...]:
     """Return the edges of each part; they are read once to be counted, and again on demand.
 
     Parameters
@@ -195,10 +139,7 @@ def deal_edges(
         counts += np.bincount(rule.parts(chunk), minlength=len(PARTS))
         done += chunk.src.shape[0]
         progress.advance("dealing out edges", done, edges.num_edges, "edges")
-    return tuple(
-        PartEdges(edges=edges, rule=rule, part=part, num_edges=count)
-        for part, count in enumerate(counts.tolist())
-    )
+    return tuple(part_edges(edges, rule, part, count) for part, count in enumerate(counts.tolist()))
 
 
 _BINS = 1 << 16  # 2 s a bin after a pass over edges of four years, 1 s after two

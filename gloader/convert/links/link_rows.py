@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.links.edge_parts import EdgeRows
+from gloader.convert.links.edge_parts import edge_rows
 from gloader.convert.readers.column_names import LABEL_NAMES, NEGATIVE_NAMES, TIME_NAMES, named_column
-from gloader.convert.readers.file_streams import PairEdges
+from gloader.convert.readers.edge_columns import check_time_dtype, to_seconds
+from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.node_arrays import check_id_dtype, to_ids
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import open_table, plain_suffix
 from gloader.convert.readers.parquet_table import ParquetTable
-from gloader.convert.readers.table_streams import find_ends, regroup
-from gloader.convert.readers.timed_edges import check_time_dtype, to_seconds
-from gloader.convert.source import LinkChunk, LinkSource
+from gloader.convert.readers.table_streams import TableEdges, find_ends, regroup
+from gloader.convert.source import LinkChunk, LinkSource, LinkStream
 from gloader.core.malformed import shown
 from gloader.dataset.schema import relation_text
 from gloader.errors import ConfigError, GraphError, ShapeError, SourceError
@@ -28,117 +28,86 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.readers.table_streams import Number, Table, Told
-    from gloader.convert.source import LinkStream
     from gloader.types import IdArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayRows:
-    """The rows of a link table over arrays of ids of any integer dtype, which are widened chunk by chunk."""
+def array_rows(
+    src: NDArray[Any],
+    dst: NDArray[Any],
+    *,
+    where: str,
+    label: NDArray[Any] | None = None,
+    time: NDArray[Any] | None = None,
+    negatives: NDArray[Any] | None = None,
+) -> LinkStream:
+    """Return the rows of a link table over arrays of ids of any integer dtype, which are widened chunk by chunk.
 
-    src: NDArray[Any]  # (n,)
-    dst: NDArray[Any]  # (n,)
-    where: str  # what holds them, for messages
-    label: NDArray[Any] | None = None  # (n,)
-    time: NDArray[Any] | None = None  # (n,)
-    given: NDArray[Any] | None = None  # (n, k) negatives
+    Parameters
+    ----------
+    src, dst : (n,) integers
+    where : what holds them, for messages
+    label : (n,) or (n, 1) numbers; None: there are none
+    time : (n,) or (n, 1) seconds, as `to_seconds` takes them; None: there are none
+    negatives : (n, k) integers, k of at least 1; None: there are none
 
-    @classmethod
-    def of(
-        cls,
-        src: NDArray[Any],
-        dst: NDArray[Any],
-        *,
-        where: str,
-        label: NDArray[Any] | None = None,
-        time: NDArray[Any] | None = None,
-        negatives: NDArray[Any] | None = None,
-    ) -> ArrayRows:
-        """Check the arrays' shapes and dtypes.
-
-        Parameters
-        ----------
-        src, dst : (n,) integers
-        where : what holds them, for messages
-        label : (n,) or (n, 1) numbers; None: there are none
-        time : (n,) or (n, 1) seconds, as `to_seconds` takes them; None: there are none
-        negatives : (n, k) integers, k of at least 1; None: there are none
-
-        Raises
-        ------
-        ShapeError
-            An array is not one of each row.
-        GraphError
-            Ids are no native integers.
-        SourceError
-            Labels are no numbers, or times are no whole seconds.
-        """
-        for array in (src, dst):
-            check_id_dtype(array.dtype, where)
-        if src.ndim != 1 or src.shape != dst.shape:
+    Raises
+    ------
+    ShapeError
+        An array is not one of each row.
+    GraphError
+        Ids are no native integers.
+    SourceError
+        Labels are no numbers, or times are no whole seconds.
+    """
+    for array in (src, dst):
+        check_id_dtype(array.dtype, where)
+    if src.ndim != 1 or src.shape != dst.shape:
+        raise ShapeError(f"{where} has sources of shape {src.shape} and destinations of shape {dst.shape}")
+    labels, times = _column(label, "labels", src, where), _column(time, "times", src, where)
+    if labels is not None and labels.dtype.kind not in "iufb":
+        raise SourceError(f"{where}: labels have dtype {labels.dtype}; they must be numbers")
+    if times is not None:
+        check_time_dtype(times.dtype, f"{where}: times")
+    if negatives is not None:
+        check_id_dtype(negatives.dtype, f"{where}: negatives")
+        if negatives.ndim != 2 or negatives.shape[0] != src.shape[0] or negatives.shape[1] < 1:
             raise ShapeError(
-                f"{where} has sources of shape {src.shape} and destinations of shape {dst.shape}"
+                f"{where}: negatives have shape {negatives.shape} for {src.shape[0]} rows; they must be (n, k), "
+                "with k of at least 1"
             )
-        label, time = _column(label, "labels", src, where), _column(time, "times", src, where)
-        if label is not None and label.dtype.kind not in "iufb":
-            raise SourceError(f"{where}: labels have dtype {label.dtype}; they must be numbers")
-        if time is not None:
-            check_time_dtype(time.dtype, f"{where}: times")
-        if negatives is not None:
-            check_id_dtype(negatives.dtype, f"{where}: negatives")
-            if negatives.ndim != 2 or negatives.shape[0] != src.shape[0] or negatives.shape[1] < 1:
-                raise ShapeError(
-                    f"{where}: negatives have shape {negatives.shape} for {src.shape[0]} rows; they must be (n, k), "
-                    "with k of at least 1"
-                )
-        return cls(src=src, dst=dst, where=where, label=label, time=time, given=negatives)
+    label_dtype = None if labels is None else "float32" if labels.dtype.kind == "f" else "int64"
 
-    @property
-    def num_rows(self) -> int:
-        """Number of rows."""
-        return int(self.src.shape[0])
+    said = np.empty(0) if labels is None else labels
+    given = np.empty((0, 1), np.int64) if negatives is None else negatives
 
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.time is not None
+    def parts(column: NDArray[Any], max_rows: int) -> Iterator[tuple[int, NDArray[Any]]]:
+        for start in range(0, len(column), max_rows):
+            yield start, column[start : start + max_rows]
 
-    @property
-    def label_dtype(self) -> str | None:
-        """The dtype of the labels, int64 or float32; None: there are none."""
-        if self.label is None:
-            return None
-        return "float32" if self.label.dtype.kind == "f" else "int64"
-
-    @property
-    def negatives_per_row(self) -> int:
-        """Destinations given as wrong ones for each row; 0: none."""
-        return 0 if self.given is None else int(self.given.shape[1])
-
-    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order, at most ``max_rows`` at a time."""
-        for start in range(0, self.num_rows, max_rows):
+    def chunks(max_rows: int) -> Iterator[LinkChunk]:
+        for start, ids in parts(src, max_rows):
             part = slice(start, start + max_rows)
             yield LinkChunk(
-                src=to_ids(self.src[part], first=start, where=self.where),
-                dst=to_ids(self.dst[part], first=start, where=self.where),
-                time=None
-                if self.time is None
-                else to_seconds(self.time[part], first=start, where=self.where),
+                src=to_ids(ids, first=start, where=where),
+                dst=to_ids(dst[part], first=start, where=where),
+                time=None if times is None else to_seconds(times[part], first=start, where=where),
             )
 
-    def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield the labels in order, (n,) of ``label_dtype``; nothing where there are none."""
-        if self.label is not None:
-            for start in range(0, self.num_rows, max_rows):
-                yield np.ascontiguousarray(self.label[start : start + max_rows], self.label_dtype)
+    def wrong_destinations(max_rows: int) -> Iterator[IdArray]:
+        for start, rows in parts(given, max_rows):
+            yield to_ids(rows, first=start * rows.shape[1], where=f"{where}: negatives")
 
-    def negatives(self, max_rows: int) -> Iterator[IdArray]:
-        """Yield the given negatives in order, (n, k); nothing where there are none."""
-        if self.given is not None:
-            for start in range(0, self.num_rows, max_rows):
-                rows = self.given[start : start + max_rows]
-                yield to_ids(rows, first=start * rows.shape[1], where=f"{self.where}: negatives")
+    return LinkStream(
+        chunks=chunks,
+        num_rows=len(src),
+        has_times=times is not None,
+        label_dtype=label_dtype,
+        labels=lambda max_rows: (
+            np.ascontiguousarray(part, label_dtype) for _, part in parts(said, max_rows)
+        ),
+        negatives_per_row=0 if negatives is None else int(negatives.shape[1]),
+        negatives=wrong_destinations,
+    )
 
 
 def _column(array: NDArray[Any] | None, what: str, src: NDArray[Any], where: str) -> NDArray[Any] | None:
@@ -194,7 +163,7 @@ def _table(name: str, table: Mapping[str, Any]) -> LinkSource:
     named = {key: table.get(key) for key in ("relation", "reverse")}
     return LinkSource(
         name=name,
-        rows=ArrayRows.of(pairs[0], pairs[1], where=where, label=labels, time=times, negatives=negatives),
+        rows=array_rows(pairs[0], pairs[1], where=where, label=labels, time=times, negatives=negatives),
         where=where,
         **{
             key: each if each is None or isinstance(each, str) else relation_text(each)
@@ -223,9 +192,10 @@ def edge_table(text: str, told: Told) -> LinkSource:
             f"edge table {text!r}: write NAME=FILE, such as valid=valid.parquet, or NAME@RELATION=FILE"
         )
     path = Path(file).expanduser()
-    rows = open_rows(path)
-    if isinstance(rows, TableRows):
-        rows.tell(name, told)
+    if plain_suffix(path) == ".npy":
+        rows = edge_rows(pair_file_edges(NpyFile.open(path), prefers_rows=None))
+    else:
+        rows = table_rows(open_table(path), name, told)
     return LinkSource(name=name, rows=rows, where=str(path), relation=relation or None)
 
 
@@ -234,123 +204,75 @@ def edge_table_file(text: str) -> Path:
     return Path(text.partition("=")[2]).expanduser()
 
 
-def open_rows(path: Path) -> LinkStream:
-    """Open the rows of a link table in a file; raises as `edge_table`."""
-    if plain_suffix(path) == ".npy":
-        return EdgeRows(edges=PairEdges.open(NpyFile.open(path), prefers_rows=None))
-    return TableRows.open(open_table(path))
+def table_rows(table: Table, name: str, told: Told) -> LinkStream:
+    """Return the rows of a link table in a CSV or Parquet file.
 
+    Columns are found by their names; without names, a table of two columns is taken as src and dst.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableRows:
-    """The rows of a link table in a CSV or Parquet file."""
+    Parameters
+    ----------
+    table : of the rows
+    name : of the link table
+    told : receives what the columns became
 
-    table: Table
-    num_rows: int
-    src: str  # column
-    dst: str  # column
-    label: str | None = None  # column
-    label_dtype: str | None = None
-    time: str | None = None  # column
-    lists: str | None = None  # column of negatives
-
-    @classmethod
-    def open(cls, table: Table) -> TableRows:
-        """Find the columns by their names; without names, a table of two columns is taken as src and dst.
-
-        Raises
-        ------
-        SourceError, GraphError, ShapeError
-            As `edge_table`.
-        """
-        names = table.names
-        if not table.has_names and len(names) != 2:
-            raise SourceError(
-                f"{table.path} has {len(names)} columns without names; an edge table has columns src and dst"
-            )
-        src, dst = find_ends(table, keys="a header of src and dst")
-        left = [name for name in names if name not in (src, dst)]
-        label, time, negatives = (
-            named_column(left, wanted, what=f"the {what} of {table.path}")
-            for wanted, what in (
-                (LABEL_NAMES, "labels"),
-                (TIME_NAMES, "times"),
-                (NEGATIVE_NAMES, "negatives"),
-            )
+    Raises
+    ------
+    SourceError, GraphError, ShapeError
+        As `edge_table`.
+    """
+    names = table.names
+    if not table.has_names and len(names) != 2:
+        raise SourceError(
+            f"{table.path} has {len(names)} columns without names; an edge table has columns src and dst"
         )
-        if not isinstance(table, ParquetTable):
-            if negatives is not None:
-                raise SourceError(
-                    f"{table.path} has the column {negatives!r}; negatives are lists, which Parquet files hold"
-                )
-            num_rows, label_dtype = _scan(table, src, label)
-        else:
-            num_rows = table.num_rows or 0
-            label_dtype = None if label is None else _label_dtype(table, label)
-        return cls(
-            table=table,
-            num_rows=num_rows,
-            src=src,
-            dst=dst,
-            label=label,
-            label_dtype=label_dtype,
-            time=time,
-            lists=negatives,
+    src, dst = find_ends(table, keys="a header of src and dst")
+    left = [name for name in names if name not in (src, dst)]
+    label, time, lists = (
+        named_column(left, wanted, what=f"the {what} of {table.path}")
+        for wanted, what in (
+            (LABEL_NAMES, "labels"),
+            (TIME_NAMES, "times"),
+            (NEGATIVE_NAMES, "negatives"),
         )
+    )
+    if isinstance(table, ParquetTable):
+        num_rows = table.num_rows
+        label_dtype = None if label is None else _label_dtype(table, label)
+    elif lists is not None:
+        raise SourceError(
+            f"{table.path} has the column {lists!r}; negatives are lists, which Parquet files hold"
+        )
+    else:
+        num_rows, label_dtype = _scan(table, src, label)
+    roles = {label: "the label", time: "the time", lists: "the negatives"}
+    others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
+    ends = ", ".join([f"{src} and {dst} of {table.path.name}", *others])
+    told.say(f"links {name}: {ends}", table, [src, dst, label, time, lists])
+    where = f"{table.path}, column {lists!r}"
 
-    def tell(self, name: str, told: Told) -> None:
-        """Say what the columns of the link table ``name`` became."""
-        roles = {self.label: "the label", self.time: "the time", self.lists: "the negatives"}
-        others = [f"{column} is {role}" for column, role in roles.items() if column is not None]
-        ends = ", ".join([f"{self.src} and {self.dst} of {self.table.path.name}", *others])
-        told.say(f"links {name}: {ends}", self.table, [self.src, self.dst, self.label, self.time, self.lists])
+    def labels(max_rows: int) -> Iterator[NDArray[np.generic]]:
+        number: Number = "int64" if label_dtype == "int64" else "float32"
+        columns = {} if label is None else {label: number}
+        for (column,) in regroup(table.read(columns, error=SourceError), max_rows) if columns else ():
+            yield np.ascontiguousarray(column, label_dtype)
 
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.time is not None
-
-    @property
-    def negatives_per_row(self) -> int:
-        """Destinations given as wrong ones for each row; 0: none."""
-        return 0 if self.lists is None else self.table.width(self.lists)
-
-    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order, at most ``max_rows`` at a time."""
-        columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
-        if self.time is not None:
-            columns[self.time] = "time"
+    def negatives(max_rows: int) -> Iterator[IdArray]:
+        columns: dict[str, Number] = {} if lists is None else {lists: "int64"}
         first = 0
-        for src, dst, *time in regroup(self.table.read(columns, error=GraphError), max_rows):
-            ids = [
-                to_ids(each, first=first, where=f"{self.table.path}, column {name!r}")
-                for name, each in ((self.src, src), (self.dst, dst))
-            ]
-            seconds = (
-                to_seconds(time[0], first=first, where=f"{self.table.path}, column {self.time!r}")
-                if time
-                else None
-            )
-            yield LinkChunk(src=ids[0], dst=ids[1], time=seconds)
-            first += len(src)
-
-    def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield the labels in order, (n,) of ``label_dtype``; nothing where there are none."""
-        if self.label is None:
-            return
-        number: Number = "int64" if self.label_dtype == "int64" else "float32"
-        for (column,) in regroup(self.table.read({self.label: number}, error=SourceError), max_rows):
-            yield np.ascontiguousarray(column, self.label_dtype)
-
-    def negatives(self, max_rows: int) -> Iterator[IdArray]:
-        """Yield the given negatives in order, (n, k); nothing where there are none."""
-        if self.lists is None:
-            return
-        where, first = f"{self.table.path}, column {self.lists!r}", 0
-        for (rows,) in regroup(self.table.read({self.lists: "int64"}, error=GraphError), max_rows):
+        for (rows,) in regroup(table.read(columns, error=GraphError), max_rows) if columns else ():
             # Of lists of one, the rows are flat.
             yield to_ids(rows.reshape(-1), first=first, where=where).reshape(len(rows), -1)
             first += rows.size
+
+    edges = TableEdges(table=table, src=src, dst=dst, time=time, num_edges=num_rows).stream()
+    return replace(
+        edge_rows(edges),
+        are_edges=False,
+        label_dtype=label_dtype,
+        labels=labels,
+        negatives_per_row=0 if lists is None else table.width(lists),
+        negatives=negatives,
+    )
 
 
 def _scan(table: Table, src: str, label: str | None) -> tuple[int, str | None]:

@@ -18,7 +18,7 @@ from gloader.convert.csc.edge_rules import (
     named_reverses,
     relation_ends,
 )
-from gloader.convert.links.edge_parts import EdgeRows, RandomParts, deal_edges, time_parts
+from gloader.convert.links.edge_parts import RandomParts, deal_edges, edge_rows, time_parts
 from gloader.convert.links.write_tables import PlannedLinks
 from gloader.convert.options import PARTS
 from gloader.convert.readers.table_streams import Told
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.csc.edge_rules import EdgeEnds
-    from gloader.convert.links.edge_parts import PartEdges, TimeParts
+    from gloader.convert.links.edge_parts import PartRule
     from gloader.convert.options import EdgeShares, PrepareOptions
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import AnySource, EdgeStream, GraphSource
@@ -319,13 +319,13 @@ def split_source(
 
 
 def _part_tables(
-    parts: Sequence[PartEdges], where: str, relation: Relation, back: Relation | None = None
+    parts: Sequence[EdgeStream], where: str, relation: Relation, back: Relation | None = None
 ) -> tuple[LinkSource, ...]:
     """Return the link table of each part; ``back`` leads back, None: what its name says, if there is one."""
     return tuple(
         LinkSource(
             name=name,
-            rows=EdgeRows(edges=part),
+            rows=edge_rows(part),
             where=where,
             relation=relation_text(relation),
             reverse=None if back is None else relation_text(back),
@@ -399,13 +399,13 @@ def _rule(
     ends: EdgeEnds,
     max_edges: int,
     progress: PrepareProgress,
-) -> RandomParts | TimeParts:
+) -> PartRule:
     if options.edge_split_by == "time":
         return time_parts(edges, shares, ends=ends, max_edges=max_edges, progress=progress)
     return RandomParts(seed=options.edge_split_seed, shares=shares, is_ordered=relation[0] != relation[2])
 
 
-def _refuse_empty(parts: Sequence[PartEdges], where: str) -> None:
+def _refuse_empty(parts: Sequence[EdgeStream], where: str) -> None:
     total = sum(each.num_edges or 0 for each in parts)
     for name, part in zip(PARTS, parts, strict=True):
         if not part.num_edges:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.convert.csc.csc_kernels import first_bad_edge
-from gloader.convert.links.edge_parts import EdgeRows
 from gloader.convert.links.locate import LocatedRows, plan_locate
 from gloader.convert.options import TRAIN
 from gloader.convert.source import LinkChunk
+from gloader.convert.stored_parts import StoredCsc
 from gloader.dataset.link_record import KNOWN_PAIRS, REPEATED_PAIRS
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, ShapeError, SourceError
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from gloader.convert.progress import PrepareProgress
     from gloader.convert.source import LinkSource
-    from gloader.convert.stored_parts import KeptTopology, StoredCsc
     from gloader.dataset.writer import DatasetWriter, LinkTableWriter
     from gloader.types import IdArray, Relation
 
@@ -109,7 +108,6 @@ class PlannedLinks:
 def write_tables(
     tables: Sequence[PlannedLinks],
     writer: DatasetWriter,
-    graphs: Mapping[Relation, KeptTopology],
     *,
     budget_bytes: int,
     progress: PrepareProgress,
@@ -119,8 +117,7 @@ def write_tables(
     Parameters
     ----------
     tables : of the dataset
-    writer : of the dataset
-    graphs : the topologies, by relation, which have been written
+    writer : of the dataset, whose topologies have been written
     budget_bytes, progress : as of `write_table`
 
     Raises
@@ -128,11 +125,13 @@ def write_tables(
     GloaderError
         As `write_table`.
     """
+    relations = writer.schema.relations if tables else ()
+    graphs = {relation: StoredCsc.of(writer.edges(relation)) for relation in relations}
     return {
         table.source.name: write_table(
             table,
             writer.links(table.source.name, relation=table.relation, reverse=table.reverse),
-            {relation: graph.open() for relation, graph in graphs.items()},
+            graphs,
             budget_bytes=budget_bytes,
             scratch=writer.scratch,
             progress=progress,
@@ -205,7 +204,7 @@ def write_table(
         spilled_bytes=located.spilled_bytes,
     )
     # Only times deal edges of one pair to several tables.
-    remedy = REPEATED_PAIRS if isinstance(rows, EdgeRows) else KNOWN_PAIRS
+    remedy = REPEATED_PAIRS if rows.are_edges else KNOWN_PAIRS
     if (text := leak_text(name, report, remedy)) is not None:
         _LOG.warning(text)
     return report

@@ -5,17 +5,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.csc.csc_kernels import expand_rows
-from gloader.convert.readers.checked_rows import to_weights
-from gloader.convert.readers.file_streams import check_offsets
+from gloader.convert.readers.edge_columns import (
+    array_column,
+    check_offsets,
+    csc_edges,
+    pair_edges,
+    timed_edges,
+    weighted_edges,
+)
 from gloader.convert.readers.node_arrays import check_id_array, to_ids
-from gloader.convert.readers.timed_edges import ArrayTimes, TimedEdges
-from gloader.convert.source import ChangedEdges, EdgeChunk
+from gloader.convert.source import FeatureStream
 from gloader.core.aligned_memory import plain_array
 from gloader.errors import ShapeError, SourceError
 
@@ -24,248 +28,112 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.source import EdgeStream, FeatureStream
+    from gloader.convert.source import EdgeStream
     from gloader.types import IdArray
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PairedRows:
-    """Each row twice: of edges whose reverse is streamed right behind them."""
+def paired_rows(rows: FeatureStream) -> FeatureStream:
+    """Return each row twice, for edges whose reverse is streamed right behind them. Pure."""
 
-    rows: FeatureStream
-
-    @property
-    def num_rows(self) -> int:
-        """Twice as many."""
-        return 2 * self.rows.num_rows
-
-    @property
-    def dim(self) -> int:
-        """F."""
-        return self.rows.dim
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return self.rows.dtype
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``, but at least a pair."""
-        for chunk in self.rows.chunks(max(1, max_rows // 2)):
+    def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
+        for chunk in rows.chunks(max(1, max_rows // 2)):
             yield np.repeat(chunk, 2, axis=0)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PickedRows:
-    """The rows of an array by number."""
-
-    rows: NDArray[np.generic]  # (M, F)
-    numbers: NDArray[np.integer]  # (N,)
-
-    @property
-    def num_rows(self) -> int:
-        """N."""
-        return int(self.numbers.shape[0])
-
-    @property
-    def dim(self) -> int:
-        """F."""
-        return int(self.rows.shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return self.rows.dtype
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
-        for start in range(0, self.num_rows, max_rows):
-            yield self.rows[self.numbers[start : start + max_rows]]
+    return FeatureStream(chunks=chunks, num_rows=2 * rows.num_rows, dim=rows.dim, dtype=rows.dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayEdges:
-    """The edge stream over two id arrays; ids may have any integer dtype and are widened chunk by chunk."""
+def array_edges(
+    edge_index: NDArray[np.generic], *, where: str, weight: NDArray[np.generic] | None = None
+) -> EdgeStream:
+    """Return the stream over one array of sources and destinations.
 
-    src: NDArray[np.generic]  # (E,)
-    dst: NDArray[np.generic]  # (E,)
-    where: str  # what holds them, for messages
-    weight: NDArray[np.generic] | None = None  # (E,)
+    Parameters
+    ----------
+    edge_index : (2, E) integers
+    where : what holds it, for messages
+    weight : (E,) real numbers; None: unweighted
 
-    @classmethod
-    def of(
-        cls, edge_index: NDArray[np.generic], *, where: str, weight: NDArray[np.generic] | None = None
-    ) -> ArrayEdges:
-        """Check one array of sources and destinations.
-
-        Parameters
-        ----------
-        edge_index : (2, E) integers
-        where : what holds it, for messages
-        weight : (E,) real numbers; None: unweighted
-
-        Raises
-        ------
-        ShapeError
-            The array has another shape or other numbers, or the weights are not one per edge.
-        """
-        if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
-            cure = ", as .T makes it" if edge_index.shape[1:] == (2,) else ""
-            raise ShapeError(
-                f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
-                f"{cure}, whole numbers as .astype('int64') makes them"
-            )
-        if weight is not None and weight.shape != edge_index.shape[1:]:
-            raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
-        return cls(src=edge_index[0], dst=edge_index[1], where=where, weight=weight)
-
-    @property
-    def num_edges(self) -> int:
-        """E."""
-        return int(self.src.shape[0])
-
-    @property
-    def has_weights(self) -> bool:
-        """True if every chunk carries weights."""
-        return self.weight is not None
-
-    @property
-    def has_times(self) -> bool:
-        """Never; `TimedEdges` adds them."""
-        return False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        for start in range(0, self.num_edges, max_edges):
-            part = slice(start, start + max_edges)
-            yield EdgeChunk(
-                src=to_ids(self.src[part], first=start, where=f"{self.where} sources"),
-                dst=to_ids(self.dst[part], first=start, where=f"{self.where} destinations"),
-                weight=_weight_part(self.weight, part, self.where),
-            )
+    Raises
+    ------
+    ShapeError
+        The array has another shape or other numbers, or the weights are not one per edge.
+    """
+    if edge_index.ndim != 2 or edge_index.shape[0] != 2 or edge_index.dtype.kind not in "iu":
+        cure = ", as .T makes it" if edge_index.shape[1:] == (2,) else ""
+        raise ShapeError(
+            f"{where} has shape {edge_index.shape} and dtype {edge_index.dtype}; expected ids of shape (2, E)"
+            f"{cure}, whole numbers as .astype('int64') makes them"
+        )
+    if weight is not None and weight.shape != edge_index.shape[1:]:
+        raise ShapeError(f"edge_weight has shape {weight.shape} for {edge_index.shape[1]} edges")
+    return ends_edges(edge_index[0], edge_index[1], where=where, weight=weight)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayCscEdges:
-    """The edge stream over a compressed topology: ``indices[indptr[v] : indptr[v + 1]]`` are the in-neighbours of v."""
+def ends_edges(
+    src: NDArray[np.generic],
+    dst: NDArray[np.generic],
+    *,
+    where: str,
+    weight: NDArray[np.generic] | None = None,
+) -> EdgeStream:
+    """Return the stream over arrays of sources (E,), destinations (E,) and weights (E,). Pure."""
 
-    indptr: IdArray  # (N + 1,), checked
-    indices: NDArray[np.generic]  # (E,)
-    where: str  # what holds them, for messages
-    weight: NDArray[np.generic] | None = None  # (E,)
+    def pairs(max_edges: int) -> Iterator[tuple[NDArray[np.generic], NDArray[np.generic]]]:
+        for start in range(0, len(src), max_edges):
+            yield src[start : start + max_edges], dst[start : start + max_edges]
 
-    @classmethod
-    def of(
-        cls,
-        indptr: NDArray[np.generic],
-        indices: NDArray[np.generic],
-        *,
-        where: str,
-        weight: NDArray[np.generic] | None = None,
-    ) -> ArrayCscEdges:
-        """Check the arrays of a topology.
-
-        Parameters
-        ----------
-        indptr : (N + 1,) offsets of any integer dtype
-        indices : (E,) sources of any integer dtype
-        where : what holds them, for messages
-        weight : (E,) real numbers; None: unweighted
-
-        Raises
-        ------
-        GraphError
-            The offsets are not monotone, do not start at 0 or do not end at E, or ids are no native integers.
-        ShapeError
-            An array is not one-dimensional, or the weights are not one per edge.
-        """
-        for name, array in (("indptr", indptr), ("indices", indices)):
-            check_id_array(array.dtype, array.shape, f"{where} {name}")
-        if weight is not None and weight.shape != indices.shape:
-            raise ShapeError(f"{where}: weights have shape {weight.shape} for {len(indices)} edges")
-        offsets = to_ids(indptr, first=0, where=f"{where} indptr")
-        check_offsets(offsets, len(indices), where=f"{where} indptr")
-        return cls(indptr=offsets, indices=indices, where=where, weight=weight)
-
-    @property
-    def num_edges(self) -> int:
-        """E."""
-        return int(self.indices.shape[0])
-
-    @property
-    def has_weights(self) -> bool:
-        """True if every chunk carries weights."""
-        return self.weight is not None
-
-    @property
-    def has_times(self) -> bool:
-        """Never; `TimedEdges` adds them."""
-        return False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order of their destinations, at most ``max_edges`` at a time."""
-        # A chunk begins in the row in which the one before it ended, or later: rows are found in one walk.
-        row = 0
-        for start in range(0, self.num_edges, max_edges):
-            part = slice(start, start + max_edges)
-            src = to_ids(self.indices[part], first=start, where=f"{self.where} indices")
-            dst = np.empty(len(src), np.int64)
-            row = int(expand_rows(self.indptr, start, row, dst))
-            yield EdgeChunk(
-                src=src,
-                dst=dst,
-                weight=_weight_part(self.weight, part, self.where),
-            )
+    return pair_edges(
+        pairs,
+        len(src),
+        where=(f"{where} sources", f"{where} destinations"),
+        weight=None if weight is None else array_column(weight, where=where),
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightedEdges(ChangedEdges):
-    """The edges of a stream with weights from an array, which may be memory-mapped."""
+def array_csc_edges(
+    indptr: NDArray[np.generic],
+    indices: NDArray[np.generic],
+    *,
+    where: str,
+    weight: NDArray[np.generic] | None = None,
+) -> EdgeStream:
+    """Return the stream over the arrays of a compressed topology; see `csc_edges`.
 
-    weight: NDArray[np.generic]  # (E,)
-    # (E,) of each edge's weight in ``weight``; None: the edges are in its order
-    numbers: NDArray[np.integer] | None
+    Raises
+    ------
+    GraphError
+        As `csc_edges`.
+    ShapeError
+        An array is not one-dimensional, or the weights are not one per edge.
+    """
+    for name, array in (("indptr", indptr), ("indices", indices)):
+        check_id_array(array.dtype, array.shape, f"{where} {name}")
+    if weight is not None and weight.shape != indices.shape:
+        raise ShapeError(f"{where}: weights have shape {weight.shape} for {len(indices)} edges")
+    return csc_edges(
+        indptr,
+        array_column(indices, where=f"{where} indices"),
+        where=f"{where} indptr",
+        weight=None if weight is None else array_column(weight, where=where),
+    )
 
-    @property
-    def has_weights(self) -> bool:
-        """Always."""
-        return True
 
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        done = 0
-        for chunk in self.edges.chunks(max_edges):
-            part = slice(done, done + chunk.src.shape[0])
-            done = part.stop
-            values = self.weight[part] if self.numbers is None else self.weight[self.numbers[part]]
-            yield replace(chunk, weight=to_weights(values, first=part.start, where="edge weights"))
+def array_features(rows: NDArray[np.generic], numbers: NDArray[np.integer] | None = None) -> FeatureStream:
+    """Return the stream over an array of rows, which may be memory-mapped. Pure.
 
+    Parameters
+    ----------
+    rows : (M, F)
+    numbers : (N,) which rows are streamed, in order; None: all rows, as they lie
+    """
+    num_rows = len(rows) if numbers is None else len(numbers)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArrayFeatures:
-    """The feature stream over one (N, F) array, which may be memory-mapped."""
+    def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
+        for start in range(0, num_rows, max_rows):
+            part = slice(start, start + max_rows)
+            yield plain_array(rows[part]) if numbers is None else rows[numbers[part]]
 
-    rows: NDArray[np.generic]  # (N, F)
-
-    @property
-    def num_rows(self) -> int:
-        """N."""
-        return int(self.rows.shape[0])
-
-    @property
-    def dim(self) -> int:
-        """F."""
-        return int(self.rows.shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return self.rows.dtype
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
-        for start in range(0, self.num_rows, max_rows):
-            yield plain_array(self.rows[start : start + max_rows])
+    return FeatureStream(chunks=chunks, num_rows=num_rows, dim=int(rows.shape[1]), dtype=rows.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -332,10 +200,6 @@ class SparseRows:
         return dense
 
 
-def _weight_part(weight: NDArray[np.generic] | None, part: slice, where: str) -> NDArray[np.float32] | None:
-    return None if weight is None else to_weights(weight[part], first=part.start, where=where)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeArrays:
     """The arrays of the edges of one kind."""
@@ -361,19 +225,18 @@ class EdgeArrays:
         Raises
         ------
         SourceError, ShapeError
-            As `TimedEdges.of`.
+            As `timed_edges`.
         """
         if self.times is None:
             return edges
-        times = ArrayTimes(values=self.times, where=f"{self.where}: times", numbers=order)
-        return TimedEdges.of(edges, times)
+        return timed_edges(edges, array_column(self.times, where=f"{self.where}: times", numbers=order))
+
+    def weighted(self, edges: EdgeStream, *, order: NDArray[np.integer] | None = None) -> EdgeStream:
+        """Return ``edges`` with their weights, where there are any; takes and raises as `timed`."""
+        if self.weight is None:
+            return edges
+        return weighted_edges(edges, array_column(self.weight, where="edge weights", numbers=order))
 
     def feature_rows(self, *, order: NDArray[np.integer] | None = None) -> FeatureStream | None:
         """Return the features as a stream; None: there are none. ``order`` is as of `timed`."""
-        if self.features is None:
-            return None
-        return (
-            ArrayFeatures(rows=self.features)
-            if order is None
-            else PickedRows(rows=self.features, numbers=order)
-        )
+        return None if self.features is None else array_features(self.features, order)

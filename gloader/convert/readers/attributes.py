@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.options import USUAL_NAMES, EdgeNames
+from gloader.convert.readers.arrays import array_features
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
@@ -19,7 +20,15 @@ from gloader.convert.readers.node_arrays import (
     to_labels,
     to_split,
 )
-from gloader.convert.source import OR_EDGES, GraphSource, NodeSource, RelationSource, Splits, only_labelled
+from gloader.convert.source import (
+    OR_EDGES,
+    GraphSource,
+    NodeSource,
+    RelationSource,
+    Source,
+    Splits,
+    only_labelled,
+)
 from gloader.dataset.schema import relation_text
 from gloader.errors import ShapeError, SourceError
 
@@ -28,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.options import EdgeNames
+    from gloader.convert.options import SourceOptions
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray, Relation
 
@@ -50,6 +59,11 @@ class Attributes:
     # What is there and is no array, such as {"adj": "a SparseTensor"}.
     others: Mapping[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)  # what each array became; filled as they are asked for
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(array.nbytes for array in self.arrays.values())
 
     def find(self, *names: str) -> str | None:
         """Return the first of ``names`` that is there."""
@@ -242,6 +256,46 @@ DGL_NAMES: Final = StoreNames(("feat", "features", "x"), ("label", "labels", "y"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavedGraph:
+    """The name of a graph that a library made, and the options of a source over its arrays."""
+
+    name: str  # a short name for people
+    origin: str  # the source as it was asked for
+    where: Path | str  # what holds the arrays, for messages; a path: the file that they came from
+    seed: int = 0  # of the random split where there are no masks
+    edge_names: EdgeNames = USUAL_NAMES  # of times and features of edges
+    needs_labels: bool = (
+        True  # False: without labels on any type, those of the first one that has nodes are -1
+    )
+
+    @classmethod
+    def in_file(cls, path: Path, origin: str, options: SourceOptions) -> SavedGraph:
+        """Return the graph in the file at ``path``."""
+        return cls(
+            name=path.stem,
+            origin=origin,
+            where=path,
+            seed=options.seed,
+            edge_names=options.edge_names,
+            needs_labels=options.needs_labels,
+        )
+
+    @property
+    def file(self) -> Path | None:
+        """The file that the arrays came from; None: they were in memory."""
+        return self.where if isinstance(self.where, Path) else None
+
+    def require_columns(self, edges: Sequence[EdgeStore]) -> None:
+        """Refuse names of times or features that no relation has, with a ConfigError that lists those of any."""
+        self.edge_names.require(
+            has_times=any(each.edges.has_times for each in edges),
+            has_features=any(each.features is not None for each in edges),
+            there={name for each in edges for name in each.names},
+            where=str(self.where),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStore:
     """The arrays of one node type."""
 
@@ -256,43 +310,81 @@ class EdgeStore:
     relation: Relation
     edges: EdgeStream
     features: FeatureStream | None = None  # in their order
-    arrays: Attributes | None = None  # that they came from
+    arrays: Attributes | None = None  # that they came from; None: those of the nodes
+    names: Collection[str] = ()  # of arrays that may be times or features
 
 
-def require_columns(
-    edges: Sequence[EdgeStore], names: EdgeNames, *, there: Collection[str], where: Path | str
-) -> None:
-    """Refuse names of times or features that no relation has, with a ConfigError; ``there`` are those of any."""
-    names.require(
-        has_times=any(store.edges.has_times for store in edges),
-        has_features=any(store.features is not None for store in edges),
-        there=there,
-        where=str(where),
+def one_type_source(
+    nodes: Attributes,
+    edges: EdgeStore,
+    saved: SavedGraph,
+    *,
+    names: StoreNames,
+    num_nodes: int | None = None,
+    resident_bytes: int = 0,
+) -> Source:
+    """Return the source over a graph of one node type and one relation.
+
+    Parameters
+    ----------
+    nodes : the arrays of the nodes, with features
+    edges : the relation
+    saved : the graph's name and options
+    names : of features and labels
+    num_nodes : None: as many as there are rows of features
+    resident_bytes : memory that the arrays take
+
+    Raises
+    ------
+    SourceError, ShapeError, ConfigError
+        As `stored_source`; there are no features.
+    """
+    rows = nodes.features(*names.features)
+    count = len(rows) if num_nodes is None else num_nodes
+    labels = nodes.labels(*names.labels, num_nodes=count, needs_labels=saved.needs_labels)
+    saved.require_columns([edges])
+    num_edges = edges.edges.num_edges or 0
+    beside = edges.arrays
+    return Source(
+        name=saved.name,
+        origin=saved.origin,
+        num_nodes=count,
+        num_classes=count_classes(labels),
+        edges=edges.edges,
+        features=array_features(rows),
+        labels=labels,
+        splits=nodes.splits(count) or random_splits(labels, seed=saved.seed),
+        edge_features=edges.features,
+        edge_file=saved.file,
+        resident_bytes=resident_bytes,
+        said=(*nodes.said(), *(() if beside is None else beside.said())),
+        unused=(
+            *nodes.unused(num_nodes=count, num_edges=num_edges),
+            *(
+                f"{left}, edge data"
+                for left in ([] if beside is None else beside.unused(num_edges=num_edges))
+            ),
+        ),
     )
 
 
 def stored_source(
     nodes: Mapping[str, NodeStore],
     edges: Sequence[EdgeStore],
+    saved: SavedGraph,
     *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
     names: StoreNames = PYG_NAMES,
-    needs_labels: bool = True,
+    resident_bytes: int = 0,
 ) -> GraphSource:
-    """Return the source over the stores of a library.
+    """Return the source over a graph of several node types or relations.
 
     Parameters
     ----------
     nodes : of each type, in order; the one with labels may have masks or ids of splits
     edges : of each relation, in order
-    name, origin : of the source
-    where : what holds them, for messages; a path: the file that they came from
-    seed : of the random split where there are no masks
+    saved : the graph's name and options
     names : of features and labels
-    needs_labels : False: without labels on any type, those of the first one that has nodes are -1
+    resident_bytes : memory that the arrays take
 
     Raises
     ------
@@ -300,60 +392,58 @@ def stored_source(
         Labels are on no type, or on several; some splits are there and some are not.
     ShapeError
         An array has the wrong shape or dtype.
+    ConfigError
+        No relation has anything by a name of ``saved.edge_names``.
     """
+    saved.require_columns(edges)
+    with_nodes = next((name for name, store in nodes.items() if store.num_nodes), None)
     labelled = only_labelled(
         [node_type for node_type, store in nodes.items() if store.arrays.find(*names.labels)],
-        otherwise=None
-        if needs_labels
-        else next((name for name, store in nodes.items() if store.num_nodes), None),
-        where=str(where),
+        otherwise=None if saved.needs_labels else with_nodes,
+        where=str(saved.where),
     )
     store = nodes[labelled]
-    labels = store.arrays.labels(*names.labels, num_nodes=store.num_nodes, needs_labels=needs_labels)
-    splits = store.arrays.splits(store.num_nodes) or random_splits(labels, seed=seed)
+    labels = store.arrays.labels(*names.labels, num_nodes=store.num_nodes, needs_labels=saved.needs_labels)
+    splits = store.arrays.splits(store.num_nodes) or random_splits(labels, seed=saved.seed)
     features = {
-        name: ArrayFeatures(rows=each.arrays.features(*names.features))
+        name: array_features(each.arrays.features(*names.features))
         for name, each in nodes.items()
         if each.arrays.find(*names.features)
     }
-    used = [each.arrays for each in nodes.values()]
-    used += [each.arrays for each in edges if each.arrays is not None]
+    columns = [(relation_text(each.relation), each, each.arrays) for each in edges if each.arrays is not None]
+    said = [each.arrays.said() for each in nodes.values()] + [arrays.said() for _, _, arrays in columns]
     return GraphSource(
-        name=name,
-        origin=origin,
+        name=saved.name,
+        origin=saved.origin,
         nodes=tuple(
-            NodeSource(
-                name=node_type,
-                num_nodes=each.num_nodes,
-                features=features.get(node_type),
-            )
-            for node_type, each in nodes.items()
+            NodeSource(name=name, num_nodes=each.num_nodes, features=features.get(name))
+            for name, each in nodes.items()
         ),
         relations=tuple(
             RelationSource(
-                relation=store.relation,
-                edges=store.edges,
-                edge_features=store.features,
-                edge_file=where if isinstance(where, Path) else None,
+                relation=each.relation,
+                edges=each.edges,
+                edge_features=each.features,
+                edge_file=saved.file,
             )
-            for store in edges
+            for each in edges
         ),
         labelled=labelled,
         num_classes=count_classes(labels),
         labels=labels,
         splits=splits,
-        said=tuple(line for each in used for line in each.said()),
+        resident_bytes=resident_bytes,
+        said=tuple(line for lines in said for line in lines),
         unused=(
             *(
-                f"{left} of {node_type}"
-                for node_type, each in nodes.items()
+                f"{left} of {name}"
+                for name, each in nodes.items()
                 for left in each.arrays.unused(num_nodes=each.num_nodes)
             ),
             *(
-                f"{left} of {relation_text(each.relation)}"
-                for each in edges
-                if each.arrays is not None
-                for left in each.arrays.unused(num_edges=each.edges.num_edges)
+                f"{left} of {name}"
+                for name, each, arrays in columns
+                for left in arrays.unused(num_edges=each.edges.num_edges)
             ),
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -57,50 +57,31 @@ class ValueRange:
 
 
 class CheckedRows:
-    """A stream of feature rows as floats; values that a model should not meet unannounced are refused.
+    """The check of feature rows as floats; values that a model should not meet unannounced are refused.
 
     Parameters
     ----------
     features : of the source, (N, F) of any real dtype
-    where : what holds them, for messages
+    where : what holds them, for messages; streams of a file name it themselves
     stored_as : the dtype that was asked for by name, which may round; None: integers are exact in float32, or refused
     flag : that asks for a dtype, "--dtype" or "--edge-dtype"
     allow_nan : NaN and infinity are counted, and not refused
-    names : of the columns (F,), for messages; (): they have none
     """
 
     def __init__(
-        self,
-        features: FeatureStream,
-        *,
-        where: str,
-        stored_as: str | None,
-        flag: str,
-        allow_nan: bool,
-        names: tuple[str, ...] = (),
+        self, features: FeatureStream, *, where: str, stored_as: str | None, flag: str, allow_nan: bool
     ) -> None:
-        self.features = features
+        may_round = stored_as is not None and features.rounded is not None
+        self.features = features.rounded if may_round and features.rounded else features
         self.seen: ValueRange | None = None  # None: not all rows have been read
         self._where = where
         self._stored_as = stored_as
         self._flag = flag
         self._allow_nan = allow_nan
-        self._names = names
 
-    @property
-    def num_rows(self) -> int:
-        """N, or E."""
-        return self.features.num_rows
-
-    @property
-    def dim(self) -> int:
-        """F."""
-        return self.features.dim
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the source, by which memory is planned; chunks of integers are float32."""
-        return self.features.dtype
+    def stream(self) -> FeatureStream:
+        """Return the rows, checked as they are read; dtype, by which memory is planned, is that of the source."""
+        return replace(self.features, chunks=self.chunks)
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[Any]]:
         """Yield (n, F) floats of consecutive rows, n <= ``max_rows``.
@@ -142,7 +123,7 @@ class CheckedRows:
     ) -> None:
         if is_bad.any():
             row, column = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
-            name = shown(self._names[column]) if self._names else column
+            name = shown(self.features.names[column]) if self.features.names else column
             place = f"{self._where}: row {first + row}, column {name} is {rows[row, column]}"
             raise FeatureValueError(
                 f"{place}; {why}" if why else place + of_rounding(rows[row, column], asking)

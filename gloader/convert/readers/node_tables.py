@@ -15,7 +15,7 @@ from gloader.convert.readers.column_names import (
     named_column,
     plain,
 )
-from gloader.convert.readers.table_streams import TableFeatures, column_text, is_feature, is_number
+from gloader.convert.readers.table_streams import column_text, is_feature, is_number, table_features
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
 
@@ -92,7 +92,7 @@ def node_features(
     if column is None and len(columns) > 1:
         _refuse_counting(table, columns[0], num_rows)
     ids = read_ids(table, column, num_rows=num_rows, num_nodes=num_rows, budget_bytes=budget_bytes)
-    rows = TableFeatures(table=table, num_rows=num_rows, columns=tuple(columns))
+    rows = table_features(table, num_rows, tuple(columns))
     joined = (
         "in the order of the rows" if column is None and ids is None else f"joined by {column or 'the index'}"
     )

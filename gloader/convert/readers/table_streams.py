@@ -22,10 +22,9 @@ from gloader.convert.readers.column_names import (
     listed,
     named_column,
 )
-from gloader.convert.readers.file_streams import with_inverse
+from gloader.convert.readers.edge_columns import to_seconds
 from gloader.convert.readers.node_arrays import to_ids
-from gloader.convert.readers.timed_edges import to_seconds
-from gloader.convert.source import EdgeChunk
+from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 from gloader.core.malformed import shown
 from gloader.errors import FeatureValueError, GraphError, SourceError
 
@@ -116,15 +115,14 @@ class Table(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableEdges:
-    """The edges of a table: a row is an edge."""
+    """The columns of a table of edges: a row is an edge."""
 
     table: Table
     src: str  # column
     dst: str  # column
     weight: str | None = None  # column
     time: str | None = None  # column
-    known_edges: int | None = None  # rows, where something else than the table tells
-    add_inverse: bool = False  # the reverse of each edge right behind it, as OGB does
+    num_edges: int | None = None  # None: unknown until the rows are read
 
     @classmethod
     def open(
@@ -134,8 +132,7 @@ class TableEdges:
         src: str | None = None,
         dst: str | None = None,
         weight: str | None = None,
-        known_edges: int | None = None,
-        add_inverse: bool = False,
+        num_edges: int | None = None,
         keys: str = "--src COLUMN --dst COLUMN",
     ) -> TableEdges:
         """Find the ends by their names, and the weight; without a header they are the first two columns, and the third.
@@ -144,8 +141,7 @@ class TableEdges:
         ----------
         table : its rows are the edges
         src, dst, weight : columns; None: by their names
-        known_edges : number of rows where something else than the table tells; None: as the table says
-        add_inverse : stream the reverse of each edge right behind it
+        num_edges : number of rows, from another file; None: as the table says
         keys : what names columns, for messages
 
         Raises
@@ -172,63 +168,38 @@ class TableEdges:
                 f"{table.path}: column {weight!r} holds {table.kind(weight)}s; weights are numbers. Write numbers, or "
                 "give the column another name"
             )
-        return cls(
-            table=table,
-            src=ends[0],
-            dst=ends[1],
-            weight=weight,
-            known_edges=known_edges,
-            add_inverse=add_inverse,
+        count = table.num_rows if num_edges is None else num_edges
+        return cls(table=table, src=ends[0], dst=ends[1], weight=weight, num_edges=count)
+
+    def stream(self) -> EdgeStream:
+        """Return the edges. Pure."""
+        columns = self._columns()
+        names = self.table.names
+        return EdgeStream(
+            chunks=self._chunks,
+            num_edges=self.num_edges,
+            has_weights=self.weight is not None,
+            has_times=self.time is not None,
+            columns=tuple(name for name in names if name not in (self.src, self.dst)),
+            reading_bytes=self.table.reading_bytes(columns) if names else 0,
         )
 
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges; None: unknown until they are read."""
-        given = self.table.num_rows if self.known_edges is None else self.known_edges
-        return given if given is None or not self.add_inverse else 2 * given
-
-    @property
-    def has_weights(self) -> bool:
-        """True if every chunk carries weights."""
-        return self.weight is not None
-
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.time is not None
-
-    @property
-    def reading_bytes(self) -> int:
-        """Memory that reading takes besides the chunks."""
-        return self.table.reading_bytes(self._columns()) if self.table.names else 0
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
+    def _chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
         if not self.table.names:
             return
-        first = 0
-        # With the reverse edges a chunk is twice as large as what is read for it.
-        num_read = max(1, max_edges // (1 + self.add_inverse))
-        columns = self._columns()
-        names = list(columns)
-        for arrays in regroup(self.table.read(columns, error=GraphError), num_read):
-            found = dict(zip(names, arrays, strict=True))
-            chunk = EdgeChunk(
+        first, columns = 0, self._columns()
+        for arrays in regroup(self.table.read(columns, error=GraphError), max_edges):
+            found: dict[str | None, NDArray[Any]] = dict(zip(columns, arrays, strict=True))
+            weight, time = found.get(self.weight), found.get(self.time)
+            yield EdgeChunk(
                 src=to_ids(found[self.src], first=first, where=self._where(self.src)),
                 dst=to_ids(found[self.dst], first=first, where=self._where(self.dst)),
-                weight=(
-                    None
-                    if self.weight is None
-                    else to_weights(found[self.weight], first=first, where=self._where(self.weight))
-                ),
-                time=(
-                    None
-                    if self.time is None
-                    else to_seconds(found[self.time], first=first, where=self._where(self.time))
-                ),
+                weight=None
+                if weight is None
+                else to_weights(weight, first=first, where=self._where(self.weight)),
+                time=None if time is None else to_seconds(time, first=first, where=self._where(self.time)),
             )
-            first += chunk.src.shape[0]
-            yield with_inverse(chunk) if self.add_inverse else chunk
+            first += arrays[0].shape[0]
 
     def _columns(self) -> dict[str, Number]:
         columns: dict[str, Number] = {self.src: "int64", self.dst: "int64"}
@@ -238,89 +209,75 @@ class TableEdges:
             columns[self.time] = "time"
         return columns
 
-    def _where(self, column: str) -> str:
+    def _where(self, column: str | None) -> str:
         return f"{self.table.path}, column {column!r}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableFeatures:
-    """The feature rows of a table: a row is a node, or an edge, and a column is a feature."""
+def table_features(
+    table: Table, num_rows: int, columns: tuple[str, ...] | None = None, *, may_round: bool = False
+) -> FeatureStream:
+    """Return the feature rows of a table as float32: a row is a node, or an edge, and a column is a feature. Pure.
 
-    table: Table
-    num_rows: int
-    columns: tuple[str, ...] | None = None  # None: all of them
-    may_round: bool = False  # whole numbers that float32 does not hold are rounded, and not refused
+    ``chunks`` raises FeatureValueError where a number is too large for float32, or `is_rounded`.
 
-    @property
-    def dim(self) -> int:
-        """F: the columns, and of those of lists the entries."""
-        return sum(map(self.table.width, self._columns))
+    Parameters
+    ----------
+    table : of features
+    num_rows : N, or E
+    columns : None: all columns
+    may_round : whole numbers that float32 does not hold are rounded, and not refused
+    """
+    chosen = table.names if columns is None else columns
+    widths = {name: table.width(name) for name in chosen}
 
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return np.dtype(np.float32)
+    def floats() -> Iterator[Columns]:
+        first = 0
+        # Read as float64, so that what float32 rounds is seen.
+        for arrays in table.read(dict.fromkeys(chosen, "float64"), error=SourceError):
+            yield tuple(
+                _float32(table, name, column, first, may_round=may_round)
+                for name, column in zip(chosen, arrays, strict=True)
+            )
+            first += arrays[0].shape[0]
 
-    @property
-    def reading_bytes(self) -> int:
-        """Memory that reading takes besides the chunks."""
-        return self.table.reading_bytes(self._columns)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The name of each feature (F,), for messages."""
-        widths = {name: self.table.width(name) for name in self._columns}
-        return tuple(
+    return FeatureStream(
+        chunks=lambda max_rows: map(np.column_stack, regroup(floats(), max_rows)),
+        num_rows=num_rows,
+        dim=sum(widths.values()),
+        dtype=np.dtype(np.float32),
+        names=tuple(
             name if width == 1 else f"{name}[{number}]"
             for name, width in widths.items()
             for number in range(width)
-        )
+        ),
+        where=str(table.path),
+        rounded=None if may_round else table_features(table, num_rows, columns, may_round=True),
+        reading_bytes=table.reading_bytes(chosen),
+    )
 
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``.
 
-        Raises
-        ------
-        FeatureValueError
-            A number is too large for float32, or `is_rounded`; names the row and the column.
-        """
-        for columns in regroup(self._floats(), max_rows):
-            yield np.column_stack(columns)
-
-    @property
-    def _columns(self) -> tuple[str, ...]:
-        return self.table.names if self.columns is None else self.columns
-
-    def _floats(self) -> Iterator[Columns]:
-        first = 0
-        # Read as float64, so that what float32 rounds is seen.
-        for columns in self.table.read(dict.fromkeys(self._columns, "float64"), error=SourceError):
-            yield tuple(
-                self._float32(name, column, first)
-                for name, column in zip(self._columns, columns, strict=True)
-            )
-            first += columns[0].shape[0]
-
-    def _float32(self, name: str, column: NDArray[Any], first: int) -> NDArray[np.float32]:
-        narrow = as_float32(column)
-        if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
-            return narrow
-        is_beyond = np.isinf(narrow) & np.isfinite(column)
-        is_bad = is_beyond
-        if not self.may_round:
-            is_bad = is_beyond | is_rounded(column)
-            if column.dtype.kind == "f" and self.table.kind(name) == "integer":
-                # Of text. Beyond 2**53 float64 skips whole numbers too, so that the one that was meant is not known.
-                is_bad |= np.abs(column) > 2**53
-        if is_bad.any():
-            at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
-            value = column[at] if is_beyond[at] or abs(column[at]) < 1 else int(column[at])
-            place = f"{self.table.path}: row {first + int(at[0])}, column {shown(name)} is {value}"
-            if is_beyond[at]:
-                raise FeatureValueError(f"{place}, which is beyond float32; scale the features")
-            asking = "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
-            raise FeatureValueError(place + of_rounding(value, asking))
+def _float32(
+    table: Table, name: str, column: NDArray[Any], first: int, *, may_round: bool
+) -> NDArray[np.float32]:
+    narrow = as_float32(column)
+    if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
         return narrow
+    is_beyond = np.isinf(narrow) & np.isfinite(column)
+    is_bad = is_beyond
+    if not may_round:
+        is_bad = is_beyond | is_rounded(column)
+        if column.dtype.kind == "f" and table.kind(name) == "integer":
+            # Of text. Beyond 2**53 float64 skips whole numbers too, so that the one that was meant is not known.
+            is_bad |= np.abs(column) > 2**53
+    if is_bad.any():
+        at = np.unravel_index(int(is_bad.argmax()), is_bad.shape)
+        value = column[at] if is_beyond[at] or abs(column[at]) < 1 else int(column[at])
+        place = f"{table.path}: row {first + int(at[0])}, column {shown(name)} is {value}"
+        if is_beyond[at]:
+            raise FeatureValueError(f"{place}, which is beyond float32; scale the features")
+        asking = "--dtype float32 (of edges --edge-dtype), in Python dtype='float32'"
+        raise FeatureValueError(place + of_rounding(value, asking))
+    return narrow
 
 
 def regroup(chunks: Iterable[Columns], max_rows: int) -> Iterator[Columns]:

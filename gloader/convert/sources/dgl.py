@@ -8,41 +8,40 @@ from __future__ import annotations
 import os
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.options import USUAL_NAMES
-from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures, EdgeArrays, WeightedEdges
+from gloader.convert.readers.arrays import EdgeArrays, array_csc_edges, ends_edges
 from gloader.convert.readers.attributes import (
     DGL_NAMES,
     Attributes,
     EdgeStore,
     NodeStore,
-    require_columns,
+    SavedGraph,
+    one_type_source,
     stored_source,
 )
 from gloader.convert.readers.dgl_file import DglFile, Form
-from gloader.convert.readers.node_arrays import count_classes, random_splits, require_node_memory
+from gloader.convert.readers.node_arrays import require_node_memory
 from gloader.convert.readers.torch_file import dense_tensors, numpy_arrays
-from gloader.convert.source import ReversedEdges, Source
+from gloader.convert.source import reversed_edges
 from gloader.core.near_names import near_keywords
 from gloader.dataset.schema import relation_text
 from gloader.errors import GraphError, MissingDependencyError, SourceError
 from gloader.samplers import CscGraph
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
     import torch
     from numpy.typing import NDArray
 
-    from gloader.convert.options import EdgeNames, SourceOptions
+    from gloader.convert.options import SourceOptions
     from gloader.convert.readers.npy_file import StoredArray
-    from gloader.convert.source import AnySource, EdgeStream, GraphSource
+    from gloader.convert.source import AnySource, EdgeStream
     from gloader.types import Relation
 
 
@@ -50,38 +49,6 @@ if TYPE_CHECKING:
 _CHECKED_ENTRIES = 1 << 20
 # By what they save: lists by destination are sorted already, and pairs come in the order of the columns of edges.
 _PREFERRED = (Form.BY_DESTINATION, Form.PAIRS, Form.BY_SOURCE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DglArrays:
-    """The arrays of a graph."""
-
-    num_nodes: int
-    node_data: Mapping[str, NDArray[np.generic]]  # and what was saved beside the graph
-    edge_data: Mapping[str, NDArray[np.generic]]
-    edges: EdgeStream  # without weights
-    order: NDArray[np.integer] | None  # (E,) the number of each edge in its data; None: they are in its order
-    resident_bytes: int  # memory that all of these take, as far as they were not there before
-
-
-def stored_arrays(file: DglFile) -> DglArrays:
-    """Return the arrays of a graph in a file, which are mapped: features larger than memory stream.
-
-    Raises
-    ------
-    SourceError
-        Edges are not where, or not numbered as, the file says.
-    """
-    edges = stored_edges(file, 0)
-    columns = {**file.beside, **file.node_columns[0]}
-    return DglArrays(
-        num_nodes=file.num_nodes[0],
-        node_data=stored_values(columns),
-        edge_data=edges.data,
-        edges=edges.stream,
-        order=edges.order,
-        resident_bytes=edges.resident_bytes + resident_bytes(columns.values()),
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,33 +60,54 @@ class DglEdges:
     order: NDArray[np.integer] | None  # (E,) the number of each edge in its data; None: they are in its order
     resident_bytes: int  # memory that all of these take, as far as they were not there before
 
-    def weighted(self, weight: NDArray[np.generic] | None) -> EdgeStream:
-        """Return the edges with the weights (E,) of their data, where there are any."""
-        return (
-            self.stream
-            if weight is None
-            else WeightedEdges(edges=self.stream, weight=weight, numbers=self.order)
+    def store(self, relation: Relation, found: Attributes, saved: SavedGraph) -> EdgeStore:
+        """Return the edges with the columns of their data, which ``found`` holds.
+
+        Raises
+        ------
+        ShapeError
+            There are not as many times, or rows of features, as edges.
+        """
+        names, num_edges = saved.edge_names, self.stream.num_edges or 0
+        columns = EdgeArrays(
+            weight=found.weights("weight", "edge_weight", "w", num_edges=num_edges),
+            times=found.edge_times(names, num_edges=num_edges),
+            features=found.edge_features(names, ("feat",), num_edges=num_edges),
+            where=found.where,
+        )
+        return EdgeStore(
+            relation=relation,
+            edges=columns.timed(columns.weighted(self.stream, order=self.order), order=self.order),
+            features=columns.feature_rows(order=self.order),
+            arrays=found,
+            names=tuple(self.data),
         )
 
 
 def stored_edges(file: DglFile, number: int) -> DglEdges:
-    """Return the edges of relation ``number`` of a file, which are mapped; raises as `stored_arrays`."""
+    """Return the edges of relation ``number`` of a file, which are mapped: features larger than memory stream.
+
+    Raises
+    ------
+    SourceError
+        Edges are not where, or not numbered as, the file says.
+    """
     forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
     stored, where = forms[form], f"{file.path}: edges"
     resident = resident_bytes(columns.values())
     if form is Form.PAIRS:
-        stream: EdgeStream = ArrayEdges(src=stored.first.values(), dst=stored.second.values(), where=where)
+        stream = ends_edges(stored.first.values(), stored.second.values(), where=where)
     else:
         try:
-            lists = ArrayCscEdges.of(stored.first.load(), stored.second.values(), where=where)
+            lists = array_csc_edges(stored.first.load(), stored.second.values(), where=where)
         except GraphError as error:
             raise SourceError(
                 f"{file.path} is damaged at byte {stored.first.offset} or behind it: {error}; copy it again, or save "
                 "it again with dgl.save_graphs"
             ) from error
-        stream = lists if form is Form.BY_DESTINATION else ReversedEdges(edges=lists)
-        resident += lists.indptr.nbytes
+        stream = lists if form is Form.BY_DESTINATION else reversed_edges(lists)
+        resident += lists.held_bytes
     order = None
     if stored.numbers is not None and columns:
         _check_numbers(file, stored.numbers)
@@ -127,66 +115,111 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
     return DglEdges(stream=stream, data=stored_values(columns), order=order, resident_bytes=resident)
 
 
-def arrays_source(
-    graph: DglArrays,
-    *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
-    edge_names: EdgeNames,
-    needs_labels: bool,
-) -> Source:
-    """Return the source over the arrays of a graph; raises and takes arguments as `graph_source` of `sources.dgl`."""
-    nodes = Attributes(arrays=graph.node_data, where=f"{where} (node data)")
-    rows = nodes.features("feat", "features", "x")
-    labels = nodes.labels("label", "labels", "y", num_nodes=graph.num_nodes, needs_labels=needs_labels)
-    edge_data = Attributes(arrays=graph.edge_data, where=f"{where} (edge data)")
-    num_edges = graph.edges.num_edges or 0
-    columns = dgl_edge_columns(edge_data, edge_names, num_edges=num_edges)
-    edge_names.require(
-        has_times=columns.times is not None,
-        has_features=columns.features is not None,
-        there=graph.edge_data,
-        where=str(where),
-    )
-    edges = graph.edges
-    if columns.weight is not None:
-        edges = WeightedEdges(edges=edges, weight=columns.weight, numbers=graph.order)
-    splits = nodes.splits(graph.num_nodes) or random_splits(labels, seed=seed)
-    return Source(
-        name=name,
-        origin=origin,
-        num_nodes=graph.num_nodes,
-        num_classes=count_classes(labels),
-        edges=columns.timed(edges, order=graph.order),
-        features=ArrayFeatures(rows=rows),
-        labels=labels,
-        splits=splits,
-        edge_features=columns.feature_rows(order=graph.order),
-        edge_file=where if isinstance(where, Path) else None,
-        resident_bytes=graph.resident_bytes,
-        said=(*nodes.said(), *edge_data.said()),
-        unused=(
-            *nodes.unused(num_nodes=graph.num_nodes, num_edges=num_edges),
-            *(f"{left}, edge data" for left in edge_data.unused(num_edges=num_edges)),
-        ),
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DglGraph:
+    """The arrays of a graph, in memory or mapped from a file."""
+
+    num_nodes: Mapping[str, int]  # of each type
+    node_data: Mapping[str, Mapping[str, NDArray[np.generic]]]  # of each type
+    edges: Mapping[Relation, DglEdges]
+    beside: Mapping[str, NDArray[np.generic]]  # saved beside the graph, such as the ids of splits
+    resident_bytes: int  # memory that the arrays take
+
+    @classmethod
+    def of(cls, graph: Any) -> DglGraph:
+        """Return the arrays of a `dgl.DGLGraph` on the CPU, of one type or several; they are shared."""
+        columns = {name: _arrays(graph.nodes[name].data) for name in graph.ntypes}
+        if graph.is_homogeneous:
+            indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
+            edges = DglEdges(
+                stream=array_csc_edges(indptr, indices, where="graph"),
+                data=_arrays(graph.edata),
+                # DGL numbers an edge list's edges in the order of the list; no numbers: the order is that of the CSC.
+                order=edge_ids if len(edge_ids) else None,
+                resident_bytes=0,
+            )
+            relations, held = dict.fromkeys(graph.canonical_etypes, edges), 0
+        else:
+            relations = {relation: _typed_edges(graph, relation) for relation in graph.canonical_etypes}
+            held = sum(array.nbytes for arrays in columns.values() for array in arrays.values())
+        return cls(
+            num_nodes={name: graph.num_nodes(name) for name in columns},
+            node_data=columns,
+            edges=relations,
+            beside={},
+            resident_bytes=held + sum(each.resident_bytes for each in relations.values()),
+        )
+
+    @classmethod
+    def stored(cls, file: DglFile) -> DglGraph:
+        """Return the arrays of a graph in a file, which are mapped; raises as `stored_edges`."""
+        edges = {relation: stored_edges(file, number) for number, relation in enumerate(file.edge_types)}
+        held = sum(resident_bytes(each.values()) for each in (file.beside, *file.node_columns))
+        return cls(
+            num_nodes=dict(zip(file.node_types, file.num_nodes, strict=True)),
+            node_data=dict(zip(file.node_types, map(stored_values, file.node_columns), strict=True)),
+            edges=edges,
+            beside=stored_values(file.beside),
+            resident_bytes=held + sum(each.resident_bytes for each in edges.values()),
+        )
+
+    def source(self, saved: SavedGraph) -> AnySource:
+        """Return the source over the graph.
+
+        Edges come in DGL's numbering. A type's features are ``feat``, its labels ``label``, its splits masks; a
+        relation's weights ``weight``, its edges' features ``feat``, their times ``edge_time``.
+
+        Raises
+        ------
+        SourceError
+            Labels are on no type, or on several.
+        ShapeError
+            A tensor has the wrong shape or dtype.
+        ConfigError
+            No relation has anything by a name that was asked for.
+        """
+        is_one = len(self.num_nodes) == len(self.edges) == 1
+        nodes = {}
+        for name, found in self.node_data.items():
+            has_beside = is_one or any(key in found for key in DGL_NAMES.labels)
+            arrays = {**self.beside, **found} if has_beside else found
+            place = "(node data)" if is_one else f"(data of {name!r} nodes)"
+            nodes[name] = NodeStore(
+                num_nodes=self.num_nodes[name],
+                arrays=Attributes(arrays=arrays, where=f"{saved.where} {place}"),
+            )
+        edges = []
+        for relation, each in self.edges.items():
+            place = "(edge data)" if is_one else f"(data of {relation_text(relation)} edges)"
+            edges.append(
+                each.store(relation, Attributes(arrays=each.data, where=f"{saved.where} {place}"), saved)
+            )
+        held = self.resident_bytes
+        if not is_one:
+            return stored_source(nodes, edges, saved, names=DGL_NAMES, resident_bytes=held)
+        (store,) = nodes.values()
+        return one_type_source(
+            store.arrays,
+            edges[0],
+            saved,
+            names=DGL_NAMES,
+            num_nodes=store.num_nodes,
+            resident_bytes=held,
+        )
 
 
-def dgl_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
-    """Return weights, times and features of edges in DGL's numbering.
+def _arrays(tensors: Mapping[str, Any]) -> dict[str, NDArray[np.generic]]:
+    return numpy_arrays(dense_tensors(tensors))
 
-    Raises
-    ------
-    ShapeError
-        There are not as many times, or rows of features, as edges.
-    """
-    return EdgeArrays(
-        weight=found.weights("weight", "edge_weight", "w", num_edges=num_edges),
-        times=found.edge_times(names, num_edges=num_edges),
-        features=found.edge_features(names, ("feat",), num_edges=num_edges),
-        where=found.where,
+
+def _typed_edges(graph: Any, relation: Relation) -> DglEdges:
+    src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
+    data = _arrays(graph.edges[relation].data)
+    return DglEdges(
+        stream=ends_edges(src, dst, where=f"graph (data of {relation_text(relation)} edges)"),
+        data=data,
+        order=None,
+        resident_bytes=src.nbytes + dst.nbytes + sum(array.nbytes for array in data.values()),
     )
 
 
@@ -213,151 +246,6 @@ def _check_numbers(file: DglFile, stored: StoredArray) -> None:
                 f"{start + at} has number {part[at]}; numbers are 0..{len(numbers) - 1}; copy it again, or save it "
                 "again with dgl.save_graphs"
             )
-
-
-def hetero_source(
-    graph: Any,
-    *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
-    extra: Mapping[str, Any] = MappingProxyType({}),
-    edge_names: EdgeNames = USUAL_NAMES,
-    needs_labels: bool = True,
-) -> GraphSource:
-    """Return the source over a heterogeneous graph in memory, whose tensors are shared.
-
-    Edges come in DGL's numbering. A type's features are ``feat``, its labels ``label``, its splits masks; a
-    relation's weights ``weight``, its edges' features ``feat``, their times ``edge_time``.
-
-    Parameters
-    ----------
-    graph : a `dgl.DGLGraph` on the CPU
-    name, origin : of the source
-    where : what holds it, for messages; a path: the file that it came from
-    seed : of the random split where there are no masks
-    extra : tensors that stand beside the graph, such as the ids of splits; they go to the type that has labels
-    edge_names : of times and features of edges
-    needs_labels : whether nodes without labels are refused
-
-    Raises
-    ------
-    SourceError
-        Labels are on no type, or on several.
-    ShapeError
-        A tensor has the wrong shape or dtype.
-    ConfigError
-        No relation has anything by a name of ``edge_names``.
-    """
-    columns = {
-        node_type: numpy_arrays(dense_tensors(graph.nodes[node_type].data)) for node_type in graph.ntypes
-    }
-    counts = [graph.num_nodes(node_type) for node_type in columns]
-    edges = {}
-    for relation in graph.canonical_etypes:
-        src, dst = (ids.numpy() for ids in graph.edges(order="eid", etype=relation))
-        data = numpy_arrays(dense_tensors(graph.edges[relation].data))
-        edges[relation] = DglEdges(
-            stream=ArrayEdges(src=src, dst=dst, where=_place(where, relation_text(relation), "edges")),
-            data=data,
-            order=None,
-            resident_bytes=src.nbytes + dst.nbytes + sum(array.nbytes for array in data.values()),
-        )
-    source = _source(
-        _node_stores(columns, counts, numpy_arrays(dense_tensors(extra)), where=where),
-        edges,
-        name=name,
-        origin=origin,
-        where=where,
-        seed=seed,
-        edge_names=edge_names,
-        needs_labels=needs_labels,
-    )
-    held = sum(array.nbytes for arrays in columns.values() for array in arrays.values())
-    return replace(source, resident_bytes=source.resident_bytes + held)
-
-
-def stored_hetero_source(
-    file: DglFile, *, name: str, origin: str, seed: int, edge_names: EdgeNames, needs_labels: bool
-) -> GraphSource:
-    """Return the source over a graph in a file, whose arrays are mapped; takes and raises as `hetero_source`."""
-    columns = dict(zip(file.node_types, map(stored_values, file.node_columns), strict=True))
-    source = _source(
-        _node_stores(columns, file.num_nodes, stored_values(file.beside), where=file.path),
-        {relation: stored_edges(file, number) for number, relation in enumerate(file.edge_types)},
-        name=name,
-        origin=origin,
-        where=file.path,
-        seed=seed,
-        edge_names=edge_names,
-        needs_labels=needs_labels,
-    )
-    held = sum(resident_bytes(each.values()) for each in (file.beside, *file.node_columns))
-    return replace(source, resident_bytes=source.resident_bytes + held)
-
-
-def _node_stores(
-    columns: Mapping[str, Mapping[str, NDArray[np.generic]]],
-    counts: Sequence[int],
-    beside: Mapping[str, NDArray[np.generic]],
-    *,
-    where: Path | str,
-) -> dict[str, NodeStore]:
-    """Return the stores of the types; what stands ``beside`` the graph goes to those that have labels."""
-    return {
-        node_type: NodeStore(
-            num_nodes=count,
-            arrays=Attributes(
-                arrays={**beside, **found} if any(key in found for key in DGL_NAMES.labels) else found,
-                where=_place(where, repr(node_type), "nodes"),
-            ),
-        )
-        for (node_type, found), count in zip(columns.items(), counts, strict=True)
-    }
-
-
-def _source(
-    nodes: Mapping[str, NodeStore],
-    edges: Mapping[Relation, DglEdges],
-    *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
-    edge_names: EdgeNames,
-    needs_labels: bool,
-) -> GraphSource:
-    """Return the source over the stores of the types, and the edges; others are as of `hetero_source`."""
-    edge_stores: list[EdgeStore] = []
-    for relation, of in edges.items():
-        data = Attributes(arrays=of.data, where=_place(where, relation_text(relation), "edges"))
-        columns = dgl_edge_columns(data, edge_names, num_edges=of.stream.num_edges or 0)
-        edge_stores.append(
-            EdgeStore(
-                relation=relation,
-                edges=columns.timed(of.weighted(columns.weight), order=of.order),
-                features=columns.feature_rows(order=of.order),
-                arrays=data,
-            )
-        )
-    there = {key for of in edges.values() for key in of.data}
-    require_columns(edge_stores, edge_names, there=there, where=where)
-    source = stored_source(
-        nodes,
-        edge_stores,
-        name=name,
-        origin=origin,
-        where=where,
-        seed=seed,
-        names=DGL_NAMES,
-        needs_labels=needs_labels,
-    )
-    return replace(source, resident_bytes=sum(of.resident_bytes for of in edges.values()))
-
-
-def _place(where: Path | str, kind: str, of: str) -> str:
-    return f"{where} (data of {kind} {of})"
 
 
 _INT32_MAX = 2**31 - 1
@@ -410,76 +298,9 @@ def open_dgl(argument: str, options: SourceOptions) -> AnySource:
         An array of one entry for each node is larger than the memory budget.
     """
     path = Path(argument).expanduser()
-    file = DglFile.open(path)
-    name, origin = path.stem, f"dgl:{argument}"
+    file, origin = DglFile.open(path), f"dgl:{argument}"
     require_node_memory(max(file.num_nodes), options.budget_bytes, origin)
-    if not file.is_homogeneous:
-        return stored_hetero_source(
-            file,
-            name=name,
-            origin=origin,
-            seed=options.seed,
-            edge_names=options.edge_names,
-            needs_labels=options.needs_labels,
-        )
-    return arrays_source(
-        stored_arrays(file),
-        name=name,
-        origin=origin,
-        where=path,
-        seed=options.seed,
-        edge_names=options.edge_names,
-        needs_labels=options.needs_labels,
-    )
-
-
-def graph_source(
-    graph: Any,
-    *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
-    extra: Mapping[str, Any] = MappingProxyType({}),
-    edge_names: EdgeNames = USUAL_NAMES,
-    needs_labels: bool = True,
-) -> Source:
-    """Return the source over a homogeneous graph in memory, whose edges are shared.
-
-    Parameters
-    ----------
-    graph : a homogeneous `dgl.DGLGraph` on the CPU
-    name, origin : of the source
-    where : what holds it, for messages; a path: the file that it came from
-    seed : of the random split where there are no masks
-    extra : tensors that stand beside the graph
-    edge_names : of times and features of edges
-    needs_labels : whether nodes without labels are refused
-
-    Raises
-    ------
-    SourceError, ShapeError, ConfigError
-        As `open_dgl`.
-    """
-    indptr, indices, edge_ids = (tensor.numpy() for tensor in graph.adj_tensors("csc"))
-    arrays = DglArrays(
-        num_nodes=graph.num_nodes(),
-        node_data=numpy_arrays(dense_tensors({**extra, **graph.ndata})),
-        edge_data=numpy_arrays(dense_tensors(graph.edata)),
-        edges=ArrayCscEdges.of(indptr, indices, where=str(where)),
-        # DGL numbers the edges of an edge list in the order of the list; no numbers: the order is that of the CSC.
-        order=edge_ids if len(edge_ids) else None,
-        resident_bytes=0,
-    )
-    return arrays_source(
-        arrays,
-        name=name,
-        origin=origin,
-        where=where,
-        seed=seed,
-        edge_names=edge_names,
-        needs_labels=needs_labels,
-    )
+    return DglGraph.stored(file).source(SavedGraph.in_file(path, origin, options))
 
 
 @near_keywords

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
+from gloader.convert.readers.arrays import array_features, ends_edges
 from gloader.convert.source import Source, Splits
 from gloader.convert.sources.synthetic.generators import make_permutation, permute_range
 from gloader.errors import ConfigError
@@ -45,8 +45,8 @@ def open_builtin(argument: str, options: SourceOptions) -> Source:
         origin="builtin:digits",
         num_nodes=len(labels),
         num_classes=10,
-        edges=ArrayEdges(src=src, dst=dst, where="builtin:digits"),
-        features=ArrayFeatures(rows=(pixels / _MAX_PIXEL).astype(np.float32)),
+        edges=ends_edges(src, dst, where="builtin:digits"),
+        features=array_features((pixels / _MAX_PIXEL).astype(np.float32)),
         labels=labels,
         splits=stratified_splits(labels, train=0.6, valid=0.2, seed=options.seed),
     )

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gloader.convert.node_order import JOINED_NODE_BYTES
 from gloader.convert.options import NONE
-from gloader.convert.readers.file_streams import CsrFeatures
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
@@ -21,7 +20,7 @@ from gloader.convert.readers.node_arrays import (
 from gloader.convert.readers.node_tables import node_features, node_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
 from gloader.convert.readers.open_table import is_table, open_table, part_files, unknown_format
-from gloader.convert.readers.table_streams import TableEdges, TableFeatures, Told, column_text
+from gloader.convert.readers.table_streams import TableEdges, Told, column_text, table_features
 from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.convert.sources.npy import open_feature_file
 from gloader.core.malformed import shown
@@ -145,13 +144,12 @@ def _open_split(path: Path, name: str) -> NpyFile:
 
 def reading_bytes(*streams: EdgeStream | FeatureStream | None) -> int:
     """Return the memory that reading the largest table of a source takes; they are read one after another."""
-    tables = [each for each in streams if isinstance(each, TableEdges | TableFeatures)]
-    return max((each.reading_bytes for each in tables), default=0)
+    return max((each.reading_bytes for each in streams if each is not None), default=0)
 
 
 def held_bytes(features: FeatureStream | None, row_ids: IdArray | None = None) -> int:
     """Return the bytes of memory that features hold besides their chunks: row offsets, ids and the order of rows."""
-    offsets = features.indptr.nbytes if isinstance(features, CsrFeatures) else 0
+    offsets = 0 if features is None else features.held_bytes
     return offsets + (0 if row_ids is None else JOINED_NODE_BYTES * row_ids.shape[0])
 
 
@@ -164,7 +162,7 @@ def edge_table_columns(
     told: Told,
     features_file: Path | None = None,
     keys: tuple[str, str] = ("--edge-time", "--edge-features"),
-) -> tuple[TableEdges, FeatureStream | None]:
+) -> tuple[EdgeStream, FeatureStream | None]:
     """Return the edges of a table with their times, and their features.
 
     Parameters
@@ -197,18 +195,18 @@ def edge_table_columns(
     of_table = names if set(names) <= set(table.names) else ()
     _tell(edges, of_table, told)
     if not names:
-        return edges, None
+        return edges.stream(), None
     if not of_table:
         path = features_file or Path(str(features)).expanduser()
         if not path.is_file():
             raise ConfigError(
                 _missing(keys[1], str(features), edges, what="column, and there is no such file")
             )
-        return edges, open_edge_features(path, budget_bytes=budget_bytes, told=told)
+        return edges.stream(), open_edge_features(path, budget_bytes=budget_bytes, told=told)
     if edges.num_edges is None:
         # How many edges there are is known before they are sorted, as the rows of features take disk.
-        edges = replace(edges, known_edges=table.count_rows())
-    return edges, TableFeatures(table=table, num_rows=edges.num_edges or 0, columns=names)
+        edges = replace(edges, num_edges=table.count_rows())
+    return edges.stream(), table_features(table, edges.num_edges or 0, names)
 
 
 def _tell(edges: TableEdges, features: tuple[str, ...], told: Told) -> None:

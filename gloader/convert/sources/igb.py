@@ -7,23 +7,23 @@ stripped of self loops and with one for each paper, go both ways.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gloader.convert.readers.file_streams import NpyFeatures, PairEdges
+from gloader.convert.readers.file_streams import npy_features, pair_file_edges
 from gloader.convert.readers.node_arrays import random_splits, require_node_memory, to_labels
 from gloader.convert.readers.npy_file import NpyFile, open_headerless
 from gloader.convert.source import (
     EdgeChunk,
+    EdgeStream,
     GraphSource,
     NodeSource,
     RelationSource,
-    ReversedEdges,
     Source,
     Splits,
+    reversed_edges,
 )
 from gloader.errors import ConfigError, SourceError
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gloader.convert.options import SourceOptions
-    from gloader.convert.source import EdgeStream
     from gloader.types import IdArray, Relation
 
 
@@ -58,17 +57,18 @@ def open_igb(argument: str, options: SourceOptions) -> Source:
     """
     folder, classes = parse_folder(argument, prefix="igb")
     paper, edge_file = _locate(folder)
-    features = NpyFeatures.open(open_floats(paper / "node_feat.npy", row_shape=(DIM,)))
+    file = open_floats(paper / "node_feat.npy", row_shape=(DIM,))
+    features = npy_features(file)
     num_classes, label_file = find_labels(paper, classes)
     # The label files of the larger sizes cover only the first nodes.
-    require_node_memory(features.num_rows, options.budget_bytes, features.file.where)
+    require_node_memory(features.num_rows, options.budget_bytes, file.where)
     labels = first_labels(label_file, num_nodes=features.num_rows, num_labelled=features.num_rows)
     return Source(
         name=f"igb-{folder.resolve().name}-{num_classes}",
         origin=f"igb:{argument}",
         num_nodes=features.num_rows,
         num_classes=num_classes,
-        edges=PairEdges.open(NpyFile.open(edge_file), prefers_rows=True),
+        edges=pair_file_edges(NpyFile.open(edge_file), prefers_rows=True),
         features=features,
         labels=labels,
         splits=sequential_splits(labels),
@@ -174,42 +174,24 @@ _FULL_PAPERS: Final = 269_346_174
 _FULL_LABELLED: Final = {19: 227_130_858, 2983: 157_675_969}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndirectedEdges:
-    """Both directions of every edge but self loops, and two self loops of each node behind them.
+def undirected_edges(edges: EdgeStream, num_nodes: int) -> EdgeStream:
+    """Return both directions of every edge but self loops, and two self loops of each node behind them. Pure.
 
     As the reference makes them: it drops self loops, adds one for each node, and appends the reverse of everything.
-    Parallel edges stay.
+    Parallel edges stay. How many self loops are dropped is known when they are read.
     """
 
-    edges: EdgeStream
-    num_nodes: int
-
-    @property
-    def num_edges(self) -> int | None:
-        """None: how many self loops are dropped is known when they are read."""
-        return None
-
-    @property
-    def has_weights(self) -> bool:
-        """Always false."""
-        return False
-
-    @property
-    def has_times(self) -> bool:
-        """Always false."""
-        return False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges, at most ``max_edges`` at a time, or 2."""
+    def chunks(max_edges: int) -> Iterator[EdgeChunk]:
         half = max(1, max_edges // 2)
-        for chunk in self.edges.chunks(half):
+        for chunk in edges.chunks(half):
             kept = chunk.src != chunk.dst
             src, dst = chunk.src[kept], chunk.dst[kept]
-            yield EdgeChunk(src=np.concatenate([src, dst]), dst=np.concatenate([dst, src]), weight=None)
-        for start in range(0, self.num_nodes, half):
-            loops = np.tile(np.arange(start, min(self.num_nodes, start + half), dtype=np.int64), 2)
-            yield EdgeChunk(src=loops, dst=loops, weight=None)
+            yield EdgeChunk(src=np.concatenate([src, dst]), dst=np.concatenate([dst, src]))
+        for start in range(0, num_nodes, half):
+            loops = np.tile(np.arange(start, min(num_nodes, start + half), dtype=np.int64), 2)
+            yield EdgeChunk(src=loops, dst=loops)
+
+    return EdgeStream(chunks=chunks, num_edges=None)
 
 
 def open_igbh(argument: str, options: SourceOptions) -> GraphSource:
@@ -231,13 +213,14 @@ def open_igbh(argument: str, options: SourceOptions) -> GraphSource:
     folder, classes = parse_folder(argument, prefix="igbh")
     processed = _processed(folder)
     is_large = any((processed / name).is_dir() for name in _LARGE_TYPES)
-    features = {
-        name: NpyFeatures.open(open_floats(processed / name / "node_feat.npy", row_shape=(DIM,)))
+    files = {
+        name: open_floats(processed / name / "node_feat.npy", row_shape=(DIM,))
         for name in _TYPES + (_LARGE_TYPES if is_large else ())
     }
+    features = {name: npy_features(file) for name, file in files.items()}
     num_papers = features["paper"].num_rows
     num_classes, label_file = find_labels(processed / "paper", classes)
-    require_node_memory(num_papers, options.budget_bytes, features["paper"].file.where)
+    require_node_memory(num_papers, options.budget_bytes, files["paper"].where)
     num_labelled = _FULL_LABELLED[num_classes] if num_papers == _FULL_PAPERS else num_papers
     labels = first_labels(label_file, num_nodes=num_papers, num_labelled=num_labelled)
     return GraphSource(
@@ -278,14 +261,14 @@ def _relations(
     cites = _relation(processed, _CITES)
     both_ways = RelationSource(
         relation=_CITES,
-        edges=UndirectedEdges(edges=cites.edges, num_nodes=num_papers),
+        edges=undirected_edges(cites.edges, num_papers),
         edge_file=cites.edge_file,
         is_symmetric=True,
     )
     reverses = [
         RelationSource(
             relation=(each.relation[2], f"rev_{each.relation[1]}", each.relation[0]),
-            edges=ReversedEdges(edges=each.edges),
+            edges=reversed_edges(each.edges),
             edge_file=each.edge_file,
         )
         for each in given
@@ -295,5 +278,5 @@ def _relations(
 
 def _relation(processed: Path, relation: Relation) -> RelationSource:
     path = processed / "__".join(relation) / "edge_index.npy"
-    edges = PairEdges.open(NpyFile.open(path), prefers_rows=True)
+    edges = pair_file_edges(NpyFile.open(path), prefers_rows=True)
     return RelationSource(relation=relation, edges=edges, edge_file=path)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.convert.readers.file_streams import NpyFeatures, PairEdges
+from gloader.convert.readers.file_streams import npy_features, pair_file_edges
 from gloader.convert.readers.node_arrays import (
     count_classes,
     read_labels,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gloader.convert.options import SourceOptions
+    from gloader.convert.source import FeatureStream
     from gloader.types import IdArray, Relation
 
 
@@ -46,7 +47,7 @@ class MagPapers:
     meta: Mapping[str, Any]
     num_papers: int
     num_classes: int
-    features: NpyFeatures
+    features: FeatureStream
     labels: IdArray  # (N,)
     splits: Splits
 
@@ -71,13 +72,12 @@ def read_papers(argument: str, options: SourceOptions) -> MagPapers:
     splits = load_mapping(folder / "split_dict.pt", missing=_MISSING)
     paper = folder / "processed" / "paper"
     num_nodes = _count(meta, "paper", folder / "meta.pt")
-    features = NpyFeatures.open(NpyFile.open(paper / "node_feat.npy"))
+    file = NpyFile.open(paper / "node_feat.npy")
+    features = npy_features(file)
     if features.num_rows != num_nodes:
-        raise ShapeError(
-            f"{features.file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers"
-        )
+        raise ShapeError(f"{file.where} has {features.num_rows} rows; meta.pt counts {num_nodes} papers")
     budget = options.budget_bytes
-    require_node_memory(num_nodes, budget, features.file.where)
+    require_node_memory(num_nodes, budget, file.where)
     labels = read_labels(NpyFile.open(paper / "node_label.npy"), num_nodes=num_nodes, budget_bytes=budget)
     return MagPapers(
         folder=folder,
@@ -113,7 +113,7 @@ def open_papers(argument: str, options: SourceOptions) -> Source:
         origin=f"mag240m-papers:{argument}",
         num_nodes=papers.num_papers,
         num_classes=papers.num_classes,
-        edges=PairEdges.open(NpyFile.open(papers.citations), prefers_rows=False),
+        edges=pair_file_edges(NpyFile.open(papers.citations), prefers_rows=False),
         features=papers.features,
         labels=papers.labels,
         splits=papers.splits,
@@ -219,7 +219,7 @@ def open_mag240m(argument: str, options: SourceOptions) -> GraphSource:
         relations=tuple(
             RelationSource(
                 relation=relation,
-                edges=PairEdges.open(NpyFile.open(papers.edge_file(*relation)), prefers_rows=False),
+                edges=pair_file_edges(NpyFile.open(papers.edge_file(*relation)), prefers_rows=False),
                 edge_file=papers.edge_file(*relation),
             )
             for relation in _RELATIONS
@@ -240,12 +240,12 @@ def mag240m_paths(argument: str, options: SourceOptions) -> list[Path]:
     return [*described_by(folder), folder / "processed" / "paper", *relations, *features]
 
 
-def _given(folder: Path, node_type: str, count: int, dim: int) -> NpyFeatures | None:
+def _given(folder: Path, node_type: str, count: int, dim: int) -> FeatureStream | None:
     """Return the features that the folder has of a type; None: none."""
     path = next((folder / name for name in _FILES[node_type] if (folder / name).is_file()), None)
     if path is None:
         return None
-    features = NpyFeatures.open(open_headerless(path, dtype=np.dtype("<f2"), row_shape=(dim,)))
+    features = npy_features(open_headerless(path, dtype=np.dtype("<f2"), row_shape=(dim,)))
     if (features.num_rows, features.dim) != (count, dim):
         raise ShapeError(
             f"{path} has shape ({features.num_rows}, {features.dim}); features of {count} {node_type}s are "

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gloader.convert.readers.attributes import Attributes
-from gloader.convert.readers.file_streams import CscEdges, CsrFeatures, NpyFeatures, PairEdges
+from gloader.convert.readers.edge_columns import file_column, timed_edges
+from gloader.convert.readers.file_streams import csc_file_edges, csr_features, npy_features, pair_file_edges
 from gloader.convert.readers.node_arrays import (
     count_classes,
     no_labels,
@@ -32,12 +33,12 @@ from gloader.convert.readers.node_arrays import (
     require_node_memory,
 )
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.timed_edges import FileTimes, TimedEdges
-from gloader.convert.source import OR_EDGES, EdgeStream, FeatureStream, Source, Splits
+from gloader.convert.source import OR_EDGES, Source, Splits
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
     from gloader.convert.options import EdgeNames, SourceOptions
+    from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray
 
 _NOT_OF_EDGES = frozenset(
@@ -77,7 +78,7 @@ def open_npy(argument: str, options: SourceOptions) -> Source:
     features = open_feature_folder(folder.path, budget_bytes=budget)
     require_node_memory(features.num_rows, budget, f"npy:{argument}")
     edges = folder.edges(num_nodes=features.num_rows, budget_bytes=budget)
-    resident = _offset_bytes(edges) + _offset_bytes(features)
+    resident = edges.held_bytes + features.held_bytes
     edges, edge_features = folder.edge_columns(edges, options.edge_names)
     labels = (
         read_labels(
@@ -140,9 +141,9 @@ def open_feature_file(path: Path, *, budget_bytes: int | None = None) -> Feature
         The row offsets take more memory.
     """
     return (
-        CsrFeatures.open(path, budget_bytes=budget_bytes)
+        csr_features(path, budget_bytes=budget_bytes)
         if path.suffix == ".npz"
-        else NpyFeatures.open(NpyFile.open(path))
+        else npy_features(NpyFile.open(path))
     )
 
 
@@ -208,10 +209,12 @@ class _ArrayFolder:
                 raise ShapeError(
                     f"{self.path}: indptr is of {indptr.size - 1} nodes, features of {num_nodes}"
                 )
-            return CscEdges.open(indptr, self.require("indices"), weight, budget_bytes=budget_bytes)
+            return csc_file_edges(indptr, self.require("indices"), weight, budget_bytes=budget_bytes)
         if (index := self.find("edge_index")) is not None:
-            return PairEdges.open(index, prefers_rows=False, weight=weight)
-        return PairEdges.open(self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight)
+            return pair_file_edges(index, prefers_rows=False, weight=weight)
+        return pair_file_edges(
+            self.require("edges", "edge_index", "indptr"), prefers_rows=True, weight=weight
+        )
 
     def edge_columns(self, edges: EdgeStream, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
         """Return the edges with their times, and their features; each where there are any."""
@@ -225,8 +228,8 @@ class _ArrayFolder:
             where=str(self.path),
         )
         if time is not None:
-            edges = TimedEdges.of(edges, FileTimes(file=self.require(time)))
-        return edges, None if features is None else NpyFeatures.open(self.require(features))
+            edges = timed_edges(edges, file_column(self.require(time)))
+        return edges, None if features is None else npy_features(self.require(features))
 
     def splits(self, labels: IdArray, *, seed: int, budget_bytes: int) -> Splits:
         """Return the given splits, or random ones where none is given."""
@@ -237,10 +240,6 @@ class _ArrayFolder:
             read_split(file, num_nodes=labels.shape[0], budget_bytes=budget_bytes) for file in files
         )
         return Splits(train=train, valid=valid, test=test)
-
-
-def _offset_bytes(stream: EdgeStream | FeatureStream) -> int:
-    return stream.indptr.nbytes if isinstance(stream, CscEdges | CsrFeatures) else 0
 
 
 def _listing(folder: Path) -> str:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gloader.convert.readers.csv_table import read_column
-from gloader.convert.readers.file_streams import NpyFeatures, PairEdges
-from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
+from gloader.convert.readers.file_streams import npy_features, pair_file_edges
+from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels
 from gloader.convert.readers.npy_file import NpyFile, npz_members
-from gloader.convert.readers.table_streams import TableEdges, TableFeatures
-from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
+from gloader.convert.readers.table_streams import TableEdges, table_features
+from gloader.convert.source import Source
 from gloader.convert.sources.ogb_links import LINK_SETS, UNFIT_LINKS, OgbLinkInfo, open_ogb_links
 from gloader.convert.sources.ogb_text import (
     RELATION_FILE,
@@ -28,16 +28,16 @@ from gloader.convert.sources.ogb_text import (
     plausible,
     raw_table,
     read_count,
+    read_splits,
 )
 from gloader.core.malformed import MALFORMED
 from gloader.errors import ShapeError, SourceError
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.convert.options import SourceOptions
-    from gloader.convert.source import AnySource
+    from gloader.convert.source import AnySource, EdgeStream, FeatureStream
 
 ROOT_VARIABLE = "GLOADER_OGB_ROOT"
 _MAX_META_CHARACTERS = 1 << 20  # of a description, which has some hundreds
@@ -112,10 +112,9 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     num_nodes = layout.num_nodes()
     require_node_memory(num_nodes, options.budget_bytes, str(folder / "raw"))
     labels = to_labels(layout.labels(num_nodes), where=str(folder / "raw"))
-    edges = layout.edges(add_inverse=info.add_inverse_edge)
     files = OgbEdgeFiles(folder=folder / "raw", names=options.edge_names)
     edge_features = files.features(layout.num_edges(), add_inverse=info.add_inverse_edge)
-    edges = files.timed(edges, add_inverse=info.add_inverse_edge)
+    edges = files.timed(layout.edges(), add_inverse=info.add_inverse_edge)
     options.edge_names.require(
         has_times=edges.has_times,
         has_features=edge_features is not None,
@@ -130,7 +129,7 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
         edges=edges,
         features=layout.features(),
         labels=labels,
-        splits=_read_splits(folder, info, num_nodes=labels.shape[0]),
+        splits=read_splits(folder / "split", info.split, num_nodes=labels.shape[0]),
         edge_features=edge_features,
         edge_file=layout.edge_file,
     )
@@ -204,12 +203,11 @@ class _CsvLayout:
     def num_edges(self) -> int:
         return read_count(self._raw("num-edge-list.csv.gz"))
 
-    def edges(self, *, add_inverse: bool) -> EdgeStream:
-        table = raw_table(self._raw("edge.csv.gz"))
-        return TableEdges.open(table, known_edges=self.num_edges(), add_inverse=add_inverse)
+    def edges(self) -> EdgeStream:
+        return TableEdges.open(raw_table(self.edge_file), num_edges=self.num_edges()).stream()
 
     def features(self) -> FeatureStream:
-        return TableFeatures(table=raw_table(self._raw("node-feat.csv.gz")), num_rows=self.num_nodes())
+        return table_features(raw_table(self._raw("node-feat.csv.gz")), self.num_nodes())
 
     def labels(self, num_nodes: int) -> NDArray[Any]:
         return read_column(self._raw("node-label.csv.gz"), max_rows=num_nodes)
@@ -238,11 +236,11 @@ class _BinaryLayout:
         """As the edges themselves say."""
         return
 
-    def edges(self, *, add_inverse: bool) -> EdgeStream:
-        return PairEdges.open(self._member("edge_index"), prefers_rows=False, add_inverse=add_inverse)
+    def edges(self) -> EdgeStream:
+        return pair_file_edges(self._member("edge_index"), prefers_rows=False)
 
     def features(self) -> FeatureStream:
-        return NpyFeatures.open(self._member("node_feat"))
+        return npy_features(self._member("node_feat"))
 
     def labels(self, num_nodes: int) -> NDArray[Any]:
         file = NpyFile.open(self.folder / "raw" / "node-label.npz", "node_label")
@@ -297,17 +295,3 @@ def _read_info(name: str, folder: Path) -> OgbInfo:
     return OgbInfo(
         num_classes=classes, add_inverse_edge=str(meta.get("add_inverse_edge")) == "True", split=split
     )
-
-
-def _read_splits(folder: Path, info: OgbInfo, *, num_nodes: int) -> Splits:
-    base = folder / "split"
-    names = sorted(entry.name for entry in base.iterdir() if entry.is_dir()) if base.is_dir() else []
-    if info.split is None and len(names) != 1:
-        raise SourceError(f"{base} holds {len(names)} splits ({', '.join(names)}); exactly 1 was expected")
-    chosen = base / (info.split or names[0])
-    parts: dict[str, NDArray[np.int64]] = {}
-    for part in ("train", "valid", "test"):
-        path = chosen / f"{part}.csv.gz"
-        ids = read_column(path, "int64", max_rows=num_nodes)
-        parts[part] = to_split(ids, num_nodes=num_nodes, where=str(path))
-    return Splits(**parts)

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.links.link_rows import ArrayRows
-from gloader.convert.readers.checked_rows import to_weights
+from gloader.convert.links.link_rows import array_rows
 from gloader.convert.readers.csv_table import CsvTable
-from gloader.convert.readers.file_streams import with_inverse
+from gloader.convert.readers.edge_columns import weighted_edges
 from gloader.convert.readers.node_arrays import require_node_memory
-from gloader.convert.readers.table_streams import TableEdges, TableFeatures
+from gloader.convert.readers.table_streams import TableEdges, table_features
 from gloader.convert.readers.torch_file import dense_tensors, load_mapping, pickled_bytes, require_stored
-from gloader.convert.source import ChangedEdges, LinkSource, Source, Splits
-from gloader.convert.sources.ogb_text import OgbEdgeFiles, raw_table, read_count
+from gloader.convert.source import FeatureStream, LinkSource, LinkStream, Source, Splits
+from gloader.convert.sources.ogb_text import OgbEdgeFiles, raw_table, read_count, table_column
 from gloader.core.malformed import MALFORMED
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError, ShapeError, SourceError
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeNames
-    from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream, LinkChunk
-    from gloader.types import IdArray
 
 # An array within a pickle, while it is read: the file, its text, its bytes, and the array.
 _PICKLE_COPIES = 4
@@ -92,11 +89,10 @@ def open_ogb_links(
     raw = folder / "raw"
     num_nodes, num_edges = read_count(raw / "num-node-list.csv.gz"), read_count(raw / "num-edge-list.csv.gz")
     require_node_memory(num_nodes, budget_bytes, str(raw))
-    edges: EdgeStream = TableEdges.open(raw_table(raw / "edge.csv.gz"), known_edges=num_edges)
+    edges = TableEdges.open(raw_table(raw / "edge.csv.gz"), num_edges=num_edges).stream()
     if (raw / "edge_weight.csv.gz").is_file():
-        edges = _WeightedEdges(edges=edges, table=CsvTable.open(raw / "edge_weight.csv.gz"))
-    if info.add_inverse_edge:
-        edges = _InverseEdges(edges=edges)
+        weights = table_column(CsvTable.open(raw / "edge_weight.csv.gz"), "float64")
+        edges = weighted_edges(edges, weights)
     columns = OgbEdgeFiles(folder=raw, names=edge_names)
     edge_features = columns.features(num_edges, add_inverse=info.add_inverse_edge)
     edges = columns.timed(edges, add_inverse=info.add_inverse_edge)
@@ -108,9 +104,9 @@ def open_ogb_links(
     )
     time = columns.time_name()
     time_key = None if time is None else time.removeprefix(_OF_EDGES)
-    features: FeatureStream = _Ones(num_rows=num_nodes)
+    features = _ones(num_nodes)
     if (raw / "node-feat.csv.gz").is_file():
-        features = TableFeatures(table=CsvTable.open(raw / "node-feat.csv.gz"), num_rows=num_nodes)
+        features = table_features(CsvTable.open(raw / "node-feat.csv.gz"), num_nodes)
     files = {part: folder / "split" / info.split / f"{part}.pt" for part in ("train", "valid", "test")}
     none = np.empty(0, np.int64)
     return Source(
@@ -129,111 +125,14 @@ def open_ogb_links(
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _SplitRows:
-    """The rows of a link table in a file of the split, which is read whenever they are asked for, and then let go."""
+def _ones(num_rows: int) -> FeatureStream:
+    """Return a column of ones, for nodes that have no features."""
 
-    file: Path
-    suffix: str  # of the keys: "" of edges, "_neg" of what is wrong
-    num_rows: int
-    negatives_per_row: int
-    time_key: str | None  # of the times; None: rows get none
+    def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
+        for start in range(0, num_rows, max_rows):
+            yield np.ones((min(max_rows, num_rows - start), 1), np.float32)
 
-    @property
-    def has_times(self) -> bool:
-        """True if every chunk carries times."""
-        return self.time_key is not None
-
-    @property
-    def label_dtype(self) -> None:
-        """None: the tables themselves say what is an edge."""
-        return
-
-    def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
-        """Yield the rows in order, at most ``max_rows`` at a time."""
-        return self._rows().chunks(max_rows)
-
-    def labels(self, max_rows: int) -> Iterator[NDArray[np.generic]]:  # noqa: ARG002 - as `LinkStream`
-        """Yield nothing."""
-        return iter(())
-
-    def negatives(self, max_rows: int) -> Iterator[IdArray]:
-        """Yield the given negatives in order, (n, k)."""
-        return self._rows().negatives(max_rows)
-
-    def _rows(self) -> ArrayRows:
-        return _rows(_held(self.file), self.suffix, self.file, self.time_key)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WeightedEdges(ChangedEdges):
-    """Edges whose weights stand in a table of their own."""
-
-    table: CsvTable
-
-    @property
-    def has_weights(self) -> bool:
-        """Always."""
-        return True
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        held, pieces = np.empty(0, np.float32), self._pieces()
-        for chunk in self.edges.chunks(max_edges):
-            count = chunk.src.shape[0]
-            while held.shape[0] < count:
-                piece = next(pieces, None)
-                if piece is None:
-                    raise ShapeError(f"{self.table.path} has fewer rows than there are edges")
-                held = np.concatenate([held, piece])
-            yield replace(chunk, weight=held[:count])
-            held = held[count:]
-        if held.shape[0] or next(pieces, None) is not None:
-            raise ShapeError(f"{self.table.path} has more rows than there are edges")
-
-    def _pieces(self) -> Iterator[NDArray[Any]]:
-        columns = dict.fromkeys(self.table.names[:1], "float64")
-        first = 0
-        for (piece,) in self.table.read(columns, error=SourceError):  # type: ignore[arg-type] # of one number
-            yield to_weights(piece, first=first, where=str(self.table.path))
-            first += len(piece)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _InverseEdges(ChangedEdges):
-    """Edges with the reverse of each right behind it, as OGB adds them."""
-
-    @property
-    def num_edges(self) -> int | None:
-        """Number of edges, the reverse ones included."""
-        return None if self.edges.num_edges is None else 2 * self.edges.num_edges
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        for chunk in self.edges.chunks(max(1, max_edges // 2)):
-            yield with_inverse(chunk)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ones:
-    """A column of ones, for nodes that have no features."""
-
-    num_rows: int
-
-    @property
-    def dim(self) -> int:
-        """One."""
-        return 1
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """The dtype of the chunks."""
-        return np.dtype(np.float32)
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, 1) arrays, n <= ``max_rows``."""
-        for start in range(0, self.num_rows, max_rows):
-            yield np.ones((min(max_rows, self.num_rows - start), 1), np.float32)
+    return FeatureStream(chunks=chunks, num_rows=num_rows, dim=1, dtype=np.dtype(np.float32))
 
 
 def _tables(part: str, file: Path, time_key: str | None) -> list[LinkSource]:
@@ -246,16 +145,29 @@ def _tables(part: str, file: Path, time_key: str | None) -> list[LinkSource]:
     tables = []
     for suffix, name in names.items():
         key = time_key if time_key in held and not suffix else None
-        rows = _rows(held, suffix, file, key)
-        stream = _SplitRows(
-            file=file,
-            suffix=suffix,
-            num_rows=rows.num_rows,
-            negatives_per_row=rows.negatives_per_row,
-            time_key=key,
-        )
-        tables.append(LinkSource(name=name, rows=stream, where=str(file)))
+        tables.append(LinkSource(name=name, rows=_split_rows(held, file, suffix, key), where=str(file)))
     return tables
+
+
+def _split_rows(held: Mapping[Any, Any], file: Path, suffix: str, time_key: str | None) -> LinkStream:
+    """Return the rows of a table; the file is read again whenever they are asked for, and then let go.
+
+    Parameters
+    ----------
+    held : the file's arrays, of which sizes are kept
+    file : of the split
+    suffix : of the keys: "" for edges, "_neg" for wrong ones
+    time_key : of the times; None: rows get none
+    """
+
+    def rows() -> LinkStream:
+        return _rows(_held(file), suffix, file, time_key)
+
+    return replace(
+        _rows(held, suffix, file, time_key),
+        chunks=lambda max_rows: rows().chunks(max_rows),
+        negatives=lambda max_rows: rows().negatives(max_rows),
+    )
 
 
 def _held(file: Path) -> Mapping[Any, Any]:
@@ -265,21 +177,21 @@ def _held(file: Path) -> Mapping[Any, Any]:
     return held
 
 
-def _rows(held: Mapping[Any, Any], suffix: str, file: Path, time_key: str | None) -> ArrayRows:
+def _rows(held: Mapping[Any, Any], suffix: str, file: Path, time_key: str | None) -> LinkStream:
     times = None if time_key is None else _array(held[time_key], f"{file}[{time_key}]")
     if f"edge{suffix}" in held:
         where = f"{file}[edge{suffix}]"
         pairs = _array(held[f"edge{suffix}"], where)
         if pairs.ndim != 2 or pairs.shape[1] != 2:
             raise ShapeError(f"{where} has shape {pairs.shape}; edges are (n, 2)")
-        return ArrayRows.of(pairs[:, 0], pairs[:, 1], where=where, time=times)
+        return array_rows(pairs[:, 0], pairs[:, 1], where=where, time=times)
     if "source_node" not in held or "target_node" not in held:
         there = ", ".join(key for key in held if type(key) is str)
         raise SourceError(
             f"{file} holds neither edge nor source_node and target_node; there: {there or 'nothing'}"
         )
     negatives = held.get("target_node_neg")
-    return ArrayRows.of(
+    return array_rows(
         _array(held["source_node"], f"{file}[source_node]"),
         _array(held["target_node"], f"{file}[target_node]"),
         where=str(file),

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from gloader.convert.options import USUAL_NAMES
-from gloader.convert.readers.arrays import PairedRows
+from gloader.convert.readers.arrays import paired_rows
 from gloader.convert.readers.csv_table import CsvTable, read_column
+from gloader.convert.readers.edge_columns import EdgeColumn, timed_edges
 from gloader.convert.readers.node_arrays import count_classes, require_node_memory, to_labels, to_split
-from gloader.convert.readers.table_streams import TableEdges, TableFeatures
-from gloader.convert.readers.timed_edges import StreamedTimes, TimedEdges
-from gloader.convert.source import GraphSource, NodeSource, RelationSource, Splits, only_labelled
+from gloader.convert.readers.table_streams import TableEdges, table_features
+from gloader.convert.source import (
+    GraphSource,
+    NodeSource,
+    RelationSource,
+    Splits,
+    doubled_edges,
+    only_labelled,
+)
 from gloader.core.malformed import MALFORMED, shown
 from gloader.errors import ShapeError, SourceError
 
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeNames
+    from gloader.convert.readers.table_streams import Number
     from gloader.convert.source import EdgeStream, FeatureStream
     from gloader.types import IdArray, Relation
 
@@ -38,6 +46,16 @@ def raw_table(path: Path) -> CsvTable:
     if not path.is_file():
         raise SourceError(f"{path} is missing; unpack OGB's archive anew")
     return CsvTable.open(path)
+
+
+def table_column(table: CsvTable, number: Number) -> EdgeColumn:
+    """Return the first column of a table, with a number for each edge. Pure."""
+
+    def pieces(_max_values: int) -> Iterator[NDArray[Any]]:
+        for (values,) in table.read(dict.fromkeys(table.names[:1], number), error=SourceError):
+            yield values
+
+    return EdgeColumn(pieces=pieces, where=str(table.path))
 
 
 def read_count(path: Path) -> int:
@@ -79,12 +97,12 @@ class OgbEdgeFiles:
         return self.names.pick_time(self.there())
 
     def timed(self, edges: EdgeStream, *, add_inverse: bool = False) -> EdgeStream:
-        """Return ``edges`` with their times, where there are any.
+        """Return ``edges`` with their times, where there are any, and perhaps with reverse edges.
 
         Parameters
         ----------
-        edges : as they are streamed
-        add_inverse : whether the reverse of each is streamed right behind it
+        edges : as they lie in their file
+        add_inverse : stream the reverse of each edge right behind it
 
         Raises
         ------
@@ -93,20 +111,14 @@ class OgbEdgeFiles:
         ShapeError
             It has several columns.
         """
-        name = self.time_name()
-        if name is None:
-            return edges
-        table = self._table(name)
-        if len(table.names) != 1:
-            raise ShapeError(
-                f"{table.path} has {len(table.names)} columns; times are one number for each edge"
-            )
-
-        def pieces() -> Iterator[NDArray[np.generic]]:
-            for (values,) in table.read({table.names[0]: "time"}, error=SourceError):
-                yield np.repeat(values, 2) if add_inverse else values
-
-        return TimedEdges.of(edges, StreamedTimes(pieces=pieces, where=str(table.path)))
+        if (name := self.time_name()) is not None:
+            table = self._table(name)
+            if len(table.names) != 1:
+                raise ShapeError(
+                    f"{table.path} has {len(table.names)} columns; times are one number for each edge"
+                )
+            edges = timed_edges(edges, table_column(table, "time"))
+        return doubled_edges(edges) if add_inverse else edges
 
     def features(self, num_edges: int | None, *, add_inverse: bool = False) -> FeatureStream | None:
         """Return the features of the edges; None: there are none.
@@ -125,8 +137,8 @@ class OgbEdgeFiles:
         if name is None:
             return None
         table = self._table(name)
-        rows = TableFeatures(table=table, num_rows=table.count_rows() if num_edges is None else num_edges)
-        return PairedRows(rows=rows) if add_inverse else rows
+        rows = table_features(table, table.count_rows() if num_edges is None else num_edges)
+        return paired_rows(rows) if add_inverse else rows
 
     def _table(self, name: str) -> CsvTable:
         return CsvTable.open(self.folder / (name + _SUFFIX))
@@ -203,7 +215,7 @@ def open_ogb_hetero(
         labelled=labelled,
         num_classes=count_classes(labels) if num_classes is None else num_classes,
         labels=labels,
-        splits=_read_splits(folder / "split", split, labelled, num_nodes=counts[labelled]),
+        splits=read_splits(folder / "split", split, num_nodes=counts[labelled], node_type=labelled),
     )
 
 
@@ -261,7 +273,7 @@ class _TypedLayout:
         num_edges = _count(files.folder / "num-edge-list.csv.gz")
         return RelationSource(
             relation=relation,
-            edges=files.timed(TableEdges.open(CsvTable.open(path), known_edges=num_edges)),
+            edges=files.timed(TableEdges.open(CsvTable.open(path), num_edges=num_edges).stream()),
             edge_features=files.features(num_edges),
             edge_file=path,
         )
@@ -269,7 +281,7 @@ class _TypedLayout:
     def features(self, node_type: str, num_nodes: int) -> FeatureStream | None:
         """Return the features of a type; None: it has none."""
         path = self.raw / "node-feat" / node_type / "node-feat.csv.gz"
-        return TableFeatures(table=CsvTable.open(path), num_rows=num_nodes) if path.is_file() else None
+        return table_features(CsvTable.open(path), num_nodes) if path.is_file() else None
 
     def label_file(self, node_type: str) -> Path:
         """Return where the labels of a type lie, if it has some."""
@@ -286,15 +298,27 @@ def _count(path: Path) -> int | None:
     return int(values[0])
 
 
-def _read_splits(base: Path, name: str | None, labelled: str, *, num_nodes: int) -> Splits:
+def read_splits(base: Path, name: str | None, *, num_nodes: int, node_type: str = "") -> Splits:
+    """Return the splits in OGB's text files; raises SourceError, and ShapeError as `to_split`.
+
+    Parameters
+    ----------
+    base : the folder ``split``
+    name : of the folder in it; None: the only one there
+    num_nodes : N
+    node_type : the folder in that; "": files lie there themselves
+    """
     names = sorted(entry.name for entry in base.iterdir() if entry.is_dir()) if base.is_dir() else []
     if name is None and len(names) != 1:
         raise SourceError(f"{base} holds {len(names)} splits ({', '.join(names)}); exactly 1 was expected")
-    folder = base / (name or names[0]) / labelled
-    parts = {}
-    for part in ("train", "valid", "test"):
-        path = folder / f"{part}.csv.gz"
-        parts[part] = to_split(
-            read_column(path, "int64", max_rows=num_nodes), num_nodes=num_nodes, where=str(path)
-        )
-    return Splits(**parts)
+    paths = {
+        part: base / (name or names[0]) / node_type / f"{part}.csv.gz" for part in ("train", "valid", "test")
+    }
+    return Splits(
+        **{
+            part: to_split(
+                read_column(path, "int64", max_rows=num_nodes), num_nodes=num_nodes, where=str(path)
+            )
+            for part, path in paths.items()
+        }
+    )

@@ -14,48 +14,42 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gloader.convert.options import USUAL_NAMES
-from gloader.convert.readers.arrays import ArrayCscEdges, ArrayEdges, ArrayFeatures, EdgeArrays, SparseRows
-from gloader.convert.readers.attributes import EdgeStore, NodeStore, require_columns, stored_source
-from gloader.convert.readers.node_arrays import count_classes, random_splits
+from gloader.convert.readers.arrays import (
+    EdgeArrays,
+    SparseRows,
+    array_csc_edges,
+    array_edges,
+)
+from gloader.convert.readers.attributes import (
+    EdgeStore,
+    NodeStore,
+    SavedGraph,
+    StoreNames,
+    one_type_source,
+    stored_source,
+)
 from gloader.convert.readers.npy_file import tell_where_cut
 from gloader.convert.readers.torch_file import attributes_of, require_plain_archive
-from gloader.convert.source import Source
 from gloader.core.malformed import shown
 from gloader.dataset.schema import MAX_NODES
 from gloader.errors import MissingDependencyError, SourceError
+from gloader.types import EDGE
 
 if TYPE_CHECKING:
     from gloader.convert.options import EdgeNames, SourceOptions
     from gloader.convert.readers.attributes import Attributes
-    from gloader.convert.source import AnySource, EdgeStream, FeatureStream, GraphSource
+    from gloader.convert.source import AnySource
     from gloader.types import Relation
 
 
 # Names under which PyG's own `num_nodes` finds one entry per node, most telling first.
 _PER_NODE = ("x", "y", "n_id", "node_id", "pos", "train_mask", "val_mask", "test_mask")
 _GLOBAL = "_global_store"
+_OF_ONE_TYPE = StoreNames(("x",), ("y",))
 
 
-def is_hetero(data: object) -> bool:
-    """True if an object is a ``HeteroData``, or the dictionary of one. Pure."""
-    if isinstance(data, Mapping):
-        return any(isinstance(key, tuple) for key in data)
-    return type(data).__name__ == "HeteroData"
-
-
-def hetero_source(
-    data: Any,
-    *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
-    is_mapped: bool,
-    edge_names: EdgeNames = USUAL_NAMES,
-    needs_labels: bool = True,
-) -> GraphSource:
-    """Return the source over a ``HeteroData``, or a dictionary as `HeteroData.to_dict` makes it.
+def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource:
+    """Return the source over a ``Data`` or ``HeteroData``, a dictionary of its tensors or what `torch.load` made of it.
 
     A type's features are ``x``, its labels ``y``, its splits masks or ids. A relation's edges are ``edge_index`` or
     ``adj_t``, its weights ``edge_weight`` or an ``edge_attr`` of one number per edge, its features any other
@@ -64,12 +58,8 @@ def hetero_source(
     Parameters
     ----------
     data : the object; its tensors and numbers of nodes count
-    name, origin : of the source
-    where : what holds it, for messages; a path: the file that it came from
-    seed : of the random split where there are no masks
+    saved : the graph's name and options
     is_mapped : whether its tensors take no memory of their own
-    edge_names : of times and features of edges
-    needs_labels : whether nodes without labels are refused
 
     Raises
     ------
@@ -78,30 +68,33 @@ def hetero_source(
     ShapeError
         A tensor has the wrong shape or dtype.
     ConfigError
-        No relation has anything by a name of ``edge_names``.
+        No relation has anything by a name that was asked for.
     """
-    stores = data if isinstance(data, Mapping) else data.to_dict()
+    where = saved.where
+    stores = _entries(data, where)
+    has_types = type(_unwrapped(data, where)).__name__ == "HeteroData"
+    if not has_types and not any(isinstance(key, tuple) for key in stores):
+        found = attributes_of(stores, str(where))
+        # Features and labels first: a message about them is the clearer one.
+        rows = found.features("x")
+        found.labels("y", num_nodes=len(rows), needs_labels=saved.needs_labels)
+        edges = replace(_edge_store(found, EDGE, saved.edge_names), arrays=None)
+        return one_type_source(
+            found, edges, saved, names=_OF_ONE_TYPE, resident_bytes=0 if is_mapped else found.num_bytes
+        )
     nodes: dict[str, NodeStore] = {}
-    edges: list[EdgeStore] = []
-    resident, there = 0, set()
+    relations: list[EdgeStore] = []
+    resident = 0
     for key, store in stores.items():
         if key == _GLOBAL or not isinstance(store, Mapping):
             continue
         found = attributes_of(store, f"{where}[{_key_text(key)}]")
-        resident += 0 if is_mapped else sum(array.nbytes for array in found.arrays.values())
+        resident += 0 if is_mapped else found.num_bytes
         if isinstance(key, tuple):
-            stream, features = pyg_edges(found, edge_names)
-            there.update(found.of_edges(stream.num_edges or 0))
-            edges.append(
-                EdgeStore(relation=_relation(key, where), edges=stream, features=features, arrays=found)
-            )
+            relations.append(_edge_store(found, _relation(key, where), saved.edge_names))
         else:
             nodes[str(key)] = NodeStore(num_nodes=_num_nodes(store, found), arrays=found)
-    require_columns(edges, edge_names, there=there, where=where)
-    source = stored_source(
-        nodes, edges, name=name, origin=origin, where=where, seed=seed, needs_labels=needs_labels
-    )
-    return replace(source, resident_bytes=resident)
+    return stored_source(nodes, relations, saved, resident_bytes=resident)
 
 
 def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
@@ -112,7 +105,7 @@ def _relation(key: tuple[Any, ...], where: Path | str) -> Relation:
     return key
 
 
-def pyg_edges(found: Attributes, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
+def _edge_store(found: Attributes, relation: Relation, names: EdgeNames) -> EdgeStore:
     """Return the edges of a store, of ``edge_index`` or of ``adj_t`` (destinations by sources), and their features.
 
     Raises
@@ -126,19 +119,25 @@ def pyg_edges(found: Attributes, names: EdgeNames) -> tuple[EdgeStream, FeatureS
     where = f"{found.where}: {name}"
     if isinstance(pairs, SparseRows):
         # Edges of a store with adj_t, which a transform sorted, are in the order of its rows.
-        columns = pyg_edge_columns(found, names, num_edges=len(pairs.columns))
+        columns = _edge_columns(found, names, num_edges=len(pairs.columns))
         weight = columns.weight
         if weight is None and (pairs.values != 1).any():
             weight = pairs.values
             found.used[name] = "edges and edge weights"
-        stream: EdgeStream = ArrayCscEdges.of(pairs.indptr, pairs.columns, where=where, weight=weight)
+        stream = array_csc_edges(pairs.indptr, pairs.columns, where=where, weight=weight)
     else:
-        columns = pyg_edge_columns(found, names, num_edges=pairs.size // 2)
-        stream = ArrayEdges.of(pairs, where=where, weight=columns.weight)
-    return columns.timed(stream), columns.feature_rows()
+        columns = _edge_columns(found, names, num_edges=pairs.size // 2)
+        stream = array_edges(pairs, where=where, weight=columns.weight)
+    return EdgeStore(
+        relation=relation,
+        edges=columns.timed(stream),
+        features=columns.feature_rows(),
+        arrays=found,
+        names=found.of_edges(stream.num_edges or 0),
+    )
 
 
-def pyg_edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
+def _edge_columns(found: Attributes, names: EdgeNames, *, num_edges: int) -> EdgeArrays:
     """Return weights, times and features of the edges of a store.
 
     An ``edge_attr`` of one number per edge is the weight where there is no ``edge_weight``, unless it was asked for as
@@ -193,75 +192,8 @@ def open_pyg(argument: str, options: SourceOptions) -> AnySource:
         Edges have nothing by a name that ``options`` ask for.
     """
     path = Path(argument).expanduser()
-    data = _unwrapped(_load(path), path)
-    make = hetero_source if is_hetero(data) else data_source
-    return make(
-        data,
-        name=path.stem,
-        origin=f"pyg:{argument}",
-        where=path,
-        seed=options.seed,
-        is_mapped=zipfile.is_zipfile(path),
-        edge_names=options.edge_names,
-        needs_labels=options.needs_labels,
-    )
-
-
-def data_source(
-    data: object,
-    *,
-    name: str,
-    origin: str,
-    where: Path | str,
-    seed: int,
-    is_mapped: bool,
-    edge_names: EdgeNames = USUAL_NAMES,
-    needs_labels: bool = True,
-) -> Source:
-    """Return the source over a ``Data``, a dictionary of tensors or what `torch.load` made of either.
-
-    Parameters
-    ----------
-    data : the object; its tensors count
-    name, origin : of the source
-    where : what holds it, for messages; a path: the file that it came from
-    seed : of the random split where there are no masks
-    is_mapped : whether its tensors take no memory of their own
-    edge_names : of times and features of edges
-    needs_labels : whether nodes without labels are refused
-
-    Raises
-    ------
-    SourceError, ShapeError, ConfigError
-        As `open_pyg`.
-    """
-    found = attributes_of(_entries(data, where), str(where))
-    rows = found.features("x")
-    labels = found.labels("y", num_nodes=len(rows), needs_labels=needs_labels)
-    edges, edge_features = pyg_edges(found, edge_names)
-    num_edges = edges.num_edges or 0
-    edge_names.require(
-        has_times=edges.has_times,
-        has_features=edge_features is not None,
-        there=found.of_edges(num_edges),
-        where=str(where),
-    )
-    splits = found.splits(len(rows)) or random_splits(labels, seed=seed)
-    return Source(
-        name=name,
-        origin=origin,
-        num_nodes=len(rows),
-        num_classes=count_classes(labels),
-        edges=edges,
-        features=ArrayFeatures(rows=rows),
-        labels=labels,
-        splits=splits,
-        edge_features=edge_features,
-        edge_file=where if isinstance(where, Path) else None,
-        resident_bytes=0 if is_mapped else sum(found.arrays[each].nbytes for each in found.used),
-        said=found.said(),
-        unused=tuple(found.unused(num_nodes=len(rows), num_edges=num_edges)),
-    )
+    saved = SavedGraph.in_file(path, f"pyg:{argument}", options)
+    return pyg_source(_load(path), saved, is_mapped=zipfile.is_zipfile(path))
 
 
 def _load(path: Path) -> object:
@@ -330,13 +262,13 @@ def _unwrapped(loaded: object, path: Path | str) -> object:
     return loaded
 
 
-def _entries(loaded: object, path: Path | str) -> Mapping[Any, Any]:
-    loaded = _unwrapped(loaded, path)
+def _entries(loaded: object, where: Path | str) -> Mapping[Any, Any]:
+    loaded = _unwrapped(loaded, where)
     to_dict = getattr(loaded, "to_dict", None)
-    if type(loaded).__name__ == "Data" and to_dict is not None:
+    if type(loaded).__name__ in {"Data", "HeteroData"} and to_dict is not None:
         loaded = to_dict()
     if not isinstance(loaded, Mapping):
         raise SourceError(
-            f"{path} holds a {type(loaded).__name__}; expected a torch_geometric Data or HeteroData"
+            f"{where} holds a {type(loaded).__name__}; expected a torch_geometric Data or HeteroData"
         )
     return loaded

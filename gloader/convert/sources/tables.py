@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gloader.convert.readers.column_names import listed
-from gloader.convert.readers.file_streams import PairEdges
+from gloader.convert.readers.edge_columns import file_column, timed_edges
+from gloader.convert.readers.file_streams import pair_file_edges
 from gloader.convert.readers.node_arrays import count_classes, no_labels, random_splits, require_node_memory
 from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import is_pattern, is_table, open_table
 from gloader.convert.readers.table_streams import TableEdges, Told
-from gloader.convert.readers.timed_edges import FileTimes, TimedEdges
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
 from gloader.convert.sources.edges import (
     count_labels,
@@ -67,17 +67,22 @@ class NodeEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEntry:
-    """A relation in ``graph.yaml``."""
+    """A relation in ``graph.yaml``.
 
+    The names are columns where ``file`` is a table. Otherwise weight, time and features name files in its folder.
+    """
+
+    folder: Path
     file: Path
-    src: str | None = None  # column; None: by its name, or the first
+    src: str | None = None  # None: by its name, or the first column
     dst: str | None = None
-    weight: str | None = None  # column of a table
-    weight_file: Path | None = None  # the same name as a file, which it is beside an array
-    time: str | None = None  # likewise a column of a table
-    time_file: Path | None = None
-    features: str | None = None  # columns of a table, with commas between them, or a file
-    features_file: Path | None = None
+    weight: str | None = None
+    time: str | None = None
+    features: str | None = None  # columns, with commas between them, or a file in any case
+
+    def beside(self, name: str | None) -> NpyFile | None:
+        """Open the array file ``name``; None: there is none."""
+        return None if name is None else NpyFile.open(self.folder / name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,8 +115,8 @@ class GraphYaml:
             if path is not None
         ]
         for edge in self.edges.values():
-            beside = (edge.weight_file, edge.time_file, edge.features_file)
-            named += [edge.file, *(path for path in beside if path is not None)]
+            beside = filter(None, (edge.weight, edge.time, edge.features))
+            named += [edge.file, *(edge.folder / name for name in beside)]
         return named
 
 
@@ -195,17 +200,8 @@ def _edge_entry(folder: Path, value: object, where: str) -> EdgeEntry:
     listed = entry.get("features")
     if isinstance(listed, list) and listed and all(isinstance(name, str) and name for name in listed):
         entry = {**entry, "features": ",".join(listed)}
-    return EdgeEntry(
-        file=file,
-        src=_text(entry, "src", where),
-        dst=_text(entry, "dst", where),
-        weight=_text(entry, "weight", where),
-        weight_file=_file(folder, entry, "weight", where),
-        time=_text(entry, "time", where),
-        time_file=_file(folder, entry, "time", where),
-        features=_text(entry, "features", where),
-        features_file=_file(folder, entry, "features", where),
-    )
+    texts = {key: _text(entry, key, where) for key in _EDGE_KEYS if key != "file"}
+    return EdgeEntry(folder=folder, file=file, **texts)
 
 
 def _only(content: Mapping[str, object], allowed: tuple[str, ...], where: str) -> None:
@@ -285,7 +281,7 @@ def _open_table(
         features=(entry.features or asked) if names.takes_features else None,
         budget_bytes=budget_bytes,
         told=told,
-        features_file=entry.features_file,
+        features_file=None if entry.features is None else entry.folder / entry.features,
         keys=("time", "features"),
     )
 
@@ -297,13 +293,13 @@ def _open_array(
         raise SourceError(
             f"src and dst are columns, which {entry.file} has none of; a .npy is (E, 2) or (2, E)"
         )
-    weight = None if entry.weight_file is None else NpyFile.open(entry.weight_file)
-    edges: EdgeStream = PairEdges.open(NpyFile.open(entry.file), prefers_rows=None, weight=weight)
-    if entry.time_file is not None and names.takes_times:
-        edges = TimedEdges.of(edges, FileTimes(file=NpyFile.open(entry.time_file)))
-    if entry.features_file is None or not names.takes_features:
+    weight = entry.beside(entry.weight)
+    edges = pair_file_edges(NpyFile.open(entry.file), prefers_rows=None, weight=weight)
+    if (times := entry.beside(entry.time) if names.takes_times else None) is not None:
+        edges = timed_edges(edges, file_column(times))
+    if entry.features is None or not names.takes_features:
         return edges, None
-    return edges, open_edge_features(entry.features_file, budget_bytes=budget_bytes, told=told)
+    return edges, open_edge_features(entry.folder / entry.features, budget_bytes=budget_bytes, told=told)
 
 
 _DATA_FILES = frozenset({".npy", ".npz", ".csv", ".tsv", ".parquet"})
@@ -417,8 +413,7 @@ def _relation(
 
 def _edge_columns(relations: tuple[RelationSource, ...]) -> set[str]:
     """Return the columns of all tables of edges besides their ends."""
-    tables = [each.edges for each in relations if isinstance(each.edges, TableEdges)]
-    return {name for edges in tables for name in edges.table.names if name not in (edges.src, edges.dst)}
+    return {name for each in relations for name in each.edges.columns}
 
 
 def _features(

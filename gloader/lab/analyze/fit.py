@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from gloader.cache import slot_bytes
 from gloader.cache.curve import measure_reuse
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare_plan import PreparePlan, plan_prepare
-from gloader.convert.source import Source, Splits
+from gloader.convert.source import EdgeStream, FeatureStream, Source, Splits
 from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES, feature_dtype
 from gloader.core.ids import id_dtype
 from gloader.core.offsets import compact_bytes
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
     from gloader.cache.curve import ReuseProfile
     from gloader.config import LoaderSettings, ModelConfig, SamplingSettings
-    from gloader.convert.source import EdgeChunk
     from gloader.plan.topology_home import TopologyChoice
 
 
@@ -110,8 +109,13 @@ class SizedGraph:
             origin="a graph of this size",
             num_nodes=self.num_nodes,
             num_classes=self.num_classes,
-            edges=_SizedEdges(self.num_edges),
-            features=_SizedRows(self.num_nodes, self.feature_dim),
+            edges=EdgeStream(chunks=_unread, num_edges=self.num_edges),
+            features=FeatureStream(
+                chunks=_unread,
+                num_rows=self.num_nodes,
+                dim=self.feature_dim,
+                dtype=np.dtype(np.float32),
+            ),
             labels=ids,
             splits=Splits(train=ids[: self.num_seeds], valid=ids[:0], test=ids[:0]),
         )
@@ -180,30 +184,9 @@ def _record(name: str, dtype: str, *shape: int) -> ArrayRecord:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _SizedEdges:
-    """An `EdgeStream` for plans only: it is never read."""
-
-    num_edges: int
-    has_weights: bool = False
-    has_times: bool = False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Refuse: there are no edges."""
-        raise NotImplementedError
-
-
-@dataclass(frozen=True, slots=True)
-class _SizedRows:
-    """A `FeatureStream` for plans only: it is never read."""
-
-    num_rows: int
-    dim: int
-    dtype: np.dtype[np.generic] = np.dtype(np.float32)  # noqa: RUF009 - a dtype does not change
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Refuse: there are no rows."""
-        raise NotImplementedError
+def _unread(_count: int) -> Iterator[Any]:
+    """Refuse to read a stream of a plan, which has sizes alone."""
+    raise NotImplementedError
 
 
 # A plain NVMe SSD, the default: `gloader doctor` measures this machine's disk.

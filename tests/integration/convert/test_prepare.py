@@ -1,5 +1,7 @@
 """From a folder of arrays to a dataset directory that holds the same, or to nothing at all."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from convert_helpers import expected_neighbors, write_folder
@@ -7,6 +9,7 @@ from convert_helpers import expected_neighbors, write_folder
 from gloader.convert.csc import external_csc
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
+from gloader.convert.source import FeatureStream
 from gloader.convert.sources.npy import open_npy
 from gloader.dataset import Dataset
 from gloader.errors import (
@@ -212,15 +215,13 @@ def test_existing_target_is_kept_unless_overwritten(tmp_path):
 
 
 def test_full_disk_is_known_before_anything_is_written(tmp_path):
-    class Huge:
-        num_rows, dim, dtype = 10, 10**13, np.dtype(np.float32)
+    def chunks(_max_rows):
+        raise AssertionError("nothing may be read")
 
-        def chunks(self, max_rows):
-            raise AssertionError("nothing may be read")
-
+    huge = FeatureStream(chunks=chunks, num_rows=10, dim=10**13, dtype=np.dtype(np.float32))
     write_folder(tmp_path / "in")
     source = open_npy(str(tmp_path / "in"), SourceOptions())
-    huge = type(source)(**{name: getattr(source, name) for name in source.__slots__} | {"features": Huge()})
+    huge = replace(source, features=huge)
     with pytest.raises(StoreWriteError, match=r"writing needs 40\d{13} bytes"):
         plan_source(huge, tmp_path / "out" / "deep", PrepareOptions(memory_budget_bytes=10**15))
     assert [entry.name for entry in tmp_path.iterdir()] == ["in"]

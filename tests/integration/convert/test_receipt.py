@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gloader.cli.main import main
 from gloader.convert.links.link_tables import PairSample, reverses_by_pairs
 from gloader.convert.options import PrepareOptions, SourceOptions
-from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
+from gloader.convert.readers.arrays import array_edges, array_features
 from gloader.convert.readers.checked_rows import CheckedRows, ValueRange, is_rounded
 from gloader.convert.receipt import marked_bytes
 from gloader.convert.registry import open_source
@@ -290,9 +290,7 @@ def test_the_range_is_that_of_the_values(dtype, shift):
 def test_rows_are_looked_at_block_by_block():
     rows = np.zeros((200_000, 2), np.int64)
     rows[0], rows[150_001, 1] = 2**25, 2**24 + 1  # within the range that was seen
-    checked = CheckedRows(
-        ArrayFeatures(rows=rows), where="here", stored_as=None, flag="--dtype", allow_nan=False
-    )
+    checked = CheckedRows(array_features(rows), where="here", stored_as=None, flag="--dtype", allow_nan=False)
     with pytest.raises(FeatureValueError, match="here: row 150001, column 1"):
         list(checked.chunks(100_000))
 
@@ -449,9 +447,9 @@ def test_a_reverse_without_times_does_not_stay_where_times_decide(tmp_path):
 def test_a_sample_of_pairs_is_the_same_of_both_relations():
     pairs = np.unique(RANDOM.integers(0, 1000, (2, 20_000)), axis=1)
     ours, theirs = PairSample(most_pairs=1000), PairSample(most_pairs=1000)
-    ours.fill(ArrayEdges.of(pairs, where="a"), 3000, is_turned=False)
+    ours.fill(array_edges(pairs, where="a"), 3000, is_turned=False)
     half = pairs[::-1, : pairs.shape[1] // 2]
-    theirs.fill(ArrayEdges.of(half[:, RANDOM.permutation(half.shape[1])], where="b"), 700, is_turned=True)
+    theirs.fill(array_edges(half[:, RANDOM.permutation(half.shape[1])], where="b"), 700, is_turned=True)
     num_ours, num_theirs, num_both = ours.compared(theirs)
     assert ours.is_part
     assert num_both == num_theirs
@@ -464,7 +462,7 @@ def test_pairs_are_compared_within_a_budget(monkeypatch):
     """A relation of more pairs than the memory holds is known as the reverse by a sample, of 128 bytes a pair."""
     pairs = np.unique(RANDOM.integers(0, 1000, (2, 20_000)), axis=1)
     there, back = ("u", "buys", "i"), ("i", "bought_by", "u")
-    streams = {there: ArrayEdges.of(pairs, where="a"), back: ArrayEdges.of(pairs[::-1], where="b")}
+    streams = {there: array_edges(pairs, where="a"), back: array_edges(pairs[::-1], where="b")}
     samples = []
     fill = PairSample.fill
     monkeypatch.setattr(

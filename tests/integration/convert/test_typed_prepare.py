@@ -11,7 +11,7 @@ from typed_sources import CITES, IN, WRITES, expected_relation, neighbors, rows_
 from gloader.convert.csc import external_csc
 from gloader.convert.options import EdgeRules, PrepareOptions
 from gloader.convert.prepare import prepare
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.convert.source import MeanOf, NodeSource, RelationSource
 from gloader.dataset import Dataset
 from gloader.errors import BudgetError, ConfigError, GloaderError, GraphError, ShapeError, SourceError
@@ -320,7 +320,7 @@ def test_a_budget_that_is_too_small_is_refused(tmp_path):
 
 
 def test_a_stream_that_breaks_leaves_nothing(tmp_path):
-    short = ArrayFeatures(rows=np.full((30, 4), np.nan, np.float32))
+    short = array_features(np.full((30, 4), np.nan, np.float32))
     source = typed_graph().source()
     nodes = (NodeSource(name="paper", num_nodes=30, features=short), *source.nodes[1:])
     with pytest.raises(GloaderError):  # int8 takes no NaN

@@ -16,7 +16,7 @@ from gloader.convert.csc.spill import Spill
 from gloader.convert.edge_rows import FeaturedEdges, write_edges
 from gloader.convert.options import EdgeRules
 from gloader.convert.progress import NO_PROGRESS
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.errors import BudgetError, FeatureValueError, ShapeError, StoreWriteError
 
 
@@ -93,7 +93,7 @@ def test_features_follow_their_edges(graph, rules, timed, drops, dim, budget):
         write_edges(
             FeaturedEdges(
                 edges=Dropping(stream, kept) if drops else stream,
-                features=ArrayFeatures(rows=rows),
+                features=array_features(rows),
                 dtype="float32",
             ),
             sink,
@@ -140,7 +140,7 @@ def test_small_budgets_send_rows_and_places_through_files(tmp_path, monkeypatch)
     write_edges(
         FeaturedEdges(
             edges=ListEdges(edges),
-            features=ArrayFeatures(rows=np.arange(400.0).reshape(400, 1)),
+            features=array_features(np.arange(400.0).reshape(400, 1)),
             dtype="float32",
         ),
         sink,
@@ -174,7 +174,7 @@ def test_a_budget_without_room_for_a_row_says_needed_and_allowed():
 )
 def test_rows_that_are_not_one_for_each_edge_are_refused_and_leave_nothing(tmp_path, num_rows, message):
     stream = ListEdges([(0, 1)] * 4, is_counted=False)
-    features = ArrayFeatures(rows=np.zeros((num_rows, 2), np.float32))
+    features = array_features(np.zeros((num_rows, 2), np.float32))
     with pytest.raises(ShapeError, match=message):
         write_edges(
             FeaturedEdges(edges=stream, features=features, dtype="float32"),
@@ -195,7 +195,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, name):
     with pytest.raises(StoreWriteError, match="No space left on device"):
         write_edges(
             FeaturedEdges(
-                edges=ListEdges(edges), features=ArrayFeatures(rows=np.zeros((400, 1))), dtype="float32"
+                edges=ListEdges(edges), features=array_features(np.zeros((400, 1))), dtype="float32"
             ),
             FeatureSink(),
             ends=EdgeEnds.of(7),
@@ -214,7 +214,7 @@ def test_a_value_that_cannot_be_stored_names_its_row_in_the_source(tmp_path):
         write_edges(
             FeaturedEdges(
                 edges=ListEdges([(0, 1), (0, 0), (1, 0), (1, 1)]),
-                features=ArrayFeatures(rows=rows),
+                features=array_features(rows),
                 dtype="float16",
             ),
             FeatureSink(),

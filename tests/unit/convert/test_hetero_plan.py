@@ -9,7 +9,7 @@ import pytest
 
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import plan_source
-from gloader.convert.readers.arrays import ArrayEdges, ArrayFeatures
+from gloader.convert.readers.arrays import array_features, ends_edges
 from gloader.convert.source import GraphSource, MeanOf, NodeSource, RelationSource, Splits
 
 MIB = 2**20
@@ -24,14 +24,10 @@ def source(*, features: MeanOf | None) -> GraphSource:
         name="made",
         origin="made",
         nodes=(
-            NodeSource(
-                name="paper", num_nodes=20, features=ArrayFeatures(rows=np.ones((20, 256), np.float32))
-            ),
+            NodeSource(name="paper", num_nodes=20, features=array_features(np.ones((20, 256), np.float32))),
             NodeSource(name="author", num_nodes=100_000, features=features),
         ),
-        relations=(
-            RelationSource(relation=WRITES, edges=ArrayEdges(src=ends, dst=ends, where="made", weight=None)),
-        ),
+        relations=(RelationSource(relation=WRITES, edges=ends_edges(ends, ends, where="made")),),
         labelled="paper",
         num_classes=2,
         labels=ends % 2,

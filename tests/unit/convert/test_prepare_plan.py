@@ -5,7 +5,7 @@ from convert_helpers import ListEdges
 from gloader.convert import prepare_plan
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare_plan import plan_prepare
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.convert.source import Source, Splits
 from gloader.convert.source_check import check_source
 from gloader.errors import BudgetError, ConfigError, ShapeError, SourceError
@@ -21,7 +21,7 @@ def source(*, num_nodes=10, rows=10, dim=3, labels=None, num_classes=2):
         num_nodes=num_nodes,
         num_classes=num_classes,
         edges=ListEdges([(0, 1)]),
-        features=ArrayFeatures(rows=np.zeros((rows, dim), np.float32)),
+        features=array_features(np.zeros((rows, dim), np.float32)),
         labels=np.zeros(num_nodes, np.int64) if labels is None else np.array(labels),
         splits=Splits(train=empty, valid=empty, test=empty),
     )

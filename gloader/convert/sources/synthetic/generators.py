@@ -12,17 +12,16 @@ R-MAT graph depend on the neighbourhoods of its nodes.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gloader.convert.source import EdgeChunk
+from gloader.convert.source import EdgeChunk, EdgeStream, FeatureStream
 from gloader.core.hashing import GOLDEN, mix64, mix_int
 from gloader.core.kernels import njit
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -127,33 +126,22 @@ _NOISE_MEAN = 2 * 65535
 _NOISE_SCALE = np.float32(1.0 / np.sqrt((65536.0**2 - 1.0) / 3.0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SyntheticFeatures:
-    """The feature stream: row n is ``centers[codes[n]]`` plus noise of mean 0 and deviation 1."""
+def synthetic_features(codes: IdArray, centers: NDArray[np.float32], *, seed: int) -> FeatureStream:
+    """Return float32 rows: row n is ``centers[codes[n]]`` plus noise of mean 0 and deviation 1. Pure.
 
-    codes: IdArray  # (N,)
-    centers: NDArray[np.float32]  # (K, F)
-    key: np.uint64
+    Parameters
+    ----------
+    codes : (N,)
+    centers : (K, F)
+    seed : of the graph
+    """
+    key = make_key(seed, "features")
 
-    @property
-    def num_rows(self) -> int:
-        """N."""
-        return int(self.codes.shape[0])
+    def chunks(max_rows: int) -> Iterator[NDArray[np.generic]]:
+        for first in range(0, len(codes), max_rows):
+            yield _make_rows(first, codes[first : first + max_rows], centers, key)
 
-    @property
-    def dim(self) -> int:
-        """F."""
-        return int(self.centers.shape[1])
-
-    @property
-    def dtype(self) -> np.dtype[np.generic]:
-        """float32."""
-        return np.dtype(np.float32)
-
-    def chunks(self, max_rows: int) -> Iterator[NDArray[np.generic]]:
-        """Yield (n, F) arrays of consecutive rows, n <= ``max_rows``."""
-        for first in range(0, self.num_rows, max_rows):
-            yield _make_rows(first, self.codes[first : first + max_rows], self.centers, self.key)
+    return FeatureStream(chunks=chunks, num_rows=len(codes), dim=centers.shape[1], dtype=centers.dtype)
 
 
 def class_centers(num_classes: int, dim: int, *, signal: float, seed: int) -> NDArray[np.float32]:
@@ -229,59 +217,33 @@ _NUM_KNOTS = 4096
 _DRAWS = U64(8)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommunityEdges:
-    """The edge stream: entries 2p and 2p + 1 are the two directions of pair p."""
+def _made_edges(num_edges: int, fill: Callable[[int, IdArray, IdArray], None]) -> EdgeStream:
+    """Return edges without weights and times; ``fill`` writes sources and destinations from a number on. Pure."""
 
-    num_edges: int
-    num_nodes: int
-    starts: IdArray  # (communities + 1,) first position of each community
-    quantiles: NDArray[np.float64]  # (_NUM_KNOTS + 1,) where in its community a node of quantile u stands
-    homophily: float
-    key: np.uint64
-    permutation: NDArray[np.uint64]
-
-    @property
-    def has_weights(self) -> bool:
-        """Synthetic edges carry none."""
-        return False
-
-    @property
-    def has_times(self) -> bool:
-        """Synthetic edges carry none."""
-        return False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        for first in range(0, self.num_edges, max_edges):
-            count = min(max_edges, self.num_edges - first)
+    def chunks(max_edges: int) -> Iterator[EdgeChunk]:
+        for first in range(0, num_edges, max_edges):
+            count = min(max_edges, num_edges - first)
             src, dst = np.empty(count, np.int64), np.empty(count, np.int64)
             with np.errstate(over="ignore"):
-                _fill_community_edges(
-                    first,
-                    self.starts,
-                    self.quantiles,
-                    self.homophily,
-                    self.key,
-                    self.permutation,
-                    src,
-                    dst,
-                )
-            yield EdgeChunk(src=src, dst=dst, weight=None)
+                fill(first, src, dst)
+            yield EdgeChunk(src=src, dst=dst)
+
+    return EdgeStream(chunks=chunks, num_edges=num_edges)
 
 
-def plan_community(spec: CommunitySpec) -> CommunityEdges:
-    """Return the edge stream of ``spec``. Pure."""
-    return CommunityEdges(
-        num_edges=spec.edges,
-        num_nodes=spec.nodes,
-        starts=community_starts(spec),
-        quantiles=degree_quantiles(
-            exponent=spec.exponent, max_ratio=(spec.nodes**2 / max(spec.edges, spec.nodes)) ** 0.5
+def community_edges(spec: CommunitySpec) -> EdgeStream:
+    """Return the edges of ``spec``: entries 2p and 2p + 1 are the two directions of pair p. Pure."""
+    starts = community_starts(spec)  # (communities + 1,) first position of each community
+    # (_NUM_KNOTS + 1,) where in its community a node of quantile u stands
+    quantiles = degree_quantiles(
+        exponent=spec.exponent, max_ratio=(spec.nodes**2 / max(spec.edges, spec.nodes)) ** 0.5
+    )
+    key, permutation = make_key(spec.seed, "edges"), make_permutation(spec.nodes, spec.seed, "ids")
+    return _made_edges(
+        spec.edges,
+        lambda first, src, dst: _fill_community_edges(
+            first, starts, quantiles, spec.homophily, key, permutation, src, dst
         ),
-        homophily=spec.homophily,
-        key=make_key(spec.seed, "edges"),
-        permutation=make_permutation(spec.nodes, spec.seed, "ids"),
     )
 
 
@@ -408,47 +370,19 @@ _MAX_ATTEMPTS = 64
 _LABEL_CHUNK = 1 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RmatEdges:
-    """The edge stream. Ids are shuffled, as Graph500 does; parallel edges and self loops occur."""
+def rmat_edges(spec: RmatSpec) -> EdgeStream:
+    """Return the edges of ``spec``. Pure.
 
-    num_edges: int
-    num_nodes: int
-    thresholds: IdArray  # (3,) a, a + b, a + b + c in units of 2**-16
-    key: np.uint64
-    permutation: NDArray[np.uint64]
-
-    @property
-    def has_weights(self) -> bool:
-        """Synthetic edges carry none."""
-        return False
-
-    @property
-    def has_times(self) -> bool:
-        """Synthetic edges carry none."""
-        return False
-
-    def chunks(self, max_edges: int) -> Iterator[EdgeChunk]:
-        """Yield the edges in order, at most ``max_edges`` at a time."""
-        for first in range(0, self.num_edges, max_edges):
-            count = min(max_edges, self.num_edges - first)
-            src, dst = np.empty(count, np.int64), np.empty(count, np.int64)
-            with np.errstate(over="ignore"):
-                _fill_rmat_edges(
-                    first, U64(self.num_nodes), self.thresholds, self.key, self.permutation, src, dst
-                )
-            yield EdgeChunk(src=src, dst=dst, weight=None)
-
-
-def plan_rmat(spec: RmatSpec) -> RmatEdges:
-    """Return the edge stream of ``spec``. Pure."""
-    cumulated = np.cumsum([spec.a, spec.b, spec.c])
-    return RmatEdges(
-        num_edges=spec.edges,
-        num_nodes=spec.nodes,
-        thresholds=np.round(cumulated * 2**16).astype(np.int64),
-        key=make_key(spec.seed, "edges"),
-        permutation=make_permutation(spec.nodes, spec.seed, "ids"),
+    Ids are shuffled, as Graph500 does; parallel edges and self loops occur.
+    """
+    # (3,) a, a + b, a + b + c in units of 2**-16
+    thresholds = np.round(np.cumsum([spec.a, spec.b, spec.c]) * 2**16).astype(np.int64)
+    key, permutation = make_key(spec.seed, "edges"), make_permutation(spec.nodes, spec.seed, "ids")
+    return _made_edges(
+        spec.edges,
+        lambda first, src, dst: _fill_rmat_edges(
+            first, U64(spec.nodes), thresholds, key, permutation, src, dst
+        ),
     )
 
 
@@ -465,7 +399,7 @@ def node_traits(spec: RmatSpec) -> IdArray:
     return traits
 
 
-def rmat_labels(spec: RmatSpec, edges: RmatEdges, traits: IdArray) -> IdArray:
+def rmat_labels(spec: RmatSpec, edges: EdgeStream, traits: IdArray) -> IdArray:
     """Return the label of every node (N,): the majority of each trait over its in-edges, its own on a tie.
 
     Reads the edges once and holds 4 N ceil(log2(classes)) bytes.

@@ -8,20 +8,19 @@ import numpy as np
 
 from gloader.convert.source import Source, Splits
 from gloader.convert.sources.synthetic.generators import (
-    SyntheticFeatures,
     class_centers,
     community_classes,
-    make_key,
+    community_edges,
     make_permutation,
     node_traits,
     num_traits,
     permute_range,
-    plan_community,
-    plan_rmat,
+    rmat_edges,
     rmat_labels,
+    synthetic_features,
     trait_centers,
 )
-from gloader.convert.sources.synthetic.spec import CommunitySpec, RmatSpec, SyntheticSpec, parse_spec
+from gloader.convert.sources.synthetic.spec import CommunitySpec, SyntheticSpec, parse_spec
 from gloader.core.units import format_bytes
 from gloader.errors import BudgetError
 
@@ -43,44 +42,25 @@ def open_synthetic(argument: str, options: SourceOptions) -> Source:
     """
     spec = parse_spec(argument, seed=options.seed)
     _check_memory(spec, options.budget_bytes)
-    origin = f"synthetic:{argument}"
-    return _open_community(spec, origin) if isinstance(spec, CommunitySpec) else _open_rmat(spec, origin)
-
-
-def _open_community(spec: CommunitySpec, origin: str) -> Source:
-    labels = community_classes(spec)
+    resident = 0
+    if isinstance(spec, CommunitySpec):
+        kind, edges = "community", community_edges(spec)
+        codes = labels = community_classes(spec)
+        centers = class_centers(spec.classes, spec.dim, signal=spec.signal, seed=spec.seed)
+    else:
+        kind, edges, codes = "rmat", rmat_edges(spec), node_traits(spec)
+        labels, resident = rmat_labels(spec, edges, codes), codes.nbytes
+        centers = trait_centers(num_traits(spec.classes), spec.dim, signal=spec.signal, seed=spec.seed)
     return Source(
-        name=f"synthetic-community-{spec.nodes}",
-        origin=origin,
-        num_nodes=spec.nodes,
-        num_classes=spec.classes,
-        edges=plan_community(spec),
-        features=SyntheticFeatures(
-            codes=labels,
-            centers=class_centers(spec.classes, spec.dim, signal=spec.signal, seed=spec.seed),
-            key=make_key(spec.seed, "features"),
-        ),
-        labels=labels,
-        splits=_make_splits(spec),
-    )
-
-
-def _open_rmat(spec: RmatSpec, origin: str) -> Source:
-    edges, traits = plan_rmat(spec), node_traits(spec)
-    return Source(
-        name=f"synthetic-rmat-{spec.nodes}",
-        origin=origin,
+        name=f"synthetic-{kind}-{spec.nodes}",
+        origin=f"synthetic:{argument}",
         num_nodes=spec.nodes,
         num_classes=spec.classes,
         edges=edges,
-        features=SyntheticFeatures(
-            codes=traits,
-            centers=trait_centers(num_traits(spec.classes), spec.dim, signal=spec.signal, seed=spec.seed),
-            key=make_key(spec.seed, "features"),
-        ),
-        labels=rmat_labels(spec, edges, traits),
+        features=synthetic_features(codes, centers, seed=spec.seed),
+        labels=labels,
         splits=_make_splits(spec),
-        resident_bytes=traits.nbytes,
+        resident_bytes=resident,
     )
 
 

@@ -132,7 +132,7 @@ def test_a_relation_between_two_types_is_sorted_by_its_destinations(relation, me
         build_csc(
             ListEdges(edges, weighted=weighted),
             sink,
-            ends=EdgeEnds(num_nodes=num_nodes, num_sources=num_sources, is_typed=True),
+            ends=EdgeEnds(num_nodes=num_nodes, num_sources=num_sources, has_names=True),
             rules=rule,
             budget_bytes=budget,
             scratch=Path(scratch),

@@ -99,10 +99,10 @@ def means(edges, values, num_rows, plan, *, dtype="float32", max_rows=4):
         folder = Path(name)
         np.save(folder / "rows.npy", values)
         column = StoredColumn(rows=folder / "rows.npy", scales=None, dtype=dtype, num_rows=len(values), dim=3)
-        ends = EdgeEnds(num_nodes=num_rows, num_sources=len(values), is_typed=True)
+        ends = EdgeEnds(num_nodes=num_rows, num_sources=len(values), has_names=True)
         with ScratchCsc(folder=folder, ends=ends) as graph:
             graph.fill(ListEdges(edges), rules=EdgeRules(), budget_bytes=10**8, progress=NO_PROGRESS)
-            stream = MeanRows(graph=graph, column=column, plan=plan)
+            stream = MeanRows(graph=graph, column=column, plan=plan).stream()
             chunks = [chunk.copy() for chunk in stream.chunks(max_rows)]
     assert all(len(chunk) <= max_rows for chunk in chunks)
     return np.concatenate(chunks) if chunks else np.empty((0, 3), np.float32)

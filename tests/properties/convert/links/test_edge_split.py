@@ -13,7 +13,7 @@ from link_tables import check_positions, edges_by_position, read_table, rows_of
 
 from gloader.convert.options import PARTS, EdgeRules, PrepareOptions, edge_shares
 from gloader.convert.prepare import prepare
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.convert.source import Source, Splits
 from gloader.dataset import Dataset
 from gloader.errors import ConfigError
@@ -58,11 +58,11 @@ def timed_dataset(folder, num_nodes, edges, times):
         num_nodes=num_nodes,
         num_classes=1,
         edges=ListEdges(edges, times=times),
-        features=ArrayFeatures(rows=np.ones((num_nodes, 2), np.float32)),
+        features=array_features(np.ones((num_nodes, 2), np.float32)),
         labels=np.full(num_nodes, -1),
         splits=Splits(train=none, valid=none, test=none),
         # The number of an edge tells, wherever it went, which one it was.
-        edge_features=ArrayFeatures(rows=np.arange(len(edges), dtype=np.float32)[:, None]),
+        edge_features=array_features(np.arange(len(edges), dtype=np.float32)[:, None]),
     )
     options = PrepareOptions(
         edge_split=(0.5, 0.25, 0.25), edge_split_by="time", memory_budget_bytes=60 * 10**6

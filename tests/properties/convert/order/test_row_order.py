@@ -14,7 +14,7 @@ from gloader.convert import node_order, prepare_plan
 from gloader.convert.csc import external_csc, sorted_ranges
 from gloader.convert.options import PrepareOptions
 from gloader.convert.prepare import plan_source, prepare
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.convert.source import Source, Splits
 from gloader.dataset import Dataset
 
@@ -47,7 +47,7 @@ def sources(draw):
         num_nodes=num_nodes,
         num_classes=3,
         edges=ListEdges(edges if weighted else [edge[:2] for edge in edges], weighted=weighted),
-        features=ArrayFeatures(rows=np.arange(2 * num_nodes, dtype=np.float32).reshape(-1, 2)),
+        features=array_features(np.arange(2 * num_nodes, dtype=np.float32).reshape(-1, 2)),
         labels=np.arange(num_nodes) % 3,
         splits=Splits(
             **{name: np.flatnonzero(parts == i) for i, name in enumerate(("train", "valid", "test"))}

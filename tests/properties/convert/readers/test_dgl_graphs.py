@@ -11,9 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gloader.convert.options import SourceOptions
+from gloader.convert.readers.attributes import SavedGraph
 from gloader.convert.readers.dgl_file import DglFile, Form
+from gloader.convert.readers.edge_columns import array_column, weighted_edges
 from gloader.convert.registry import open_source
-from gloader.convert.sources.dgl import hetero_source, quiet_dgl, stored_arrays, stored_edges
+from gloader.convert.sources.dgl import DglGraph, quiet_dgl, stored_edges
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("dgl")
@@ -99,8 +101,8 @@ def test_the_reader_agrees_with_dgl(tmp_path, drawn, forms):
             edge_columns=({"number": file.beside.get("number", stored[form].second)},),
             beside={},
         )
-        arrays = stored_arrays(alone)
-        chunks = list(arrays.edges.chunks(7))
+        arrays = stored_edges(alone, 0)
+        chunks = list(arrays.stream.chunks(7))
         found_src = [node for chunk in chunks for node in chunk.src.tolist()]
         found_dst = [node for chunk in chunks for node in chunk.dst.tolist()]
         order = range(len(found_src)) if arrays.order is None else arrays.order
@@ -153,7 +155,10 @@ def test_a_graph_of_several_types_is_what_dgl_reads(tmp_path, graph, forms):
         found = stored_edges(file, number)
         same(file.edge_columns[number], dict(theirs.edges[relation].data))
         weight = found.data.get("weight")
-        chunks = list(found.weighted(weight).chunks(3))
+        stream = found.stream
+        if weight is not None:
+            stream = weighted_edges(stream, array_column(weight, where="weights", numbers=found.order))
+        chunks = list(stream.chunks(3))
         src, dst = (
             [node for chunk in chunks for node in getattr(chunk, end).tolist()] for end in ("src", "dst")
         )
@@ -166,7 +171,7 @@ def test_a_graph_of_several_types_is_what_dgl_reads(tmp_path, graph, forms):
     if file.is_homogeneous:
         return
     made = open_source(f"dgl:{path}", SourceOptions())
-    kept = hetero_source(theirs, name="graph", origin="dgl", where="graph", seed=0)
+    kept = DglGraph.of(theirs).source(SavedGraph(name="graph", origin="dgl", where="graph"))
     for ours, other in zip(made.relations, kept.relations, strict=True):
         assert ours.relation == other.relation
         assert rows_by_edge(ours) == rows_by_edge(other)
@@ -207,7 +212,7 @@ def test_dgl_reads_version_1_alike(tmp_path):
     path.write_bytes(dgl_files.version_1())
     with quiet_dgl("this test needs") as dgl:
         (theirs,), _ = dgl.load_graphs(str(path))
-    arrays = stored_arrays(DglFile.open(path))
-    (chunk,) = arrays.edges.chunks(100)
+    arrays = stored_edges(DglFile.open(path), 0)
+    (chunk,) = arrays.stream.chunks(100)
     assert edge_list(chunk.src, chunk.dst, arrays.order) == edge_list(*theirs.edges("all"))
     same(DglFile.open(path).node_columns[0], dict(theirs.ndata))

@@ -158,7 +158,7 @@ def test_ranges_hold_at_most_so_many_edges():
     ],
 )
 def test_each_end_of_a_relation_has_a_range_of_its_own(edge, message, tmp_path):
-    ends = EdgeEnds(num_nodes=3, num_sources=5, where="writes", is_typed=True)
+    ends = EdgeEnds(num_nodes=3, num_sources=5, where="writes", has_names=True)
     with pytest.raises(GraphError) as raised:
         build_csc(
             ListEdges([(4, 2), edge]),
@@ -172,7 +172,7 @@ def test_each_end_of_a_relation_has_a_range_of_its_own(edge, message, tmp_path):
 
 
 def test_a_relation_into_a_type_without_nodes_takes_no_edge(tmp_path):
-    ends = EdgeEnds(num_nodes=0, num_sources=5, where="writes", is_typed=True)
+    ends = EdgeEnds(num_nodes=0, num_sources=5, where="writes", has_names=True)
     with pytest.raises(GraphError, match="has destination 0; there are no destinations"):
         build_csc(
             ListEdges([(1, 0)]),
@@ -192,7 +192,7 @@ def test_a_hub_of_a_relation_keeps_sources_beyond_the_number_of_destinations(tmp
     build_csc(
         ListEdges([(source % 90, 0) for source in range(180)]),
         sink,
-        ends=EdgeEnds(num_nodes=2, num_sources=90, is_typed=True),
+        ends=EdgeEnds(num_nodes=2, num_sources=90, has_names=True),
         rules=EdgeRules(deduplicate=True),
         budget_bytes=1000,
         scratch=tmp_path,

@@ -5,7 +5,7 @@ import pytest
 from convert_helpers import ListEdges, write_folder
 from typed_sources import typed_graph
 
-from gloader.convert.links.edge_parts import EdgeRows
+from gloader.convert.links.edge_parts import edge_rows
 from gloader.convert.options import PrepareOptions, SourceOptions
 from gloader.convert.prepare import plan_source, prepare
 from gloader.convert.prepare_plan import link_sizes
@@ -55,9 +55,7 @@ def test_large_tables_are_in_the_plan(tmp_path):
 
 
 def table(num_rows):
-    return LinkSource(
-        name="t", rows=EdgeRows(edges=ListEdges([], is_counted=num_rows is not None)), where="made"
-    )
+    return LinkSource(name="t", rows=edge_rows(ListEdges([], is_counted=num_rows is not None)), where="made")
 
 
 def test_rows_that_spill_take_temporary_disk():

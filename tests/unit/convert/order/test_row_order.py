@@ -1,5 +1,7 @@
 """The ordering of nodes, each part against a plain version of itself."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from convert_helpers import ListEdges
@@ -9,17 +11,17 @@ from gloader.convert.csc import external_csc
 from gloader.convert.csc.edge_rules import EdgeEnds
 from gloader.convert.node_order import (
     NodeOrder,
-    RenumberedEdges,
     adopt_sources,
     community_order,
     count_sources,
     find_order,
     move_nodes,
     ordered_rows,
+    renumbered_edges,
 )
 from gloader.convert.options import EdgeRules
 from gloader.convert.progress import NO_PROGRESS
-from gloader.convert.readers.arrays import ArrayFeatures
+from gloader.convert.readers.arrays import array_features
 from gloader.errors import FeatureValueError, GraphError, ShapeError, StoreWriteError
 
 PLAIN = EdgeRules()
@@ -144,7 +146,7 @@ def test_bad_edges_are_named_as_in_the_source_and_leave_nothing(tmp_path, name):
 
 def test_renumbered_edges_keep_order_weights_and_the_messages_of_the_source():
     stream = ListEdges([(0, 1, 0.5), (2, 0, 1.5), (1, 1, 2.0)], weighted=True)
-    edges = RenumberedEdges(edges=stream, new_ids=np.array([2, 0, 1]), where="npy:x")
+    edges = renumbered_edges(stream, np.array([2, 0, 1]), "npy:x")
     chunks = list(edges.chunks(3))
     assert [len(chunk.src) for chunk in chunks] == [2, 1]
     assert [(u, v) for chunk in chunks for u, v in zip(chunk.src, chunk.dst, strict=True)] == [
@@ -153,15 +155,15 @@ def test_renumbered_edges_keep_order_weights_and_the_messages_of_the_source():
         (0, 0),
     ]
     assert [w for chunk in chunks for w in chunk.weight] == [0.5, 1.5, 2.0]
-    bad = RenumberedEdges(edges=ListEdges([(0, -1)]), new_ids=np.arange(3), where="npy:x")
+    bad = renumbered_edges(ListEdges([(0, -1)]), np.arange(3), "npy:x")
     with pytest.raises(GraphError, match=r"edge 0 .* has destination -1"):
         list(bad.chunks(2))
 
 
 def rows_of(rows, order, scratch, *, dtype="float32", range_rows=3, claimed=None):
-    features = ArrayFeatures(rows=rows)
+    features = array_features(rows)
     if claimed is not None:
-        features = type("Wrong", (), {"num_rows": claimed, "dim": rows.shape[1], "chunks": features.chunks})()
+        features = replace(features, num_rows=claimed)
     return ordered_rows(
         features,
         NodeOrder.of(np.asarray(order)),

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from gloader.convert.readers.edge_columns import EdgeColumn, array_column, timed_edges, to_seconds
 from gloader.convert.readers.open_table import open_table
 from gloader.convert.readers.table_streams import TableEdges
-from gloader.convert.readers.timed_edges import ArrayTimes, StreamedTimes, TimedEdges, to_seconds
 from gloader.convert.source import EdgeChunk
 from gloader.errors import ShapeError, SourceError
 
@@ -20,7 +20,7 @@ SECONDS = [DAY, 1_709_164_800, -DAY]
 
 def times(path, max_edges=2):
     edges = TableEdges.open(open_table(path))
-    timed = TableEdges(table=edges.table, src=edges.src, dst=edges.dst, time="t")
+    timed = TableEdges(table=edges.table, src=edges.src, dst=edges.dst, time="t").stream()
     assert timed.has_times
     return [second for chunk in timed.chunks(max_edges) for second in chunk.time.tolist()]
 
@@ -132,10 +132,10 @@ class Edges:
 def test_pieces_of_any_size_find_their_edges(piece):
     values = np.arange(20) * 3
 
-    def pieces():
+    def pieces(_max_values):
         return (values[start : start + piece] for start in range(0, 20, piece))
 
-    timed = TimedEdges.of(Edges(20, None), StreamedTimes(pieces=pieces, where="t"))
+    timed = timed_edges(Edges(20, None), EdgeColumn(pieces=pieces, where="t"))
     assert [
         (int(src), int(at))
         for chunk in timed.chunks(6)
@@ -147,8 +147,8 @@ def test_pieces_of_any_size_find_their_edges(piece):
     ("count", "said"), [(19, "ends after 19 times; there are more"), (21, "more times than .* 20")]
 )
 def test_there_is_one_time_for_each_edge(count, said):
-    timed = TimedEdges.of(Edges(20, None), StreamedTimes(pieces=lambda: [np.arange(count)], where="t"))
+    timed = timed_edges(Edges(20, None), EdgeColumn(pieces=lambda _: iter([np.arange(count)]), where="t"))
     with pytest.raises(ShapeError, match=said):
         list(timed.chunks(6))
     with pytest.raises(ShapeError, match=f"t holds {count} times for 20 edges"):
-        TimedEdges.of(Edges(20, 20), ArrayTimes(values=np.arange(count), where="t"))
+        timed_edges(Edges(20, 20), array_column(np.arange(count), where="t"))

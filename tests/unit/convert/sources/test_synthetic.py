@@ -12,6 +12,7 @@ from gloader.convert.sources.synthetic.generators import (
     community_starts,
     degree_quantiles,
     make_permutation,
+    node_traits,
     num_traits,
     permute_range,
 )
@@ -141,7 +142,7 @@ def test_rmat_degrees_are_skewed_and_labels_follow_neighbourhoods():
     src, dst = all_edges(source)
     degree = np.bincount(dst, minlength=3000)
     assert degree.max() > 20 * degree.mean()
-    traits = source.features.codes
+    traits = node_traits(parse_spec(RMAT.partition(":")[2]))
     for trait in range(num_traits(6)):  # a plain-numpy twin of the vote
         sign = 2 * ((traits >> trait) & 1) - 1
         votes = np.bincount(dst, weights=sign[src], minlength=3000)
