@@ -1,4 +1,4 @@
-"""Datasets: the arrays of a directory and what they mean."""
+"""Datasets: a directory's arrays and what they mean."""
 
 from gloader.dataset.dataset import Dataset
 

@@ -1,4 +1,4 @@
-"""Records and value rules of link tables: sets of edges to predict, each of one relation.
+"""Records and value rules for link tables: sets of edges to predict, each within one relation.
 
 The commit record lists the arrays of each link table. `LinkCheck` checks their values: ids within their node types,
 edge positions within their relations.
@@ -50,18 +50,18 @@ _MEMBERS: Final = {"relation", "reverse", "in_graph"}
 
 
 def link_error(name: object, message: str) -> str:
-    """Return ``message`` of the link table ``name``. Pure."""
+    """Return ``message`` behind the link table's name. Pure."""
     return f"links {repr(name)[:120]}: {message}"
 
 
 def wrong_table(name: object, relation: Relation, reverse: Relation | None, schema: Schema) -> str | None:
-    """Return what is wrong with a link table of a dataset, or None. Pure.
+    """Return a message about an invalid link table, or None. Pure.
 
     Parameters
     ----------
-    name : of the table
-    relation, reverse : whose edges they are, and which leads back; None: none does
-    schema : of the dataset
+    name : the table's name
+    relation, reverse : the edges' relation, and the relation that leads back, or None
+    schema : the dataset's types and relations
     """
     if not is_type_name(name):
         return link_error(
@@ -85,14 +85,14 @@ def read_links(root: Path, manifest: Manifest, schema: Schema) -> tuple[LinkReco
 
     Parameters
     ----------
-    root : of the dataset, for messages
-    manifest : its record, of any content
+    root : the dataset's directory, for messages
+    manifest : its record, with any content
     schema : the types and relations that it lists
 
     Raises
     ------
     FormatError
-        A table or one of its arrays cannot be, or an array is of no table.
+        A table or one of its arrays is invalid, or an array belongs to no table.
     """
     # Without the feature, which arrays of links need, a "links" entry of the metadata is a user's note.
     if LINKS_FEATURE not in manifest.required_features:
@@ -113,7 +113,7 @@ def read_links(root: Path, manifest: Manifest, schema: Schema) -> tuple[LinkReco
 
 
 def link_arrays(arrays: Mapping[str, ArrayRecord], table: LinkRecord) -> dict[str, ArrayRecord]:
-    """Return the records of the arrays that ``table`` has, by plain name. Pure."""
+    """Return a table's array records, by plain name. Pure."""
     return {name: arrays[table.folder + name] for name in LINK_DTYPES if table.folder + name in arrays}
 
 
@@ -159,7 +159,7 @@ def _check_arrays(root: Path, table: LinkRecord, arrays: Mapping[str, ArrayRecor
 
 
 def wrong_rows(name: str, shape: tuple[int, ...], num_rows: int) -> str | None:
-    """Return what is wrong with the shape of array ``name`` of a table of ``num_rows``, or None. Pure."""
+    """Return a message about an array's wrong shape in a table with ``num_rows`` rows, or None. Pure."""
     if shape[0] != num_rows:
         return f"{name} has {shape[0]} rows beside {num_rows} of {PAIRS}; it must have one for each"
     if name in (LINK_LABELS, TIMES) and len(shape) != 1:
@@ -175,17 +175,17 @@ _BLOCK: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkLimits:
-    """The bounds of the values in the arrays of a link table."""
+    """Bounds for the array values of a link table."""
 
-    num_sources: int  # nodes of the source type
+    num_sources: int  # the source type's nodes
     num_destinations: int
-    num_edges: int  # of the relation
-    num_reverses: int  # edges of the reverse relation; 0 where there is none
+    num_edges: int  # the relation's
+    num_reverses: int  # the reverse relation's edges; 0 without one
     num_negatives: int = 0  # k: given for each row
 
     @property
     def most(self) -> tuple[int, int, int, int]:
-        """The largest values of the columns of the pairs."""
+        """The largest value in each column of the pairs."""
         return (
             self.num_sources - 1,
             self.num_destinations - 1,
@@ -194,12 +194,12 @@ class LinkLimits:
         )
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
-        """Return the first position in ``values``, whole rows of array ``name``, of one that cannot be; -1: none. Pure.
+        """Return the position of the first invalid value in ``values``, or -1. Pure.
 
         Parameters
         ----------
-        name : of the array
-        values : (m,) elements, those of a row one behind the other
+        name : the array's plain name
+        values : (m,) elements in whole rows, row after row
         """
         # Read-only, as loaded arrays are: to numba another type, to be compiled for again.
         view = values.reshape(-1).view()
@@ -211,7 +211,7 @@ class LinkLimits:
         return _first_not_finite(view) if name == LINK_LABELS and view.dtype.kind == "f" else -1
 
     def describe(self, name: str, position: int, value: object) -> str:
-        """Return what is wrong with ``value``, element ``position`` of array ``name``, which names its row. Pure."""
+        """Return a message about ``value``, the wrong element ``position`` in array ``name``, with its row. Pure."""
         if name == PAIRS:
             row, column = divmod(position, PAIR_WIDTH)
             noun, most = _NOUNS[column], self.most[column]
@@ -227,13 +227,13 @@ class LinkLimits:
 
 
 class LinkCheck:
-    """The check of all values of one array of a link table, which comes in order, in pieces of whole rows.
+    """The check of one whole link-table array, which comes in order, in pieces of whole rows.
 
     Parameters
     ----------
-    name : of the array
-    limits : what its values may be
-    in_graph : rows that have a position, as the commit record says
+    name : the array's plain name
+    limits : bounds for its values
+    in_graph : rows that have a position, from the commit record
     """
 
     def __init__(self, name: str, limits: LinkLimits, *, in_graph: int) -> None:
@@ -244,7 +244,7 @@ class LinkCheck:
         self._found = 0
 
     def wrong(self, values: NDArray[Any]) -> str | None:
-        """Take the next ``values`` (m,); return what is wrong with the first that cannot be, or None."""
+        """Take the next ``values`` (m,); return a message about the first invalid value, or None."""
         first, self._count = self._count, self._count + values.size
         at = self._limits.first_wrong(self._name, values)
         if at >= 0:
@@ -254,14 +254,14 @@ class LinkCheck:
         return None
 
     def wrong_end(self) -> str | None:
-        """Return what is wrong with the whole of the array, or None; called behind the last piece."""
+        """Return a message about the array as a whole, or None; called after the last piece."""
         if self._name == PAIRS and self._found != self._in_graph:
             return f"{PAIRS}: {self._found} rows have a position; the commit record says {self._in_graph}"
         return None
 
 
 def count_in_graph(pairs: NDArray[np.int64]) -> int:
-    """Return how many of ``pairs`` (n, 4) have a position. Pure."""
+    """Count the pairs (n, 4) that have a position. Pure."""
     return int(np.count_nonzero(pairs[:, POSITION] != NO_EDGE))
 
 
@@ -279,7 +279,7 @@ def _first_not_finite(values: NDArray[Any]) -> int:
 
 @njit(cache=True, nogil=True)
 def _first_wrong_pair(pairs: IdArray, most: IdArray) -> int:
-    """Return the first element of ``pairs`` (n * 4,) that is above its column's ``most``, or below 0 or -1; or -1."""
+    """Return the first element in ``pairs`` (n * 4,) above its column's ``most``, or below 0 or -1; -1 if none is."""
     for row in range(0, pairs.shape[0], 4):
         # Compared, not subtracted: a difference may be too large for its sign.
         is_wrong = (

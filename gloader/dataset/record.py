@@ -1,4 +1,4 @@
-"""The rules for the commit record of a dataset: its arrays, their dtypes and their lengths."""
+"""Rules for a dataset's commit record: its arrays, their dtypes and their lengths."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ MATRICES: Final = ("features", "edge_features")
 
 
 def check_record(root: Path, manifest: Manifest) -> Schema:
-    """Refuse a record that is no dataset's; return the types, relations and link tables of one that is. Pure.
+    """Check that a record describes a dataset; return its types, relations and link tables. Pure.
 
-    Link tables, and features and times of edges, need a feature that the record requires: a build that does not know
-    them refuses such a dataset by that name. It would else draw edges that came after their seeds, or train without
-    what the edges say. Later each array is opened by its own record, beside no other.
+    Link tables, edge features and edge times need a format feature that the record requires, so that an older build
+    refuses the dataset. Otherwise an older build would draw edges later than their seeds, or train without the edge
+    features.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
 
 
 def content_digest(manifest: Manifest, schema: Schema) -> str:
-    """Return a digest of what a dataset holds: equal for equal arrays, wherever they are stored. Pure."""
+    """Return a digest of a dataset's content: equal for equal arrays, wherever they are stored. Pure."""
     digest = hashlib.sha256()
     # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
     if schema.kind == "hetero":
@@ -82,7 +82,7 @@ def content_digest(manifest: Manifest, schema: Schema) -> str:
 
 
 def node_limits(manifest: Manifest, schema: Schema, node_type: str) -> ValueLimits:
-    """Return what bounds the values of the arrays of a type. Pure; of a record that was checked."""
+    """Return the bounds for a type's arrays, from a checked record. Pure."""
     if schema.kind == "homogeneous":
         return edge_limits(manifest, schema, EDGE)
     count = schema.num_nodes[node_type]
@@ -90,7 +90,7 @@ def node_limits(manifest: Manifest, schema: Schema, node_type: str) -> ValueLimi
 
 
 def edge_limits(manifest: Manifest, schema: Schema, relation: Relation) -> ValueLimits:
-    """Return what bounds the values of the arrays of a relation. Pure; of a record that was checked."""
+    """Return the bounds for a relation's arrays, from a checked record. Pure."""
     source, _, destination = relation
     return _limits(
         manifest,
@@ -101,7 +101,7 @@ def edge_limits(manifest: Manifest, schema: Schema, relation: Relation) -> Value
 
 
 def link_limits(manifest: Manifest, schema: Schema, table: LinkRecord) -> LinkLimits:
-    """Return what bounds the values of the arrays of a link table. Pure; of a record that was checked."""
+    """Return the bounds for a link table's arrays, from a checked record. Pure."""
     edges = edge_limits(manifest, schema, table.relation)
     arrays = link_arrays(manifest.arrays, table)
     return LinkLimits(
@@ -114,7 +114,7 @@ def link_limits(manifest: Manifest, schema: Schema, table: LinkRecord) -> LinkLi
 
 
 def all_limits(manifest: Manifest, schema: Schema) -> Iterator[tuple[str, str, ValueLimits]]:
-    """Yield every array of a type or relation: its name in the record, its plain name, what bounds its values. Pure."""
+    """Yield each array in a type or relation: its name in the record, its plain name and its bounds. Pure."""
     tables: list[tuple[str, tuple[str, ...], ValueLimits]] = [
         (schema.node_folder(name), _OF_NODES, node_limits(manifest, schema, name))
         for name in schema.num_nodes

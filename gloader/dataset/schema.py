@@ -1,4 +1,4 @@
-"""The node types, relations and link tables of a dataset, in the order that its commit record lists them."""
+"""A dataset's node types, relations and link tables, in the order that its commit record lists them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MAX_NODES: Final = 2**48  # of a type, so that all of them together are numbered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkRecord:
-    """The commit record's words about one link table."""
+    """The commit record's entry for one link table."""
 
     name: str
     relation: Relation
@@ -52,11 +52,11 @@ class LinkRecord:
 
     @property
     def folder(self) -> str:
-        """The prefix of the names of the table's arrays."""
+        """The prefix of the table's array names."""
         return f"{LINKS}/{self.name}/"
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return what the commit record says of the table. Pure."""
+        """Return the table's entry in the commit record. Pure."""
         return {
             "relation": relation_text(self.relation),
             "reverse": None if self.reverse is None else relation_text(self.reverse),
@@ -66,7 +66,7 @@ class LinkRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schema:
-    """The types, relations and link tables of a dataset."""
+    """A dataset's types, relations and link tables."""
 
     num_nodes: Mapping[str, int]  # of each type
     relations: tuple[Relation, ...]
@@ -75,7 +75,7 @@ class Schema:
 
     @classmethod
     def of_one_type(cls, num_nodes: int) -> Schema:
-        """Return the schema of a dataset of one type and one relation. Pure."""
+        """Return the schema for one type and one relation. Pure."""
         return cls(num_nodes={NODE: num_nodes}, relations=(EDGE,), kind="homogeneous")
 
     @property
@@ -85,24 +85,24 @@ class Schema:
 
     @property
     def record_kind(self) -> str:
-        """The kind of the commit record."""
+        """The commit record's kind."""
         return HETERO_KIND if self.has_names else KIND
 
     @property
     def type_starts(self) -> IdArray:
-        """(T + 1,) int64: node v of type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
+        """(T + 1,) int64: node v in type t has the number ``type_starts[t] + v``; as `HeteroGraph.type_starts`."""
         return np.array([0, *accumulate(self.num_nodes.values())], dtype=np.int64)
 
     def node_folder(self, node_type: str) -> str:
-        """Return the prefix of the names of a type's arrays, which is empty where types have no names."""
+        """Return the prefix of a type's array names: empty without names."""
         return f"{NODES}/{node_type}/" if self.has_names else ""
 
     def edge_folder(self, relation: Relation) -> str:
-        """Return the prefix of the names of a relation's arrays, which is empty where relations have no names."""
+        """Return the prefix of a relation's array names: empty without names."""
         return f"{RELATIONS}/{SEPARATOR.join(relation)}/" if self.has_names else ""
 
     def to_metadata(self) -> dict[str, Any]:
-        """Return the types and relations as the commit record lists them; without names they are not listed. Pure."""
+        """Return the types and relations as the commit record lists them; it lists none without names. Pure."""
         if not self.has_names:
             return {}
         return {
@@ -113,17 +113,17 @@ class Schema:
 
 
 def relation_text(relation: Relation) -> str:
-    """Return a relation in the form "author:writes:paper". Pure."""
+    """Return a relation as text, such as "author:writes:paper". Pure."""
     return ":".join(relation)
 
 
 def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) -> Schema:
-    """Return the schema of a dataset of several types. Pure.
+    """Return the schema for several types. Pure.
 
     Parameters
     ----------
-    num_nodes : of each type
-    relations : (source type, name, destination type) of each
+    num_nodes : nodes in each type
+    relations : (source type, name, destination type) each
 
     Raises
     ------
@@ -150,19 +150,19 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
 
 
 def read_schema(root: Path, manifest: Manifest) -> Schema:
-    """Return the schema of a dataset of several types as its commit record says it. Pure.
+    """Read the schema for several types from a commit record. Pure.
 
     Parameters
     ----------
-    root : of the dataset, for messages
-    manifest : its record, of any content
+    root : the dataset's directory, for messages
+    manifest : its record, with any content
 
     Raises
     ------
     FormatError
-        The record lists no types and relations, or such as cannot be.
+        The record lists no types and relations, or invalid ones.
     VersionError
-        It is of another version.
+        It has another version.
     """
     metadata = manifest.metadata
     version = metadata.get("dataset_version")
@@ -201,7 +201,7 @@ def _is_relation_entry(entry: object) -> bool:
 
 
 def _wrong(schema: Schema) -> str | None:
-    """Return what is wrong with types and relations, or None."""
+    """Return a message about invalid types or relations, or None."""
     if not 1 <= len(schema.num_nodes) <= MAX_TYPES:
         return f"there are {len(schema.num_nodes)} node types; there must be 1 to {MAX_TYPES}"
     for name, count in schema.num_nodes.items():

@@ -1,6 +1,6 @@
-"""Tables of a dataset: nodes of one type, edges of one relation, and links, each with its arrays.
+"""A dataset's tables: nodes in one type, edges in one relation, and links, each with its arrays.
 
-A node table has feature rows (N, F), labels and splits. An edge table has the in-neighbours of each destination node,
+A node table has feature rows (N, F), labels and splits. An edge table has each destination node's in-neighbours,
 and feature rows (E, F_e) if the relation has them. Arrays are checked when they are read.
 """
 
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 
 class TableArrays:
-    """The arrays of a type or a relation. Thread-safe; reads only; holds no file open.
+    """A type's or relation's arrays. Thread-safe; reads only; holds no file open.
 
     Parameters
     ----------
-    root : the directory of the dataset
+    root : the dataset's directory
     manifest : its commit record
-    os_io : the system calls by which the arrays are read
-    folder : what stands before the table's plain names in the record
-    limits : what bounds the values; they are checked whenever they are read
+    os_io : the system calls for reading arrays
+    folder : prefix for the table's names in the record
+    limits : bounds for the values, checked at every read
 
     Attributes
     ----------
-    records : of the arrays that the table has, by plain name
+    records : the table's array records, by plain name
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class TableArrays:
         }
 
     def path(self, name: str) -> Path:
-        """Return the file of array ``name``."""
+        """Return array ``name``'s file."""
         return self.root / self.records[name].file
 
     def load(self, name: str) -> NDArray[Any]:
@@ -82,7 +82,7 @@ class TableArrays:
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
             The bytes on disk are not those that were written, or cannot be read.
         GraphError, FormatError
-            A value cannot be.
+            A value is invalid.
         """
         with self.as_opened():
             array = load_array(self.root, self.records[name], os_io=self.os_io)
@@ -90,7 +90,7 @@ class TableArrays:
         return array
 
     def load_at(self, name: str, positions: IdArray) -> NDArray[Any]:
-        """Return the elements of array ``name`` at ``positions`` (n,); raises as `load`, and ShapeError."""
+        """Return array ``name``'s elements at ``positions`` (n,); raises as `load`, and ShapeError."""
         with self.as_opened():
             values = load_elements(self.root, self.records[name], positions, os_io=self.os_io)
         at = self.limits.first_wrong(name, values)
@@ -101,12 +101,12 @@ class TableArrays:
 
     @contextmanager
     def as_opened(self) -> Iterator[None]:
-        """Tell another dataset at this path from damage, if files of this one are refused in the block.
+        """Tell a replaced dataset from damage, if the block refuses files.
 
         Raises
         ------
         StoreOpenError
-            In place of the block's error: another dataset took the place of this one.
+            In place of the block's error: another dataset took this path.
         """
         with detecting_replacement(self.root, self.manifest, os_io=self.os_io):
             yield
@@ -116,14 +116,14 @@ _CHUNK_ROWS: Final = 1 << 16
 
 
 class FeatureRows:
-    """A matrix of features as a loader uses it. Thread-safe; reads only; holds no file open. Made by its table.
+    """A feature matrix as a loader uses it. Thread-safe; reads only; holds no file open. Made by its table.
 
     Parameters
     ----------
-    name : of the node type, or of the relation, as "a:writes:b"; "edges" of the relation of a homogeneous dataset
-    number : of the type; of relation k, behind T types: T + k
-    arrays : of the table
-    column : plain name of the matrix, which is there
+    name : the node type, or the relation as "a:writes:b"; "edges" for a homogeneous dataset's relation
+    number : the type's number; for relation k, behind T types: T + k
+    arrays : the table's
+    column : the matrix's plain name; the matrix exists
     """
 
     def __init__(self, name: str, number: int, arrays: TableArrays, column: str) -> None:
@@ -134,7 +134,7 @@ class FeatureRows:
 
     @property
     def num_rows(self) -> int:
-        """Nodes of the type, or edges of the relation: row i is that of the edge at position i of its indices."""
+        """The type's nodes, or the relation's edges; row i belongs to the edge at position i in the indices."""
         return self._record.shape[0]
 
     @property
@@ -154,17 +154,17 @@ class FeatureRows:
 
     @property
     def features_path(self) -> Path:
-        """The file of the rows."""
+        """The rows' file."""
         return self._arrays.root / self._record.file
 
     @property
     def held(self) -> HeldRows | None:
-        """The rows that are here; None: all of them."""
+        """The rows that are stored here; None means all."""
         return self._arrays.manifest.held_rows(self._record.name)
 
     @property
     def held_span(self) -> tuple[int, int]:
-        """The first byte of the file that rows here take, and the byte behind the last, in whole pages."""
+        """The rows' first byte in the file, and the byte behind their last, in whole pages."""
         pages = (0, self._record.num_pages)
         if self.held is not None:
             pages = self.held.span(self._record.row_bytes, PAGE_BYTES)
@@ -172,7 +172,7 @@ class FeatureRows:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the rows that are here."""
+        """Bytes of the rows that are stored here."""
         held = self.held
         return self.feature_bytes if held is None else (held.past - held.first) * self._record.row_bytes
 
@@ -182,7 +182,7 @@ class FeatureRows:
         Raises
         ------
         StoreOpenError
-            Another dataset took the place of this one, or the file cannot be opened.
+            Another dataset took this path, or the file cannot be opened.
         ConfigError, ChecksumError, FormatError, StoreReadError
             As `FeatureStore.open`.
         """
@@ -202,7 +202,7 @@ class FeatureRows:
         Raises
         ------
         RowNotHereError
-            Other machines have some of them.
+            Other machines store some rows.
         StoreOpenError, ConfigError, ChecksumError, FormatError, StoreReadError
             As `open_features`.
         """
@@ -218,14 +218,14 @@ class FeatureRows:
 
 @near_attributes
 class NodeTable:
-    """The nodes of one type of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+    """The nodes in one type. Thread-safe; reads only; holds no file open. Made by `Dataset`.
 
     Parameters
     ----------
-    name : of the type
-    number : of the type, in the order of the dataset's record
+    name : the type's name
+    number : the type's number, in record order
     num_nodes : N
-    arrays : features, labels, splits and original ids, as far as there are any
+    arrays : features, labels, splits and original ids, where they exist
     """
 
     def __init__(self, name: str, number: int, num_nodes: int, arrays: TableArrays) -> None:
@@ -245,7 +245,7 @@ class NodeTable:
 
     @cached_property
     def feature_rows(self) -> FeatureRows | None:
-        """The feature rows of the nodes; None: there are none."""
+        """The nodes' feature rows, or None."""
         return FeatureRows(self.name, self.number, self._arrays, "features") if self.has_features else None
 
     @property
@@ -255,17 +255,17 @@ class NodeTable:
 
     @property
     def feature_dtype(self) -> str:
-        """The dtype of the stored features: float32, float16, bfloat16 or int8; float32 without features."""
+        """The stored feature dtype: float32, float16, bfloat16 or int8; float32 without features."""
         return self._features().feature_dtype if self.has_features else "float32"
 
     @property
     def feature_bytes(self) -> int:
-        """Bytes of all feature rows as stored; 0 without features."""
+        """Bytes for stored feature rows; 0 without features."""
         return self._features().feature_bytes if self.has_features else 0
 
     @property
     def features_path(self) -> Path:
-        """The file of the feature rows.
+        """The feature rows' file.
 
         Raises
         ------
@@ -280,7 +280,7 @@ class NodeTable:
         Raises
         ------
         StoreOpenError
-            Another dataset took the place of this one, or the file cannot be opened.
+            Another dataset took this path, or the file cannot be opened.
         ConfigError
             The type has no features, or as `FeatureStore.open`.
         ChecksumError, FormatError, StoreReadError
@@ -294,18 +294,18 @@ class NodeTable:
 
     @property
     def has_labels(self) -> bool:
-        """True if the nodes have labels and splits: one type of a dataset has."""
+        """True if the nodes have labels and splits; exactly one type has them."""
         return "labels" in self._arrays.records
 
     @cached_property
     def labels(self) -> IdArray:
-        """(N,) int64 class of each node, -1 where unlabelled; verified, read-only."""
+        """(N,) int64 classes, -1 where unlabelled; verified, read-only."""
         return self._load("labels")
 
     def labels_of(self, nodes: IdArray) -> IdArray:
-        """Return the class of each of ``nodes`` (n,) as (n,) int64, -1 where unlabelled; verified.
+        """Return the classes (n,) int64 for ``nodes`` (n,), -1 where unlabelled; verified.
 
-        Only these labels are held in memory; `labels` holds all N. Ask once for all seeds, not by batch.
+        Only these labels are held in memory; `labels` holds all N. Call this once for all seeds, not for each batch.
 
         Raises
         ------
@@ -316,42 +316,42 @@ class NodeTable:
         ChecksumError, StoreOpenError, StoreReadError, TruncatedStoreError
             The bytes on disk are not those that were written, or cannot be read.
         FormatError
-            A label is not one of the classes.
+            A label is no class.
         """
         self._require_labels()
         return self._arrays.load_at("labels", nodes)
 
     @cached_property
     def train(self) -> IdArray:
-        """(n,) int64 ids of the training nodes; verified, read-only."""
+        """(n,) int64 training nodes; verified, read-only."""
         return self._load("train")
 
     @cached_property
     def valid(self) -> IdArray:
-        """(n,) int64 ids of the validation nodes; verified, read-only."""
+        """(n,) int64 validation nodes; verified, read-only."""
         return self._load("valid")
 
     @cached_property
     def test(self) -> IdArray:
-        """(n,) int64 ids of the test nodes; verified, read-only."""
+        """(n,) int64 test nodes; verified, read-only."""
         return self._load("test")
 
     @property
     def split_sizes(self) -> dict[str, int]:
-        """Number of nodes in each split, by its name, without reading them; empty without labels."""
+        """Each split's size, by name, without reading it; empty without labels."""
         names = ("train", "valid", "test")
         return {name: self._arrays.records[name].shape[0] for name in names if name in self._arrays.records}
 
     @cached_property
     def original_ids(self) -> IdArray | None:
-        """(N,) int64 id that each node has in the source, verified, read-only; None: nodes kept their ids.
+        """(N,) int64 source ids, verified, read-only; None if nodes kept their ids.
 
         Everything else here counts nodes as the dataset stores them.
         """
         return self._arrays.load("original_ids") if "original_ids" in self._arrays.records else None
 
     def in_original_order(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return ``values`` (N, ...), one per node as stored, in the order of the nodes' original ids.
+        """Return ``values`` (N, ...), one per node as stored, ordered by original id.
 
         Raises
         ------
@@ -388,16 +388,16 @@ class NodeTable:
 
 @near_attributes
 class EdgeTable:
-    """The edges of one relation of a dataset. Thread-safe; reads only; holds no file open. Made by `Dataset`.
+    """The edges in one relation. Thread-safe; reads only; holds no file open. Made by `Dataset`.
 
-    Whatever reads the topology of a dataset of one type reads that of a relation: `open_topology`, the passes.
+    `open_topology` and passes read a relation, or a dataset with one type, in the same way.
 
     Parameters
     ----------
     relation : (source type, name, destination type)
-    number : of the relation among the tables of the dataset: types come first
+    number : the relation's number among the dataset's tables: types come first
     arrays : indptr, indices and perhaps edge_weight, edge_features and edge_time
-    name : what its features are called
+    name : the name for its features
     """
 
     def __init__(self, relation: Relation, number: int, arrays: TableArrays, *, name: str) -> None:
@@ -412,22 +412,22 @@ class EdgeTable:
 
     @property
     def root(self) -> Path:
-        """The directory of the dataset."""
+        """The dataset's directory."""
         return self._arrays.root
 
     @property
     def os_io(self) -> OsIO:
-        """The system calls by which the arrays are read."""
+        """The system calls for reading arrays."""
         return self._arrays.os_io
 
     @property
     def limits(self) -> ValueLimits:
-        """The bounds of the arrays' values."""
+        """Bounds for the array values."""
         return self._arrays.limits
 
     @property
     def arrays(self) -> Mapping[str, ArrayRecord]:
-        """The records of the arrays, by plain name."""
+        """The array records, by plain name."""
         return self._arrays.records
 
     @property
@@ -437,7 +437,7 @@ class EdgeTable:
 
     @property
     def num_sources(self) -> int:
-        """The nodes of the source type, from which edges may come."""
+        """The source type's nodes, from which edges may come."""
         return self.limits.num_sources
 
     @property
@@ -447,13 +447,13 @@ class EdgeTable:
 
     @property
     def topology_bytes(self) -> int:
-        """Bytes of indptr, indices and edge weights."""
+        """Bytes for indptr, indices and edge weights."""
         names = ("indptr", "indices", "edge_weight")
         return sum(self.arrays[name].num_bytes for name in names if name in self.arrays)
 
     @property
     def time_bytes(self) -> int:
-        """Bytes of the times of the edges, which are held beside the topology by those that look at them."""
+        """Bytes for edge times, which a reader holds in addition to the topology."""
         return self.arrays["edge_time"].num_bytes if self.has_times else 0
 
     @property
@@ -473,17 +473,17 @@ class EdgeTable:
 
     @cached_property
     def feature_rows(self) -> FeatureRows | None:
-        """The feature rows of the edges, in the order of their positions; None: there are none."""
+        """The edges' feature rows, in position order, or None."""
         if not self.has_edge_features:
             return None
         return FeatureRows(self._name, self._number, self._arrays, "edge_features")
 
     def load_times(self, indptr: IdArray) -> IdArray | None:
-        """Return the time of each edge, (E,) int64 seconds, in memory, verified and found sorted; None: no times.
+        """Return the edge times (E,) int64 seconds, in memory, verified and found sorted; None without times.
 
         Parameters
         ----------
-        indptr : (N + 1,) where the lists begin, checked
+        indptr : (N + 1,) checked starts of the lists
 
         Raises
         ------
@@ -504,17 +504,17 @@ class EdgeTable:
 
         Parameters
         ----------
-        times : with the times of the edges, where they have some
+        times : with edge times, where they exist
 
         Raises
         ------
         ChecksumError, StoreReadError
             The bytes on disk are not those that were written, or cannot be read.
         StoreOpenError
-            Another dataset took the place of this one.
+            Another dataset took this path.
         GraphError
-            An id is no node, offsets do not ascend, a weight is not a finite number of at least 0, or times do not
-            ascend in the list of a node.
+            An id is no node, offsets do not ascend, a weight is negative or not finite, or times do not ascend within
+            a node's list.
         """
         weight = self._arrays.load("edge_weight") if self.has_weights else None
         indptr = self._arrays.load("indptr")
@@ -528,7 +528,7 @@ class EdgeTable:
         )
 
     def as_opened(self) -> AbstractContextManager[None]:
-        """Tell another dataset at this path from damage, if files are refused in the block; see `TableArrays`."""
+        """Tell a replaced dataset from damage, if the block refuses files; see `TableArrays`."""
         return self._arrays.as_opened()
 
 
@@ -539,24 +539,24 @@ T = TypeVar("T")
 
 
 class Tables(Mapping[K, T], Generic[K, T]):
-    """The tables by type or relation, in the order of the record; cannot be changed.
+    """The tables by type or relation, in record order; cannot be changed.
 
     Parameters
     ----------
-    tables : what is there
-    what : what a key is, for people
+    tables : by key
+    what : the noun for a key, for people
     """
 
     def __init__(self, tables: dict[K, T], what: str) -> None:
         self._tables, self._what = tables, what
 
     def __getitem__(self, key: K) -> T:
-        """Return the table of ``key``.
+        """Return ``key``'s table.
 
         Raises
         ------
         KeyError
-            There is none; says which is near, or which there are.
+            There is no such table; names a near key, or all keys.
         """
         try:
             return self._tables[key]
@@ -568,25 +568,25 @@ class Tables(Mapping[K, T], Generic[K, T]):
         return iter(self._tables)
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of tables."""
         return len(self._tables)
 
     def __repr__(self) -> str:
-        """Return how many there are, and the first of their names."""
+        """Return the number of tables, and the first names."""
         names = [relation_text(key) if isinstance(key, tuple) else str(key) for key in islice(self, 3)]
         more = ", ..." if len(self) > len(names) else ""
         return f"{len(self)} x {self._what}: {', '.join(names)}{more}"
 
 
 def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, NodeTable]:
-    """Return the nodes of each type, in order. Pure: nothing is read.
+    """Return each type's nodes, in order. Pure: nothing is read.
 
     Parameters
     ----------
     root : the directory
-    manifest : its commit record, which was checked
-    schema : what it says of types and relations
-    os_io : the system calls by which the arrays will be read
+    manifest : its checked commit record
+    schema : its types and relations
+    os_io : the system calls for reading arrays
     """
     tables = {}
     for number, (name, count) in enumerate(schema.num_nodes.items()):
@@ -599,11 +599,11 @@ def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
 def open_edge_tables(
     root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
 ) -> Mapping[Relation, EdgeTable]:
-    """Return the edges of each relation, in order. Pure: nothing is read.
+    """Return each relation's edges, in order. Pure: nothing is read.
 
     Parameters
     ----------
-    root, manifest, schema, os_io : as of `open_node_tables`
+    root, manifest, schema, os_io : see `open_node_tables`
     """
     tables = {}
     for number, relation in enumerate(schema.relations):
@@ -620,7 +620,7 @@ def open_link_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
 
     Parameters
     ----------
-    root, manifest, schema, os_io : as of `open_node_tables`
+    root, manifest, schema, os_io : see `open_node_tables`
     """
     tables = {}
     for table in schema.links:

@@ -47,26 +47,27 @@ _LIST_EDGES: Final = 1 << 18  # edges of lists that are asked for at a time
 def open_topology(
     dataset: AnyEdges, *, max_bytes: int, io: IoMode = "auto", times: bool = False
 ) -> Iterator[Topology]:
-    """Open the topology of ``dataset`` for the length of a ``with`` block.
+    """Open a topology for the length of a ``with`` block.
 
-    One of up to ``max_bytes`` is read into memory, verified once. Of a larger one, indptr is, in a quarter of its bytes
-    (see `Offsets`); edges are read when a batch needs them, a page at a time, and every page is verified whenever it
-    is read. Up to half of ``max_bytes`` keeps the pages that were used last. Batches are the same in either case.
+    A topology that fits into ``max_bytes`` is read into memory and verified once. A larger topology keeps only its
+    offsets in memory, in a quarter of their bytes (see `Offsets`). Its edges are read page by page when a batch needs
+    them, and each page is verified at every read. Up to half of ``max_bytes`` keeps the pages used last. Batches are
+    the same in either case.
 
     Parameters
     ----------
-    dataset : of one type, or a relation, whose topology it is
-    max_bytes : memory that it may take; the offsets of the nodes and page checksums are held in any case
+    dataset : a dataset with one type, or a relation
+    max_bytes : memory that the topology may take; node offsets and page checksums are held in any case
     io : how pages are read
     times : with the times of the edges, where they have some
 
     Raises
     ------
     StoreOpenError, IncompleteStoreError, TruncatedStoreError, FormatError, StoreReadError
-        A file is missing, cannot be read, or is not as long as the commit record says; or another dataset took the
-        place of this one.
+        A file is missing, cannot be read, or is not as long as the commit record says; or another dataset took its
+        place.
     ChecksumError, GraphError
-        What was read is not what was written, or is no graph.
+        The bytes read are not those written, or are no graph.
     """
     if _size(dataset, times=times) <= max_bytes:
         yield dataset.load_graph(times=times)
@@ -82,18 +83,18 @@ def open_topology(
 def open_hetero_topology(
     dataset: Dataset, *, max_bytes: int, io: IoMode = "auto", times: bool = False
 ) -> Iterator[HeteroGraph]:
-    """Open the topologies of all relations of ``dataset`` for the length of a ``with`` block.
+    """Open the topologies of all relations for the length of a ``with`` block.
 
-    Those that `held_relations` names are read into memory, verified once. Of the others edges are read page by page, as
-    of `open_topology`, and what is left of ``max_bytes`` is dealt out to them by the bytes of their edges: pages of
-    all of them are then as likely to be found. Batches are the same in any case.
+    `held_relations` chooses those that are read into memory and verified once. The others are read page by page, as in
+    `open_topology`. They share the rest of ``max_bytes`` in proportion to their edge bytes, so that their pages are
+    equally likely to be in memory. Batches are the same in any case.
 
     Parameters
     ----------
-    dataset : whose relations they are; one of a single type has one
-    max_bytes : memory that they may take; the offsets of the nodes and page checksums are held in any case
+    dataset : with one relation or several
+    max_bytes : memory that topologies may take; node offsets and page checksums are held in any case
     io : how pages are read
-    times : as of `open_topology`
+    times : see `open_topology`
 
     Raises
     ------
@@ -120,12 +121,12 @@ def open_hetero_topology(
 def held_relations(sizes: Mapping[Relation, int], *, max_bytes: int) -> frozenset[Relation]:
     """Return the relations that are held in memory: the smallest first, as long as they fit. Pure.
 
-    A hop asks each relation for about as many edges, which are a larger part of a small one: a byte of it is used more
-    often, and what is read of it page by page would be read for few edges.
+    A hop takes about as many edges from each relation. A small relation's bytes are therefore used more often, and
+    its pages would be read for few edges.
 
     Parameters
     ----------
-    sizes : bytes of each topology
+    sizes : each topology's bytes
     max_bytes : memory that all may take
     """
     held, left = set(), max_bytes
@@ -142,18 +143,18 @@ def _size(dataset: AnyEdges, *, times: bool) -> int:
 
 
 def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False) -> None:
-    """Refuse a budget that the offsets and page checksums of ``dataset`` exceed, before any of them is read.
+    """Refuse a budget that node offsets and page checksums exceed, before any of them is read.
 
     Parameters
     ----------
-    dataset : whose edges
-    budget_bytes : of memory, for everything
-    times : whether the times of edges are read
+    dataset : with one relation or several
+    budget_bytes : memory for everything
+    times : whether edge times are read
 
     Raises
     ------
     BudgetError
-        They do; says needed and allowed.
+        The budget is too small; says needed and allowed.
     """
     tables = dataset.edge_tables.values()
     num_nodes = sum(table.num_nodes for table in tables)
@@ -174,16 +175,16 @@ def require_offsets(dataset: Dataset, *, budget_bytes: int, times: bool = False)
 
 
 class PagedTopology:
-    """A `Topology` whose edges are on the SSD. Thread-safe. Made by `open_topology`, which owns what it reads with.
+    """A `Topology` whose edges are on the SSD. Thread-safe. Made by `open_topology`, which owns its files.
 
     Parameters
     ----------
-    offsets : where the in-edges of each node begin, verified
-    sources : the node that each edge comes from
-    weights : the weight of each edge, if the graph has them
-    kept : the pages of all of these that are in memory
+    offsets : the first in-edge of each node, verified
+    sources : each edge's source node
+    weights : each edge's weight, or None
+    kept : the pages in memory
     num_sources : nodes that edges may come from
-    times : the time of each edge, if the graph has them
+    times : each edge's time, or None
     """
 
     def __init__(
@@ -231,26 +232,26 @@ class PagedTopology:
         )
 
     def in_degrees(self, nodes: IdArray) -> IdArray:
-        """Return the number of in-neighbours of each of ``nodes`` (M,) as (M,) int64; see `CscGraph.in_degrees`."""
+        """Return the number of in-neighbours (M,) int64 for ``nodes`` (M,); see `CscGraph.in_degrees`."""
         return in_degrees(self.offsets, nodes)
 
 
 class PagedValues:
-    """The values of edges on the SSD: `EdgeValues`. Callers get copies of the values they ask for."""
+    """Edge values on the SSD: `EdgeValues`. Callers receive copies."""
 
     def __init__(self, array: PagedArray) -> None:
         self._array = array
 
     def at(self, positions: IdArray) -> tuple[NDArray[Any], IdArray]:
-        """Return the values of the edges at ``positions``, and their ranks."""
+        """Return the edge values at ``positions``, and their ranks."""
         return self._array.take(positions), np.arange(len(positions))
 
     def lists(self, starts: IdArray, degrees: IdArray, first: int, last: int) -> EdgeLists:
-        """Return the in-edges of the nodes ``first:last`` of a batch, one list behind the other.
+        """Return the in-edges of a batch's nodes ``first:last``, list after list.
 
         Parameters
         ----------
-        starts, degrees, first, last : as of `EdgeValues.lists`
+        starts, degrees, first, last : see `EdgeValues.lists`
         """
         offsets = np.zeros(last - first + 1, dtype=np.int64)
         np.cumsum(degrees[first:last], out=offsets[1:])
@@ -267,19 +268,19 @@ class PagedValues:
         return EdgeLists(values=values, starts=places, origins=starts)
 
     def scan(self) -> PagedScan:
-        """Return a scan of the lists, past the pages that are kept."""
+        """Return a scan over the lists, past the pages that are kept."""
         return self._array.scan()
 
     def pieces(self) -> Iterator[NDArray[Any]]:
-        """Yield the values of all edges, read and verified in file order."""
+        """Yield all edge values, read and verified in file order."""
         return self._array.pieces()
 
     def fetch_bytes(self, num_edges: int) -> int:
-        """Return the memory that a call of `at` for so many edges takes at its peak."""
+        """Return the peak memory of one `at` call for so many edges."""
         return self._array.take_bytes(num_edges)
 
     def list_bytes(self, num_edges: int) -> int:
-        """Return the memory that a call of `lists` with so many edges takes at its peak."""
+        """Return the peak memory of one `lists` call with so many edges."""
         at_a_time = min(num_edges, _LIST_EDGES)
         positions = 8 * at_a_time
         return self._array.dtype.itemsize * num_edges + positions + self._array.take_bytes(at_a_time)
@@ -287,7 +288,7 @@ class PagedValues:
 
 @njit(cache=True, nogil=True)
 def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: IdArray) -> None:
-    """Write the positions of the edges ``begin``, ``begin + 1``, ... of lists that begin at ``starts``."""
+    """Write the positions of edges ``begin``, ``begin + 1``, ... in lists that begin at ``starts``."""
     node = np.searchsorted(offsets, begin, side="right") - 1
     for i in range(positions.shape[0]):
         while begin + i >= offsets[node + 1]:
@@ -298,7 +299,7 @@ def _list_positions(starts: IdArray, offsets: IdArray, begin: int, positions: Id
 def _open_paged(
     dataset: AnyEdges, kept_bytes: int, io: IoMode, stack: ExitStack, *, names: Sequence[str]
 ) -> PagedTopology:
-    """Open those of the arrays ``names`` that ``dataset`` has for reading; ``stack`` closes them."""
+    """Open the arrays ``names`` for reading, where they exist; ``stack`` closes them."""
     root, os_io = dataset.root, dataset.os_io
     offsets = compact_offsets(_offset_pieces(dataset), dataset.num_nodes)
     records = {name: dataset.arrays[name] for name in names if name in dataset.arrays}
@@ -347,13 +348,13 @@ def _raise_if(message: str | None, path: Path) -> None:
 
 
 def element_rule(path: Path, name: str, limits: ValueLimits) -> Rule:
-    """Return what every element of array ``name`` at ``path`` obeys. Pure.
+    """Return the rule for an array's elements. Pure.
 
     Parameters
     ----------
-    path : of its file, for messages
-    name : of the array
-    limits : of the dataset
+    path : the array's file, for messages
+    name : the array's plain name
+    limits : bounds for its values
     """
 
     def error(position: int, value: object) -> Exception:

@@ -1,6 +1,6 @@
-"""Rules for the arrays of a dataset and their values. A checksum proves the writer's bytes, not that they are valid.
+"""Rules for a dataset's arrays and their values. A checksum proves the writer's bytes, not that they are valid.
 
-Every id is checked before anything is indexed with it: as its array is loaded, as pages of it are read, in `gloader
+Every id is checked before anything is indexed with it: when its array is loaded, when its page is read, and in `gloader
 verify`.
 """
 
@@ -45,17 +45,17 @@ _NODES: Final = ("train", "valid", "test", "original_ids")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueLimits:
-    """The bounds of the values in the arrays of a dataset, of a type or of a relation."""
+    """Bounds for the array values of a node type or relation."""
 
-    num_nodes: int  # N; of a relation: destinations
+    num_nodes: int  # N; a relation's destinations
     num_edges: int  # E
     num_classes: int
     num_sources: int  # nodes that edges may come from
 
     def first_wrong(self, name: str, values: NDArray[Any]) -> int:
-        """Return the first position in ``values``, any piece of array ``name``, of one that cannot be; -1: none. Pure.
+        """Return the position of the first invalid value in ``values``, any piece of array ``name``, or -1. Pure.
 
-        Whether `indptr` ascends and `original_ids` repeats is for `ValueCheck`; other arrays may hold anything.
+        `ValueCheck` checks that `indptr` ascends and that `original_ids` do not repeat. Other arrays may hold anything.
         """
         # Read-only, as loaded arrays are: to numba another type, to be compiled for again.
         view = values.view()
@@ -66,13 +66,13 @@ class ValueLimits:
         return -1 if limits is None else int(first_outside(view, *limits))
 
     def describe(self, name: str, position: int, value: object) -> str:
-        """Return what is wrong with ``value``, element ``position`` of array ``name``. Pure.
+        """Return a message about ``value``, the wrong element ``position`` of array ``name``. Pure.
 
         Parameters
         ----------
-        name : of the array
-        position : number of the element in the whole array
-        value : what it is
+        name : the array's plain name
+        position : the element's number in the whole array
+        value : the element
         """
         said = f"{name}[{position}] = {value}"
         limits = self._range(name)
@@ -83,7 +83,7 @@ class ValueLimits:
         return f"{said} is not {noun}: {allowed}"
 
     def _range(self, name: str) -> tuple[int, int] | None:
-        """Return the least and the largest value of array ``name``."""
+        """Return the least and the largest value that array ``name`` may hold."""
         if name in _NODES:
             return 0, self.num_nodes - 1
         if name == "indices":
@@ -94,12 +94,12 @@ class ValueLimits:
 
 
 class ValueCheck:
-    """The check of all values of one array, which comes in order, in pieces.
+    """The check of a whole array, which comes in order, in pieces.
 
     Parameters
     ----------
-    name : of the array
-    limits : what its values may be
+    name : the array's plain name
+    limits : bounds for its values
     """
 
     def __init__(self, name: str, limits: ValueLimits) -> None:
@@ -110,7 +110,7 @@ class ValueCheck:
         self._seen: NDArray[np.uint64] | None = None
 
     def wrong(self, values: NDArray[Any]) -> str | None:
-        """Take the next ``values`` (n,); return what is wrong with the first that cannot be, or None."""
+        """Take the next ``values`` (n,); return a message about the first invalid value, or None."""
         first, self._count = self._count, self._count + len(values)
         at = self._limits.first_wrong(self._name, values)
         if at >= 0:
@@ -120,7 +120,7 @@ class ValueCheck:
         return self._wrong_order(values, first) if self._name in ("indptr", "original_ids") else None
 
     def wrong_end(self) -> str | None:
-        """Return what is wrong with the end of the array, or None; called behind the last piece."""
+        """Return a message about the array's end, or None; called after the last piece."""
         if self._name == "indptr" and self._last != self._limits.num_edges:
             return (
                 f"indptr[{self._count - 1}], its end, is {self._last}; it must be the number of edges, "
@@ -153,14 +153,14 @@ class ValueCheck:
 
 
 def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits) -> None:
-    """Check all values of the array ``name``.
+    """Check a whole array.
 
     Parameters
     ----------
-    path : of the file, for messages
-    name : of the array
-    values : the whole of it
-    limits : what its values may be
+    path : the file, for messages
+    name : the array's plain name
+    values : all elements
+    limits : bounds for its values
 
     Raises
     ------
@@ -174,13 +174,13 @@ def check_array(path: Path, name: str, values: NDArray[Any], limits: ValueLimits
 
 
 def wrong_value(path: Path, name: str, message: str) -> GraphError | FormatError:
-    """Return the error that says ``message`` of the file ``path`` of array ``name``. Pure.
+    """Return the error for a wrong value. Pure.
 
     Parameters
     ----------
-    path : of the file
-    name : of the array
-    message : what is wrong
+    path : the array's file
+    name : the array's plain name
+    message : says which value is wrong
     """
     kind = GraphError if name in _TOPOLOGY else FormatError
     return kind(
@@ -190,7 +190,7 @@ def wrong_value(path: Path, name: str, message: str) -> GraphError | FormatError
 
 @njit(cache=True, nogil=True)
 def _first_repeat(ids: NDArray[Any], seen: NDArray[np.uint64]) -> int:
-    """Set the bit of each id; return the first position of one whose bit was set, or -1."""
+    """Set each id's bit; return the first position whose bit was set before, or -1."""
     for i in range(ids.shape[0]):
         word, bit = ids[i] >> 6, np.uint64(1) << np.uint64(ids[i] & 63)
         if seen[word] & bit:
