@@ -87,11 +87,11 @@ def homogeneous(
 def _writer(path: Path, *, part: Any = None) -> Any:
     if part is None:
         return Dataset.create(path, name=path.name, num_nodes=_NODES, num_classes=_CLASSES)
-    from gloader.dataset.schema import Schema
+    from gloader.dataset.schema import DatasetSchema
     from gloader.dataset.writer import DatasetWriter  # builds of version 1 wrote no parts
 
     return DatasetWriter(
-        path, schema=Schema.of_one_type(_NODES), name=path.name, num_classes=_CLASSES, part=part
+        path, schema=DatasetSchema.of_one_type(_NODES), name=path.name, num_classes=_CLASSES, part=part
     )
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def feature_dims(source: GraphSource) -> dict[str, int]:
-    """Return the columns of the features of each type that has some; derived ones have those that they average. Pure.
+    """Return the feature columns by type; a mean has as many as its source. Pure.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def derivation_order(source: GraphSource) -> list[tuple[NodeSource, str]]:
 
 
 def derivation_depth(source: GraphSource) -> int:
-    """Return how many means are one of another, in the longest row of such; 0: none are derived. Pure."""
+    """Return the length of the longest chain of means over means; 0 without derived features. Pure."""
     depths: dict[str, int] = {}
     for nodes, other in derivation_order(source):
         depths[nodes.name] = 1 + depths.get(other, 0)
@@ -77,7 +77,7 @@ def derivation_depth(source: GraphSource) -> int:
 
 
 def averaged_edges(source: GraphSource, nodes: NodeSource) -> tuple[EdgeStream, EdgeEnds]:
-    """Return the edges that a mean of ``nodes`` runs over, with them as the destinations, and their ends. Pure.
+    """Return the edges that a mean runs over, with ``nodes`` as destinations, and their ends. Pure.
 
     Raises
     ------
@@ -132,7 +132,7 @@ _MIN_EDGES = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanPlan:
-    """Shares of the memory budget that the sums, the edges and the rows read have."""
+    """Shares of the memory budget for sums, edges and rows read."""
 
     block_rows: int  # rows summed at a time, at most
     block_edges: int  # their edges, at most; a row of more is summed in parts
@@ -157,15 +157,15 @@ def plan_means(
     Parameters
     ----------
     num_rows : rows to make
-    num_edges : of all rows
+    num_edges : over all rows
     dim : F
-    source_row_bytes : of a row as it is read
+    source_row_bytes : bytes per row as read
     budget_bytes : memory that making a block stays within
 
     Raises
     ------
     BudgetError
-        Not even a block of one row fits; says needed and allowed.
+        Not even a one-row block fits; says needed and allowed.
     """
     wide = source_row_bytes + 8 * dim
     chunk_rows = max(1, min(_CHUNK_BYTES, budget_bytes // 8) // wide)
@@ -192,16 +192,16 @@ def plan_means(
 
 
 def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max_gap: int) -> Gather:
-    """Sort the edges of a block by what is read for them. Pure.
+    """Sort a block's edges by the rows that they read. Pure.
 
-    Edges of one source keep their order, so that the sums of a row run in one order, whatever the blocks: by
+    Edges from one source keep their order, so that a row's sum runs in one order, whatever the blocks: by
     ascending source.
 
     Parameters
     ----------
     indptr : (n + 1,) offsets of the block's rows
-    indices : (e,) their entries from number ``first_entry`` on; a part of them where a row has too many
-    first_entry : number of the first of ``indices``
+    indices : (e,) their entries from number ``first_entry`` on; a part if a row has too many
+    first_entry : the number of ``indices[0]``
     max_gap : most unwanted rows between two wanted ones that are read through
     """
     order = np.argsort(indices, kind="stable")
@@ -219,10 +219,10 @@ _GAP_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanRows:
-    """Means of stored rows. Each pass over ``stream()`` computes them anew.
+    """Means over stored rows. Each pass over ``stream()`` computes them anew.
 
     A row without edges is 0. Sums are float32 and run by ascending source, so that they have the same bits whatever
-    the budget, but for rows of more edges than a block holds.
+    the budget, except for rows with more edges than a block holds.
     """
 
     graph: ScratchCsc  # destinations are the rows, sources those of ``column``
@@ -248,7 +248,7 @@ class MeanRows:
                     yield block[at : at + max_rows]
 
     def _blocks(self) -> Iterator[IdArray]:
-        """Yield the offsets (n + 1,) of consecutive blocks: rows and edges as planned, or one row of more edges."""
+        """Yield consecutive blocks' offsets (n + 1,): rows and edges as planned, or one row with more edges."""
         for first in range(0, self.graph.num_nodes, self.plan.block_rows):
             offsets = self.graph.offsets(first, min(self.graph.num_nodes, first + self.plan.block_rows))
             for start, stop in cut_ranges(np.diff(offsets), self.plan.block_edges):
@@ -257,7 +257,7 @@ class MeanRows:
     def _sum(
         self, rows: StoredColumnRows | StreamedRows, indptr: IdArray, block: NDArray[np.float32]
     ) -> None:
-        """Fill ``block`` (n, F) with the means of the rows that ``indptr`` (n + 1,) bounds."""
+        """Fill ``block`` (n, F) with the means for the rows that ``indptr`` (n + 1,) bounds."""
         block[:] = 0
         max_gap = _GAP_BYTES // max(1, self.column.row_bytes)
         first, last = int(indptr[0]), int(indptr[-1])

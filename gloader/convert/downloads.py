@@ -62,7 +62,7 @@ _DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, RuntimeError, OSError, *MALFORME
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveLimits:
-    """Limits of what an archive may unpack to."""
+    """Limits for an archive's unpacked content."""
 
     max_bytes: int = 500 * 10**9
     max_ratio: int = 200  # unpacked over packed bytes; deflate's bombs reach 1,000
@@ -285,13 +285,13 @@ def fetch_ogb(name: str, root: Path, *, progress: PrepareProgress = NO_PROGRESS)
     Raises
     ------
     MissingDependencyError
-        The ogb package, whose table says where the data is, is not installed.
+        The ogb package, whose table has the address, is not installed.
     SourceError
         OGB has no data set of that name.
     DownloadError
-        The download failed; nothing was installed. The message says what to put where instead.
+        The download failed; nothing was installed. The message says how to install the data by hand.
     UnsafeArchiveError
-        The archive is not what OGB's are.
+        The archive is unlike OGB's.
     """
     folder = root / name.replace("-", "_")
     if folder.is_dir():

@@ -99,7 +99,7 @@ class EdgeMoves:
             progress.advance("placing edge features", first + piece.shape[0], self.num_rows, "edges")
 
     def targets(self, first: int, stop: int) -> tuple[IdArray, IdArray]:
-        """Return which of the rows ``first`` ... ``stop - 1`` go where; see `NodeOrder.targets`."""
+        """Return the places of rows ``first`` ... ``stop - 1``; see `NodeOrder.targets`."""
         rows, places = [], []
         for number in range(first // self.range_edges, (stop - 1) // self.range_edges + 1):
             self._load(number)
@@ -263,14 +263,14 @@ class FeaturedEdges:
 def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
     """Return edges with numbers, by which their feature rows are found. Pure.
 
-    A stream that leaves some edges out gives the others their numbers. ``chunks`` raises ShapeError where there are
+    A stream that leaves some edges out gives the others their numbers. ``chunks`` raises ShapeError if there are
     more edges than rows, or, for a stream that leaves none out, fewer.
 
     Parameters
     ----------
     edges : of the source
     num_rows : of features
-    where : what holds the edges, for messages
+    where : the edges' file or source, for messages
     """
 
     def chunks(max_edges: int) -> Iterator[EdgeChunk]:
@@ -393,5 +393,5 @@ def _rows(
 
 
 def recorded_dtype(options: PrepareOptions, *features: FeatureStream | None) -> dict[str, str]:
-    """Return what a commit record says of the dtype of edge features: nothing where no edges have any. Pure."""
+    """Return the edge feature dtype for the commit record; empty without edge features. Pure."""
     return {} if all(rows is None for rows in features) else {"edge_dtype": options.stored_edge_dtype}

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.source import AnySource, EdgeStream, GraphSource
+    from gloader.convert.source import AnySource, EdgeStream
     from gloader.types import Relation
 
 
@@ -48,73 +48,6 @@ _SAID: Final = {WEIGHTS: "weights", EDGE_FEATURES: "edge features", EDGE_TIMES: 
 MASKS = (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask"))
 
 
-def arrays_source(
-    *,
-    name: str,
-    edges: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]],
-    labels: Mapping[str, NDArray[Any]] | None,
-    num_nodes: Mapping[str, int] | None,
-    features: Mapping[str, NDArray[Any]],
-    edge_arrays: Mapping[str, Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]]],
-    splits: Mapping[str, NDArray[Any]],
-    seed: int,
-) -> GraphSource:
-    """Return the source over the arrays of `gloader.convert.in_memory.write_hetero`, which are shared.
-
-    ``labels`` are None where none are needed.
-
-    Raises
-    ------
-    ConfigError
-        What edges, or arrays beside them, are given for names no relation.
-    GraphError
-        Features, labels or arrays beside edges are those of a type or relation that is not there.
-    ShapeError
-        An array has the wrong shape or dtype.
-    SourceError
-        Labels are on no type, or on several; some splits are there and some are not.
-    """
-    pairs = {parse_relation(relation): np.asanyarray(pair) for relation, pair in edges.items()}
-    beside = {
-        what: {parse_relation(relation): np.asanyarray(array) for relation, array in arrays.items()}
-        for what, arrays in edge_arrays.items()
-    }
-    classes = labels or {}
-    counts = _counts(features, classes, pairs) if num_nodes is None else dict(num_nodes)
-    for what, given in (("features", features), ("labels", classes)):
-        _require_known(what, "node type", given, counts)
-    texts = [relation_text(relation) for relation in pairs]
-    for what, by_relation in beside.items():
-        _require_known(_SAID[what], "relation", [relation_text(each) for each in by_relation], texts)
-    stores = {}
-    for node_type, count in counts.items():
-        found = {"x": features.get(node_type), "y": classes.get(node_type)}
-        if node_type in classes:
-            found |= splits
-        place = f"node type {node_type!r}"
-        arrays = {key: np.asanyarray(array) for key, array in found.items() if array is not None}
-        for key in ("x", "y"):
-            if key in arrays and arrays[key].shape[:1] != (count,):
-                what = "features" if key == "x" else "labels"
-                raise ShapeError(f"{place} has {count} nodes, and {what} of shape {arrays[key].shape}")
-        stores[node_type] = NodeStore(num_nodes=count, arrays=Attributes(arrays=arrays, where=place))
-    streams = [
-        _edge_store(relation, pair, {what: of[relation] for what, of in beside.items() if relation in of})
-        for relation, pair in pairs.items()
-    ]
-    return stored_source(
-        stores,
-        streams,
-        SavedGraph(
-            name=name,
-            origin="numpy",
-            where="from_numpy_hetero",
-            seed=seed,
-            needs_labels=labels is not None,
-        ),
-    )
-
-
 def tensor_of(array: NDArray[Any]) -> Any:
     """Return an array as a tensor, shared if it is writable: torch has no read-only tensors."""
     import torch
@@ -123,7 +56,7 @@ def tensor_of(array: NDArray[Any]) -> Any:
 
 
 def mask(ids: NDArray[np.int64], num_nodes: int) -> NDArray[np.bool_]:
-    """Return the (N,) mask of node ``ids``. Pure."""
+    """Return node ``ids`` as a mask (N,). Pure."""
     is_in = np.zeros(num_nodes, dtype=np.bool_)
     is_in[ids] = True
     return is_in
@@ -134,7 +67,7 @@ def _counts(
     labels: Mapping[str, NDArray[Any]],
     edges: Mapping[Relation, NDArray[Any]],
 ) -> dict[str, int]:
-    """Return the number of nodes of each type: as many as its arrays have rows, else as its edges need."""
+    """Return each type's number of nodes: as many as its arrays have rows, else as its edges need."""
     # The reader refuses other shapes.
     counts = {
         name: np.size(array, 0) for name, array in (*labels.items(), *features.items()) if np.ndim(array)
@@ -161,7 +94,7 @@ def _edge_store(relation: Relation, pair: NDArray[Any], arrays: Mapping[str, NDA
 
 
 def given_columns(arrays: Mapping[str, NDArray[Any]], *, where: str, num_edges: int | None) -> EdgeArrays:
-    """Return features and times of edges that were given as arrays under `EDGE_FEATURES` and `EDGE_TIMES`.
+    """Return the edge features and times in arrays named `EDGE_FEATURES` and `EDGE_TIMES`.
 
     Raises
     ------
@@ -204,28 +137,28 @@ def write_numpy(
     ----------
     path : the folder to make
     features : (N, F) real numbers, may be memory-mapped
-    labels : (N,) classes, -1 or NaN where unlabelled; may be left out where there are link tables
+    labels : (N,) classes, -1 or NaN where unlabelled; may be left out with link tables
     num_classes : None: the largest label plus one
-    seed : of the random splits
+    seed : for random splits
     edge_index : (2, E) sources and destinations; or
-    indptr, indices : (N + 1,) and (E,), the in-neighbours of each node
-    edge_weight : (E,) real numbers of at least 0; left out: unweighted
-    edge_features : (E, F_e) real numbers in the order of the edges, may be memory-mapped
-    edge_time : (E,) int64 seconds or datetime64; each node's in-edges are stored in the order of their times
+    indptr, indices : (N + 1,) and (E,), each node's in-neighbours
+    edge_weight : (E,) real numbers, at least 0; left out: unweighted
+    edge_features : (E, F_e) real numbers in edge order, may be memory-mapped
+    edge_time : (E,) int64 seconds or datetime64; each node's in-edges are stored in time order
     train, valid, test : ids or masks; all three or none, which splits the labelled nodes 60/20/20
-    links : link tables by name, each a mapping of "edge_index" (2, n) and perhaps "labels" (n,), "times" (n,) and
+    links : link tables by name, each a mapping with "edge_index" (2, n) and perhaps "labels" (n,), "times" (n,) and
         "negatives" (n, k) destinations
-    edge_split : shares of train, valid and test, such as (0.8, 0.1, 0.1), to which the edges are dealt out by ``seed``
-    ranges : "0/4", or (0, 4): of the rows of every matrix the first quarter alone is written; left out: all are
-    symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, memory_budget, overwrite : of the
-        preparation; see `PrepareOptions`
+    edge_split : shares for train, valid and test, such as (0.8, 0.1, 0.1); ``seed`` deals the edges out
+    ranges : "0/4", or (0, 4): only the first quarter of each matrix's rows is written; left out: all rows
+    symmetrize, self_loops, deduplicate, dtype, allow_nan, order, edge_split_by, memory_budget, overwrite : see
+        `PrepareOptions`
 
     Raises
     ------
     TypeError
         An option is unknown.
     ConfigError
-        Neither or both forms of the topology are given.
+        Neither or both topology forms are given.
     SourceError, ShapeError, GraphError, BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
@@ -272,77 +205,114 @@ def write_hetero(
     edge_time: Mapping[Relation, NDArray[Any]] | Mapping[str, NDArray[Any]] | None = None,
     **splits_and_options: Any,
 ) -> None:
-    """Write a graph of several types as a dataset directory at ``path``.
+    """Write a graph with several types as a dataset directory at ``path``.
 
-    The order of types and relations is part of it. The parameters from ``train`` on are keywords of
+    The order of types and relations counts. The parameters from ``train`` on are keywords of
     ``splits_and_options``.
 
     Parameters
     ----------
     path : the folder to make
-    edges : (2, E) sources and destinations of each relation (source type, name, destination type), or
+    edges : (2, E) sources and destinations by relation (source type, name, destination type), or
         "source:name:destination"; ids within the types
-    labels : (N,) classes of one type, -1 or NaN where unlabelled; may be left out where there are link tables
-    num_nodes : of each type; left out: as many as it has labels or rows of features, else the largest id of an edge
-        plus one
-    features : (N, F) real numbers of each type that has any, may be memory-mapped
-    edge_weight : (E,) real numbers of at least 0, of each relation that has any
+    labels : (N,) classes in one type, -1 or NaN where unlabelled; may be left out with link tables
+    num_nodes : by type; left out: as many as it has labels or feature rows, else the largest id in edges plus one
+    features : (N, F) real numbers by type, may be memory-mapped; a type may have none
+    edge_weight : (E,) real numbers, at least 0, by relation; a relation may have none
     edge_features : (E, F_e) real numbers, likewise
     edge_time : (E,) int64 seconds or datetime64, likewise
-    train, valid, test : ids or masks of the labelled type; all three or none, which splits its labelled nodes 60/20/20
+    train, valid, test : ids or masks in the labelled type; all three or none, which splits its labelled nodes 60/20/20
     num_classes : left out: the largest label plus one
-    seed : of the random splits
+    seed : for random splits
     name : a short name for people; left out: the folder's
-    feature_dtype : of the stored features: float32, float16, bfloat16 or int8
+    feature_dtype : the stored dtype: float32, float16, bfloat16 or int8
     add_reverse : add (b, "rev_" + r, a) for each relation (a, r, b) that has no reverse, behind all others
-    links : link tables by name, as of `write_numpy`, each with its "relation", and perhaps the "reverse" that leads
+    links : link tables by name, see `write_numpy`, each with its "relation", and perhaps the "reverse" that leads
         back, where there are several
-    edge_split : shares of train, valid and test, to which the edges of ``edge_split_relation`` are dealt out: a
-        relation, or its name
-    reverse : relations that lead back, such as {"buys": "bought_by"}, out of which held-out edges are left too; one
-        that is named rev_NAME, or has the same pairs, is found without
-    symmetrize : relations within a type, or their names, of which both directions of each edge are stored, each once;
-        True: all within a type
-    ranges : as of `write_numpy`
-    deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : of the preparation; see `PrepareOptions`
+    edge_split : shares for train, valid and test, to which ``edge_split_relation``'s edges are dealt out: a relation,
+        or its name
+    reverse : relations that lead back, such as {"buys": "bought_by"}, which lose held-out edges too; a relation named
+        rev_NAME, or with the same pairs, is found without this
+    symmetrize : relations within a type, or their names, that store both directions of each edge, each once; True
+        means all relations within a type
+    ranges : see `write_numpy`
+    deduplicate, allow_nan, edge_split_by, memory_budget, overwrite : see `PrepareOptions`
 
     Raises
     ------
     GraphError
-        A relation, features or labels name a type that is not there, or an id is out of its type's range.
+        A relation, features or labels name an unknown type, or an id is outside its type's range.
     ShapeError
         Features, labels, weights or times are not one for each node or edge.
     SourceError
-        Labels are not those of exactly one type, a label is no class, or the splits are malformed.
+        Not exactly one type has labels, a label is no class, or the splits are malformed.
     TypeError
         An option is unknown.
     ConfigError
-        What is to be symmetrized is no relation within a type.
+        A relation to symmetrize is not within one type.
     BudgetError, StoreExistsError, StoreWriteError
         As `gloader.convert.prepare.prepare`.
     """
     options = {"seed": 0, **splits_and_options}
     if "feature_dtype" in options:
         options["dtype"] = options.pop("feature_dtype")
-    splits = {name: options.pop(name, None) for name in _SPLITS}
-    seed = options.pop("seed")
-    source = arrays_source(
-        name=options.pop("name", Path(path).name),
-        edges=edges,
-        labels=labels or ({} if _needs_labels(options) else None),
-        num_nodes=num_nodes,
-        features=features or {},
-        edge_arrays={
-            WEIGHTS: edge_weight or {},
-            EDGE_FEATURES: edge_features or {},
-            EDGE_TIMES: edge_time or {},
+    splits = {f"{name}_idx": options.pop(name, None) for name in _SPLITS}
+    seed, name = options.pop("seed"), options.pop("name", Path(path).name)
+    given, classes = features or {}, labels or {}
+    pairs = {parse_relation(relation): np.asanyarray(pair) for relation, pair in edges.items()}
+    columns = {
+        column: {parse_relation(relation): np.asanyarray(array) for relation, array in (arrays or {}).items()}
+        for column, arrays in (
+            (WEIGHTS, edge_weight),
+            (EDGE_FEATURES, edge_features),
+            (EDGE_TIMES, edge_time),
+        )
+    }
+    counts = _counts(given, classes, pairs) if num_nodes is None else dict(num_nodes)
+    _require_known("features", "node type", given, counts)
+    _require_known("labels", "node type", classes, counts)
+    texts = [relation_text(relation) for relation in pairs]
+    for column, arrays in columns.items():
+        _require_known(_SAID[column], "relation", [relation_text(each) for each in arrays], texts)
+    source = stored_source(
+        {
+            node_type: _node_store(node_type, count, given, classes, splits)
+            for node_type, count in counts.items()
         },
-        splits={f"{name}_idx": ids for name, ids in splits.items() if ids is not None},
-        seed=seed,
+        [
+            _edge_store(
+                relation, pair, {name: of[relation] for name, of in columns.items() if relation in of}
+            )
+            for relation, pair in pairs.items()
+        ],
+        SavedGraph(
+            name=name,
+            origin="numpy",
+            where="from_numpy_hetero",
+            seed=seed,
+            needs_labels=bool(labels) or _needs_labels(options),
+        ),
     )
     # Names of columns are those of the keywords.
     source = replace(source, links=array_tables(options.pop("links", None) or {}), said=())
     _write(source, path, options, num_classes=options.pop("num_classes", None), seed=seed)
+
+
+def _node_store(
+    node_type: str,
+    num_nodes: int,
+    features: Mapping[str, NDArray[Any]],
+    labels: Mapping[str, NDArray[Any]],
+    splits: Mapping[str, NDArray[Any] | None],
+) -> NodeStore:
+    found = {"x": features.get(node_type), "y": labels.get(node_type)}
+    found |= splits if node_type in labels else {}
+    place = f"node type {node_type!r}"
+    arrays = {key: np.asanyarray(array) for key, array in found.items() if array is not None}
+    for key, what in (("x", "features"), ("y", "labels")):
+        if key in arrays and arrays[key].shape[:1] != (num_nodes,):
+            raise ShapeError(f"{place} has {num_nodes} nodes, and {what} of shape {arrays[key].shape}")
+    return NodeStore(num_nodes=num_nodes, arrays=Attributes(arrays=arrays, where=place))
 
 
 @near_options("Dataset.from_pyg", (*_COLUMNS, *_OPTIONS))
@@ -357,7 +327,7 @@ def write_pyg(
         features, y and masks are of one of them. Without masks the labelled nodes are dealt out 60/20/20 by ``seed``,
         which is logged, as is what ``data`` holds and the dataset does not
     path : the folder to make
-    num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of attributes of edges,
+    num_classes, seed, options : as `write_numpy`; ``edge_features`` and ``edge_time`` are names of edge attributes,
         left out: edge_attr, where it is more than a weight, and edge_time, where they are there; "none": neither
 
     Raises
@@ -399,14 +369,14 @@ def write_dgl(
 
 
 def _needs_labels(options: Mapping[str, Any]) -> bool:
-    """True if nodes are what is learned: there will be no link tables. Pure."""
+    """True if nodes are learned: there will be no link tables. Pure."""
     return not any(options.get(key) for key in ("links", "edge_split", "edge_tables"))
 
 
 def _saved(
     path: str | os.PathLike[str], origin: str, where: str, options: dict[str, Any], *, seed: int
 ) -> SavedGraph:
-    """Return what is known of a graph; takes the names of times and features of edges out of ``options``."""
+    """Return the graph's name and options; takes the edge time and edge feature names out of ``options``."""
     return SavedGraph(
         name=Path(path).name,
         origin=origin,
@@ -460,7 +430,7 @@ def to_pyg(arrays: Mapping[str, Any]) -> Any:
 def to_dgl(arrays: Mapping[str, Any]) -> Any:
     """Return the arrays of `Dataset.to_numpy` as a `dgl.DGLGraph`, with masks and ids of int64 as DGL's own have.
 
-    DGL puts the types and relations of a heterogeneous graph into alphabetical order.
+    DGL puts a heterogeneous graph's types and relations into alphabetical order.
 
     Raises
     ------
@@ -554,5 +524,5 @@ def _write(
 
 
 def _name_of(relation: str | Relation) -> str:
-    """Return a relation as text, which may be its name alone; raises `ConfigError` where it is neither. Pure."""
+    """Return a relation as text, which may be its name alone; raises `ConfigError` if it is neither. Pure."""
     return relation if isinstance(relation, str) else relation_text(parse_relation(relation))

@@ -1,4 +1,4 @@
-"""Node orders of a dataset, and the edges, labels, splits and feature rows renumbered to match.
+"""A dataset's node orders, and edges, labels, splits and feature rows renumbered to match.
 
 Nodes stay as in the source, or are ordered by falling degree or by community. Community order is label propagation
 over a topology on disk (Raghavan, Albert and Kumara, Phys. Rev. E 76, 2007): nodes take the commonest label among their
@@ -66,8 +66,8 @@ def community_order(
     ----------
     edges : read once
     ends : the nodes, of one type, that they join
-    rules : what happens to the edges; given and added self loops do not count
-    budget_bytes : memory for edges; arrays of one entry per node (at most 64 B) come on top
+    rules : changes to the edges; given and added self loops do not count
+    budget_bytes : memory for edges; arrays with one entry per node (at most 64 B) come on top
     scratch : an existing folder for temporary files; they are gone when this returns or raises
     progress : receives the steps
 
@@ -90,7 +90,7 @@ def community_order(
 
 
 class InNeighbours(Protocol):
-    """The in-neighbours of every node, in pieces, as often as needed."""
+    """Every node's in-neighbours, in pieces, as often as needed."""
 
     @property
     def num_nodes(self) -> int:
@@ -103,12 +103,12 @@ class InNeighbours(Protocol):
 
 
 def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: PrepareProgress) -> IdArray:
-    """Return the nodes (N,) as `community_order` does, of a topology whose lists are there.
+    """Return the nodes (N,) as `community_order` does, for a sorted topology.
 
     Parameters
     ----------
     graph : read at most ten times
-    max_edges : of a piece
+    max_edges : edges per piece
     progress : receives the passes
     """
     labels, degrees = _propagate(graph, max_edges, progress)
@@ -118,7 +118,7 @@ def order_of_communities(graph: InNeighbours, *, max_edges: int, progress: Prepa
 def _propagate(
     graph: InNeighbours, max_edges: int, progress: PrepareProgress
 ) -> tuple[NDArray[Any], IdArray]:
-    """Return the community (N,) and the out-degree (N,) of each node."""
+    """Return each node's community (N,) and out-degree (N,)."""
     size = graph.num_nodes
     labels = np.arange(size, dtype=np.int32 if size < 2**31 else np.int64)
     votes = np.zeros(size, np.int32)
@@ -216,7 +216,7 @@ ORDER_NODE_BYTES: dict[OrderName, int] = {"none": 0, "degree": 32, "community": 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeOrder:
-    """A numbering of the nodes and its inverse."""
+    """A node numbering and its inverse."""
 
     new_ids: IdArray  # (N,) by original id
     original_ids: IdArray  # (N,) by new id
@@ -230,12 +230,12 @@ class NodeOrder:
 
     @classmethod
     def of_rows(cls, row_ids: IdArray | None, order: NodeOrder | None) -> NodeOrder | None:
-        """Return the order in which rows of features are stored; None: the order in which they come. Pure.
+        """Return the order in which feature rows are stored; None means that they keep their order. Pure.
 
         Parameters
         ----------
-        row_ids : (N,) the node of each row, by its id in the source; None: row i is of node i
-        order : of the nodes; None: they keep their ids
+        row_ids : (N,) each row's node, by source id; None means that row i belongs to node i
+        order : the node order; None means that nodes keep their ids
         """
         if row_ids is None:
             return order
@@ -274,7 +274,7 @@ def find_order(
     scratch: Path,
     progress: PrepareProgress,
 ) -> NodeOrder | None:
-    """Find the order of the nodes under which their rows are stored, or None for that of the source.
+    """Find the node order in which rows are stored; None means the source's order.
 
     The edges are read once. ``degree`` lists the nodes by falling out-degree;
     parallel edges count each. ``community``: see `community_order`. Equal sources have
@@ -285,9 +285,9 @@ def find_order(
     ----------
     edges : read once, unless ``name`` is "none"
     ends : the nodes, of one type, that they join
-    name : of the order
-    rules : what happens to the edges before they are counted
-    budget_bytes : memory for edges; the arrays of one entry per node (`ORDER_NODE_BYTES`) come on top
+    name : the order's name
+    rules : changes to the edges before they are counted
+    budget_bytes : memory for edges; arrays with one entry per node (`ORDER_NODE_BYTES`) come on top
     max_edges : edges read at a time
     scratch : an existing folder for temporary files; they are gone when this returns or raises
     progress : receives the steps
@@ -295,7 +295,7 @@ def find_order(
     Raises
     ------
     GraphError
-        An id is out of range or a weight is not a finite number of at least 0.
+        An id is out of range, or a weight is negative or not finite.
     StoreWriteError
         The disk refuses a temporary file.
     """
@@ -312,7 +312,7 @@ def find_order(
 
 
 def by_falling_degree(degrees: IdArray) -> IdArray:
-    """Return the nodes by falling degree, those of equal degree by id; ``degrees`` (N,) is overwritten."""
+    """Return the nodes by falling degree, and equal degrees by id; ``degrees`` (N,) is overwritten."""
     # Negated in place, so that the stable sort keeps nodes of equal degree in order of their ids.
     np.negative(degrees, out=degrees)
     return np.argsort(degrees, kind="stable")
@@ -340,12 +340,12 @@ def count_nodes(nodes: IdArray, counts: IdArray) -> None:
 def renumbered_edges(edges: EdgeStream, new_ids: IdArray, where: str) -> EdgeStream:
     """Return edges whose nodes have new ids. Pure.
 
-    ``chunks`` raises GraphError where an id is out of range or a weight is not a finite number of at least 0; the
-    message has the ids of the source.
+    ``chunks`` raises GraphError if an id is out of range, or a weight is negative or not finite; the message has source
+    ids.
 
     Parameters
     ----------
-    edges : of the source
+    edges : with source ids
     new_ids : (N,)
     where : the source, for messages
     """
@@ -361,7 +361,7 @@ def renumbered_edges(edges: EdgeStream, new_ids: IdArray, where: str) -> EdgeStr
 
 
 def renumbered(source: GraphSource, order: NodeOrder) -> GraphSource:
-    """Return a graph of one type with edges, labels and splits in the new numbering, and features as they are. Pure."""
+    """Return a one-type graph with renumbered edges, labels and splits; features stay as they are. Pure."""
     splits = source.splits
     return replace(
         source,
@@ -421,28 +421,28 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
     progress: PrepareProgress,
     step: str = "ordering features",
 ) -> Iterator[NDArray[Any]]:
-    """Yield the rows of ``features`` in the order of their new places, ``range_rows`` of them at a time.
+    """Yield feature rows in the order of their new places, ``range_rows`` at a time.
 
     An array is only good until the next.
 
     Parameters
     ----------
-    features : (N, F) rows in the order of the source, read ``num_passes`` times, or once where all are held in memory
-    order : where they go
-    dtype : that the rows will be stored as; they are cast to it here, except to int8
+    features : (N, F) rows in source order, read ``num_passes`` times, or once if all fit into memory
+    order : their new places
+    dtype : the stored dtype; rows are cast to it here, except to int8
     chunk_rows : rows read at a time
-    range_rows : rows put in order at a time; as many as there are places, or more: all of them, in memory
-    num_passes : as many parts of the rows are on the disk one after another, and not all at once
+    range_rows : rows put in order at a time; as many as places, or more, means all rows in memory
+    num_passes : passes over the rows; each keeps a part of them on the disk
     scratch : an existing folder for temporary files
     progress : receives the step
-    step : what it is called
+    step : the step's name
 
     Raises
     ------
     ShapeError
         The stream has fewer rows than it announced, or more.
     FeatureValueError
-        A value cannot be stored; carries the row of the source.
+        A value cannot be stored; carries the source row.
     StoreWriteError
         The disk refuses a temporary file.
     """
@@ -490,19 +490,19 @@ def ordered_rows(  # noqa: PLR0913 - what is moved, where to, and within which b
 
 
 def ranges_per_pass(num_ranges: int, num_passes: int) -> int:
-    """Return how many of the ranges that rows are dealt out to are on the disk at a time. Pure."""
+    """Return how many row ranges are on the disk at a time. Pure."""
     return max(1, -(-num_ranges // num_passes))
 
 
 def _cut(num_ranges: int, num_passes: int) -> list[range]:
-    """Return the numbers of the ranges of each pass. Pure."""
+    """Return each pass's range numbers. Pure."""
     size = ranges_per_pass(num_ranges, num_passes)
     return [range(first, min(first + size, num_ranges)) for first in range(0, num_ranges, size)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MovedRows:
-    """The rows of a source with the places that they go to."""
+    """A source's rows with their new places."""
 
     features: FeatureStream
     order: RowMoves
@@ -534,7 +534,7 @@ def spill_dtype(dtype: str) -> np.dtype[Any]:
 
 
 def _cast(chunk: NDArray[Any], dtype: str, first_row: int) -> NDArray[Any]:
-    """Return rows as they are put in order; done before, so that messages name rows of the source."""
+    """Return rows as they are put in order; cast before, so that messages name source rows."""
     if not STORED_DTYPES[dtype].has_scale:
         return cast_rows(chunk, dtype, first_row)
     # int8 is what the writer makes of float32; only values that it would refuse are found here.

@@ -32,12 +32,12 @@ class EdgeNames:
 
     @property
     def takes_times(self) -> bool:
-        """True if edges get times where there are any."""
+        """True if edges keep their times."""
         return self.time != NONE
 
     @property
     def takes_features(self) -> bool:
-        """True if edges get features where there are any."""
+        """True if edges keep their features."""
         return self.features != NONE
 
     def pick_time(self, there: Collection[str], usual: tuple[str, ...] = ("edge_time",)) -> str | None:

@@ -177,7 +177,7 @@ def prepare(
 ) -> PrepareReport:
     """Write ``source`` as a dataset directory at ``out``: all of it, or nothing.
 
-    Edges are read once, or twice where nodes are put in another order, and sorted within the budget; features
+    Edges are read once, or twice if nodes are put in another order, and sorted within the budget; features
     pass through in chunks, and derived features are averaged from the stored ones. Besides the budget, a running
     interpreter with the libraries takes about 200 MB.
 
@@ -191,7 +191,7 @@ def prepare(
     Raises
     ------
     ShapeError, SourceError, BudgetError, ConfigError
-        As `plan_source`; also where a stream turns out shorter, longer or malformed.
+        As `plan_source`; also if a stream turns out shorter, longer or malformed.
     GraphError
         An edge names a node that does not exist, has a weight that is not a finite number of at least 0, or a time that
         is beyond those that are stored; or a name cannot be stored.
@@ -364,9 +364,9 @@ def _named(progress: PrepareProgress, source: GraphSource, name: str) -> Prepare
 
 
 class _FeatureWriter:
-    """Writes the features of all types: the given ones first, as derived ones are made of what is stored.
+    """Writes all types' features: given features first, as derived ones are averages over stored rows.
 
-    Where a part of the rows is stored alone, the rows that a mean averages are streamed again, and the edges that lead
+    If only a part of the rows is stored, the rows that a mean averages are streamed again, and the edges that lead
     to it are kept until all is written.
     """
 

@@ -1,7 +1,7 @@
-"""The plan of a conversion: the memory and the disk that it takes, known before it starts.
+"""The plan for a conversion: its memory and disk, known before it starts.
 
-The parts of a conversion run one after another: the sort of each relation, link tables, the features of each node type,
-and derived features. Each may take the memory that the arrays held from start to end leave over.
+A conversion's parts run one after another: each relation's sort, link tables, each node type's features, and derived
+features. Each part may take the memory that is left by the arrays held from start to end.
 """
 
 from __future__ import annotations
@@ -62,52 +62,52 @@ _LABEL_BYTES = {None: 0, "float32": 4, "int64": 8}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartSizes:
-    """Memory and disk of a part of a conversion."""
+    """Memory and disk for one part of a conversion."""
 
     memory_bytes: int = 0  # at most, in addition to the memory that is held from start to end
-    dataset_bytes: int = 0  # of its arrays; without the edges and rows whose number is not known
+    dataset_bytes: int = 0  # for its arrays, without edges and rows of unknown number
     scratch_bytes: int = 0  # at most, while the part runs
     num_arrays: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowShares:
-    """Shares that the feature rows of one node type have of the memory."""
+    """One node type's shares of the memory for its feature rows."""
 
     dim: int
     chunk_rows: int  # read at a time
-    range_rows: int  # put in order at a time; all of them where the rows keep their places
+    range_rows: int  # put in order at a time; all rows if they keep their places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparePlan:
-    """Memory and disk that a conversion takes, and the shares of its parts."""
+    """A conversion's memory and disk, and its parts' shares."""
 
     budget_bytes: int
-    memory_bytes: int  # at most, of what the conversion allocates
+    memory_bytes: int  # at most, for the conversion's own arrays
     free_bytes: int  # for each part, as parts run one after another
     chunk_edges: int  # edges read at a time where the nodes are put in order
-    rows: Mapping[str, RowShares]  # of each node type that has features
+    rows: Mapping[str, RowShares]  # by node type with features
     mean_bytes: int  # for each mean that is made
-    dataset_bytes: int  # on disk, at the end; without the edges whose number is not known
+    dataset_bytes: int  # on disk, at the end; without edges of unknown number
     scratch_bytes: int  # on disk, at most, while it runs
 
 
 def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: int) -> PreparePlan:
-    """Divide a memory budget between the parts of a conversion, and count the bytes on disk. Pure.
+    """Divide a memory budget between a conversion's parts, and count the bytes on disk. Pure.
 
     Parameters
     ----------
     source : checked; its sizes count, nothing is read
-    options : of the conversion; their own budget is not looked at
-    budget_bytes : memory that the conversion stays within
+    options : for the conversion; their own budget is ignored
+    budget_bytes : memory to stay within
 
     Raises
     ------
     BudgetError
-        The arrays of one entry per node and the smallest useful buffers do not fit; says needed and allowed.
+        The arrays with one entry per node and the smallest useful buffers do not fit; says needed and allowed.
     ConfigError
-        A feature dtype cannot be stored, the order of the nodes is unknown, or an option does not fit the source.
+        A feature dtype cannot be stored, the node order is unknown, or an option does not fit the source.
     """
     if options.order not in ORDER_NODE_BYTES:
         raise ConfigError(
@@ -161,12 +161,12 @@ def plan_prepare(source: AnySource, options: PrepareOptions, *, budget_bytes: in
 
 
 def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int = 1) -> int:
-    """Return the bytes of (``num_rows``, ``dim``) features as they are stored, scales included. Pure.
+    """Return the bytes for stored features (``num_rows``, ``dim``), scales included. Pure.
 
     Parameters
     ----------
-    num_rows, dim, dtype : of the matrix
-    num_parts : of which one is written: the largest; scales, and checksums of all pages, are in each
+    num_rows, dim, dtype : the matrix
+    num_parts : the largest of so many parts is written; each has all scales and page checksums
     """
     element = STORED_DTYPES[dtype]
     if num_parts == 1:
@@ -179,12 +179,12 @@ def stored_feature_bytes(num_rows: int, dim: int, dtype: str, *, num_parts: int 
 
 
 def ordered_row_bytes(dim: int, options: PrepareOptions) -> int:
-    """Return the bytes of memory per row of a range that is put in order, with the sort of its original ids. Pure."""
+    """Return the memory per row while a range is put in order, with the sort by original id. Pure."""
     return dim * spill_dtype(options.stored_dtype).itemsize + ROW_SORT_BYTES
 
 
 def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
-    """Return how many rows are put in order at a time; raises BudgetError where too few would be. Pure."""
+    """Return how many rows are put in order at a time; raises BudgetError if too few. Pure."""
     least = -(-num_rows // MAX_RANGES)
     if least * row_bytes > budget_bytes:
         raise BudgetError(
@@ -196,7 +196,7 @@ def ordered_range_rows(num_rows: int, row_bytes: int, budget_bytes: int) -> int:
 
 
 def ordered_scratch_bytes(num_rows: int, dim: int, options: PrepareOptions, range_rows: int) -> int:
-    """Return the bytes on disk of rows that wait to be put in order: those of one pass over the source. Pure."""
+    """Return the disk bytes for rows that wait to be put in order in one pass over the source. Pure."""
     if range_rows >= num_rows:
         return 0
     held = range_rows * ranges_per_pass(-(-num_rows // range_rows), options.num_parts)
@@ -204,7 +204,7 @@ def ordered_scratch_bytes(num_rows: int, dim: int, options: PrepareOptions, rang
 
 
 def on_disk(array_bytes: int, *, num_arrays: int) -> int:
-    """Return the bytes that arrays take on disk at most, with their headers and checksums. Pure."""
+    """Return the most disk bytes for arrays, with their headers and checksums. Pure."""
     # Headers, last pages and the commit record: a few pages for each array and for its checksums.
     return array_bytes + array_bytes // _PAGE_BYTES * _CHECKSUM_BYTES + 4 * num_arrays * _PAGE_BYTES
 
@@ -212,14 +212,14 @@ def on_disk(array_bytes: int, *, num_arrays: int) -> int:
 def link_sizes(
     links: Sequence[LinkSource], split: EdgeStream | None, *, num_nodes: int, budget_bytes: int
 ) -> PartSizes:
-    """Return the memory and disk of the link tables of a conversion, which are written one after another. Pure.
+    """Return the memory and disk for link tables, which are written one after another. Pure.
 
     Parameters
     ----------
-    links : the tables that are given
-    split : the edges that will be dealt out to tables, or None
-    num_nodes : of the largest type
-    budget_bytes : memory that each may take
+    links : the given tables
+    split : the edges that an edge split deals out to tables, or None
+    num_nodes : nodes in the largest type
+    budget_bytes : memory for each
 
     Raises
     ------
@@ -254,7 +254,7 @@ def _table_bytes(table: LinkSource, num_nodes: int) -> int:
 
 
 def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: int) -> int:
-    """Bytes of memory that are taken from the start to the end."""
+    """Return the memory that is held from start to end."""
     num_nodes = sum(nodes.num_nodes for nodes in source.nodes)
     # The checks are done before the nodes that have edges are marked.
     checked = CHECK_BYTES * source.labels.shape[0]
@@ -267,7 +267,7 @@ def _resident_bytes(source: GraphSource, options: PrepareOptions, budget_bytes: 
 def _plan_edges(
     source: GraphSource, each: PlannedRelation, options: PrepareOptions, *, budget_bytes: int
 ) -> tuple[int, PartSizes]:
-    """Return how many edges of a relation are read at a time, and the sizes of its sort and edge features."""
+    """Return how many edges are read at a time, and the sizes for a relation's sort and edge features."""
     edges, features, ends, rules = each.source.edges, each.source.edge_features, each.ends, each.rules
     columns = edge_columns(edges, rules, num_rows=None if features is None else features.num_rows)
     sort = plan_csc(ends, edges.num_edges, columns=columns, rules=rules, budget_bytes=budget_bytes)
@@ -307,7 +307,7 @@ def _is_moved(nodes: NodeSource, options: PrepareOptions) -> bool:
 
 
 def _chunk_row_bytes(nodes: NodeSource, dim: int, options: PrepareOptions) -> int:
-    """Bytes of all copies of a row that is read; rows are read as they are, or as float32 where that is more."""
+    """Return the bytes for all copies of a row as read: in its own dtype, or float32 if that is wider."""
     width = 4 if nodes.given is None else max(4, nodes.given.dtype.itemsize)
     return (CHUNK_COPIES + _is_moved(nodes, options)) * max(1, dim * width)
 
@@ -351,7 +351,7 @@ def _mean_sizes(
     budget_bytes: int,
     num_shares: int,
 ) -> list[PartSizes]:
-    """Return the sizes of the derived features, of which ``num_shares`` share the memory."""
+    """Return the sizes for derived features; ``num_shares`` of them share the memory."""
     sizes = [
         _mean_size(source, nodes, dims[nodes.name], budget_bytes=budget_bytes, num_shares=num_shares)
         for nodes, _ in derivation_order(source)

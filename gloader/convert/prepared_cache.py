@@ -1,4 +1,4 @@
-"""Cache of prepared datasets: a source that is trained on directly is prepared once, in the user's gloader folder."""
+"""A cache for prepared datasets: training on a source prepares it once, in the user's gloader folder."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _NOT_IN_DIGEST = frozenset({"memory_budget_bytes", "overwrite"})
 
 
 def prepared_path(spec: str, source: SourceOptions, prepare: PrepareOptions) -> Path:
-    """Return the folder of a source that is prepared on the fly: a readable name and a digest.
+    """Return the folder for a source that is prepared on the fly: a readable name and a digest.
 
-    The digest covers the version, the source, every option that changes the result, and the sizes and times of
-    the files that the source reads, so that an edited file is prepared anew instead of being ignored.
+    The digest covers the version, the source, every option that changes the result, and the source files' sizes and
+    times, so that an edited file is prepared anew.
 
     Parameters
     ----------
     spec : the source, such as ``builtin:digits``
-    source : options of the source
-    prepare : options of the conversion
+    source : options for the source
+    prepare : options for the conversion
     """
     from gloader.convert.registry import source_files
 
@@ -85,7 +85,7 @@ def _stamp(file: Path) -> tuple[str, int, int]:
 
 
 def _make_home(folder: Path) -> None:
-    """Make the folder of prepared sources; StoreWriteError names what chooses another."""
+    """Make the folder for prepared sources; a StoreWriteError names the variable that chooses another."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_writable = os.access(folder, os.W_OK)
@@ -106,10 +106,10 @@ def ensure_dataset(
 
     Parameters
     ----------
-    spec : the path of a prepared dataset, or a source such as ``builtin:digits``
-    source : options of the source
-    prepare : options of the conversion
-    progress : receives the steps of a conversion, unless None
+    spec : the path to a prepared dataset, or a source such as ``builtin:digits``
+    source : options for the source
+    prepare : options for the conversion
+    progress : receives a conversion's steps, unless None
 
     Raises
     ------

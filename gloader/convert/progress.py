@@ -47,7 +47,7 @@ class NamedProgress:
 class WatchedSteps:
     """Passes progress on, notes the most memory, and gives freed memory back between steps; not thread-safe.
 
-    What one step freed lies between the blocks of the next, which would count twice.
+    Memory that one step freed lies between the next step's blocks, and would count twice.
     """
 
     def __init__(self, progress: PrepareProgress) -> None:
@@ -65,7 +65,7 @@ class WatchedSteps:
         self._progress.advance(step, done, total, unit)
 
     def peak_bytes(self, held_bytes: int) -> int:
-        """Return the most memory that was seen above what stays at the end: Python, libraries and compiled kernels.
+        """Return the most memory that was seen above the rest at the end: Python, libraries and compiled kernels.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The receipt of a conversion: what a source held, what became of it, and what of it a reader should look at twice."""
+"""The receipt for a conversion: the source's content, its use in the dataset, and findings to look at twice."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _MOST_PARTS: Final = 6  # types or relations of a line
 
 
 def marked_bytes(num_nodes: int, budget_bytes: int) -> int:
-    """Return the bytes by which nodes without edges are found, one for each node; 0: they are not counted. Pure."""
+    """Return the bytes for marking nodes that have edges, one each; 0 means that nodes are not marked. Pure."""
     return num_nodes if num_nodes <= budget_bytes // _MARKED_SHARE else 0
 
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts and ranges of the edges of a relation, gathered while they are read."""
+    """Counts and ranges for a relation's edges, gathered while they are read."""
 
     is_whole: bool = False  # all of them were read
     num_loops: int = 0
@@ -67,13 +67,12 @@ class _Tally:
 
 @dataclass(slots=True, kw_only=True)
 class Receipt:
-    """Collects what the receipt of a conversion says while rows and edges pass.
+    """Collects the receipt's values while rows and edges pass.
 
     Parameters
     ----------
-    said, unused : of the source
-    labels, splits, num_classes : of the source
-    rules : of the edges
+    said, unused, labels, splits, num_classes : the source's
+    rules : changes to the edges
     """
 
     said: tuple[str, ...]
@@ -90,7 +89,7 @@ class Receipt:
 
     @classmethod
     def of(cls, source: GraphSource, options: PrepareOptions) -> tuple[Receipt, GraphSource]:
-        """Return a receipt to be filled, and the source whose features are checked as they are read."""
+        """Return an empty receipt, and the source with features that are checked as they are read."""
         receipt = cls(
             said=source.said,
             unused=source.unused,
@@ -136,7 +135,7 @@ class Receipt:
         )
 
     def counted(self, relation: Relation, edges: EdgeStream, *, budget_bytes: int) -> EdgeStream:
-        """Return the edges of a relation as they will be written; they are counted as they are read."""
+        """Return a relation's edges, which are counted as they are read."""
         if not self.marks and marked_bytes(sum(self.num_nodes.values()), budget_bytes):
             self.marks = {name: np.zeros(count, np.bool_) for name, count in self.num_nodes.items()}
         first, _, last = relation
@@ -158,11 +157,11 @@ class Receipt:
         return edges_over(edges, chunks)
 
     def lines(self, edges: Mapping[Relation, CscReport]) -> dict[str, str]:
-        """Return the receipt: a short text under each name, of what there is to say.
+        """Return the receipt: a short text under each name; empty texts are left out.
 
         Parameters
         ----------
-        edges : what was read and written of each relation
+        edges : each relation's counts, read and written
         """
         found = {
             "columns": "; ".join(self.said),
@@ -209,7 +208,7 @@ class Receipt:
 
 
 def split_text(splits: Splits) -> str:
-    """Return the sizes of splits, and how they came about. Pure."""
+    """Return the split sizes, and whether the splits are random. Pure."""
     sizes = [f"{name} {len(getattr(splits, name)):,}" for name in ("train", "valid", "test")]
     if not len(splits.train) + len(splits.valid) + len(splits.test):
         return ""

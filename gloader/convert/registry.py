@@ -102,7 +102,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
     Raises
     ------
     ConfigError, SourceError
-        As `open_source`, where what ``spec`` says is enough to tell.
+        As `open_source`, as far as ``spec`` alone tells.
     """
     prefix, _, argument = full_spec(spec).partition(":")
     try:
@@ -124,7 +124,7 @@ def source_files(spec: str, options: SourceOptions) -> list[Path]:
 
 
 def _files_at(path: Path, below: str) -> Iterable[Path]:
-    """Return what a path names: a file, the files of a folder, or those that match a pattern."""
+    """Return a path's files: a file, the files of a folder, or those that match a pattern."""
     from gloader.convert.readers.open_table import is_pattern
 
     if path.is_dir():

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gloader.dataset.schema import Schema, checked_schema, relation_text
+from gloader.dataset.schema import DatasetSchema, checked_schema, relation_text
 from gloader.errors import SourceError
 from gloader.types import EDGE, NODE
 
@@ -329,11 +329,11 @@ class GraphSource:
         """Return the graph itself; see `Source.graph`. Pure."""
         return self
 
-    def schema(self, relations: Sequence[Relation]) -> Schema:
+    def schema(self, relations: Sequence[Relation]) -> DatasetSchema:
         """Return the dataset's schema; ``relations`` include those that the conversion adds. Pure."""
         if self.has_names:
             return checked_schema(self.num_nodes, relations)
-        return Schema.of_one_type(self.num_nodes_of(NODE))
+        return DatasetSchema.of_one_type(self.num_nodes_of(NODE))
 
     def num_nodes_of(self, node_type: str) -> int:
         """Return a type's number of nodes.

@@ -1,6 +1,6 @@
-"""Parts of a dataset that a conversion reads back before it commits them: feature rows and topology.
+"""Dataset parts that a conversion reads back before the commit: feature rows and topology.
 
-Rows are read in ascending stretches. Where only a part of the rows is stored, `StreamedRows` makes them again from
+Rows are read in ascending stretches. If only a part of the rows is stored, `StreamedRows` makes the rows again from
 their stream, rounded as the store rounds them.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredColumn:
-    """The files of one type's features as they are stored."""
+    """One type's stored feature files."""
 
     rows: Path  # (N, F)
     scales: Path | None  # (N,) float32, of int8 rows
@@ -41,7 +41,7 @@ class StoredColumn:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, its scale included."""
+        """Bytes per row, scale included."""
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StoredColumnRows:  # noqa: ARG002 - a stretch is read as it lies there
@@ -50,7 +50,7 @@ class StoredColumn:
 
 
 class StoredColumnRows:
-    """The rows of a column as float32. Owns its open files until ``close()``; a context manager. Not thread-safe."""
+    """A column's rows as float32. Owns its open files until ``close()``; a context manager. Not thread-safe."""
 
     def __init__(self, column: StoredColumn) -> None:
         self._column = column
@@ -91,20 +91,20 @@ class StoredColumnRows:
 
 
 def stored_row_bytes(dim: int, dtype: str) -> int:
-    """Return the bytes of a stored row of ``dim`` elements, its scale included. Pure."""
+    """Return the bytes per stored row with ``dim`` elements, scale included. Pure."""
     return STORED_DTYPES[dtype].row_bytes(dim)
 
 
 def widened(
     stored: NDArray[Any], scales: NDArray[np.float32] | None = None, *, dtype: str
 ) -> NDArray[np.float32]:
-    """Return stored rows (n, F) as float32; those of float32 are not copied. Pure.
+    """Return stored rows (n, F) as float32; float32 rows are not copied. Pure.
 
     Parameters
     ----------
     stored : (n, F) elements as they lie in the file
-    scales : (n,) of int8 rows
-    dtype : that they are stored as
+    scales : (n,) for int8 rows
+    dtype : the stored dtype
     """
     if dtype == "bfloat16":
         return (stored.astype(np.uint32) << np.uint32(16)).view(np.float32)
@@ -120,7 +120,7 @@ def stored_column(writer: FeatureColumnWriter, *, dtype: str, num_rows: int, dim
     Parameters
     ----------
     writer : closed
-    dtype, num_rows, dim : of the column
+    dtype, num_rows, dim : the column's
     """
     return StoredColumn(rows=writer.path, scales=writer.scale_path, dtype=dtype, num_rows=num_rows, dim=dim)
 
@@ -143,7 +143,7 @@ class StreamedColumn:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row as it is stored, its scale included."""
+        """Bytes per stored row, scale included."""
         return stored_row_bytes(self.dim, self.dtype)
 
     def open(self, chunk_rows: int) -> StreamedRows:
@@ -155,14 +155,14 @@ AnyColumn: TypeAlias = StoredColumn | StreamedColumn
 
 
 class StreamedRows:
-    """The rows of a stream as float32, rounded as a store rounds them; a context manager. Not thread-safe.
+    """A stream's rows as float32, rounded as a store rounds them; a context manager. Not thread-safe.
 
     Stretches that ascend take one pass over the stream; one that lies before the last begins another.
 
     Parameters
     ----------
-    column : what is streamed
-    max_rows : of the stream at a time
+    column : the streamed column
+    max_rows : read from the stream at a time
     """
 
     def __init__(self, column: StreamedColumn, max_rows: int) -> None:
@@ -221,7 +221,7 @@ class StreamedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCsc:
-    """The in-neighbours of every destination, in two files that are whole.
+    """Every destination's in-neighbours, in two complete files.
 
     Raises
     ------
@@ -235,12 +235,12 @@ class StoredCsc:
 
     @classmethod
     def open(cls, indptr: Path, indices: Path, *, has_times: bool = False) -> StoredCsc:
-        """Open the files of an array of offsets, and of one of sources."""
+        """Open an offset file and a source file."""
         return cls(indptr=NpyFile.open(indptr), indices=NpyFile.open(indices), has_times=has_times)
 
     @classmethod
     def of(cls, written: EdgeTableWriter) -> StoredCsc:
-        """Open the topology of a relation, which has been written and not committed yet."""
+        """Open a relation's topology, which has been written and not committed yet."""
         paths = written.paths
         return cls.open(paths["indptr"], paths["indices"], has_times="edge_time" in paths)
 

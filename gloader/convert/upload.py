@@ -75,7 +75,7 @@ def upload_dataset(
     Parameters
     ----------
     root : a dataset directory
-    url : where it will be, such as s3://bucket/papers
+    url : the target, such as s3://bucket/papers
     overwrite : replace a dataset that is there
     progress : receives the bytes
     os_io : the system calls by which the directory is read
@@ -193,7 +193,7 @@ def _files(manifest: Manifest, root: Path, os_io: OsIO) -> dict[str, int]:
 
 
 def _pieces(path: Path, size: int, advance: Callable[[int], None], os_io: OsIO) -> Iterator[bytes]:
-    """Yield the content of a file; what a piece held counts as uploaded when the next one is asked for."""
+    """Yield a file's content; a piece counts as uploaded when the next one is requested."""
     with Descriptor(path, os_io=os_io) as fd:
         for offset in range(0, size, _PIECE_BYTES):
             piece = bytearray(min(_PIECE_BYTES, size - offset))

@@ -1,4 +1,4 @@
-"""Datasets: a directory's arrays and what they mean."""
+"""Datasets: a directory's arrays and their meaning."""
 
 from gloader.dataset.dataset import Dataset
 

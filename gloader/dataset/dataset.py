@@ -16,8 +16,8 @@ from gloader.core.near_names import near_attributes, near_keywords
 from gloader.core.paths import is_url, require_no_url
 from gloader.dataset.mirrored import Mirrored, open_mirrored
 from gloader.dataset.record import check_record, content_digest
-from gloader.dataset.schema import Schema, checked_schema
-from gloader.dataset.tables import open_edge_tables, open_link_tables, open_node_tables
+from gloader.dataset.schema import DatasetSchema, checked_schema
+from gloader.dataset.tables import open_tables
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import ConfigError
 from gloader.samplers.graph import HeteroGraph
@@ -84,9 +84,10 @@ class Dataset:
         self._manifest = manifest
         self._os_io = os_io
         self._schema = schema
-        self.node_tables: Mapping[str, NodeTable] = open_node_tables(root, manifest, schema, os_io)
-        self.edge_tables: Mapping[Relation, EdgeTable] = open_edge_tables(root, manifest, schema, os_io)
-        self.link_tables: Mapping[str, LinkTable] = open_link_tables(root, manifest, schema, os_io)
+        self.node_tables: Mapping[str, NodeTable]
+        self.edge_tables: Mapping[Relation, EdgeTable]
+        self.link_tables: Mapping[str, LinkTable]
+        self.node_tables, self.edge_tables, self.link_tables = open_tables(root, manifest, schema, os_io)
 
     def __repr__(self) -> str:
         """Return the sizes and the location."""
@@ -180,7 +181,7 @@ class Dataset:
         """
         return DatasetWriter(
             path,
-            schema=Schema.of_one_type(num_nodes),
+            schema=DatasetSchema.of_one_type(num_nodes),
             name=name,
             num_classes=num_classes,
             overwrite=overwrite,

@@ -59,7 +59,7 @@ class SweptHops(Protocol):
         ...
 
     def read(self, owner: int) -> Any:
-        """Return what was drawn for ``frontiers[owner]``, read back and verified; see `HopRule`.
+        """Return the draws for ``frontiers[owner]``, read back and verified; see `HopRule`.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class SweptHops(Protocol):
         ...
 
     def close(self) -> None:
-        """Remove what was not released. Idempotent."""
+        """Remove the files that were not released. Idempotent."""
         ...
 
 
@@ -86,7 +86,7 @@ class EdgePasses(Protocol):
         ...
 
     def sweep(self, frontiers: Sequence[Any], *, label: str, is_cancelled: Callable[[], bool]) -> SweptHops:
-        """Bring what ``frontiers`` draw to the spill folder, in one pass, or leave nothing there.
+        """Bring the draws of ``frontiers`` to the spill folder, in one pass, or leave nothing there.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class EdgePasses(Protocol):
         ...
 
     def close(self) -> None:
-        """Release everything, and close what its passes left. Idempotent."""
+        """Release everything, also the passes' files. Idempotent."""
         ...
 
 
@@ -135,11 +135,11 @@ class PickedPasses:
     ----------
     dataset : of one type, or a relation, whose edges they are
     rule : of the sampler
-    folder : takes what passes bring, within its budget
+    folder : takes the passes' results, within its budget
     memory_bytes : of all buffers; `pass_memory_bytes` says how many make for full speed
     rates : of the disks
     io : how requests are made
-    way : how every pass reads; None: by what ``rates`` predict
+    way : how every pass reads; None means as ``rates`` predict
     buffers : of `shared_buffers` with as many bytes, which passes over other files share and their owner closes; None:
         of its own
 
@@ -256,7 +256,7 @@ class PickedPasses:
         return PickedHops(regions, counts, stored.form.dtype, report)
 
     def close(self) -> None:
-        """Release everything, and close what the passes left. Idempotent."""
+        """Release everything, also the passes' files. Idempotent."""
         self._store.close()
 
     def _counts(self, frontiers: Sequence[Frontier], call: PassCall) -> IdArray:
@@ -306,7 +306,7 @@ class PickedHops:
     regions : of the spill folder, one for each frontier
     counts : (O,) sources in each
     dtype : of a source
-    report : what the pass took
+    report : the pass's cost
     """
 
     def __init__(self, regions: Regions, counts: IdArray, dtype: np.dtype[Any], report: PassReport) -> None:
@@ -335,7 +335,7 @@ class PickedHops:
         self._regions.release(owner)
 
     def close(self) -> None:
-        """Remove what was not released. Idempotent.
+        """Remove the files that were not released. Idempotent.
 
         Raises
         ------

@@ -46,13 +46,13 @@ def open_passes(
     Parameters
     ----------
     dataset : of one type, or a relation, whose edges they are
-    rule : of the sampler
-    folder : takes what passes bring, within its budget
+    rule : of the sampler: a `ListRule`, else a `UniformPickRule`
+    folder : takes the passes' results, within its budget
     memory_bytes : of all buffers
     rates : of the disks
     io : how requests are made
-    way : how every pass reads; None: by what ``rates`` predict
-    buffers : of `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
+    way : how every pass reads; None means as ``rates`` predict
+    buffers : of `shared_buffers`, for passes by a `UniformPickRule` that take turns with others; their owner closes them
 
     Raises
     ------
@@ -80,12 +80,12 @@ class HeteroPasses:
     ----------
     dataset : whose edges they are
     rule : of the sampler
-    folder : takes what passes bring, within its budget
+    folder : takes the passes' results, within its budget
     memory_bytes : of all buffers, with which relations take turns; where whole lists are looked at, each that has
         edges gets an equal part
     rates : of the disks
     io : how requests are made
-    way : how every pass reads; None: by what ``rates`` predict
+    way : how every pass reads; None means as ``rates`` predict
 
     Raises
     ------
@@ -168,7 +168,7 @@ class HeteroPasses:
         return HeteroHops(hops, owners)
 
     def close(self) -> None:
-        """Release everything, and close what the passes left. Idempotent."""
+        """Release everything, also the passes' files. Idempotent."""
         self._stack.close()
 
 
@@ -205,7 +205,7 @@ class HeteroHops:
                 swept.release(numbers[owner])
 
     def close(self) -> None:
-        """Remove what was not released. Idempotent.
+        """Remove the files that were not released. Idempotent.
 
         Raises
         ------

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.dataset.schema import Schema
+    from gloader.dataset.schema import DatasetSchema
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.types import IdArray, Relation
 
@@ -54,7 +54,9 @@ def link_error(name: object, message: str) -> str:
     return f"links {repr(name)[:120]}: {message}"
 
 
-def wrong_table(name: object, relation: Relation, reverse: Relation | None, schema: Schema) -> str | None:
+def wrong_table(
+    name: object, relation: Relation, reverse: Relation | None, schema: DatasetSchema
+) -> str | None:
     """Return a message about an invalid link table, or None. Pure.
 
     Parameters
@@ -80,7 +82,7 @@ def wrong_table(name: object, relation: Relation, reverse: Relation | None, sche
     return None
 
 
-def read_links(root: Path, manifest: Manifest, schema: Schema) -> tuple[LinkRecord, ...]:
+def read_links(root: Path, manifest: Manifest, schema: DatasetSchema) -> tuple[LinkRecord, ...]:
     """Return the link tables that a commit record lists, in its order, each with its arrays checked. Pure.
 
     Parameters
@@ -118,7 +120,7 @@ def link_arrays(arrays: Mapping[str, ArrayRecord], table: LinkRecord) -> dict[st
 
 
 def _read_entry(
-    root: Path, name: str, entry: object, relations: Mapping[str, Relation], schema: Schema
+    root: Path, name: str, entry: object, relations: Mapping[str, Relation], schema: DatasetSchema
 ) -> LinkRecord:
     if not isinstance(entry, dict) or entry.keys() != _MEMBERS:
         raise FormatError(f"{root}: {link_error(name, 'it must have relation, reverse and in_graph')}")

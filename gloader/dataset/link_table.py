@@ -62,7 +62,7 @@ class OpenLinks:
 
     Parameters
     ----------
-    arrays : what is read
+    arrays : the table's
     max_bytes : memory for what is held: labels and times, then pairs, then negatives, as far as they fit
     io : how rows are read that are not held
 

@@ -65,11 +65,11 @@ class ListPasses:
     ----------
     dataset : of one type, or a relation, whose edges they are
     rule : of the sampler
-    folder : takes what is drawn, within its budget
+    folder : takes the draws, within its budget
     memory_bytes : of all buffers
     rates : of the disks
     io : how requests are made
-    way : how every pass reads; None: by what ``rates`` predict
+    way : how every pass reads; None means as ``rates`` predict
     piece_bytes : of the edges that are read at a time; None: as ``memory_bytes`` allows
 
     Raises
@@ -353,7 +353,7 @@ class SweptLists:
         self._pieces.release(owner)
 
     def close(self) -> None:
-        """Remove what was not released. Idempotent."""
+        """Remove the files that were not released. Idempotent."""
         self._pieces.close()
 
 

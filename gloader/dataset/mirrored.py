@@ -26,7 +26,7 @@ class Mirrored:
     url : of the dataset, without anything secret
     root : the mirror's directory
     settings : that it was opened with
-    os_io : reads the directory, and brings what is missing
+    os_io : reads the directory, and fetches missing blocks
     """
 
     __slots__ = ("_reported", "os_io", "price", "root", "settings", "url")
@@ -40,7 +40,7 @@ class Mirrored:
         self._reported = ObjectTraffic()
 
     def traffic(self) -> ObjectTraffic:
-        """Return what was moved since the mirror was opened."""
+        """Return the traffic since the mirror was opened."""
         stats = self.os_io.stats()
         return ObjectTraffic(
             requests=stats.requests, num_bytes=stats.bytes, retries=stats.retries, waited_s=stats.waited_s
@@ -52,7 +52,7 @@ class Mirrored:
         return self.os_io.stats().starved_s
 
     def unreported(self) -> ObjectTraffic:
-        """Return what was moved since this was last asked."""
+        """Return the traffic since the last call."""
         now, before = self.traffic(), self._reported
         self._reported = now
         return now.since(before)
@@ -72,7 +72,7 @@ class Mirrored:
         )
 
     def explain(self) -> str:
-        """Say where the mirror is, what it may take and what it has, in one line."""
+        """Describe the mirror in one line: its folder, its budget and its content."""
         stats, settings = self.os_io.stats(), self.settings
         parts = [
             f"mirror of {self.url} in {self.root}: {stats.blocks_here:,} of {stats.blocks:,} blocks are here",
@@ -85,7 +85,7 @@ class Mirrored:
         return ", ".join(filter(None, parts))
 
     def describe_missing(self) -> str:
-        """Say what is still to come, for those who wait for it; nothing where the mirror has every block."""
+        """Describe the missing blocks; empty if the mirror has every block."""
         stats = self.os_io.stats()
         if stats.blocks_here == stats.blocks:
             return ""
@@ -95,7 +95,7 @@ class Mirrored:
         )
 
     def explain_traffic(self) -> str:
-        """Say what came from the URL so far, and what that cost where prices are known, in one line."""
+        """Describe the traffic so far in one line, with its cost if prices are known."""
         return f"from {self.url} so far: {self.traffic().describe(self.price)}"
 
     def figures(self, traffic: ObjectTraffic | None = None) -> dict[str, Any]:
@@ -112,7 +112,7 @@ class Mirrored:
 
 
 def open_mirrored(url: str, settings: ObjectSettings) -> tuple[Path, Mirrored]:
-    """Return the directory that mirrors the dataset at ``url``, and what fills it, which the caller owns.
+    """Return the directory that mirrors the dataset at ``url``, and its `Mirrored`, which the caller owns.
 
     Raises
     ------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from gloader.core.dtypes import SCALE_SUFFIX, STORED_DTYPES
 from gloader.dataset.link_record import NEGATIVES, LinkLimits, link_arrays, read_links
-from gloader.dataset.schema import HETERO_KIND, KIND, Schema, read_schema, relation_text
+from gloader.dataset.schema import HETERO_KIND, KIND, DatasetSchema, read_schema, relation_text
 from gloader.dataset.values import DTYPES, MAX_CLASSES, ValueLimits
 from gloader.errors import FormatError
 from gloader.ssd_store.format.manifest import EDGE_COLUMNS_FEATURE, is_of_links
@@ -31,7 +31,7 @@ _OF_EDGES: Final = (*EDGES, "edge_weight", *EDGE_COLUMNS)
 MATRICES: Final = ("features", "edge_features")
 
 
-def check_record(root: Path, manifest: Manifest) -> Schema:
+def check_record(root: Path, manifest: Manifest) -> DatasetSchema:
     """Check that a record describes a dataset; return its types, relations and link tables. Pure.
 
     Link tables, edge features and edge times need a format feature that the record requires, so that an older build
@@ -51,7 +51,7 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
         missing = [name for name in REQUIRED_ARRAYS if name not in arrays]
         if manifest.kind != KIND or missing:
             raise FormatError(f"{root}: not a dataset: kind {manifest.kind!r}, missing arrays {missing}")
-        schema = Schema.of_one_type(arrays["features"].shape[0])
+        schema = DatasetSchema.of_one_type(arrays["features"].shape[0])
         num_nodes, num_edges = arrays["features"].shape[0], arrays["indices"].shape[0]
         beside = f"{num_nodes} rows of features and {num_edges} edges"
         _check_arrays(root, arrays, _lengths(num_nodes, num_nodes, num_edges), beside)
@@ -65,7 +65,7 @@ def check_record(root: Path, manifest: Manifest) -> Schema:
     return replace(schema, links=read_links(root, manifest, schema))
 
 
-def content_digest(manifest: Manifest, schema: Schema) -> str:
+def content_digest(manifest: Manifest, schema: DatasetSchema) -> str:
     """Return a digest of a dataset's content: equal for equal arrays, wherever they are stored. Pure."""
     digest = hashlib.sha256()
     # The order of types and relations decides what is drawn, and no array says how many nodes a bare type has.
@@ -81,7 +81,7 @@ def content_digest(manifest: Manifest, schema: Schema) -> str:
     return digest.hexdigest()[:32]
 
 
-def node_limits(manifest: Manifest, schema: Schema, node_type: str) -> ValueLimits:
+def node_limits(manifest: Manifest, schema: DatasetSchema, node_type: str) -> ValueLimits:
     """Return the bounds for a type's arrays, from a checked record. Pure."""
     if schema.kind == "homogeneous":
         return edge_limits(manifest, schema, EDGE)
@@ -89,7 +89,7 @@ def node_limits(manifest: Manifest, schema: Schema, node_type: str) -> ValueLimi
     return _limits(manifest, num_nodes=count, num_sources=count, num_edges=0)
 
 
-def edge_limits(manifest: Manifest, schema: Schema, relation: Relation) -> ValueLimits:
+def edge_limits(manifest: Manifest, schema: DatasetSchema, relation: Relation) -> ValueLimits:
     """Return the bounds for a relation's arrays, from a checked record. Pure."""
     source, _, destination = relation
     return _limits(
@@ -100,7 +100,7 @@ def edge_limits(manifest: Manifest, schema: Schema, relation: Relation) -> Value
     )
 
 
-def link_limits(manifest: Manifest, schema: Schema, table: LinkRecord) -> LinkLimits:
+def link_limits(manifest: Manifest, schema: DatasetSchema, table: LinkRecord) -> LinkLimits:
     """Return the bounds for a link table's arrays, from a checked record. Pure."""
     edges = edge_limits(manifest, schema, table.relation)
     arrays = link_arrays(manifest.arrays, table)
@@ -113,7 +113,7 @@ def link_limits(manifest: Manifest, schema: Schema, table: LinkRecord) -> LinkLi
     )
 
 
-def all_limits(manifest: Manifest, schema: Schema) -> Iterator[tuple[str, str, ValueLimits]]:
+def all_limits(manifest: Manifest, schema: DatasetSchema) -> Iterator[tuple[str, str, ValueLimits]]:
     """Yield each array in a type or relation: its name in the record, its plain name and its bounds. Pure."""
     tables: list[tuple[str, tuple[str, ...], ValueLimits]] = [
         (schema.node_folder(name), _OF_NODES, node_limits(manifest, schema, name))
@@ -133,7 +133,7 @@ def _limits(manifest: Manifest, **counts: int) -> ValueLimits:
     return ValueLimits(num_classes=manifest.metadata["num_classes"], **counts)
 
 
-def _check_typed(root: Path, manifest: Manifest, schema: Schema) -> None:
+def _check_typed(root: Path, manifest: Manifest, schema: DatasetSchema) -> None:
     left = {name for name in manifest.arrays if not is_of_links(name)}
 
     def table(folder: str, names: tuple[str, ...]) -> dict[str, ArrayRecord]:

@@ -65,7 +65,7 @@ class LinkRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schema:
+class DatasetSchema:
     """A dataset's types, relations and link tables."""
 
     num_nodes: Mapping[str, int]  # of each type
@@ -74,7 +74,7 @@ class Schema:
     links: tuple[LinkRecord, ...] = ()  # in the order of the record
 
     @classmethod
-    def of_one_type(cls, num_nodes: int) -> Schema:
+    def of_one_type(cls, num_nodes: int) -> DatasetSchema:
         """Return the schema for one type and one relation. Pure."""
         return cls(num_nodes={NODE: num_nodes}, relations=(EDGE,), kind="homogeneous")
 
@@ -117,7 +117,7 @@ def relation_text(relation: Relation) -> str:
     return ":".join(relation)
 
 
-def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) -> Schema:
+def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) -> DatasetSchema:
     """Return the schema for several types. Pure.
 
     Parameters
@@ -139,7 +139,7 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
             raise GraphError(
                 f"{shown(relation)} is no relation; one is (source type, name, destination type)"
             )
-    schema = Schema(
+    schema = DatasetSchema(
         num_nodes={name: int(count) for name, count in num_nodes.items()},
         relations=tuple((source, name, destination) for source, name, destination in relations),
         kind="hetero",
@@ -149,7 +149,7 @@ def checked_schema(num_nodes: Mapping[str, int], relations: Sequence[Relation]) 
     return schema
 
 
-def read_schema(root: Path, manifest: Manifest) -> Schema:
+def read_schema(root: Path, manifest: Manifest) -> DatasetSchema:
     """Read the schema for several types from a commit record. Pure.
 
     Parameters
@@ -176,7 +176,7 @@ def read_schema(root: Path, manifest: Manifest) -> Schema:
         raise FormatError(f"{root}: 'node_types' must list the name and num_nodes of each type")
     if not isinstance(relations, list) or not all(map(_is_relation_entry, relations)):
         raise FormatError(f"{root}: 'relations' must list source type, name and destination type of each")
-    schema = Schema(
+    schema = DatasetSchema(
         num_nodes={entry["name"]: entry["num_nodes"] for entry in types},
         relations=tuple((source, name, destination) for source, name, destination in relations),
         kind="hetero",
@@ -200,7 +200,7 @@ def _is_relation_entry(entry: object) -> bool:
     return isinstance(entry, list) and len(entry) == 3 and all(isinstance(name, str) for name in entry)
 
 
-def _wrong(schema: Schema) -> str | None:
+def _wrong(schema: DatasetSchema) -> str | None:
     """Return a message about invalid types or relations, or None."""
     if not 1 <= len(schema.num_nodes) <= MAX_TYPES:
         return f"there are {len(schema.num_nodes)} node types; there must be 1 to {MAX_TYPES}"
@@ -225,7 +225,7 @@ def _wrong_name(kind: str, name: object) -> str | None:
     )
 
 
-def _first_wrong_relation(schema: Schema) -> str | None:
+def _first_wrong_relation(schema: DatasetSchema) -> str | None:
     for relation in schema.relations:
         source, name, destination = relation
         text = relation_text(relation)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode, Verify
     from gloader.core.ids import HeldRows
-    from gloader.dataset.schema import Schema
+    from gloader.dataset.schema import DatasetSchema
     from gloader.dataset.values import ValueLimits
     from gloader.ssd_store.format.format import ArrayRecord, Manifest
     from gloader.ssd_store.os_io import OsIO
@@ -500,7 +500,7 @@ class EdgeTable:
         return times
 
     def load_graph(self, *, times: bool = True) -> CscGraph:
-        """Return the edges, read into memory whole and verified; `open_topology` reads what is larger page by page.
+        """Return the edges, read into memory whole and verified; `open_topology` reads a larger topology page by page.
 
         Parameters
         ----------
@@ -578,59 +578,48 @@ class Tables(Mapping[K, T], Generic[K, T]):
         return f"{len(self)} x {self._what}: {', '.join(names)}{more}"
 
 
-def open_node_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, NodeTable]:
-    """Return each type's nodes, in order. Pure: nothing is read.
+def open_tables(
+    root: Path, manifest: Manifest, schema: DatasetSchema, os_io: OsIO
+) -> tuple[Mapping[str, NodeTable], Mapping[Relation, EdgeTable], Mapping[str, LinkTable]]:
+    """Return the node, edge and link tables, each in record order. Pure: nothing is read.
 
     Parameters
     ----------
     root : the directory
     manifest : its checked commit record
-    schema : its types and relations
+    schema : its types, relations and link tables
     os_io : the system calls for reading arrays
     """
-    tables = {}
-    for number, (name, count) in enumerate(schema.num_nodes.items()):
-        limits = node_limits(manifest, schema, name)
-        arrays = TableArrays(root, manifest, os_io, folder=schema.node_folder(name), limits=limits)
-        tables[name] = NodeTable(name, number, count, arrays)
-    return Tables(tables, "node type")
 
+    def arrays(folder: str, limits: ValueLimits) -> TableArrays:
+        return TableArrays(root, manifest, os_io, folder=folder, limits=limits)
 
-def open_edge_tables(
-    root: Path, manifest: Manifest, schema: Schema, os_io: OsIO
-) -> Mapping[Relation, EdgeTable]:
-    """Return each relation's edges, in order. Pure: nothing is read.
-
-    Parameters
-    ----------
-    root, manifest, schema, os_io : see `open_node_tables`
-    """
-    tables = {}
-    for number, relation in enumerate(schema.relations):
-        limits = edge_limits(manifest, schema, relation)
-        arrays = TableArrays(root, manifest, os_io, folder=schema.edge_folder(relation), limits=limits)
-        is_only = schema.kind == "homogeneous"
-        name = ONLY_EDGES if is_only else relation_text(relation)
-        tables[relation] = EdgeTable(relation, len(schema.num_nodes) + number, arrays, name=name)
-    return Tables(tables, "relation")
-
-
-def open_link_tables(root: Path, manifest: Manifest, schema: Schema, os_io: OsIO) -> Mapping[str, LinkTable]:
-    """Return the link tables, in order. Pure: nothing is read.
-
-    Parameters
-    ----------
-    root, manifest, schema, os_io : see `open_node_tables`
-    """
-    tables = {}
-    for table in schema.links:
-        arrays = LinkArrays(
-            root=root,
-            manifest=manifest,
-            os_io=os_io,
-            table=table,
-            records=link_arrays(manifest.arrays, table),
-            limits=link_limits(manifest, schema, table),
+    nodes = {
+        name: NodeTable(
+            name, number, count, arrays(schema.node_folder(name), node_limits(manifest, schema, name))
         )
-        tables[table.name] = LinkTable(arrays)
-    return Tables(tables, "link table")
+        for number, (name, count) in enumerate(schema.num_nodes.items())
+    }
+    edges = {
+        relation: EdgeTable(
+            relation,
+            number,
+            arrays(schema.edge_folder(relation), edge_limits(manifest, schema, relation)),
+            name=relation_text(relation) if schema.has_names else ONLY_EDGES,
+        )
+        for number, relation in enumerate(schema.relations, len(nodes))
+    }
+    links = {
+        table.name: LinkTable(
+            LinkArrays(
+                root=root,
+                manifest=manifest,
+                os_io=os_io,
+                table=table,
+                records=link_arrays(manifest.arrays, table),
+                limits=link_limits(manifest, schema, table),
+            )
+        )
+        for table in schema.links
+    }
+    return Tables(nodes, "node type"), Tables(edges, "relation"), Tables(links, "link table")

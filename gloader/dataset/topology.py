@@ -59,7 +59,7 @@ def open_topology(
     dataset : a dataset with one type, or a relation
     max_bytes : memory that the topology may take; node offsets and page checksums are held in any case
     io : how pages are read
-    times : with the times of the edges, where they have some
+    times : with edge times, if there are any
 
     Raises
     ------

@@ -49,10 +49,7 @@ class TimeCheck:
         self._last = np.iinfo(np.int64).min
 
     def wrong(self, values: IdArray) -> str | None:
-        """Take the next ``values`` (n,); return what is wrong with the first that is below the one before it, or None.
-
-        Where a list begins, what stands before it is another's.
-        """
+        """Take the next ``values`` (n,); return a message about the first that descends within its list, or None."""
         first, self._count = self._count, self._count + len(values)
         starts = self._starts_up_to(self._count)
         if starts is None or len(values) == 0:
@@ -74,7 +71,7 @@ class TimeCheck:
         return None
 
     def _starts_up_to(self, end: int) -> IdArray | None:
-        """Return where lists begin, up to element ``end``, ascending; None: it is not known."""
+        """Return the starts of lists, up to element ``end``, ascending; None if unknown."""
         if self._starts is None:
             return None
         known = [self._starts]
@@ -110,9 +107,9 @@ def _first_unsorted(times: IdArray, first: int, last: int, starts: IdArray) -> i
 def verify_dataset(
     path: Path | str, *, progress: Progress | None = None, os_io: OsIO = REAL_OS
 ) -> VerifyReport:
-    """Check every byte of the dataset or feature store at ``path``, and what a dataset's ids, labels and links name.
+    """Check every byte of the dataset or feature store at ``path``, and a dataset's ids, labels and links.
 
-    Damage is reported, not raised. Memory is two buffers, and a bit for each node where original ids are kept.
+    Damage is reported, not raised. Memory is two buffers, and a bit for each node with original ids.
 
     Parameters
     ----------
@@ -158,7 +155,7 @@ class VerifiedTable:
 
 
 def verified_tables(report: VerifyReport, *, os_io: OsIO = REAL_OS) -> tuple[VerifiedTable, ...]:
-    """Return what ``report`` found of each type and relation of a dataset of several types, and of each link table."""
+    """Return the findings in ``report`` by type and relation, for several types, and by link table."""
     root = Path(report.path)
     try:
         manifest = read_manifest(root, DATASET_MANIFEST, os_io=os_io)

@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.core.ids import RangePart
-    from gloader.dataset.schema import Schema
+    from gloader.dataset.schema import DatasetSchema
     from gloader.ssd_store.write.array_writer import ArrayWriter
     from gloader.ssd_store.write.feature_column import FeatureColumnWriter
     from gloader.types import IdArray, Relation
 
 
 class TableArraysWriter:
-    """Starts the arrays of one table in a new directory, and keeps where they lie until the commit.
+    """Starts the arrays of one table in a new directory, and keeps their paths.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class EdgeTableWriter:
 
     @property
     def paths(self) -> Mapping[str, Path]:
-        """The files of the arrays that were started, by plain name, where they lie until the commit."""
+        """The files of the arrays that were started, by plain name, at their paths before the commit."""
         return self._arrays.paths
 
     def indptr(self) -> ArrayWriter:
@@ -217,7 +217,7 @@ class PairsWriter:
 
     @property
     def path(self) -> Path:
-        """The file, where it lies until the commit; whole once the writer is closed."""
+        """The file's path before the commit; complete once the writer is closed."""
         return self._writer.path
 
     def append(self, chunk: NDArray[Any]) -> None:
@@ -316,52 +316,6 @@ class LinkTableWriter:
         return writer
 
 
-class LinkTablesWriter:
-    """Starts a new dataset's link tables, and keeps their entries for the commit record.
-
-    Parameters
-    ----------
-    directory : entered
-    schema : the dataset's types and relations
-    """
-
-    def __init__(self, directory: NewDirectory, schema: Schema) -> None:
-        self._directory = directory
-        self._schema = schema
-        self._tables: dict[str, LinkTableWriter] = {}
-
-    def start(self, name: str, *, relation: Relation, reverse: Relation | None) -> LinkTableWriter:
-        """Return the writer for a new table.
-
-        Raises
-        ------
-        GraphError
-            The name is no folder name or is taken, there is no such relation, or the reverse does not lead back.
-        """
-        wrong = wrong_table(name, relation, reverse, self._schema)
-        taken = next((other for other in self._tables if other.casefold() == name.casefold()), None)
-        # Some file systems do not tell upper from lower case: two such folders would be one there.
-        if wrong is None and taken is not None:
-            wrong = link_error(name, f"the dataset has the link table {taken!r} already")
-        if wrong is not None:
-            raise GraphError(wrong)
-        self._tables[name] = LinkTableWriter(self._directory, name, relation=relation, reverse=reverse)
-        return self._tables[name]
-
-    def to_metadata(self) -> dict[str, Any]:
-        """Return the tables' entries in the commit record, by name; empty without tables.
-
-        Raises
-        ------
-        ShapeError
-            A table has no pairs.
-        """
-        for table in self._tables.values():
-            table.check_complete()
-        records = {name: table.record.to_metadata() for name, table in self._tables.items()}
-        return {METADATA_KEY: records} if records else {}
-
-
 class DatasetWriter:
     """Writes a new dataset's arrays; a context manager that commits at a clean exit and else leaves nothing.
 
@@ -391,7 +345,7 @@ class DatasetWriter:
         self,
         path: StrPath,
         *,
-        schema: Schema,
+        schema: DatasetSchema,
         name: str,
         num_classes: int,
         overwrite: bool = False,
@@ -412,7 +366,7 @@ class DatasetWriter:
             relation: TableArraysWriter(self._directory, schema.edge_folder(relation))
             for relation in schema.relations
         }
-        self._links = LinkTablesWriter(self._directory, schema)
+        self._links: dict[str, LinkTableWriter] = {}
 
     def __enter__(self) -> Self:
         self._directory.__enter__()
@@ -485,7 +439,15 @@ class DatasetWriter:
             (relation,) = self.schema.relations
         if reverse is None and not self.schema.has_names:
             reverse = relation
-        return self._links.start(name, relation=relation, reverse=reverse)
+        wrong = wrong_table(name, relation, reverse, self.schema)
+        taken = next((other for other in self._links if other.casefold() == name.casefold()), None)
+        # Some file systems do not tell upper from lower case: two such folders would be one there.
+        if wrong is None and taken is not None:
+            wrong = link_error(name, f"the dataset has the link table {taken!r} already")
+        if wrong is not None:
+            raise GraphError(wrong)
+        self._links[name] = LinkTableWriter(self._directory, name, relation=relation, reverse=reverse)
+        return self._links[name]
 
     def indptr(self) -> ArrayWriter:
         """Return the writer for the (N + 1,) int64 offsets."""
@@ -534,7 +496,10 @@ class DatasetWriter:
             self._require_named_tables()
         else:
             self._require_arrays()
-        metadata = {**self._metadata, **self.schema.to_metadata(), **self._links.to_metadata()}
+        for table in self._links.values():
+            table.check_complete()
+        links = {name: table.record.to_metadata() for name, table in self._links.items()}
+        metadata = {**self._metadata, **self.schema.to_metadata(), **({METADATA_KEY: links} if links else {})}
         self._directory.commit(self.schema.record_kind, metadata)
 
     def _require_arrays(self) -> None:

@@ -125,12 +125,18 @@ def merge_segments(indptr: IdArray, indices: NDArray[Any], merged: IdArray) -> i
 
 
 @njit(cache=True, nogil=True)
-def merge_weighted_segments(
-    indptr: IdArray, indices: NDArray[Any], weights: NDArray[np.float32], merged: IdArray
+def merge_columns(
+    indptr: IdArray,
+    indices: NDArray[Any],
+    weights: NDArray[np.float32] | None,
+    times: IdArray | None,
+    numbers: NDArray[Any] | None,
+    merged: IdArray,
 ) -> int:
-    """Merge as `merge_segments` does; an edge's weight is the larger of two sums: its own weights, its reverse's.
+    """Merge as `merge_segments` does, with the edges' columns.
 
-    The sign bit of a weight says that it is the reverse's. Sums run in input order, in float64.
+    An edge's weight is the larger of two sums: its own weights, and its reverse's, which have the sign bit set. Sums
+    run in input order, in float64. With numbers, an edge keeps the least number, and that edge's time.
     """
     end = 0
     for node in range(indptr.shape[0] - 1):
@@ -138,64 +144,32 @@ def merge_weighted_segments(
         # A stable sort, so that the weights of parallel edges are added in input order.
         order = np.argsort(indices[low:high], kind="mergesort")
         sources = indices[low:high][order]
-        values = weights[low:high][order]
-        start = end
-        i = 0
-        while i < sources.shape[0]:
-            own, reverse, j = 0.0, 0.0, i
-            while j < sources.shape[0] and sources[j] == sources[i]:
-                if np.signbit(values[j]):
-                    reverse -= values[j]
-                else:
-                    own += values[j]
-                j += 1
-            indices[end] = sources[i]
-            weights[end] = max(own, reverse)
-            end += 1
-            i = j
-        merged[node] = end - start
-    return end
-
-
-@njit(cache=True, nogil=True)
-def merge_numbered_segments(
-    indptr: IdArray,
-    indices: NDArray[Any],
-    weights: NDArray[np.float32] | None,
-    times: IdArray | None,
-    numbers: NDArray[Any],
-    merged: IdArray,
-) -> int:
-    """Merge as `merge_weighted_segments` does; an edge keeps the least of its numbers, and the time of that one."""
-    end = 0
-    for node in range(indptr.shape[0] - 1):
-        low, high = indptr[node], indptr[node + 1]
-        order = np.argsort(indices[low:high], kind="mergesort")
-        sources = indices[low:high][order]
-        given_numbers = numbers[low:high][order]
         if weights is not None:
             values = weights[low:high][order]
         if times is not None:
             given_times = times[low:high][order]
+        if numbers is not None:
+            given_numbers = numbers[low:high][order]
         start = end
         i = 0
         while i < sources.shape[0]:
             own, reverse, first, j = 0.0, 0.0, i, i
             while j < sources.shape[0] and sources[j] == sources[i]:
-                if given_numbers[j] < given_numbers[first]:
-                    first = j
                 if weights is not None:
                     if np.signbit(values[j]):
                         reverse -= values[j]
                     else:
                         own += values[j]
                 j += 1
+            if numbers is not None:
+                first = i + np.argmin(given_numbers[i:j])
             indices[end] = sources[i]
-            numbers[end] = given_numbers[first]
             if weights is not None:
                 weights[end] = max(own, reverse)
             if times is not None:
                 times[end] = given_times[first]
+            if numbers is not None:
+                numbers[end] = given_numbers[first]
             end += 1
             i = j
         merged[node] = end - start

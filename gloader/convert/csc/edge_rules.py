@@ -1,7 +1,7 @@
-"""Rules of edges and of relations.
+"""Rules for edges and relations.
 
-Chunks of a source are checked, stripped of self loops, mirrored and given new self loops. In a typed dataset each
-relation has rules of its own, and reverse relations are added to those of the source.
+A source's chunks are checked, stripped of self loops, mirrored and given new self loops. Each relation has its own
+rules, and reverse relations are added to the source's relations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ MAX_SECONDS: Final = 2**62 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeEnds:
-    """The nodes that edges run between, and what holds the edges, for messages."""
+    """The nodes that edges join, and the edges' file or source, for messages."""
 
     num_nodes: int  # destinations; their ids lie in 0..num_nodes-1
     num_sources: int  # ids of sources lie in 0..num_sources-1
@@ -44,32 +44,32 @@ class EdgeEnds:
 
     @classmethod
     def of(cls, num_nodes: int, where: str = "edges") -> EdgeEnds:
-        """Return the ends of edges within one set of nodes. Pure."""
+        """Return the ends for edges within one node set. Pure."""
         return cls(num_nodes=num_nodes, num_sources=num_nodes, where=where)
 
 
 def chunks_after_rules(
     edges: EdgeStream, *, ends: EdgeEnds, rules: EdgeRules, max_edges: int, is_numbered: bool = False
 ) -> Iterator[tuple[int, EdgeChunk]]:
-    """Yield the edges of a dataset, each chunk with the number of edges that were read for it.
+    """Yield a dataset's edges, each chunk with the number of edges read for it.
 
-    The reverse of an edge, where ``rules.symmetrize`` asks for it, carries its weight with the sign bit set,
-    so that the merge can tell the two apart, and its time and number as they are. Self loops have no reverse. Those
-    that are added have the earliest time of all edges, and no number.
+    With ``rules.symmetrize``, a reverse edge carries the weight with its sign bit set, so that the merge can tell the
+    two apart, and the same time and number. Self loops have no reverse. Added self loops have the earliest time and no
+    number.
 
     Parameters
     ----------
-    edges : the stream of the source, read once
-    ends : the nodes that they join; equally many of either where ``rules`` mirror edges or give self loops
-    rules : what to do with the edges
+    edges : the source's stream, read once
+    ends : the nodes that the edges join; equally many at both ends if ``rules`` mirror edges or add self loops
+    rules : changes to the edges
     max_edges : edges read at a time; a chunk has up to twice as many after its reverse edges were added
     is_numbered : give every edge its number in the source
 
     Raises
     ------
     GraphError
-        An id is outside its range, a weight is not a finite number of at least 0, or a time is beyond those that are
-        stored; names what holds the edges, the edge and the value.
+        An id is outside its range, a weight is negative or not finite, or a time is out of range; names the file, the
+        edge and the value.
     """
     done, earliest = 0, MAX_SECONDS
     for chunk in edges.chunks(max_edges):
@@ -109,7 +109,7 @@ def check_chunk(chunk: EdgeChunk, *, ends: EdgeEnds, first: int) -> None:
     ----------
     chunk : the edges
     ends : the nodes that they join
-    first : number of the chunk's first edge in the stream, for messages
+    first : the first edge's number in the stream, for messages
 
     Raises
     ------
@@ -136,7 +136,7 @@ def check_chunk(chunk: EdgeChunk, *, ends: EdgeEnds, first: int) -> None:
 
 
 def _wrong_end(chunk: EdgeChunk, edge: int, ends: EdgeEnds) -> str:
-    """Say which end of an edge is no node, and what ids its nodes have."""
+    """Return a message about the wrong end, with the allowed ids."""
     kind, value, count = "source", int(chunk.src[edge]), ends.num_sources
     if 0 <= value < count:
         kind, value, count = "destination", int(chunk.dst[edge]), ends.num_nodes
@@ -188,13 +188,12 @@ class PlannedRelation:
 
 
 def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[PlannedRelation, ...]:
-    """Return the relations of the dataset in order: the source's, then the reverses that are asked for. Pure.
+    """Return the dataset's relations in order: the source's, then added reverses. Pure.
 
     Raises
     ------
     ConfigError
-        An option is for graphs of one type, or names a relation that is not there, is not unique, or runs between two
-        types.
+        An option does not fit the number of types, or names a relation that is missing, ambiguous or between two types.
     SourceError
         A relation names a type that is not there.
     """
@@ -232,7 +231,7 @@ def plan_relations(source: GraphSource, options: PrepareOptions) -> tuple[Planne
 
 
 def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Relation:
-    """Return the relation that ``text`` means: "author:writes:paper", or its name alone where only one has it. Pure.
+    """Return the relation that ``text`` means: "author:writes:paper", or its name alone if that is unique. Pure.
 
     Raises
     ------
@@ -252,12 +251,12 @@ def find_relation(text: str, relations: Sequence[Relation], *, where: str) -> Re
 def named_reverses(
     pairs: Sequence[tuple[str, str]], relations: Sequence[Relation], *, where: str
 ) -> dict[Relation, Relation]:
-    """Return the relation that leads back along each that ``pairs`` name, from either of the two. Pure.
+    """Return the named reverse for each relation in ``pairs``, in both directions. Pure.
 
     Raises
     ------
     ConfigError
-        A name is of no relation, or of several, or the second does not lead back along the first.
+        A name fits no relation, or several, or the second does not lead back along the first.
     """
     found: dict[Relation, Relation] = {}
     for pair in pairs:
@@ -296,7 +295,7 @@ def _refuse_options(source: GraphSource, options: PrepareOptions) -> None:
 
 
 def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[PlannedRelation]:
-    """Return the reverse of each relation that has none yet."""
+    """Return a reverse for each relation without one."""
     there = {each.relation for each in source.relations}
     added = []
     for each in planned:
@@ -319,7 +318,7 @@ def _reverses(source: GraphSource, planned: Sequence[PlannedRelation]) -> list[P
 
 
 def relation_ends(source: GraphSource, each: RelationSource) -> EdgeEnds:
-    """Return the nodes that the edges of a relation join, and what holds them; raises SourceError for unknown types."""
+    """Return the nodes that a relation's edges join; raises SourceError for unknown types."""
     first, _, last = each.relation
     return EdgeEnds(
         num_nodes=source.num_nodes_of(last),

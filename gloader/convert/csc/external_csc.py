@@ -76,7 +76,7 @@ class CscSink(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscPlan:
-    """Shares of the memory budget that reading, holding and sorting edges get."""
+    """Shares of the memory budget for reading, holding and sorting edges."""
 
     shift: int  # bucket b holds the destinations d with d >> shift == b
     num_buckets: int
@@ -88,7 +88,7 @@ class CscPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CscReport:
-    """Numbers of edges and bytes that went through the sort."""
+    """Edges and bytes that went through the sort."""
 
     edges_read: int
     num_edges: int  # written
@@ -97,10 +97,10 @@ class CscReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeNumbers:
-    """Receives the number of each edge in the source, position after position; `NO_EDGE` of loops that were added."""
+    """Receives each edge's number in the source, position after position; `NO_EDGE` for added loops."""
 
     array: TemporaryArray
-    num_rows: int  # of features in the source: numbers are less
+    num_rows: int  # feature rows in the source; numbers are smaller
 
     @classmethod
     def of(cls, path: Path, num_rows: int) -> EdgeNumbers:
@@ -110,18 +110,18 @@ class EdgeNumbers:
 
     @staticmethod
     def bytes_of(num_rows: int) -> int:
-        """Return the bytes of a number. Pure."""
+        """Return the bytes per number. Pure."""
         return 4 if num_rows < 2**31 else 8
 
 
 def edge_columns(edges: EdgeStream, rules: EdgeRules, *, num_rows: int | None) -> EdgeColumns:
-    """Return what the sort keeps of every edge besides its ends. Pure.
+    """Return the columns that the sort keeps for every edge besides its ends. Pure.
 
     Parameters
     ----------
-    edges : the stream of the source
-    rules : what happens to the edges
-    num_rows : of features of edges in the source; None: there are none
+    edges : the source's stream
+    rules : changes to the edges
+    num_rows : edge feature rows in the source; None without edge features
     """
     number_bytes = 0 if num_rows is None else EdgeNumbers.bytes_of(num_rows)
     # Of parallel edges the first one's time is kept, and which is the first only numbers tell.
@@ -138,10 +138,10 @@ def plan_csc(
     Parameters
     ----------
     ends : the nodes that they join
-    num_edges : edges of the source; None: unknown, and taken to be 32 a destination
-    columns : what is kept of every edge besides its ends
-    rules : what happens to the edges
-    budget_bytes : memory that both passes stay within
+    num_edges : the source's edges; None means unknown, and counts as 32 per destination
+    columns : kept for every edge besides its ends
+    rules : changes to the edges
+    budget_bytes : memory for both passes
 
     Raises
     ------
@@ -198,26 +198,25 @@ def build_csc(
 ) -> CscReport:
     """Write the edges to ``sink`` as CSC: the in-neighbours of each destination, in input order.
 
-    Where ``rules`` merge parallel edges, the in-neighbours are in ascending order instead. Where edges have times, they
-    are in the order of these, those of a time by source. Of parallel edges that become one, the time and the number
-    of the first in the source are kept. Indices are int32 where there are fewer than 2**31 sources. The source is read
-    once.
+    If ``rules`` merge parallel edges, in-neighbours are in ascending order instead. If edges have times, they are in
+    time order, and equal times by source. Merged parallel edges keep the first edge's time and number. Indices are
+    int32 for fewer than 2**31 sources. The source is read once.
 
     Parameters
     ----------
-    edges : the stream of the source, read once
-    sink : receives the offsets, the sources, the weights and the times
-    ends : the nodes that they join
-    rules : what happens to the edges
-    budget_bytes : memory that both passes stay within
+    edges : the source's stream, read once
+    sink : receives offsets, sources, weights and times
+    ends : the nodes that the edges join
+    rules : changes to the edges
+    budget_bytes : memory for both passes
     scratch : an existing folder for temporary files; they are gone when this returns or raises
-    numbers : receives the number of each edge in the source, unless None
+    numbers : receives each edge's number in the source, unless None
     progress : receives the steps "reading edges" and "sorting edges"
 
     Raises
     ------
     GraphError
-        An id is out of range, a weight is not a finite number of at least 0, or a time is beyond those that are stored.
+        An id is out of range, a weight is negative or not finite, or a time is out of range.
     BudgetError
         The budget is too small for the smallest useful buffers.
     StoreWriteError
@@ -259,13 +258,13 @@ def build_csc(
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
-    """Return how many low bits of a node id say where it is in its bucket."""
+    """Return the number of low node-id bits that give the place in a bucket."""
     buckets = min(_MAX_BUCKETS, max(wanted_buckets, -(-num_nodes // _BUCKET_NODES)))
     return max(0, (max(1, num_nodes) - 1).bit_length() - (buckets - 1).bit_length())
 
 
 def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Bytes of memory per edge of a chunk: as read from the file, as ids, after the rules, as records."""
+    """Return the memory per chunk edge: as read, as ids, after the rules, as records."""
     # A number is 8 bytes until it is in a record.
     ids = 16 + columns.num_bytes + (8 - columns.number_bytes if columns.number_bytes else 0)
     ruled = (2 * ids if rules.symmetrize else 0) + (ids if rules.self_loops else 0)
@@ -273,7 +272,7 @@ def _chunk_edge_bytes(record: int, columns: EdgeColumns, rules: EdgeRules) -> in
 
 
 def _sorted_edge_bytes(num_sources: int, columns: EdgeColumns, rules: EdgeRules) -> int:
-    """Bytes of memory per edge of a range that is being sorted, the copies of a segment included."""
+    """Return the memory per edge while a range is sorted, segment copies included."""
     out = (4 if num_sources < 2**31 else 8) + columns.num_bytes
     merge = 12 + out if rules.merges and (columns.has_weights or columns.number_bytes) else 0
     # Two orders, the times between them, and what numpy's sort takes beside them.
@@ -366,7 +365,7 @@ class CscPiece:
 
 @dataclass(slots=True, kw_only=True)
 class ScratchCsc:
-    """The in-neighbours of every destination, in two files of ``folder``. Owns them until ``close()``; a `CscSink`."""
+    """Every destination's in-neighbours, in two files in ``folder``. Owns them until ``close()``; a `CscSink`."""
 
     folder: Path
     ends: EdgeEnds
@@ -391,9 +390,9 @@ class ScratchCsc:
         Parameters
         ----------
         edges : a stream without weights, read once
-        rules : what happens to the edges
-        budget_bytes : memory of the sort
-        progress : receives the steps of the sort
+        rules : changes to the edges
+        budget_bytes : memory for the sort
+        progress : receives the sort's steps
         """
         report = build_csc(
             edges,

@@ -1,4 +1,4 @@
-"""Second pass of the external sort: the edges of a spill, range by range, in order of their destinations.
+"""The external sort's second pass: a spill's edges, range by range, ordered by destination.
 
 A destination with too many edges for one sort is sorted by time and source in runs on disk, which are merged
 (`TimeRuns`).
@@ -14,9 +14,8 @@ import numpy as np
 from gloader.convert.csc.csc_kernels import (
     count_in_degrees,
     mark_sources,
-    merge_numbered_segments,
+    merge_columns,
     merge_segments,
-    merge_weighted_segments,
     scatter_sources,
     sort_by_time,
 )
@@ -37,13 +36,13 @@ _MAX_RUNS = 64
 
 
 class TimeRuns:
-    """Sorted runs of records with the fields time and src, in files of ``folder`` until ``close()``.
+    """Sorted runs of records with the fields time and src, in ``folder`` until ``close()``.
 
     Parameters
     ----------
     folder : an existing folder for the files
-    dtype : of the records
-    max_records : of a run, and held in memory while runs are merged
+    dtype : the records' dtype
+    max_records : records per run, and in memory while runs are merged
     """
 
     def __init__(self, folder: Path, dtype: np.dtype[np.void], *, max_records: int) -> None:
@@ -142,7 +141,7 @@ def _time_order(records: NDArray[np.void]) -> NDArray[np.int64]:
 
 
 def _before(piece: NDArray[Any], limit: tuple[int, int, int], number: int) -> int:
-    """Return how many records of a piece of run ``number`` come before what follows ``limit``, or are at it."""
+    """Return how many of run ``number``'s records in ``piece`` come at ``limit`` or before it."""
     time, source, of_run = limit
     times = piece["time"]
     low, high = np.searchsorted(times, time, side="left"), np.searchsorted(times, time, side="right")
@@ -158,7 +157,7 @@ PIECE_BYTES = 4 << 20  # records read from a spill file at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRange:
-    """The in-edges of consecutive nodes, or a part of those of one node."""
+    """The in-edges of consecutive nodes, or a part of one node's in-edges."""
 
     degrees: IdArray  # (n,) edges of each node; empty where the nodes were counted by an earlier part
     columns: Mapping[str, NDArray[Any]]  # src, and perhaps weight, time and number: one entry for each edge
@@ -172,7 +171,7 @@ class SortedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SortedRanges:
-    """The ranges of a spill in order: an iterable that sorts, merges if asked to, and drops each file behind it."""
+    """A spill's ranges in order: an iterable that sorts, perhaps merges, and drops each file behind it."""
 
     spill: Spill
     shift: int  # low bits of a destination that say where it is in its bucket
@@ -193,7 +192,7 @@ class SortedRanges:
 
     @property
     def index_dtype(self) -> np.dtype[Any]:
-        """The dtype of the sources."""
+        """The sources' dtype."""
         return self.spill.dtype["src"]
 
     def __iter__(self) -> Iterator[SortedRange]:
@@ -214,7 +213,7 @@ class SortedRanges:
         return self.spill.pieces(bucket, PIECE_BYTES // self.spill.dtype.itemsize)
 
     def _sort(self, bucket: int, start: int, stop: int, degrees: IdArray) -> SortedRange:
-        """Sort the edges to nodes ``start`` ... ``stop - 1`` of a bucket by counting."""
+        """Sort a bucket's edges to nodes ``start`` ... ``stop - 1`` by counting."""
         # A counting sort: each node's sources go to its own segment, in input order, which keeps the sort stable.
         indptr = np.concatenate([[0], np.cumsum(degrees)])
         taken = int(indptr[-1])
@@ -228,12 +227,10 @@ class SortedRanges:
         left = taken
         if self.merges:
             merged = np.empty_like(degrees)
-            if numbers is not None:
-                left = merge_numbered_segments(indptr, indices, weights, times, numbers, merged)
-            elif weights is None:
+            if len(columns) == 1:
                 left = merge_segments(indptr, indices, merged)
             else:
-                left = merge_weighted_segments(indptr, indices, weights, merged)
+                left = merge_columns(indptr, indices, weights, times, numbers, merged)
             degrees = merged
         if times is not None:
             sort_by_time(np.concatenate([[0], np.cumsum(degrees)]), indices, times, weights, numbers)
@@ -241,7 +238,7 @@ class SortedRanges:
         return SortedRange(degrees=degrees, columns=kept, edges_taken=taken)
 
     def _hub(self, bucket: int, node: int, degree: int) -> Iterator[SortedRange]:
-        """Pass on the edges of a node that has more of them than can be sorted at once."""
+        """Yield the edges to a node that has too many for one sort."""
         if "time" in self.fields:
             yield from self._timed_hub(bucket, node, degree)
         elif not self.merges:
@@ -294,7 +291,7 @@ class SortedRanges:
             yield first, min(self.num_sources, first + step)
 
     def _merged(self, bucket: int, node: int, first: int, stop: int) -> NDArray[Any]:
-        """Return the edges of a node from the sources ``first`` ... ``stop - 1``, one from each, by their sources."""
+        """Return a node's edges from sources ``first`` ... ``stop - 1``, one per source, ordered by source."""
         count = stop - first
         seen = np.zeros(count, np.bool_)
         has_weights = "weight" in self.fields
@@ -316,7 +313,7 @@ class SortedRanges:
 
 
 def cut_ranges(degrees: IdArray, max_edges: int) -> Iterator[tuple[int, int]]:
-    """Yield consecutive ranges of nodes of at most ``max_edges`` edges; a larger node stands alone. Pure."""
+    """Yield consecutive node ranges with at most ``max_edges`` edges; a larger node stands alone. Pure."""
     ends = np.cumsum(degrees)
     start = 0
     while start < degrees.shape[0]:

@@ -1,4 +1,4 @@
-"""The out-of-core shuffle of a conversion: edges, feature rows and link rows are dealt out to buckets.
+"""The out-of-core shuffle: edges, feature rows and link rows are dealt out to buckets.
 
 A `Spill` stays in memory while it fits. Beyond that each bucket has a temporary file without a header, which is
 appended to and read back in pieces. A `TemporaryArray` is one such file.
@@ -59,7 +59,7 @@ class TemporaryArray:
 
 
 def append_bytes(path: Path, array: NDArray[Any]) -> None:
-    """Append the bytes of a contiguous ``array`` to the file at ``path``.
+    """Append a contiguous ``array``'s bytes to the file at ``path``.
 
     Raises
     ------
@@ -83,8 +83,8 @@ def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
 
     Parameters
     ----------
-    descriptor : of the file, at the position to read from
-    buffer : writable bytes; all of them are filled
+    descriptor : the file's, at the position to read from
+    buffer : writable bytes, filled to the end
     path : the file, for the message
 
     Raises
@@ -111,7 +111,7 @@ class EdgeColumns:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all of them."""
+        """Bytes for all columns."""
         return 4 * self.has_weights + 8 * self.has_times + self.number_bytes
 
 
@@ -119,7 +119,7 @@ NO_COLUMNS: Final = EdgeColumns()
 
 
 def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]:
-    """Return the layout of a spilled edge: destination within its range, source, weight, time, number. Pure."""
+    """Return a spilled edge's layout: destination within its range, source, weight, time, number. Pure."""
     # 32 bits hold any offset within a bucket, so that the destination takes half of its size.
     fields: list[tuple[str, type]] = [
         ("dst", np.uint32),
@@ -133,9 +133,9 @@ def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]
 
 @dataclass(slots=True, kw_only=True)
 class Spill:
-    """Rows that were dealt out to buckets, those of a bucket in the order in which they came.
+    """Rows that were dealt out to buckets; each bucket keeps its rows in arrival order.
 
-    Rows stay in memory while they fit into ``held_bytes``; then all of them go to files. Owns the files ``NAME-*`` in
+    Rows stay in memory while they fit into ``held_bytes``; then all go to files. Owns the files ``NAME-*`` in
     ``folder`` until ``close()``; a context manager.
     """
 
@@ -161,7 +161,7 @@ class Spill:
         self.append(grouped, np.bincount(buckets, minlength=self.num_buckets))
 
     def append(self, rows: NDArray[Any], counts: IdArray) -> None:
-        """Take ``rows`` (n, ...) that lie bucket by bucket, ``counts`` (num_buckets,) of each.
+        """Take ``rows`` (n, ...) that lie bucket by bucket, ``counts`` (num_buckets,) each.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Spill:
         self._write(rows, bounds)
 
     def pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows of ``bucket`` in order, at most ``max_rows`` at a time; an array is only good until the next.
+        """Yield ``bucket``'s rows in order, at most ``max_rows`` at a time; an array is good until the next.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Spill:
                 left -= piece.shape[0]
 
     def full_pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows as `pieces` does, in as few arrays as there can be: of ``max_rows`` each, but for the last."""
+        """Yield the rows as `pieces` does, in as few arrays as possible: ``max_rows`` each, except the last."""
         if self.spilled_bytes:
             yield from self.pieces(bucket, max_rows)
             return
@@ -222,7 +222,7 @@ class Spill:
             yield buffer[:done]
 
     def drop(self, bucket: int) -> None:
-        """Remove the file of ``bucket``, which will not be read again."""
+        """Remove ``bucket``'s file, which will not be read again."""
         self._path(bucket).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -257,9 +257,9 @@ def append_edges(spill: Spill, chunk: EdgeChunk, *, shift: int) -> None:
 
     Parameters
     ----------
-    spill : of the dtype that `record_dtype` returns
+    spill : with the dtype from `record_dtype`
     chunk : the edges
-    shift : low bits of a destination that say where it is in its bucket
+    shift : number of low destination bits that give the place in a bucket
 
     Raises
     ------

@@ -1,6 +1,6 @@
-"""Edge splits: the edges of a source are dealt out to parts by a hash of their pairs, or by time.
+"""Edge splits: a source's edges are dealt out to parts by a hash over their pairs, or by time.
 
-The times at which the parts end are found by counting edges by time, pass after pass.
+The times at which parts end are found by counting edges by time, pass after pass.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 def deal_pairs(
     src: IdArray, dst: IdArray, is_ordered: bool, key: Any, first: Any, second: Any, parts: NDArray[np.uint8]
 ) -> None:
-    """Write the part of each edge, 0, 1 or 2, by a hash of its pair.
+    """Write each edge's part, 0, 1 or 2, by a hash over its pair.
 
     Parameters
     ----------
     src, dst : (n,) ends
-    is_ordered : whether the ends are of different types; else (u, v) and (v, u) are one pair
-    key : uint64, of the split
+    is_ordered : whether the ends have different types; otherwise (u, v) and (v, u) are one pair
+    key : uint64, the split's
     first, second : uint64, the hashes at which parts 1 and 2 begin
     parts : (n,) written
     """
@@ -55,17 +55,15 @@ _KEY = 0x6C696E6B73706C74  # so that a seed deals edges as it deals nothing else
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomParts:
-    """Parts by a hash of (seed, pair): parallel edges, and the two directions of a pair, are in one part."""
+    """Parts by a hash over (seed, pair): parallel edges, and a pair's two directions, share a part."""
 
     seed: int
     shares: EdgeShares
-    is_ordered: bool = False  # the ends are of different types, where (u, v) and (v, u) are different pairs
-    is_reverse: bool = (
-        False  # the edges lead back: their destinations are the sources of those that are split
-    )
+    is_ordered: bool = False  # the ends have different types, so that (u, v) and (v, u) are different pairs
+    is_reverse: bool = False  # the edges lead back: their destinations are the split relation's sources
 
     def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
-        """Return the (n,) part of each edge."""
+        """Return each edge's part (n,)."""
         parts = np.empty(chunk.src.shape[0], np.uint8)
         train, valid, _ = self.shares
         first, second = (min(2**64 - 1, int(share * 2**64)) for share in (train, train + valid))
@@ -78,13 +76,13 @@ class RandomParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeParts:
-    """Parts by time: up to and with one time, up to and with another, and what comes later."""
+    """Parts by time: up to and with one time, up to and with another, and later."""
 
     train_end: int
     valid_end: int
 
     def parts(self, chunk: EdgeChunk) -> NDArray[np.uint8]:
-        """Return the (n,) part of each edge, which has a time."""
+        """Return each edge's part (n,); every edge has a time."""
         if chunk.time is None:
             raise SourceError("edges without times cannot be split by time")
         return np.searchsorted([self.train_end, self.valid_end], chunk.time, side="left").astype(np.uint8)
@@ -116,12 +114,12 @@ def edge_rows(edges: EdgeStream) -> LinkStream:
 def deal_edges(
     edges: EdgeStream, rule: PartRule, *, ends: EdgeEnds, max_edges: int, progress: PrepareProgress
 ) -> tuple[EdgeStream, ...]:
-    """Return the edges of each part; they are read once to be counted, and again on demand.
+    """Return each part's edges; they are read once to be counted, and again on demand.
 
     Parameters
     ----------
-    edges : the stream of the source
-    rule : of the split
+    edges : the source's stream
+    rule : gives each edge's part
     ends : the nodes that the edges join
     max_edges : read at a time
     progress : receives the step "dealing out edges"
@@ -147,7 +145,7 @@ _BINS = 1 << 16  # 2 s a bin after a pass over edges of four years, 1 s after tw
 
 @dataclass(slots=True)
 class _Cut:
-    """The time of the edge of one rank, known to lie in ``low``..``high``."""
+    """The time of one edge, by its rank in time order, known to lie in ``low``..``high``."""
 
     rank: int  # among the edges in that range, in order of time, from 0
     low: int
@@ -156,18 +154,18 @@ class _Cut:
 
     @property
     def width(self) -> int:
-        """Seconds of a bin."""
+        """Seconds per bin."""
         return (self.high - self.low) // _BINS + 1
 
     def count(self, times: IdArray | None) -> None:
-        """Count times by the bins of the range."""
+        """Count times by bin."""
         if times is None:
             return
         inside = times[(times >= self.low) & (times <= self.high)]
         self.counts += np.bincount((inside - self.low) // self.width, minlength=_BINS)
 
     def narrow(self) -> None:
-        """Make the bin that has the rank the range."""
+        """Narrow the range to the bin that holds the rank."""
         ends = np.cumsum(self.counts)
         number = int(np.searchsorted(ends, self.rank, side="right"))
         self.rank -= int(ends[number - 1]) if number else 0
@@ -185,12 +183,12 @@ def time_parts(
     max_edges: int,
     progress: PrepareProgress,
 ) -> TimeParts:
-    """Return the split of edges by time: the earliest share is train, the next valid. Edges of one time stay together.
+    """Return the edge split by time: the earliest share is train, the next valid. Edges with one time stay together.
 
     Parameters
     ----------
-    edges : with times; read three or four times, their times alone are looked at
-    shares : of train, valid and test
+    edges : with times; read three or four times
+    shares : for train, valid and test
     ends : the nodes that the edges join
     max_edges : read at a time
     progress : receives the step "ordering edges by time"

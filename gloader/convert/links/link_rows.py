@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Number, Table, Told
+    from gloader.convert.readers.table_streams import Number, NumberTable, Told
     from gloader.types import IdArray
 
 
@@ -45,7 +45,7 @@ def array_rows(
     Parameters
     ----------
     src, dst : (n,) integers
-    where : what holds them, for messages
+    where : the file or array, for messages
     label : (n,) or (n, 1) numbers; None: there are none
     time : (n,) or (n, 1) seconds, as `to_seconds` takes them; None: there are none
     negatives : (n, k) integers, k of at least 1; None: there are none
@@ -176,7 +176,7 @@ def edge_table(text: str, told: Told) -> LinkSource:
     """Return the link table that ``NAME=FILE`` names, or ``NAME@RELATION=FILE``.
 
     FILE is Parquet or CSV with the columns src and dst, and perhaps label, time and (Parquet) negatives, a list of
-    destinations for each row; or a .npy of shape (2, n) or (n, 2). ``told`` receives what the columns became.
+    destinations for each row; or a .npy of shape (2, n) or (n, 2). ``told`` receives the receipt's lines on columns.
 
     Raises
     ------
@@ -204,7 +204,7 @@ def edge_table_file(text: str) -> Path:
     return Path(text.partition("=")[2]).expanduser()
 
 
-def table_rows(table: Table, name: str, told: Told) -> LinkStream:
+def table_rows(table: NumberTable, name: str, told: Told) -> LinkStream:
     """Return the rows of a link table in a CSV or Parquet file.
 
     Columns are found by their names; without names, a table of two columns is taken as src and dst.
@@ -213,7 +213,7 @@ def table_rows(table: Table, name: str, told: Told) -> LinkStream:
     ----------
     table : of the rows
     name : of the link table
-    told : receives what the columns became
+    told : receives the receipt's lines on columns
 
     Raises
     ------
@@ -275,7 +275,7 @@ def table_rows(table: Table, name: str, told: Told) -> LinkStream:
     )
 
 
-def _scan(table: Table, src: str, label: str | None) -> tuple[int, str | None]:
+def _scan(table: NumberTable, src: str, label: str | None) -> tuple[int, str | None]:
     """Return the rows of a CSV file, and the dtype of its labels: text says neither without being read."""
     count, is_whole = 0, True
     for (column,) in table.read({src if label is None else label: "float64"}, error=SourceError):
@@ -284,5 +284,5 @@ def _scan(table: Table, src: str, label: str | None) -> tuple[int, str | None]:
     return count, None if label is None else "int64" if is_whole else "float32"
 
 
-def _label_dtype(table: Table, label: str) -> str:
+def _label_dtype(table: NumberTable, label: str) -> str:
     return "int64" if table.kind(label) == "integer" else "float32"

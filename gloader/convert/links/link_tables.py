@@ -1,6 +1,6 @@
-"""Link tables of a conversion: those of the source, those in files, and the parts of an edge split.
+"""A conversion's link tables: from the source, from files, and from an edge split.
 
-Each table belongs to one relation; its reverse relations are found by name or by a sample of pairs.
+Each table belongs to one relation; its reverse relations are found by name or by a pair sample.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def reverse_of(
     relations: Sequence[Relation],
     named: Mapping[Relation, Relation] = MappingProxyType({}),
 ) -> Relation | None:
-    """Return the relation of ``relations`` whose edges lead back, as was named or as its name says; None: none. Pure.
+    """Return the relation that leads back, by ``named`` or by its name, or None. Pure.
 
     By its name it is (b, rev_r, a) for (a, r, b), and the other way round; a relation within one type may hold both
     directions.
@@ -79,18 +79,18 @@ def reverses_by_pairs(
     budget_bytes: int,
     max_edges: int,
 ) -> list[Relation]:
-    """Return the relations whose pairs are those of ``relation`` the other way round, under whatever name.
+    """Return the relations that hold ``relation``'s pairs the other way round, under any name.
 
-    Pairs are compared by hashes: all of them, or those of a sample that is the same of every relation. Relations that
-    hold a part of the pairs are told of, with the flag that says that they lead back.
+    Pairs are compared by hashes: all pairs, or the same sample in each relation. A warning names relations that hold
+    only a part of the pairs, with the flag for a relation that leads back.
 
     Parameters
     ----------
-    relation : whose edges are split
-    streams : the edges of all relations; those of candidates are read once
-    counts : of its source and destination nodes
-    known : relations that are known to lead back, which are not looked at
-    budget_bytes, max_edges : memory, and edges that are read at a time
+    relation : the split relation
+    streams : all relations' edges; candidates are read once
+    counts : numbers of source and destination nodes
+    known : relations that lead back for certain, which are skipped
+    budget_bytes, max_edges : memory, and edges read at a time
     """
     source, _, destination = relation
     others = [
@@ -136,7 +136,7 @@ def reverses_by_pairs(
 
 @dataclass(slots=True, kw_only=True)
 class PairSample:
-    """Hashes of the pairs of a relation: of all, or of those below a bound, which is the same for every relation."""
+    """Hashes of a relation's pairs: all hashes, or those below a bound, which is the same for every relation."""
 
     most_pairs: int
     hashes: NDArray[np.uint64] = field(default_factory=lambda: np.empty(0, np.uint64))  # ascending, each once
@@ -148,7 +148,7 @@ class PairSample:
         return self.bits > 0
 
     def fill(self, edges: EdgeStream, max_edges: int, *, is_turned: bool) -> None:
-        """Take the pairs of ``edges``, source and destination exchanged where they are turned."""
+        """Take the pairs in ``edges``, with source and destination exchanged if ``is_turned``."""
         parts, size = [self.hashes], 0
         for chunk in edges.chunks(max_edges):
             first, second = (chunk.dst, chunk.src) if is_turned else (chunk.src, chunk.dst)
@@ -161,7 +161,7 @@ class PairSample:
         self._shrink(parts)
 
     def compared(self, other: PairSample) -> tuple[int, int, int]:
-        """Return how many pairs of both samples are compared, and how many are in both."""
+        """Return the pairs compared in each sample, and the pairs in both."""
         bits = max(self.bits, other.bits)
         self.bits = other.bits = bits
         self.hashes, other.hashes = self._below(self.hashes), other._below(other.hashes)
@@ -169,7 +169,7 @@ class PairSample:
         return len(self.hashes), len(other.hashes), len(both)
 
     def estimated(self) -> int:
-        """Return the number of different pairs, as the sample has it."""
+        """Return an estimate for the number of different pairs."""
         return len(self.hashes) << self.bits
 
     def _shrink(self, parts: list[NDArray[np.uint64]]) -> None:
@@ -192,8 +192,8 @@ def named_or_only(text: str | None, relations: Sequence[Relation], *, need: str,
     Parameters
     ----------
     text : "author:writes:paper", or its name alone; None: the only one
-    relations : of the source
-    need : what a relation is to be named for and how, as the message begins
+    relations : the source's
+    need : begins the message: says what needs a relation's name
     where : the source, for messages
 
     Raises
@@ -215,7 +215,7 @@ _MIN_EDGES, _MAX_EDGES = 4_096, 2_000_000
 
 
 def with_tables(source: AnySource, options: PrepareOptions) -> GraphSource:
-    """Return the graph of ``source`` with the link tables of files behind its own; only their sizes are read.
+    """Return ``source``'s graph with link tables from files behind its own; only their sizes are read.
 
     Raises
     ------
@@ -262,21 +262,21 @@ def _table_in_file(text: str, told: Told) -> LinkSource:
 
 
 def split_edges(source: GraphSource, options: PrepareOptions) -> EdgeStream | None:
-    """Return the edges that are dealt out to tables, all of them; None: none are. Pure; raises as `with_tables`."""
+    """Return all edges that an edge split deals out, or None. Pure; raises as `with_tables`."""
     return None if options.edge_split is None else _edges_of(source, _split_relation(source, options))[1]
 
 
 def split_source(
     source: GraphSource, options: PrepareOptions, *, budget_bytes: int, progress: PrepareProgress
 ) -> GraphSource:
-    """Return ``source`` with the edges of the part "train" alone, and a link table for each part.
+    """Return ``source`` with the part "train" as its edges, and a link table for each part.
 
-    Edges of a relation that leads back are split as those are that they lead back from.
+    A relation that leads back is split in the same way.
 
     Parameters
     ----------
-    source : its edges are read once to be counted, and more often where times decide
-    options : of the conversion; without a split the source is returned as it is
+    source : its edges are read once to be counted, and more often if times decide
+    options : for the conversion; without a split the source is returned as it is
     budget_bytes : memory that it stays within
     progress : receives the steps
 
@@ -321,7 +321,7 @@ def split_source(
 def _part_tables(
     parts: Sequence[EdgeStream], where: str, relation: Relation, back: Relation | None = None
 ) -> tuple[LinkSource, ...]:
-    """Return the link table of each part; ``back`` leads back, None: what its name says, if there is one."""
+    """Return each part's link table; ``back`` leads back, or None if its name tells."""
     return tuple(
         LinkSource(
             name=name,
@@ -337,7 +337,7 @@ def _part_tables(
 def _backs(
     source: GraphSource, relation: Relation, options: PrepareOptions, *, budget_bytes: int, max_edges: int
 ) -> list[Relation]:
-    """Return the relations that hold edges of ``relation`` the other way round: by a flag, a name or their pairs."""
+    """Return the relations that hold ``relation``'s edges the other way round: by a flag, a name or their pairs."""
     relations = _relations(source)
     named = named_reverses(options.reverse, relations, where=source.origin)
     back = reverse_of(relation, relations, named)
@@ -359,7 +359,7 @@ def planned_tables(
     *,
     new_ids: IdArray | None = None,
 ) -> tuple[PlannedLinks, ...]:
-    """Return the link tables of the dataset, each with its relation and the one that leads back. Pure.
+    """Return the dataset's link tables, each with its relation and the one that leads back. Pure.
 
     Parameters
     ----------

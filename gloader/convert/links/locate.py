@@ -49,7 +49,7 @@ _PIECE_BYTES = 4 << 20  # of a list, read at a time
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatePlan:
-    """Shares of a memory budget that finding the rows of link tables in a graph takes."""
+    """Shares of a memory budget for finding link-table rows in a graph."""
 
     chunk_rows: int  # read from a table at a time
     held_bytes: int  # of dealt-out rows, before they go to files; two such are alive at once
@@ -60,12 +60,12 @@ class LocatePlan:
     memory_bytes: int
 
     def shift(self, num_nodes: int, num_rows: int | None) -> int:
-        """Return how many low bits of a destination's id say where it is in its bucket. Pure.
+        """Return the number of low destination-id bits that give the place in a bucket. Pure.
 
         Parameters
         ----------
         num_nodes : destinations
-        num_rows : of the table; None: unknown, and taken to be many
+        num_rows : the table's rows; None means unknown, and counts as many
         """
         # Half of what may be looked up at once, because real destinations are skewed.
         by_rows = _MAX_BUCKETS // 4 if num_rows is None else -(-2 * num_rows // self.join_rows)
@@ -80,9 +80,9 @@ def plan_locate(num_nodes: int, *, budget_bytes: int, num_rows: int | None = Non
 
     Parameters
     ----------
-    num_nodes : of the larger end of the relation
-    budget_bytes : memory that it stays within
-    num_rows : of the table; None: unknown
+    num_nodes : nodes at the relation's larger end
+    budget_bytes : memory to stay within
+    num_rows : the table's rows; None means unknown
 
     Raises
     ------
@@ -128,7 +128,7 @@ _MAX_RANGES = 4096  # files of the last step, in which nothing else happens
 
 @dataclass(frozen=True, slots=True)
 class _Lists:
-    """The in-neighbours of consecutive destinations of a graph."""
+    """The in-neighbours of consecutive destinations."""
 
     graph: StoredCsc
     first: int
@@ -137,7 +137,7 @@ class _Lists:
 
 
 class _Groups:
-    """Rows whose edges are looked up together, sorted so that those of one pair, a group, lie side by side."""
+    """Rows whose edges are looked up together, sorted so that equal pairs, a group, lie side by side."""
 
     def __init__(self, rows: IdArray, lists: _Lists, key: tuple[int, int]) -> None:
         self._lists = lists
@@ -157,7 +157,7 @@ class _Groups:
         self._ranks = numbers - self._heads
 
     def count(self, others: IdArray) -> None:
-        """Move the rows back by those of ``others`` that stand ahead of them in their groups."""
+        """Move the rows back by the number of ``others`` ahead of them in their groups."""
         added = np.zeros_like(self._ranks)
         columns = (_ROW, self._node_column, self._source_column, _TIME)
         count_ahead(
@@ -173,7 +173,7 @@ class _Groups:
         self._ranks += ahead - (ahead - added)[self._heads]
 
     def look_up(self) -> IdArray:
-        """Return the (n,) position of each row's edge, in the order in which the rows were given; or `NO_EDGE`."""
+        """Return each row's edge position (n,), in the given row order, or `NO_EDGE`."""
         lists, num_rows = self._lists, self._heads.shape[0]
         indptr = lists.graph.offsets(lists.first, lists.stop)
         seen, last = np.zeros(num_rows, np.int64), np.full(num_rows, NO_EDGE, np.int64)
@@ -206,15 +206,15 @@ class _Groups:
 
 
 class LocatedRows:
-    """The rows of one link table with their positions and reverse positions. A context manager; not thread-safe.
+    """One link table's rows with their positions and reverse positions. A context manager; not thread-safe.
 
-    Parallel edges are told apart: the k-th row of a pair has the k-th edge of that pair, and rows beyond the last edge
-    have the last. Rows are counted in the order of the table, or in that of their times where lists are in that order.
-    Owns its temporary files until ``close()``.
+    Parallel edges are told apart: a pair's k-th row has its k-th edge, and rows beyond the last edge have the last.
+    Rows count in table order, or in time order if lists are sorted by time. Owns its temporary files until
+    ``close()``.
 
     Parameters
     ----------
-    plan : of the memory
+    plan : shares of the memory
     scratch : an existing folder for temporary files
     """
 
@@ -255,9 +255,9 @@ class LocatedRows:
         Parameters
         ----------
         chunks : the rows, whose ids have been checked
-        graph : of the table's relation
-        back : of the relation that leads back; None: there is none
-        num_rows : of the table, as far as it is known before; decides sizes, not results
+        graph : the table's relation
+        back : the relation that leads back, or None
+        num_rows : the table's rows, or None if unknown; decides sizes, not results
 
         Raises
         ------
@@ -282,7 +282,7 @@ class LocatedRows:
         self.spilled_bytes = sum(spill.spilled_bytes for spill in self._spills)
 
     def rows(self) -> Iterator[IdArray]:
-        """Yield (n, 4) source, destination, position and reverse position of all rows in order; once."""
+        """Yield (n, 4) source, destination, position and reverse position for all rows in order; once."""
         if not self.num_rows:
             return
         ordered = self._spills[-1]
@@ -308,7 +308,7 @@ class LocatedRows:
     def _looked_up(
         self, rows: Iterable[IdArray], graph: StoredCsc, *, key: tuple[int, int], num_rows: int | None
     ) -> Iterator[IdArray]:
-        """Deal ``rows`` (n, W) out by the nodes of column ``key[0]``; yield (n, W + 1): with what was found."""
+        """Deal ``rows`` (n, W) out by column ``key[0]``; yield (n, W + 1) rows with the position found."""
         shift = self._plan.shift(graph.num_nodes, num_rows)
         num_buckets = max(1, -(-graph.num_nodes // (1 << shift)))
         name, width = ("by-destination", 4) if key[0] == _DESTINATION else ("by-source", 5)

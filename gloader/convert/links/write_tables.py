@@ -62,7 +62,7 @@ class PlannedLinks:
 
     @property
     def where(self) -> str:
-        """The file or source of the table, and its name, for messages."""
+        """The table's file or source, and its name, for messages."""
         return f"{self.source.where}, link table {self.source.name!r}"
 
     def chunks(self, max_rows: int) -> Iterator[LinkChunk]:
@@ -112,13 +112,13 @@ def write_tables(
     budget_bytes: int,
     progress: PrepareProgress,
 ) -> dict[str, LinkReport]:
-    """Write link tables, one after another, behind the topologies that they are of; return what was written, by name.
+    """Write link tables, one after another, after the topologies; return a report for each, by name.
 
     Parameters
     ----------
-    tables : of the dataset
-    writer : of the dataset, whose topologies have been written
-    budget_bytes, progress : as of `write_table`
+    tables : the dataset's
+    writer : the dataset's; topologies have been written
+    budget_bytes, progress : see `write_table`
 
     Raises
     ------
@@ -149,12 +149,12 @@ def write_table(
     scratch: Path,
     progress: PrepareProgress,
 ) -> LinkReport:
-    """Write a link table, and warn where edges that are held out are in the graph.
+    """Write a link table, and warn if held-out edges are in the graph.
 
     Parameters
     ----------
-    table : its rows are read twice where they have times, else once
-    writer : of the table
+    table : its rows are read twice if they have times, else once
+    writer : the table's
     graphs : the topologies that were written, by relation
     budget_bytes : memory that it stays within
     scratch : an existing folder for temporary files; they are gone when this returns or raises
@@ -211,7 +211,7 @@ def write_table(
 
 
 def leak_text(name: str, report: LinkReport, remedy: str) -> str | None:
-    """Return the warning about edges in the graph of a table that is not for training; None: there are none. Pure."""
+    """Return the warning about held-out edges that are in the graph, or None. Pure."""
     # What a model learns from is in the graph; edges of any other table are held out.
     if name == TRAIN or not report.in_graph + report.reversed_in_graph:
         return None
@@ -243,7 +243,7 @@ def _write_columns(table: PlannedLinks, writer: LinkTableWriter, num_rows: int) 
 
 
 def _whole(parts: Iterator[NDArray[Any]], num_rows: int, what: str, where: str) -> Iterator[NDArray[Any]]:
-    """Yield the parts of a column that has one entry for each row."""
+    """Yield a column's parts; refuse a column without one entry for each row."""
     done = 0
     for part in parts:
         done += part.shape[0]

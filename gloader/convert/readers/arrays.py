@@ -50,7 +50,7 @@ def array_edges(
     Parameters
     ----------
     edge_index : (2, E) integers
-    where : what holds it, for messages
+    where : the file or array, for messages
     weight : (E,) real numbers; None: unweighted
 
     Raises
@@ -138,7 +138,7 @@ def array_features(rows: NDArray[np.generic], numbers: NDArray[np.integer] | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseRows:
-    """A sparse matrix (N, F) in memory, whose rows are dense where they are taken; stands for an array of features."""
+    """A sparse matrix (N, F) in memory, which yields dense rows; stands for a feature array."""
 
     indptr: IdArray  # (N + 1,), checked
     columns: IdArray  # (nnz,), checked
@@ -155,7 +155,7 @@ class SparseRows:
         shape: tuple[int, int],
         where: str,
     ) -> SparseRows:
-        """Check the arrays of a compressed matrix; raises SourceError and GraphError where they contradict it."""
+        """Check a compressed matrix's arrays; raises SourceError and GraphError if they contradict each other."""
         offsets = to_ids(indptr, first=0, where=f"{where}, row offsets")
         check_offsets(offsets, len(columns), where=f"{where}, row offsets")
         ids = to_ids(columns, first=0, where=f"{where}, columns")
@@ -207,7 +207,7 @@ class EdgeArrays:
     weight: NDArray[np.generic] | None  # (E,)
     times: NDArray[np.generic] | None  # (E,)
     features: NDArray[np.generic] | None  # (E, F_e)
-    where: str  # what holds them, for messages
+    where: str  # the file or array, for messages
 
     @property
     def num_bytes(self) -> int:
@@ -215,7 +215,7 @@ class EdgeArrays:
         return sum(array.nbytes for array in (self.times, self.features) if array is not None)
 
     def timed(self, edges: EdgeStream, *, order: NDArray[np.integer] | None = None) -> EdgeStream:
-        """Return ``edges`` with their times, where there are any.
+        """Return ``edges`` with their times, if there are any.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class EdgeArrays:
         return timed_edges(edges, array_column(self.times, where=f"{self.where}: times", numbers=order))
 
     def weighted(self, edges: EdgeStream, *, order: NDArray[np.integer] | None = None) -> EdgeStream:
-        """Return ``edges`` with their weights, where there are any; takes and raises as `timed`."""
+        """Return ``edges`` with their weights, if there are any; takes and raises as `timed`."""
         if self.weight is None:
             return edges
         return weighted_edges(edges, array_column(self.weight, where="edge weights", numbers=order))

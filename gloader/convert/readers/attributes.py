@@ -1,6 +1,6 @@
-"""Named arrays of a saved graph: its features, labels, splits and weights, under the names that libraries use.
+"""A saved graph's named arrays: features, labels, splits and weights, under the names that libraries use.
 
-`stored_source` makes a typed source of the arrays that a library keeps of each node type and relation.
+`one_type_source` and `stored_source` make sources out of the arrays that a library keeps by node type and relation.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ _PARTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attributes:
-    """The named arrays of one saved graph."""
+    """One saved graph's named arrays."""
 
     arrays: Mapping[str, NDArray[np.generic]]
-    where: str  # what holds them, for messages
+    where: str  # the file or array, for messages
     # What is there and is no array, such as {"adj": "a SparseTensor"}.
     others: Mapping[str, str] = field(default_factory=dict)
     used: dict[str, str] = field(default_factory=dict)  # what each array became; filled as they are asked for
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all arrays."""
+        """Bytes in all arrays."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def find(self, *names: str) -> str | None:
-        """Return the first of ``names`` that is there."""
+        """Return the first name that is there."""
         return next((name for name in names if name in self.arrays), None)
 
     def require(self, *names: str, what: str, instead: str = "") -> str:
-        """Return the first of ``names`` that is there; ``instead`` ends the message where none is.
+        """Return the first of ``names`` that is there; ``instead`` ends the message if none is.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Attributes:
         return name
 
     def features(self, *names: str) -> NDArray[np.generic]:
-        """Return the features (N, F) under the first of ``names`` that is there.
+        """Return the features (N, F) under the first name that is there.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class Attributes:
         return rows
 
     def labels(self, *names: str, num_nodes: int, needs_labels: bool) -> IdArray:
-        """Return the label of each node (N,), -1 where it has none; raises as `to_labels` and `require`."""
+        """Return the labels (N,), -1 where unlabelled; raises as `to_labels` and `require`."""
         if not needs_labels and self.find(*names) is None:
             return no_labels(num_nodes)
         name = self.require(*names, what="labels", instead=f"; add some, {OR_EDGES}")
@@ -112,14 +112,14 @@ class Attributes:
         return to_labels(self.arrays[name], where=f"{self.where}: {name}")
 
     def splits(self, num_nodes: int) -> Splits | None:
-        """Return the splits; None: no part is there. Of masks (N, k) of several splits, the first counts.
+        """Return the splits, or None if no part is there. In masks (N, k) for several splits, the first counts.
 
         A part for validation or tests that is not there is empty.
 
         Raises
         ------
         SourceError
-            There is one of them, and none to train on.
+            There is a part, but none to train on.
         ShapeError, GraphError
             As `to_split`.
         """
@@ -136,7 +136,7 @@ class Attributes:
         )
 
     def weights(self, *names: str, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the weight of each edge (E,); None: there is none, or it is not one number per edge."""
+        """Return the edge weights (E,); None without one number per edge."""
         name = self.find(*names)
         if name is None:
             return None
@@ -150,12 +150,12 @@ class Attributes:
     def edge_features(
         self, names: EdgeNames, usual: tuple[str, ...], *, num_edges: int
     ) -> NDArray[np.generic] | None:
-        """Return the features (E, F_e) of the edges, under the name asked for or a usual one; None: there are none.
+        """Return the edge features (E, F_e), under the requested or a usual name, or None.
 
         Raises
         ------
         ShapeError
-            There is not a row for each edge, or what was asked for holds no real numbers.
+            There is not a row for each edge, or the requested array holds no real numbers.
         """
         name = names.pick_features(self.arrays, usual)
         if name is None:
@@ -178,7 +178,7 @@ class Attributes:
         return rows
 
     def edge_times(self, names: EdgeNames, *, num_edges: int) -> NDArray[np.generic] | None:
-        """Return the times (E,) of the edges, under the name asked for or ``edge_time``; None: there are none.
+        """Return the edge times (E,), under the requested name or ``edge_time``, or None.
 
         Raises
         ------
@@ -196,21 +196,21 @@ class Attributes:
         return self.arrays[name].reshape(-1)
 
     def of_edges(self, num_edges: int) -> list[str]:
-        """Return the names of what has one entry for each edge. Pure."""
+        """Return the arrays with one entry per edge, by name. Pure."""
         return [name for name, array in self.arrays.items() if array.shape[:1] == (num_edges,)]
 
     def said(self) -> tuple[str, ...]:
-        """Return what arrays became, for the receipt: one line, or none. Pure."""
+        """Return the arrays' roles, for the receipt: one line, or none. Pure."""
         told = {name: role for name, role in self.used.items() if name != "edge_index"}
         roles = ", ".join(f"{name}: {role}" for name, role in told.items())
         return (f"{self.where}: {roles}",) if roles else ()
 
     def unused(self, *, num_nodes: int | None = None, num_edges: int | None = None) -> list[str]:
-        """Return what was not asked for, each with its shape, such as ``pos (N, 3)``. Pure.
+        """Return the arrays that were not used, each with its shape, such as ``pos (N, 3)``. Pure.
 
         Parameters
         ----------
-        num_nodes, num_edges : what N and E stand for; None: nothing here is one for each of them
+        num_nodes, num_edges : N and E; None if no array here has one entry for each
         """
 
         def shape(name: str, array: NDArray[np.generic]) -> str:
@@ -245,7 +245,7 @@ class Attributes:
 
 
 class StoreNames(NamedTuple):
-    """Names of features and labels in a library: the usual one first, then those that replace it."""
+    """A library's names for features and labels: the usual one first, then replacements."""
 
     features: tuple[str, ...]
     labels: tuple[str, ...]
@@ -257,7 +257,7 @@ DGL_NAMES: Final = StoreNames(("feat", "features", "x"), ("label", "labels", "y"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedGraph:
-    """The name of a graph that a library made, and the options of a source over its arrays."""
+    """A library's graph: its name, and the options for a source over its arrays."""
 
     name: str  # a short name for people
     origin: str  # the source as it was asked for
@@ -286,7 +286,7 @@ class SavedGraph:
         return self.where if isinstance(self.where, Path) else None
 
     def require_columns(self, edges: Sequence[EdgeStore]) -> None:
-        """Refuse names of times or features that no relation has, with a ConfigError that lists those of any."""
+        """Refuse time or feature names that no relation has, with a ConfigError that lists the names there are."""
         self.edge_names.require(
             has_times=any(each.edges.has_times for each in edges),
             has_features=any(each.features is not None for each in edges),
@@ -297,7 +297,7 @@ class SavedGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStore:
-    """The arrays of one node type."""
+    """One node type's arrays."""
 
     num_nodes: int
     arrays: Attributes
@@ -305,7 +305,7 @@ class NodeStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeStore:
-    """The edges of one relation."""
+    """One relation's edges."""
 
     relation: Relation
     edges: EdgeStream
@@ -323,15 +323,15 @@ def one_type_source(
     num_nodes: int | None = None,
     resident_bytes: int = 0,
 ) -> Source:
-    """Return the source over a graph of one node type and one relation.
+    """Return the source over a graph with one node type and one relation.
 
     Parameters
     ----------
-    nodes : the arrays of the nodes, with features
+    nodes : the node arrays, with features
     edges : the relation
     saved : the graph's name and options
-    names : of features and labels
-    num_nodes : None: as many as there are rows of features
+    names : for features and labels
+    num_nodes : None means as many as there are feature rows
     resident_bytes : memory that the arrays take
 
     Raises
@@ -376,14 +376,14 @@ def stored_source(
     names: StoreNames = PYG_NAMES,
     resident_bytes: int = 0,
 ) -> GraphSource:
-    """Return the source over a graph of several node types or relations.
+    """Return the source over a graph with several node types or relations.
 
     Parameters
     ----------
-    nodes : of each type, in order; the one with labels may have masks or ids of splits
-    edges : of each relation, in order
+    nodes : each type's arrays, in order; the labelled type may have split masks or ids
+    edges : each relation's edges, in order
     saved : the graph's name and options
-    names : of features and labels
+    names : for features and labels
     resident_bytes : memory that the arrays take
 
     Raises
@@ -393,7 +393,7 @@ def stored_source(
     ShapeError
         An array has the wrong shape or dtype.
     ConfigError
-        No relation has anything by a name of ``saved.edge_names``.
+        No relation has a column named in ``saved.edge_names``.
     """
     saved.require_columns(edges)
     with_nodes = next((name for name, store in nodes.items() if store.num_nodes), None)

@@ -1,4 +1,4 @@
-"""Numbers of any real dtype as floats, which is what a store casts: refused where they would not be what was meant."""
+"""Numbers with any real dtype as floats; numbers that a float would change are refused."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LOOKED_AT_BYTES: Final = 1 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRange:
-    """The values of a matrix: its extremes, and how many are no numbers."""
+    """A matrix's extremes, and its counts for NaN and infinity."""
 
     low: float = np.inf  # of those that are finite
     high: float = -np.inf
@@ -34,7 +34,7 @@ class ValueRange:
 
     @classmethod
     def of(cls, values: NDArray[Any]) -> ValueRange:
-        """Return the range of values (n, F), n and F at least 1. Pure."""
+        """Return the range for values (n, F), n and F at least 1. Pure."""
         low, high = _extremes(values)
         if np.isfinite(low) and np.isfinite(high):
             return cls(low=low, high=high)
@@ -47,7 +47,7 @@ class ValueRange:
         )
 
     def with_range(self, other: ValueRange) -> ValueRange:
-        """Return the range of the values of both. Pure."""
+        """Return the range over both. Pure."""
         return ValueRange(
             low=min(self.low, other.low),
             high=max(self.high, other.high),
@@ -61,8 +61,8 @@ class CheckedRows:
 
     Parameters
     ----------
-    features : of the source, (N, F) of any real dtype
-    where : what holds them, for messages; streams of a file name it themselves
+    features : the source's, (N, F) with any real dtype
+    where : the file or source, for messages
     stored_as : the dtype that was asked for by name, which may round; None: integers are exact in float32, or refused
     flag : that asks for a dtype, "--dtype" or "--edge-dtype"
     allow_nan : NaN and infinity are counted, and not refused
@@ -80,7 +80,7 @@ class CheckedRows:
         self._allow_nan = allow_nan
 
     def stream(self) -> FeatureStream:
-        """Return the rows, checked as they are read; dtype, by which memory is planned, is that of the source."""
+        """Return the rows, checked as they are read; ``dtype``, by which memory is planned, is the source's."""
         return replace(self.features, chunks=self.chunks)
 
     def chunks(self, max_rows: int) -> Iterator[NDArray[Any]]:
@@ -131,7 +131,7 @@ class CheckedRows:
 
 
 def of_rounding(value: Any, asking: str) -> str:
-    """Return the rest of a sentence on a feature that `is_rounded`; ``asking`` for a dtype accepts it. Pure."""
+    """Return the rest of a message about a feature that `is_rounded`; ``asking`` names the dtype option. Pure."""
     said = (
         " to 0. Scale the features"
         if abs(value) < 1
@@ -158,13 +158,13 @@ def is_rounded(values: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def as_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Return numbers as float32, 0 or infinite where they are beyond it; uncopied where they are that already. Pure."""
+    """Return numbers as float32, 0 or infinite beyond its range; float32 is not copied. Pure."""
     with np.errstate(over="ignore", under="ignore"):
         return plain_array(values, np.float32)
 
 
 def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.float32]:
-    """Return weights of edges (n,) as float32. Pure.
+    """Return edge weights (n,) as float32. Pure.
 
     Raises SourceError for an integer that it would round, and for a float that it would make 0 or infinite.
 
@@ -172,7 +172,7 @@ def to_weights(values: NDArray[Any], *, first: int, where: str) -> NDArray[np.fl
     ----------
     values : (n,) real numbers
     first : number of the first one, for messages
-    where : what holds them, for messages
+    where : the file or array, for messages
     """
     weights = as_float32(values)
     if values.dtype.itemsize < 4 or values.dtype == np.float32:
@@ -206,7 +206,7 @@ def _may_be_rounded(values: NDArray[Any], seen: ValueRange) -> bool:
 
 
 def _extremes(values: NDArray[Any]) -> tuple[float, float]:
-    """Return the least and the largest of values (n, F); NaN or infinite where any is. Pure."""
+    """Return the least and the largest value in (n, F); NaN or infinite if any is. Pure."""
     if values.dtype != np.float16:
         return float(values.min()), float(values.max())
     # numpy is slow with halves. As integers, positive ones ascend and negative ones, which lie below, descend.

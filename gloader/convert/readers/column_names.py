@@ -1,4 +1,4 @@
-"""Names of columns: ends and weights of edges, ids of nodes, labels, in any case and any order."""
+"""Column names: edge ends and weights, node ids, labels, in any case and any order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def twice_in(names: Sequence[str]) -> str | None:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return columns as a message says them, shortened where they are many, or long. Pure."""
+    """Return columns for a message, shortened if there are many, or long names. Pure."""
     few = [name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..." for name in names[:_MOST_NAMES]]
     return (", ".join(few) or "none") + (
         f" and {len(names) - len(few)} more" if len(names) > len(few) else ""
@@ -77,7 +77,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> str | None:
-    """Return the column of ``names`` that one of ``wanted`` means; None: there is none. Pure.
+    """Return the column in ``names`` that ``wanted`` means, or None. Pure.
 
     Raises
     ------
@@ -93,19 +93,19 @@ def named_column(names: Iterable[str], wanted: Sequence[str], *, what: str) -> s
 
 
 def end_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
-    """Return each pair of columns that may be source and destination of edges; one pair: these are. Pure."""
+    """Return each column pair that may be source and destination; a single pair is certain. Pure."""
     of = {name: plain(name) for name in names if not is_unnamed(name)}
     return [(first, last) for first in of for last in of if _is_pair(of[first], of[last])]
 
 
 def end_columns(names: Sequence[str], *, is_source: bool) -> list[str]:
-    """Return the columns that may be sources of edges, or destinations. Pure."""
+    """Return the columns that may be edge sources, or destinations. Pure."""
     wanted = _FROM | set(_NUMBERED) if is_source else _TO | set(_NUMBERED.values())
     return [name for name in names if plain(name) in wanted]
 
 
 def id_columns(names: Iterable[str]) -> list[str]:
-    """Return the columns that may hold the ids of nodes: those of a name for ids, or else like ``user_id``. Pure."""
+    """Return the columns that may hold node ids, by a usual name, or else by one like ``user_id``. Pure."""
     named = [name for name in names if not is_unnamed(name)]
     return [name for name in named if plain(name) in _IDS] or [
         name for name in named if _KEY_LIKE.search(name)
@@ -113,12 +113,12 @@ def id_columns(names: Iterable[str]) -> list[str]:
 
 
 def is_known(names: Sequence[str]) -> bool:
-    """True if a line of text is surely one of names: it has both ends of edges, or one id of nodes. Pure."""
+    """True if a text line is surely a header: it names both edge ends, or one node id. Pure."""
     return len(end_pairs(names)) == 1 or sum(plain(name) in _IDS for name in names) == 1
 
 
 def no_whole_numbers(missing: int | None) -> str:
-    """Return the rest of a sentence on ids that are floats; ``missing`` is the first row without one. Pure."""
+    """Return the rest of a message about float ids; ``missing`` is the first row without an id. Pure."""
     if missing is None:
         return "ids are whole numbers: if all of these are, write the column with .astype('int64')"
     return (

@@ -75,7 +75,7 @@ class CsvTable:
     has_names: bool
     delimiter: str
     skipped_lines: int  # before the first row of numbers
-    kinds: tuple[str, ...]  # of the columns, as `Table.kind` says them
+    kinds: tuple[str, ...]  # of the columns, as `NumberTable.kind` says them
     is_empty: bool  # no rows
     # The numbers of the first row are 0, 1, 2 and so on, as in the header that pandas writes of columns without names.
     counts_columns: bool
@@ -128,7 +128,7 @@ class CsvTable:
         return
 
     def kind(self, column: str) -> str:
-        """Return what a column holds, as far as its first rows tell; see `Table.kind`."""
+        """Return a column's kind, as far as its first rows tell; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]
 
     def width(self, column: str) -> int:
@@ -137,12 +137,12 @@ class CsvTable:
         return 1
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading takes besides what it yields: copies of a block of text."""
+        """Return the memory that reading takes besides its results: copies of a text block."""
         del columns
         return _BLOCK_COPIES * _BLOCK_BYTES
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns``; see `Table.read`."""
+        """Yield the named ``columns``; see `NumberTable.read`."""
         try:
             with _reading(self.path):
                 yield from self._read(columns)
@@ -331,7 +331,7 @@ def _commented_names(comment: str, count: int, delimiter: str) -> tuple[str, ...
 
 
 def _delimiter(lines: Sequence[str]) -> str:
-    """Return what separates the fields: what leaves two whole numbers, and as many fields in every row. Pure."""
+    """Return the separator: one that leaves two whole numbers, and as many fields in every row. Pure."""
     if not lines:
         return ","
     split = {mark: [fields_of(line, mark) for line in lines] for mark in _DELIMITERS}
@@ -354,7 +354,7 @@ def _starts_whole(fields: Sequence[str]) -> bool:
 
 
 def _kind(fields: Sequence[str]) -> str:
-    """Return what the first fields of a column are; see `Table.kind`. Pure."""
+    """Return the kind of a column's first fields; see `NumberTable.kind`. Pure."""
     given = [field.strip() for field in fields if field.strip().lower() not in MISSING]
     if not given:
         return "empty"

@@ -58,7 +58,7 @@ class DglBytes:
     Raises
     ------
     SourceError
-        From every method: the file ends early, or holds something else; names the file, the byte and what was wrong.
+        From every method: the file ends early, or holds something else; names the file, the byte and the reason.
     """
 
     def __init__(self, file: IO[bytes], path: Path, num_bytes: int) -> None:
@@ -69,7 +69,7 @@ class DglBytes:
         self.position = 0
 
     def damaged(self, at: int, reason: str) -> SourceError:
-        """Return the error that says what is wrong at byte ``at``."""
+        """Return the error for byte ``at``."""
         return SourceError(
             f"{self._path} is damaged at byte {at}: {reason}; copy it again, or save it again with dgl.save_graphs"
         )

@@ -54,7 +54,7 @@ def to_seconds(values: NDArray[Any], *, first: int, where: str) -> IdArray:
     ----------
     values : (n,) integers, float64 or datetime64; int64 is returned uncopied
     first : number of the first one, for messages
-    where : what holds them, for messages
+    where : the file or array, for messages
 
     Raises
     ------
@@ -103,7 +103,7 @@ def array_column(
     Parameters
     ----------
     values : (M,)
-    where : what holds them, for messages
+    where : the file or array, for messages
     numbers : (E,) the place of each edge's value in ``values``; None means that values lie in edge order
     """
     flat = values.reshape(-1)
@@ -212,7 +212,7 @@ def csc_edges(
     ----------
     indptr : (N + 1,) offsets of any integer dtype: the in-neighbours of v are ``indices[indptr[v] : indptr[v + 1]]``
     indices : (E,) sources of any integer dtype
-    where : what holds the offsets, for messages
+    where : the offsets' file or array, for messages
     weight : None: unweighted
 
     Raises
@@ -244,7 +244,7 @@ def check_offsets(indptr: IdArray, num_entries: int, *, where: str) -> None:
     ----------
     indptr : (n + 1,) offsets
     num_entries : entries to cut
-    where : what holds the offsets, for messages
+    where : the offsets' file or array, for messages
 
     Raises
     ------

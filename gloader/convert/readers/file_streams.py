@@ -97,7 +97,7 @@ def csc_file_edges(
 
 
 def _weight_column(weight: NpyFile | None, num_edges: int) -> EdgeColumn | None:
-    """Return the weights as a column; raises ShapeError where they are not one number per edge."""
+    """Return the weights as a column; raises ShapeError if they are not one number per edge."""
     if weight is None:
         return None
     if weight.size != num_edges or weight.dtype.kind not in "fiu":

@@ -1,4 +1,4 @@
-"""Arrays of node ids, labels and splits from files: checked, and widened to int64 without ever wrapping."""
+"""Node ids, labels and splits from files: checked, and widened to int64 without ever wrapping."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_id_dtype(dtype: np.dtype[Any], where: str) -> None:
     Raises
     ------
     GraphError
-        ``dtype`` is a float, a bool, of foreign byte order or no number; names ``where``.
+        ``dtype`` is a float, a bool, no number, or has foreign byte order; names ``where``.
     """
     if dtype.kind not in "iu" or not dtype.isnative:
         raise GraphError(
@@ -41,12 +41,12 @@ def check_id_dtype(dtype: np.dtype[Any], where: str) -> None:
 
 
 def to_ids(values: NDArray[Any], *, first: int, where: str) -> IdArray:
-    """Return ids of any integer dtype as int64. Pure.
+    """Return ids with any integer dtype as int64. Pure.
 
     Parameters
     ----------
-    values : (n,) ids; they are returned uncopied where they are int64 already
-    first : number of the first one in its file, for messages
+    values : (n,) ids; int64 is returned uncopied
+    first : the first id's number in its file, for messages
     where : the file, for messages
 
     Raises
@@ -70,8 +70,8 @@ def check_id_array(dtype: np.dtype[Any], shape: tuple[int, ...], where: str) -> 
 
     Parameters
     ----------
-    dtype, shape : of the array
-    where : what holds it, for messages
+    dtype, shape : the array's
+    where : the file or array, for messages
 
     Raises
     ------
@@ -120,12 +120,12 @@ def to_labels(values: NDArray[Any], *, where: str) -> IdArray:
 
 
 def no_labels(num_nodes: int) -> IdArray:
-    """Return the labels (N,) of nodes of which none has any: -1. Pure."""
+    """Return labels (N,) for unlabelled nodes: -1. Pure."""
     return np.full(num_nodes, -1, np.int64)
 
 
 def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    """Return the labels (N,) in ``file``, whose shape is looked at before anything of it is read.
+    """Return the labels (N,) in ``file``; its shape is checked before the file is read.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ def read_labels(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
 
 
 def read_split(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
-    """Return the node ids of the split in ``file``, whose shape is looked at before anything of it is read.
+    """Return the split's node ids in ``file``; its shape is checked before the file is read.
 
     Parameters
     ----------
@@ -172,13 +172,13 @@ def read_split(file: NpyFile, *, num_nodes: int, budget_bytes: int) -> IdArray:
 
 
 def require_split_size(num_ids: int, num_nodes: int, where: str) -> None:
-    """Raise ShapeError for a split of more ids than there are nodes. Pure.
+    """Raise ShapeError for a split with more ids than nodes. Pure.
 
     Parameters
     ----------
-    num_ids : of the split
+    num_ids : ids in the split
     num_nodes : N
-    where : what holds them, for messages
+    where : the file or array, for messages
     """
     if num_ids > num_nodes:
         raise ShapeError(
@@ -187,13 +187,13 @@ def require_split_size(num_ids: int, num_nodes: int, where: str) -> None:
 
 
 def require_node_memory(num_nodes: int, budget_bytes: int, where: str) -> None:
-    """Raise BudgetError where an array of one entry per node alone does not fit ``budget_bytes``. Pure.
+    """Raise BudgetError if one array with an entry per node does not fit ``budget_bytes``. Pure.
 
     Parameters
     ----------
-    num_nodes : N, as a header says it
-    budget_bytes : of the conversion
-    where : what says so, for messages
+    num_nodes : N, from a header
+    budget_bytes : the conversion's memory budget
+    where : the header's file, for messages
     """
     needed = 8 * num_nodes
     if needed > budget_bytes:
@@ -209,7 +209,7 @@ def count_classes(labels: IdArray) -> int:
 
 
 def few_classes(labels: NDArray[Any]) -> str:
-    """Return what to write in place of labels (N,) of which few of the possible ones are there, for messages. Pure."""
+    """Return a remedy for labels (N,) that use few of the possible classes, for messages. Pure."""
     different, has_none = np.unique(labels[labels >= 0]).size, bool((labels < 0).any())
     return (
         f"{different:,} different ones are there: write np.unique(labels, return_inverse=True)[1]"
@@ -289,13 +289,13 @@ def random_splits(labels: IdArray, *, seed: int) -> RandomSplits:
 
 
 def to_split(values: NDArray[Any], *, num_nodes: int, where: str) -> IdArray:
-    """Return the node ids of a split. Pure.
+    """Return a split's node ids. Pure.
 
     Parameters
     ----------
     values : ids (n,) or (n, 1), or a mask (N,) of bools
     num_nodes : N
-    where : what holds them, for messages
+    where : the file or array, for messages
 
     Raises
     ------

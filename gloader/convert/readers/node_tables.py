@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.convert.readers.table_streams import Table, Told
+    from gloader.convert.readers.table_streams import NumberTable, Told
     from gloader.convert.source import FeatureStream
     from gloader.types import IdArray
 
@@ -35,29 +35,29 @@ _MIN_COUNTED = 3
 
 
 def node_features(
-    table: Table, *, budget_bytes: int, told: Told, has_labels: bool = False
+    table: NumberTable, *, budget_bytes: int, told: Told, has_labels: bool = False
 ) -> tuple[FeatureStream, IdArray | None]:
-    """Return the feature rows of a table of nodes, as they lie in it, and the node of each.
+    """Return a node table's feature rows, as they lie in it, and each row's node.
 
-    Rows are joined by the column of ids, or by the index of a pandas table, where there is one; otherwise they are in
-    order. Neither of the two is a feature; the other columns of numbers are.
+    Rows are joined by an id column, or by a pandas index, if there is one; otherwise they are in node order. Neither is
+    a feature; the other number columns are.
 
     Parameters
     ----------
     table : a row per node
     budget_bytes : memory that the ids may take
-    told : receives what the columns became
+    told : receives the receipt's lines on columns
     has_labels : whether the labels are read from this table too: their column is then no feature
 
     Returns
     -------
     features : the rows
-    row_ids : (N,) the node of each; None: row i is of node i
+    row_ids : (N,) each row's node; None means that row i belongs to node i
 
     Raises
     ------
     SourceError
-        The table is empty, has no column of numbers, or its first row or first column may not be what it seems; or the
+        The table is empty, has no column of numbers, or its first row or column is ambiguous; or the
         ids are not 0..N-1, each once.
     BudgetError
         The ids take more memory.
@@ -101,8 +101,8 @@ def node_features(
     return rows, ids
 
 
-def node_labels(table: Table, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
-    """Return the labels (N,) of a table of nodes as float64, not checked: the only column of numbers, or ``label``.
+def node_labels(table: NumberTable, *, num_nodes: int, budget_bytes: int, told: Told) -> NDArray[np.generic]:
+    """Return a node table's labels (N,) as float64, not checked: the only number column, or ``label``.
 
     A table that is joined by ids may leave nodes out; their labels are NaN.
 
@@ -111,12 +111,12 @@ def node_labels(table: Table, *, num_nodes: int, budget_bytes: int, told: Told) 
     table : a row per node
     num_nodes : N
     budget_bytes : memory that ids may take
-    told : receives what the columns became
+    told : receives the receipt's lines on columns
 
     Raises
     ------
     SourceError
-        No column is the one of labels, or the ids are not 0..N-1, each once.
+        No column holds labels, or the ids are not 0..N-1, each once.
     ShapeError
         There are more rows than nodes, or fewer without ids.
     """
@@ -157,8 +157,8 @@ def node_labels(table: Table, *, num_nodes: int, budget_bytes: int, told: Told) 
     return placed
 
 
-def _label_column(table: Table) -> str:
-    """Return the column of labels: the only one of numbers, or the one that is named so; SourceError: there is none."""
+def _label_column(table: NumberTable) -> str:
+    """Return the label column: the only number column, or one with a label name; raises SourceError without one."""
     column = id_column(table)
     held = [name for name in table.names if name != column and name not in table.index]
     numbers = [name for name in held if is_number(table, name)]
@@ -179,8 +179,8 @@ def _label_column(table: Table) -> str:
     )
 
 
-def id_column(table: Table) -> str | None:
-    """Return the column of a table of nodes that holds their ids, or else its index; None: its rows are in order. Pure.
+def id_column(table: NumberTable) -> str | None:
+    """Return a node table's id column, or else its index; None means that rows are in node order. Pure.
 
     Raises
     ------
@@ -206,14 +206,14 @@ def id_column(table: Table) -> str | None:
 
 
 def read_ids(
-    table: Table, column: str | None, *, num_rows: int, num_nodes: int, budget_bytes: int
+    table: NumberTable, column: str | None, *, num_rows: int, num_nodes: int, budget_bytes: int
 ) -> IdArray | None:
-    """Return the id (n,) of the node of each row; None: row i is node i.
+    """Return each row's node id (n,); None means that row i belongs to node i.
 
     Parameters
     ----------
     table : a row per node
-    column : of the ids; None: there is none, and the table may have an index that is no column
+    column : the id column; None means that there is none, though the table may have an index
     num_rows : n
     num_nodes : N, at least n
     budget_bytes : memory that they may take
@@ -221,7 +221,7 @@ def read_ids(
     Raises
     ------
     SourceError
-        They are not of 0..N-1, each once; names the row.
+        The ids are not 0..N-1, each once; names the row.
     BudgetError
         They take more memory.
     """
@@ -252,12 +252,12 @@ def read_ids(
     return None if np.array_equal(ids, np.arange(num_rows)) else ids
 
 
-def described(table: Table, columns: tuple[str, ...]) -> str:
-    """Return columns with what they hold, for messages. Pure."""
+def described(table: NumberTable, columns: tuple[str, ...]) -> str:
+    """Return columns with their kinds, for messages. Pure."""
     return _some([f"{name} ({table.kind(name)})" for name in columns])
 
 
-def _ids(table: Table, column: str | None) -> Iterator[IdArray]:
+def _ids(table: NumberTable, column: str | None) -> Iterator[IdArray]:
     if column is None:
         yield np.array(table.row_ids, np.int64)
         return
@@ -266,7 +266,7 @@ def _ids(table: Table, column: str | None) -> Iterator[IdArray]:
         yield part.astype(np.int64, copy=False)
 
 
-def _column(table: Table, column: str, num_nodes: int) -> Iterator[NDArray[np.generic]]:
+def _column(table: NumberTable, column: str, num_nodes: int) -> Iterator[NDArray[np.generic]]:
     done = 0
     for (part,) in table.read({column: "float64"}, error=SourceError):
         yield part.astype(np.float64, copy=False)
@@ -275,8 +275,8 @@ def _column(table: Table, column: str, num_nodes: int) -> Iterator[NDArray[np.ge
             return
 
 
-def _refuse_counting(table: Table, column: str, num_rows: int) -> None:
-    """Refuse a first column, of a name that says nothing, that counts the rows: it is their ids, and no feature."""
+def _refuse_counting(table: NumberTable, column: str, num_rows: int) -> None:
+    """Refuse a first column that counts the rows under an unknown name: it may hold ids, and not features."""
     if table.kind(column) not in {"integer", "number"} or column != table.names[0] or num_rows < _MIN_COUNTED:
         return
     seen, done = np.zeros(num_rows, np.bool_), 0

@@ -151,7 +151,7 @@ class NpyFile:
 
         Parameters
         ----------
-        budget_bytes : memory that it may take, with what is made of it; None: any
+        budget_bytes : memory that it may take, with its copies; None: any
 
         Raises
         ------
@@ -191,7 +191,7 @@ def open_headerless(path: Path, *, dtype: np.dtype[Any], row_shape: tuple[int, .
     Parameters
     ----------
     path : the file
-    dtype, row_shape : of its numbers where it has none
+    dtype, row_shape : the numbers' dtype and row shape in a file without a header
 
     Raises
     ------
@@ -339,7 +339,7 @@ def _open_member(archive: zipfile.ZipFile, member: str) -> IO[bytes]:
 
 @contextmanager
 def raising_source_errors(where: str) -> Iterator[None]:
-    """Turn what can go wrong with a file at ``where`` into a `SourceError` that names it."""
+    """Turn a file's read errors into a `SourceError` that names ``where``."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError) as error:
@@ -361,7 +361,7 @@ _former: list[int | None] = []  # the handler of SIGBUS before this one
 
 
 def tell_where_cut(path: Path) -> None:
-    """From now on, end the process with a sentence where ``path``, about to be mapped, is cut while it is read.
+    """From now on, end the process with a message if ``path``, about to be mapped, is cut while it is read.
 
     The system answers a read beyond the end with SIGBUS, which would end the process without a word. No exception can
     be raised from there.

@@ -16,7 +16,7 @@ from gloader.errors import SourceError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gloader.convert.readers.table_streams import Columns, Number, Table, TableError
+    from gloader.convert.readers.table_streams import Columns, Number, NumberTable, TableError
 
 
 # Marks beside the parts, of the program that wrote them: ``_SUCCESS``, ``.part-00000.crc``.
@@ -60,7 +60,7 @@ def part_files(path: Path) -> list[Path]:
 
 
 def _in_order(path: Path) -> list[str | int]:
-    """Return what names of files are compared by: part-2 comes before part-10. Pure."""
+    """Return the sort key for a file name: part-2 comes before part-10. Pure."""
     # Text and numbers take turns, so that each is compared with its kind.
     return [int(each) if each.isdecimal() else each for each in re.split(r"([0-9]+)", path.name)]
 
@@ -75,10 +75,10 @@ class PartedTable:
     """A table in several files of the same columns, whose rows follow each other in the order of their names."""
 
     path: Path  # folder or pattern
-    parts: tuple[Table, ...]  # at least one
+    parts: tuple[NumberTable, ...]  # at least one
 
     @classmethod
-    def of(cls, path: Path, parts: Sequence[Table]) -> PartedTable:
+    def of(cls, path: Path, parts: Sequence[NumberTable]) -> PartedTable:
         """Check that the parts have the same columns; empty files are left out.
 
         Raises
@@ -143,7 +143,7 @@ class PartedTable:
         return None if None in counts else sum(count or 0 for count in counts)
 
     def kind(self, column: str) -> str:
-        """Return what a column holds in the first part that tells; see `Table.kind`."""
+        """Return a column's kind in the first part that tells; see `NumberTable.kind`."""
         kinds = [part.kind(column) for part in self.parts]
         known = [kind for kind in kinds if kind != "empty"]
         # Whole numbers in some parts and fractions in others are numbers.
@@ -154,21 +154,21 @@ class PartedTable:
         return next((part.width(column) for part in self.parts if part.kind(column) != "empty"), 1)
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides what it yields, of the largest part."""
+        """Return the memory that reading ``columns`` takes besides its results, in the largest part."""
         names = tuple(columns)
         return max(part.reading_bytes(names) for part in self.parts)
 
     def count_rows(self) -> int:
-        """Return the number of rows, by reading them where no file says it."""
+        """Return the number of rows, by reading them if no file says it."""
         return sum(part.count_rows() for part in self.parts)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns`` of one part after another; see `Table.read`."""
+        """Yield the named ``columns`` of one part after another; see `NumberTable.read`."""
         for part in self.parts:
             yield from part.read(columns, error=error)
 
 
-def _columns(table: Table) -> str:
+def _columns(table: NumberTable) -> str:
     return listed(table.names) if table.has_names else f"{len(table.names)} columns without names"
 
 
@@ -208,7 +208,7 @@ def is_table(path: Path) -> bool:
     return path.is_dir() and any(is_table(part) for part in part_files(path) if not part.is_dir())
 
 
-def open_table(path: Path) -> Table:
+def open_table(path: Path) -> NumberTable:
     """Open the CSV or Parquet file at ``path``, or the part files in a folder or of a pattern.
 
     Raises
@@ -222,7 +222,7 @@ def open_table(path: Path) -> Table:
     return PartedTable.of(path, [_open_file(file) for file in files])
 
 
-def _open_file(path: Path) -> Table:
+def _open_file(path: Path) -> NumberTable:
     suffix = plain_suffix(path)
     if suffix in CSV_SUFFIXES:
         from gloader.convert.readers.csv_table import CsvTable  # pyarrow takes 30 MB
@@ -236,7 +236,7 @@ def _open_file(path: Path) -> Table:
 
 
 def unknown_format(path: Path) -> str:
-    """Return the rest of a sentence on a file that is no table by its name: what makes one of it. Pure."""
+    """Return the rest of a message about a file that is no table by its name: a remedy. Pure."""
     known = ", ".join(sorted(CSV_SUFFIXES | PARQUET_SUFFIXES))
     cure = _CURES.get(path.suffix.lower(), "give it the name of what it is")
     return f"the name does not say the format; use one of {known} (.gz after a CSV's): {cure}"

@@ -1,4 +1,4 @@
-"""A Parquet file as a stream of numbers, and of lists of numbers, one batch of rows at a time."""
+"""A Parquet file as a stream: numbers and number lists, one batch at a time."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def open_parquet(path: Path) -> pq.ParquetFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParquetTable:
-    """The columns of numbers, and of lists of numbers, of a Parquet file."""
+    """A Parquet file's columns with numbers or number lists."""
 
     path: Path
     names: tuple[str, ...]
     num_rows: int
-    kinds: tuple[str, ...] = ()  # of the columns, as `Table.kind` says them
-    widths: tuple[int, ...] = ()  # of the columns, as `Table.width` says them
+    kinds: tuple[str, ...] = ()  # of the columns, as `NumberTable.kind` says them
+    widths: tuple[int, ...] = ()  # of the columns, as `NumberTable.width` says them
     group_bytes: int = 0  # of all columns in a group of rows, unpacked
     index: tuple[str, ...] = ()  # the columns that are the index of a pandas table
     row_ids: range | None = None  # such an index that counts and is no column; None: there is none
@@ -62,7 +62,7 @@ class ParquetTable:
         Raises
         ------
         SourceError
-            The file is not a Parquet file, or has two columns of one name.
+            The file is not a Parquet file, or two columns share a name.
         """
         try:
             with open_parquet(path) as file:
@@ -93,7 +93,7 @@ class ParquetTable:
         return self.num_rows
 
     def kind(self, column: str) -> str:
-        """Return what a column holds; see `Table.kind`."""
+        """Return a column's kind; see `NumberTable.kind`."""
         return self.kinds[self.names.index(column)]
 
     def width(self, column: str) -> int:
@@ -101,11 +101,11 @@ class ParquetTable:
         return self.widths[self.names.index(column)]
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides what it yields: a page of each, and it unpacked."""
+        """Return the memory that reading ``columns`` takes besides its results: a page each, packed and unpacked."""
         return min(_PAGE_BYTES * sum(1 for _ in columns), 2 * self.group_bytes)
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
-        """Yield the named ``columns``; see `Table.read`. Only integer columns can be read as int64."""
+        """Yield the named ``columns``; see `NumberTable.read`. Only integer columns can be read as int64."""
         done = 0
         try:
             with open_parquet(self.path) as file:
@@ -149,7 +149,7 @@ class ParquetTable:
         return None
 
     def _numbers(self, name: str, column: Any, number: Number, done: int, error: TableError) -> NDArray[Any]:
-        """Return the numbers of some rows (n,), of lists (n, k); ``done`` rows are before them."""
+        """Return numbers (n,), or lists (n, k), that follow ``done`` rows."""
         if _is_list(column.type):
             column = self._flat(name, column, done)
         if pa.types.is_decimal(column.type):
@@ -166,7 +166,7 @@ class ParquetTable:
         return values if width == 1 else values.reshape(-1, width)
 
     def _flat(self, name: str, lists: Any, done: int) -> Any:
-        """Return the entries of lists one behind the other; each list is as long as the first."""
+        """Return the lists' entries in a row; each list is as long as the first."""
         width = self.width(name)
         lengths = lists.value_lengths().fill_null(-1).to_numpy(zero_copy_only=False)
         wrong = np.flatnonzero(lengths != width)
@@ -181,7 +181,7 @@ class ParquetTable:
 
 
 def _widths(file: pq.ParquetFile) -> dict[str, int]:
-    """Return the length of the lists of each column that holds lists of numbers; 0: its first rows have none."""
+    """Return the list length for each column with number lists; 0 if its first rows have none."""
     fields = {each.name: each.type for each in file.schema_arrow if _is_list(each.type)}
     names = [name for name, kind in fields.items() if _is_real(kind.value_type)]
     first = next(file.iter_batches(batch_size=_FIRST_ROWS, columns=names), None) if names else None
@@ -195,7 +195,7 @@ def _widths(file: pq.ParquetFile) -> dict[str, int]:
 
 
 def _group_bytes(file: pq.ParquetFile) -> int:
-    """Return the unpacked bytes of the largest of the first groups of rows."""
+    """Return the unpacked bytes in the largest of the first row groups."""
     metadata = file.metadata
     # Not by column: where the description of one is damaged, asking pyarrow for it ends the process.
     groups = (metadata.row_group(each) for each in range(min(metadata.num_row_groups, _FIRST_GROUPS)))
@@ -223,7 +223,7 @@ def _kind(kind: pa.DataType, width: int | None) -> str:
 
 
 def _pandas_index(metadata: Any, num_rows: int) -> tuple[frozenset[str], range | None]:
-    """Return the columns of the index that pandas wrote down, and one that is no column, if it does not count rows."""
+    """Return pandas' index columns, and an index without a column, unless it counts the rows."""
     described = metadata.get("index_columns", []) if isinstance(metadata, dict) else []
     ranges = [each for each in described if isinstance(each, dict) and each.get("kind") == "range"]
     for each in ranges:

@@ -42,7 +42,7 @@ Columns: TypeAlias = tuple[NDArray[Any], ...]
 NUMBER_KINDS: Final = frozenset({"integer", "number", "bool", "empty"})
 
 
-class Table(Protocol):
+class NumberTable(Protocol):
     """Named columns of numbers, read as a stream. Every call of a method starts again at the first row."""
 
     @property
@@ -52,7 +52,7 @@ class Table(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The columns' names; c0, c1, ... where the file has none."""
+        """The columns' names; c0, c1, ... if the file has none."""
         ...
 
     @property
@@ -81,11 +81,11 @@ class Table(Protocol):
         ...
 
     def count_rows(self) -> int:
-        """Return the number of rows, by reading them where the file does not say it; raises SourceError."""
+        """Return the number of rows, by reading them if the file does not say it; raises SourceError."""
         ...
 
     def kind(self, column: str) -> str:
-        """Return what a column holds: integer, number, bool, empty, "list of 3", or such as string."""
+        """Return a column's kind: integer, number, bool, empty, "list of 3", or such as string."""
         ...
 
     def width(self, column: str) -> int:
@@ -93,13 +93,13 @@ class Table(Protocol):
         ...
 
     def reading_bytes(self, columns: Iterable[str]) -> int:
-        """Return the memory that reading ``columns`` takes besides what it yields."""
+        """Return the memory that reading ``columns`` takes besides its results."""
         ...
 
     def read(self, columns: Mapping[str, Number], *, error: TableError) -> Iterator[Columns]:
         """Yield the named ``columns`` as arrays (n,) of the dtypes given, or wider ones; of lists, (n, width).
 
-        Where a float is missing it is NaN.
+        A missing float is NaN.
 
         Raises
         ------
@@ -117,7 +117,7 @@ class Table(Protocol):
 class TableEdges:
     """The columns of a table of edges: a row is an edge."""
 
-    table: Table
+    table: NumberTable
     src: str  # column
     dst: str  # column
     weight: str | None = None  # column
@@ -127,7 +127,7 @@ class TableEdges:
     @classmethod
     def open(
         cls,
-        table: Table,
+        table: NumberTable,
         *,
         src: str | None = None,
         dst: str | None = None,
@@ -142,7 +142,7 @@ class TableEdges:
         table : its rows are the edges
         src, dst, weight : columns; None: by their names
         num_edges : number of rows, from another file; None: as the table says
-        keys : what names columns, for messages
+        keys : the options that name columns, for messages
 
         Raises
         ------
@@ -214,11 +214,11 @@ class TableEdges:
 
 
 def table_features(
-    table: Table, num_rows: int, columns: tuple[str, ...] | None = None, *, may_round: bool = False
+    table: NumberTable, num_rows: int, columns: tuple[str, ...] | None = None, *, may_round: bool = False
 ) -> FeatureStream:
     """Return the feature rows of a table as float32: a row is a node, or an edge, and a column is a feature. Pure.
 
-    ``chunks`` raises FeatureValueError where a number is too large for float32, or `is_rounded`.
+    ``chunks`` raises FeatureValueError if a number is too large for float32, or `is_rounded`.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def table_features(
 
 
 def _float32(
-    table: Table, name: str, column: NDArray[Any], first: int, *, may_round: bool
+    table: NumberTable, name: str, column: NDArray[Any], first: int, *, may_round: bool
 ) -> NDArray[np.float32]:
     narrow = as_float32(column)
     if column.dtype.itemsize < 4 or column.dtype == np.float32 or not column.size:
@@ -309,24 +309,26 @@ def _joined(pieces: list[Columns]) -> Columns:
     )
 
 
-def is_number(table: Table, column: str) -> bool:
+def is_number(table: NumberTable, column: str) -> bool:
     """True if a column can be read as numbers, as far as the file tells. Pure."""
     return table.kind(column) in NUMBER_KINDS
 
 
-def is_feature(table: Table, column: str) -> bool:
+def is_feature(table: NumberTable, column: str) -> bool:
     """True if a column can be features: numbers, or lists of numbers. Pure."""
     return is_number(table, column) or table.kind(column).startswith(LISTS)
 
 
-def find_ends(table: Table, src: str | None = None, dst: str | None = None, *, keys: str) -> tuple[str, str]:
+def find_ends(
+    table: NumberTable, src: str | None = None, dst: str | None = None, *, keys: str
+) -> tuple[str, str]:
     """Return the columns of a table of edges that are its sources and destinations. Pure.
 
     Parameters
     ----------
     table : of edges
     src, dst : the columns, as they were asked for; None: by their names, without a header the first two
-    keys : what names columns, for messages
+    keys : the options that name columns, for messages
 
     Raises
     ------
@@ -364,7 +366,7 @@ def _listed(pairs: list[tuple[str, str]]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Lines for the receipt: what columns became, and which no part of the source uses."""
+    """Lines for the receipt: the columns' roles, and unused columns."""
 
     said: list[str] = field(default_factory=list)
     _used: set[tuple[Path, str]] = field(default_factory=set)
@@ -372,11 +374,11 @@ class Told:
 
     @property
     def unused(self) -> tuple[str, ...]:
-        """The columns that are not used, each with what it holds, and its file."""
+        """The unused columns, each with its kind and its file."""
         return tuple(text for column, text in self._seen.items() if column not in self._used)
 
-    def say(self, line: str, table: Table, used: Iterable[str | None]) -> None:
-        """Add what columns of ``table`` became: all those that are ``used``."""
+    def say(self, line: str, table: NumberTable, used: Iterable[str | None]) -> None:
+        """Add a line on ``table``'s columns, with those that are ``used``."""
         self.said.append(line)
         self._used.update((table.path, name) for name in used if name is not None)
         for name in table.names:
@@ -385,6 +387,6 @@ class Told:
             self._seen[table.path, name] = f"{text} ({table.kind(name)}) of {table.path.name}"
 
 
-def column_text(table: Table, name: str) -> str:
-    """Return a column as people know it: by its name, or by its number from 1 where the file has no names. Pure."""
+def column_text(table: NumberTable, name: str) -> str:
+    """Return a column as people know it: by its name, or by its number from 1 without names. Pure."""
     return name if table.has_names else f"column {table.names.index(name) + 1}"

@@ -51,7 +51,7 @@ def load_mapping(path: Path, *, missing: str) -> Mapping[Any, Any]:
     Parameters
     ----------
     path : of the file
-    missing : what to do where there is none, for the message
+    missing : the remedy for a missing file, for the message
 
     Raises
     ------
@@ -93,7 +93,7 @@ def pickled_bytes(path: Path) -> int:
 
 
 def _array_constructors() -> list[Any]:
-    """Return what rebuilds numpy arrays and scalars of integers and floats, under numpy 1's names and numpy 2's."""
+    """Return the functions that rebuild numpy arrays and scalars, under numpy 1's names and numpy 2's."""
     # A pickled array names the functions that rebuild it; numpy 2 renamed their module, and files have either name.
     multiarray = np.core.multiarray if np.lib.NumpyVersion(np.__version__) < "2.0.0" else np._core.multiarray  # type: ignore[attr-defined] # noqa: SLF001
     rebuild, scalar = multiarray._reconstruct, multiarray.scalar  # noqa: SLF001 - pickles of arrays name it
@@ -113,17 +113,17 @@ _KNOWN_OTHERS: Final = frozenset({"num_nodes", "num_classes"})
 
 
 def attributes_of(found: Mapping[Any, Any], where: str) -> Attributes:
-    """Return what a store holds by name: dense tensors as arrays, sparse matrices as `SparseRows`.
+    """Return a store's content by name: dense tensors as arrays, sparse matrices as `SparseRows`.
 
     Parameters
     ----------
     found : entries by name; a key that is no text is left out
-    where : what holds them, for messages
+    where : the file or array, for messages
 
     Raises
     ------
     SourceError
-        A tensor repeats what is stored, or a sparse matrix contradicts itself.
+        A tensor repeats stored values, or a sparse matrix contradicts itself.
     """
     dense = dense_tensors(found)
     require_stored(dense, where)
@@ -190,7 +190,7 @@ def numpy_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, NDArray[np.ge
 
 
 def require_stored(tensors: Mapping[str, torch.Tensor], where: Path | str) -> None:
-    """Refuse tensors that repeat what is stored: a few bytes that would fill the disk.
+    """Refuse tensors that repeat stored values: a few bytes that would fill the disk.
 
     Raises
     ------

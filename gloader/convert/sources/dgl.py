@@ -90,7 +90,7 @@ def stored_edges(file: DglFile, number: int) -> DglEdges:
     Raises
     ------
     SourceError
-        Edges are not where, or not numbered as, the file says.
+        Edges contradict the file's places or numbers.
     """
     forms, columns = file.relations[number], file.edge_columns[number]
     form = next(form for form in _PREFERRED if form in forms)
@@ -257,7 +257,7 @@ def quiet_dgl(who: str) -> Iterator[Any]:
 
     Parameters
     ----------
-    who : what needs it, for the message
+    who : the part that needs DGL, for the message
 
     Raises
     ------

@@ -40,7 +40,7 @@ def open_node_features(
     ----------
     path : of the file, or of a folder of part files
     budget_bytes : memory that row offsets of a sparse matrix, or ids, may take
-    told : receives what the columns of a table became
+    told : receives the receipt's lines on columns
     labels : of the labels' own file, which may be the same: their column is then no feature
 
     Returns
@@ -86,7 +86,7 @@ def read_label_file(path: Path, *, num_nodes: int, budget_bytes: int, told: Told
     path : of the file, or of a folder of part files
     num_nodes : N
     budget_bytes : memory that they may take
-    told : receives what the columns of a table became
+    told : receives the receipt's lines on columns
 
     Raises
     ------
@@ -172,9 +172,9 @@ def edge_table_columns(
     features : columns of numbers or of lists of them, such as "amount,kind", or a file with a row for each edge; None
         or "none": they have none
     budget_bytes : memory that the row offsets of a sparse matrix may take
-    told : receives what the columns became
-    features_file : where that file would lie; None: as ``features`` says
-    keys : what asked for times and features, for messages
+    told : receives the receipt's lines on columns
+    features_file : that file's path; None means as ``features`` says
+    keys : the options for times and features, for messages
 
     Raises
     ------
@@ -210,7 +210,7 @@ def edge_table_columns(
 
 
 def _tell(edges: TableEdges, features: tuple[str, ...], told: Told) -> None:
-    """Say what the columns of a table of edges became."""
+    """Add the receipt's line on an edge table's columns."""
     table = edges.table
     if not table.names:
         return

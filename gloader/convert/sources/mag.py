@@ -61,12 +61,12 @@ class MagPapers:
         return self.folder / "processed" / f"{source}___{name}___{destination}" / "edge_index.npy"
 
     def count(self, node_type: str) -> int:
-        """Return the number of nodes of a type; raises SourceError where ``meta.pt`` does not say it."""
+        """Return a type's number of nodes; raises SourceError if ``meta.pt`` lacks it."""
         return _count(self.meta, node_type, self.folder / "meta.pt")
 
 
 def read_papers(argument: str, options: SourceOptions) -> MagPapers:
-    """Read what is known of the papers; raises as `open_papers`."""
+    """Read the papers' sizes, labels and splits; raises as `open_papers`."""
     folder = locate(argument)
     meta = load_mapping(folder / "meta.pt", missing=_MISSING)
     splits = load_mapping(folder / "split_dict.pt", missing=_MISSING)
@@ -130,12 +130,12 @@ def papers_paths(argument: str, options: SourceOptions) -> list[Path]:
 
 
 def described_by(folder: Path) -> list[Path]:
-    """Return the files that say what a folder of MAG240M holds."""
+    """Return the files that describe a MAG240M folder."""
     return [folder / "meta.pt", folder / "split_dict.pt"]
 
 
 def locate(argument: str) -> Path:
-    """Return the folder of the data set: what ``argument`` names, or OGB-LSC's folder in it."""
+    """Return the data set's folder: ``argument``, or OGB-LSC's folder in it."""
     given = Path(argument).expanduser()
     return given / _FOLDER if (given / _FOLDER).is_dir() else given
 

@@ -191,7 +191,7 @@ class _ArrayFolder:
         return (*found.unused(num_nodes=num_nodes, num_edges=num_edges), *archives)
 
     def require(self, *names: str, instead: str = "") -> NpyFile:
-        """Return the array that has one of ``names``; ``instead`` ends the message where none is there."""
+        """Return the array that has one of ``names``; ``instead`` ends the message if there is none."""
         for name in names:
             if (file := self.find(name)) is not None:
                 return file
@@ -217,7 +217,7 @@ class _ArrayFolder:
         )
 
     def edge_columns(self, edges: EdgeStream, names: EdgeNames) -> tuple[EdgeStream, FeatureStream | None]:
-        """Return the edges with their times, and their features; each where there are any."""
+        """Return the edges with their times, and their features, if there are any."""
         there = {path.stem for path in self.path.glob("*.npy")} | set(self.archived)
         time = names.pick_time(there)
         features = names.pick_features(there, ("edge_features",))
@@ -232,7 +232,7 @@ class _ArrayFolder:
         return edges, None if features is None else npy_features(self.require(features))
 
     def splits(self, labels: IdArray, *, seed: int, budget_bytes: int) -> Splits:
-        """Return the given splits, or random ones where none is given."""
+        """Return the given splits, or random ones."""
         if all(self.find(name) is None for name in ("train", "valid", "val", "test")):
             return random_splits(labels, seed=seed)
         files = [self.require("train"), self.require("valid", "val"), self.require("test")]

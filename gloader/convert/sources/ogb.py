@@ -65,7 +65,7 @@ _UNFIT = {
 
 
 def open_ogb(argument: str, options: SourceOptions) -> AnySource:
-    """Open ``ogb:NAME`` or ``ogb:NAME@DIR``; the data set is downloaded where it is not there.
+    """Open ``ogb:NAME`` or ``ogb:NAME@DIR``; a missing data set is downloaded.
 
     The folder that holds the data sets is DIR, or ``options.root``, or $GLOADER_OGB_ROOT, or ``dataset`` in the
     working directory (as in OGB's examples). Any folder of OGB's layout with a ``meta_dict.json`` works too.
@@ -75,7 +75,7 @@ def open_ogb(argument: str, options: SourceOptions) -> AnySource:
     SourceError
         OGB has no such data set, it does not fit, or its folder is incomplete or malformed.
     DownloadError, MissingDependencyError
-        It is not there and cannot be downloaded; the message says what to put where.
+        It is missing and cannot be downloaded; the message says how to install it by hand.
     """
     name, _, directory = argument.partition("@")
     if name in _UNFIT:
@@ -148,7 +148,7 @@ def _root(directory: str, options: SourceOptions) -> Path:
 
 
 def find_ogb_folder(name: str, root: Path) -> Path:
-    """Return the folder of data set ``name`` below ``root``, downloading it where it is not there.
+    """Return the folder of data set ``name`` below ``root``, downloading it if it is missing.
 
     Raises
     ------

@@ -171,7 +171,7 @@ def _split_rows(held: Mapping[Any, Any], file: Path, suffix: str, time_key: str 
 
 
 def _held(file: Path) -> Mapping[Any, Any]:
-    """Return what a file of the split holds, by name."""
+    """Return a split file's content, by name."""
     held = load_mapping(file, missing="unpack OGB's archive anew")
     require_stored(dense_tensors(held), file)
     return held

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 def raw_table(path: Path) -> CsvTable:
-    """Open a table; raises SourceError where it is not there."""
+    """Open a table; raises SourceError if it is missing."""
     if not path.is_file():
         raise SourceError(f"{path} is missing; unpack OGB's archive anew")
     return CsvTable.open(path)
@@ -59,7 +59,7 @@ def table_column(table: CsvTable, number: Number) -> EdgeColumn:
 
 
 def read_count(path: Path) -> int:
-    """Return the number of nodes or edges in a file of one number; raises SourceError where it is none."""
+    """Return the number of nodes or edges in a file of one number; raises SourceError if it is none."""
     try:
         (count,) = read_column(path, "int64", max_rows=1).tolist()
     except (ShapeError, ValueError) as error:
@@ -68,7 +68,7 @@ def read_count(path: Path) -> int:
 
 
 def plausible(count: int, path: Path) -> int:
-    """Return a number of nodes or edges; raises SourceError where it cannot be one."""
+    """Return a number of nodes or edges; raises SourceError if it cannot be one."""
     if not 1 <= count < 2**62:
         raise SourceError(f"{path} counts {count}; it must be a number of nodes or edges, at least 1")
     return count
@@ -97,7 +97,7 @@ class OgbEdgeFiles:
         return self.names.pick_time(self.there())
 
     def timed(self, edges: EdgeStream, *, add_inverse: bool = False) -> EdgeStream:
-        """Return ``edges`` with their times, where there are any, and perhaps with reverse edges.
+        """Return ``edges`` with their times, if there are any, and perhaps with reverse edges.
 
         Parameters
         ----------
@@ -125,7 +125,7 @@ class OgbEdgeFiles:
 
         Parameters
         ----------
-        num_edges : rows, where something else than the file tells
+        num_edges : rows, from another file; None means that they are counted
         add_inverse : whether the reverse of each is streamed right behind it
 
         Raises
@@ -284,7 +284,7 @@ class _TypedLayout:
         return table_features(CsvTable.open(path), num_nodes) if path.is_file() else None
 
     def label_file(self, node_type: str) -> Path:
-        """Return where the labels of a type lie, if it has some."""
+        """Return the path for a type's labels."""
         return self.raw / "node-label" / node_type / "node-label.csv.gz"
 
 

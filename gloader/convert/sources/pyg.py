@@ -49,7 +49,7 @@ _OF_ONE_TYPE = StoreNames(("x",), ("y",))
 
 
 def pyg_source(data: object, saved: SavedGraph, *, is_mapped: bool) -> AnySource:
-    """Return the source over a ``Data`` or ``HeteroData``, a dictionary of its tensors or what `torch.load` made of it.
+    """Return the source over a ``Data`` or ``HeteroData``, a dictionary of its tensors or the result of `torch.load`.
 
     A type's features are ``x``, its labels ``y``, its splits masks or ids. A relation's edges are ``edge_index`` or
     ``adj_t``, its weights ``edge_weight`` or an ``edge_attr`` of one number per edge, its features any other
@@ -222,7 +222,7 @@ def _reason(error: Exception) -> str:
 
 
 def import_data(need: str) -> Any:
-    """Return PyG's class ``Data``; ``need`` says what it is for.
+    """Return PyG's class ``Data``; ``need`` begins the message if PyG is missing.
 
     Raises
     ------

@@ -69,7 +69,7 @@ class NodeEntry:
 class EdgeEntry:
     """A relation in ``graph.yaml``.
 
-    The names are columns where ``file`` is a table. Otherwise weight, time and features name files in its folder.
+    The names are columns if ``file`` is a table. Otherwise weight, time and features name files in its folder.
     """
 
     folder: Path
@@ -100,7 +100,7 @@ class GraphYaml:
 
     @contextmanager
     def naming(self, *keys: str) -> Iterator[None]:
-        """Put the file and the key before what is said of a file that they name."""
+        """Put the file and the key before a message about a file that they name."""
         try:
             yield
         except (SourceError, ShapeError, GraphError) as error:
@@ -246,7 +246,7 @@ def open_edge_table(
     where : what names them, for messages
     names : of columns of times and features, of tables whose entry names none and that have them
     budget_bytes : memory that the row offsets of a sparse matrix may take
-    told : receives what the columns became
+    told : receives the receipt's lines on columns
 
     Raises
     ------

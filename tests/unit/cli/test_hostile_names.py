@@ -17,7 +17,7 @@ from gloader.cli.screen import Screen, facts, show_logs
 from gloader.cli.train import _default_out
 from gloader.core.malformed import printable, printable_line
 from gloader.dataset import Dataset
-from gloader.dataset.schema import Schema
+from gloader.dataset.schema import DatasetSchema
 from gloader.dataset.writer import DatasetWriter
 from gloader.errors import SourceError
 
@@ -42,7 +42,7 @@ UNFIT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-
 def write_dataset(path: Path, name: str) -> Path:
     with DatasetWriter(
         path,
-        schema=Schema.of_one_type(4),
+        schema=DatasetSchema.of_one_type(4),
         name=name,
         num_classes=2,
         metadata={"source": f"npy:{name}", name: name, "options": {name: True}},

@@ -1,7 +1,7 @@
-"""Generators of synthetic graphs: addressed draws, features, community graphs and R-MAT graphs, edge by edge.
+"""Generators for synthetic graphs: addressed draws, features, community graphs and R-MAT graphs, edge by edge.
 
-An addressed draw is a hash of its purpose and number, so that any part of a graph can be made alone. A feature row is
-the centre of its node's class or traits, under much noise.
+An addressed draw hashes its purpose and number, so that any part of a graph can be made alone. A feature row is its
+class's or traits' centre plus much noise.
 
 Community graph, degree-corrected (Karrer and Newman, Phys. Rev. E 83, 2011): before ids are shuffled, community c owns
 the positions ``starts[c] ... starts[c + 1] - 1``, the nodes of highest expected degree first. Edge pair p draws a
