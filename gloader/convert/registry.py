@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _OPENERS = {
     "ogb": ("ogb", "open_ogb", "ogb:NAME[@DIR]"),
     "npy": ("npy", "open_npy", "npy:DIR"),
-    "edges": ("edges", "open_edges", "edges:FILE.parquet|csv"),
+    "edges": ("edge_list", "open_edges", "edges:FILE.parquet|csv"),
     "pyg": ("pyg", "open_pyg", "pyg:FILE"),
     "dgl": ("dgl", "open_dgl", "dgl:FILE"),
-    "tables": ("tables", "open_tables", "tables:DIR"),
+    "tables": ("graph_folder", "open_tables", "tables:DIR"),
     "igb": ("igb", "open_igb", "igb:DIR"),
     "igbh": ("igb", "open_igbh", "igbh:DIR"),
     "mag240m": ("mag", "open_mag240m", "mag240m:DIR"),

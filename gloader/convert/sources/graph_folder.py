@@ -25,7 +25,7 @@ from gloader.convert.readers.npy_file import NpyFile
 from gloader.convert.readers.open_table import is_pattern, is_table, open_table
 from gloader.convert.readers.table_streams import TableEdges, Told
 from gloader.convert.source import GraphSource, NodeSource, RelationSource, only_labelled
-from gloader.convert.sources.edges import (
+from gloader.convert.sources.edge_list import (
     count_labels,
     edge_table_columns,
     held_bytes,

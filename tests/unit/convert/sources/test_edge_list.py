@@ -8,7 +8,7 @@ import scipy.sparse
 from convert_helpers import read_all
 
 from gloader.convert.options import SourceOptions
-from gloader.convert.sources.edges import _name_of, open_edges
+from gloader.convert.sources.edge_list import _name_of, open_edges
 from gloader.errors import ConfigError, GraphError, SourceError
 
 EDGES = [(i % 7, i * i % 9) for i in range(500)]
