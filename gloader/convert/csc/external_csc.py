@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.convert.options import EdgeRules
-    from gloader.convert.source import EdgeStream
+    from gloader.convert.source import EdgeChunk, EdgeStream
     from gloader.types import IdArray
 
 
@@ -239,11 +239,7 @@ def build_csc(
             max_edges=plan.chunk_edges,
             is_numbered=columns.number_bytes > 0,
         )
-        read = 0
-        for count, chunk in chunks:
-            append_edges(spill, chunk, shift=plan.shift)
-            read += count
-            progress.advance("reading edges", read, edges.num_edges, "edges")
+        read = _deal_out(chunks, spill, plan.shift, edges.num_edges, progress)
         ranges = SortedRanges(
             spill=spill,
             shift=plan.shift,
@@ -255,6 +251,23 @@ def build_csc(
         written = None if numbers is None else numbers.array
         num_edges = _write(ranges, sink, int(spill.counts.sum()), written, scratch, progress)
         return CscReport(edges_read=read, num_edges=num_edges, spilled_bytes=spill.spilled_bytes)
+
+
+def _deal_out(
+    chunks: Iterator[tuple[int, EdgeChunk]],
+    spill: Spill,
+    shift: int,
+    num_edges: int | None,
+    progress: PrepareProgress,
+) -> int:
+    """Deal all chunks out and return the number of edges read."""
+    # A function of its own, so that the last chunk is gone when the sort begins.
+    read = 0
+    for count, chunk in chunks:
+        append_edges(spill, chunk, shift=shift)
+        read += count
+        progress.advance("reading edges", read, num_edges, "edges")
+    return read
 
 
 def _bucket_shift(num_nodes: int, wanted_buckets: int) -> int:
