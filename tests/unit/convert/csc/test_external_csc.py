@@ -1,3 +1,5 @@
+import weakref
+
 import numpy as np
 import pytest
 from convert_helpers import ListEdges, MemorySink, expected_neighbors
@@ -198,3 +200,30 @@ def test_a_hub_of_a_relation_keeps_sources_beyond_the_number_of_destinations(tmp
         scratch=tmp_path,
     )
     assert sink.sources.value.tolist() == list(range(90))
+
+
+def test_no_chunk_is_alive_when_the_sort_begins(tmp_path):
+    read, alive = [], []
+
+    class Watched(ListEdges):
+        def chunks(self, max_edges):
+            for chunk in super().chunks(max_edges):
+                read.append(weakref.ref(chunk.src))
+                yield chunk
+
+    class Progress:
+        def advance(self, step, done, total, unit):
+            if step == "sorting edges":
+                alive.append(sum(source() is not None for source in read))
+
+    build_csc(
+        Watched([(node, 0) for node in range(90)]),
+        MemorySink(),
+        ends=EdgeEnds.of(90),
+        rules=EdgeRules(),
+        budget_bytes=MB * 100,
+        scratch=tmp_path,
+        progress=Progress(),
+    )
+    assert read
+    assert alive == [0] * len(alive) != []
