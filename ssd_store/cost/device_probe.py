@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import median
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -93,9 +94,9 @@ class ReadLoad:
 
     def step_seconds(self) -> float:
         """Run one step and return its seconds."""
-        began = time.perf_counter()
+        began = perf_counter()
         self.step()
-        return time.perf_counter() - began
+        return perf_counter() - began
 
     def step(self) -> int:
         """Read a few extents and return their number.
@@ -153,12 +154,12 @@ class WriteLoad:
         OSError
             The device failed, or is full.
         """
-        size, start = 0, time.perf_counter()
-        while size < max_bytes and (size == 0 or time.perf_counter() - start < seconds):
+        size, start = 0, perf_counter()
+        while size < max_bytes and (size == 0 or perf_counter() - start < seconds):
             size += self.step()
         # Within the measured time, because before the fsync the bytes may not be on the device.
         self._os_io.fsync(self._fd)
-        return size, size / (time.perf_counter() - start)
+        return size, size / (perf_counter() - start)
 
     def step(self) -> int:
         """Write a chunk; return its bytes.
@@ -178,51 +179,41 @@ class WriteLoad:
         return whole
 
 
-def steady_rate(
-    step: Callable[[], int], *, seconds: float, now: Callable[[], float] = time.perf_counter
-) -> float:
+def steady_rate(step: Callable[[], int], *, seconds: float) -> float:
     """Return a load's sustained rate per second: the mean of two consecutive phases that agree.
 
     Parameters
     ----------
     step : does some of the load and returns its amount
     seconds : a phase's least duration
-    now : clock, in seconds
     """
-    before, start = math.inf, now()
+    before, start = math.inf, perf_counter()
     for _ in range(_MOST_PHASES):
-        done, began = 0, now()
-        while (passed := now() - began) < seconds:
+        done, began = 0, perf_counter()
+        while (passed := perf_counter() - began) < seconds:
             done += step()
         rate = done / passed
         if min(rate, before) >= _STEADY * max(rate, before):
             return (before + rate) / 2
         before = rate
-        if now() - start > _MOST_S * seconds:
+        if perf_counter() - start > _MOST_S * seconds:
             break
     # No two phases agreed. The last one is the best prediction.
     return before
 
 
-def shares_together(
-    one: Callable[[], int],
-    other: Callable[[], int],
-    *,
-    seconds: float,
-    now: Callable[[], float] = time.perf_counter,
-) -> float:
+def shares_together(one: Callable[[], int], other: Callable[[], int], *, seconds: float) -> float:
     """Return the device's combined rate under two parallel loads, relative to taking turns: 1 without a gain.
 
     Parameters
     ----------
     one, other : do some of a load, each in its own thread, and return its amount
     seconds : time for each load alone, and for both together
-    now : clock, in seconds
     """
 
     def rate(step: Callable[[], int]) -> float:
-        done, began = 0, now()
-        while (passed := now() - began) < seconds:
+        done, began = 0, perf_counter()
+        while (passed := perf_counter() - began) < seconds:
             done += step()
         return done / passed
 

@@ -13,6 +13,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from gloader.core.thread_times import core_wait_s
@@ -402,18 +403,9 @@ class DeviceClock:
     The shares add up to the time in which any user used the device, less the time in which a user had no core to issue
     requests: a wait for a core must not make the device look slower. The times of a sweep and of parallel reads are
     then comparable with the cost model's times for each alone.
-
-    Parameters
-    ----------
-    now : clock, in seconds
-    waited : seconds that the calling thread has waited for a core so far
     """
 
-    def __init__(
-        self, *, now: Callable[[], float] = time.perf_counter, waited: Callable[[], float] = core_wait_s
-    ) -> None:
-        self._now = now
-        self._waited = waited
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._num_users = 0
         self._last = 0.0
@@ -423,12 +415,12 @@ class DeviceClock:
     def using(self) -> Iterator[DeviceUse]:
         """Count the block as a use, whose seconds are complete at its end."""
         use = DeviceUse()
-        waited, (began, share) = self._waited(), self._advance(1)
+        waited, (began, share) = core_wait_s(), self._advance(1)
         try:
             yield use
         finally:
             ended, share_then = self._advance(-1)
-            waited = self._waited() - waited
+            waited = core_wait_s() - waited
             use.seconds = (share_then - share) * _working(waited, ended - began)
 
     def _advance(self, change: int) -> tuple[float, float]:
@@ -437,7 +429,7 @@ class DeviceClock:
             # All users' shares grow at the same pace, so one running sum serves all: a use is a difference of the sum.
             # The clock is read inside the lock. Otherwise time would seem to run backwards for the second of two
             # threads.
-            now = self._now()
+            now = perf_counter()
             if self._num_users > 0:
                 self._share += (now - self._last) / self._num_users
             self._last = now

@@ -8,10 +8,10 @@ from __future__ import annotations
 import errno
 import itertools
 import threading
-import time
 import zlib
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Self
 
 from gloader.core.signals import SignalSafeCondition, thread_errors, uninterrupted
@@ -58,15 +58,9 @@ class MirrorStats:
 
 
 class WaitClock:
-    """Counts the seconds in which at least one thread waits. Thread-safe; a context manager around each wait.
+    """Counts the seconds in which at least one thread waits. Thread-safe; a context manager around each wait."""
 
-    Parameters
-    ----------
-    clock : clock in seconds, like `time.monotonic`
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting = 0
         self._since = 0.0
@@ -76,12 +70,12 @@ class WaitClock:
     def seconds(self) -> float:
         """Seconds of all waits so far, with the current one."""
         with self._lock:
-            return self._seconds + (self._clock() - self._since if self._waiting else 0.0)
+            return self._seconds + (monotonic() - self._since if self._waiting else 0.0)
 
     def __enter__(self) -> Self:
         with self._lock:
             if not self._waiting:
-                self._since = self._clock()
+                self._since = monotonic()
             self._waiting += 1
         return self
 
@@ -91,7 +85,7 @@ class WaitClock:
         with self._lock:
             self._waiting -= 1
             if not self._waiting:
-                self._seconds += self._clock() - self._since
+                self._seconds += monotonic() - self._since
 
 
 FIRST_WIDTH: Final = 16
@@ -378,12 +372,12 @@ class Fetcher:
         """Return the oldest block that may be requested now, or None."""
         if len(self._state.running) >= self._window.width:
             return None
-        now = time.monotonic()
+        now = monotonic()
         return next((fetch for fetch in self._state.waiting.values() if fetch.not_before <= now), None)
 
     def _pause_s(self) -> float:
         """Return the seconds that a thread may sleep: until a block may be requested again."""
-        now = time.monotonic()
+        now = monotonic()
         times = [each.not_before - now for each in self._state.waiting.values() if each.not_before > now]
         return min([*times, _IDLE_S])
 
@@ -443,7 +437,7 @@ class Fetcher:
         with self._changed.lock:
             if self._state.is_closed:
                 raise self._closed_error()
-            fetch.age, fetch.began = self._window.age, time.monotonic()
+            fetch.age, fetch.began = self._window.age, monotonic()
             self._counts.requests += 1
             self._counts.retries += is_again
         data = self._objects.get(request.name, request.start, request.length, request.etag)
@@ -488,7 +482,7 @@ class Fetcher:
             return
         pause = pause_s(fetch.request, attempt)
         self._counts.paused_s += pause
-        fetch.not_before, fetch.began = time.monotonic() + pause, None
+        fetch.not_before, fetch.began = monotonic() + pause, None
         # Back to its old place: a reader in file order waits for this block first.
         self._state.waiting[fetch.rank] = fetch
         self._state.waiting = dict(sorted(self._state.waiting.items()))
@@ -496,7 +490,7 @@ class Fetcher:
 
     def _give_up_late(self) -> None:
         """Repeat requests that the store's client should have ended long ago."""
-        limit = time.monotonic() - _LATE * self._timeout_s
+        limit = monotonic() - _LATE * self._timeout_s
         with self._changed.lock:
             late = [each for each in self._state.running if each.began is not None and each.began < limit]
             for fetch in late:

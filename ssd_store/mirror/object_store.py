@@ -12,12 +12,12 @@ import errno
 import os
 import re
 import threading
-import time
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
 from http.client import HTTPException
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeVar
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 from urllib.request import HTTPHandler, HTTPSHandler, OpenerDirector, ProxyHandler, Request
@@ -96,19 +96,17 @@ class TokenBucket:
     Parameters
     ----------
     per_s : rate per second, above 0
-    clock : clock in seconds, like `time.monotonic`
     """
 
-    def __init__(self, per_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_s: float) -> None:
         self.per_s = per_s
-        self._clock = clock
         self._lock = threading.Lock()
-        self._free_at = clock() - _BURST_S  # time at which all earlier amounts have been refilled
+        self._free_at = monotonic() - _BURST_S  # time at which all earlier amounts have been refilled
 
     def take(self, amount: float) -> float:
         """Take ``amount``, which may be more than available; return the seconds to wait before its use."""
         with self._lock:
-            now = self._clock()
+            now = monotonic()
             begin = max(self._free_at, now - _BURST_S)
             self._free_at = begin + amount / self.per_s
             # A request waits for the earlier ones, not for itself, because a block is larger than any burst.
@@ -121,7 +119,6 @@ class Limits:
     Parameters
     ----------
     bytes_per_s, requests_per_s : rates for all requests together. None means no limit.
-    clock : clock in seconds, like `time.monotonic`
 
     Raises
     ------
@@ -129,20 +126,14 @@ class Limits:
         A rate is not above 0.
     """
 
-    def __init__(
-        self,
-        *,
-        bytes_per_s: float | None = None,
-        requests_per_s: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, *, bytes_per_s: float | None = None, requests_per_s: float | None = None) -> None:
         rates = (bytes_per_s, requests_per_s)
         if any(rate is not None and not rate > 0 for rate in rates):
             raise ConfigError(f"a limit of an object store must be above 0, not {rates}; give {_ALLOWED}")
         self.bytes_per_s = bytes_per_s
         self.requests_per_s = requests_per_s
-        self._bytes = TokenBucket(bytes_per_s, clock=clock) if bytes_per_s else None
-        self._requests = TokenBucket(requests_per_s, clock=clock) if requests_per_s else None
+        self._bytes = TokenBucket(bytes_per_s) if bytes_per_s else None
+        self._requests = TokenBucket(requests_per_s) if requests_per_s else None
 
     @classmethod
     def parse(cls, text: str | None) -> Self:

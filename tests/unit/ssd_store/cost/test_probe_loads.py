@@ -22,9 +22,11 @@ from gloader.ssd_store.cost.device_probe import (
 from gloader.testing.faults import FaultyOS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 PHASE_S = 0.1
+CLOCK = "gloader.ssd_store.cost.device_probe.perf_counter"
 
 
 class Bucket:
@@ -43,21 +45,28 @@ class Bucket:
         return self.now
 
 
+def steady(device: Bucket, step: Callable[[], int] | None = None) -> float:
+    """Return the rate that is measured on the clock of ``device``."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CLOCK, device.clock)
+        return steady_rate(device.step if step is None else step, seconds=PHASE_S)
+
+
 def test_a_steady_device_is_measured_in_two_phases() -> None:
     device = Bucket(1000.0)
-    assert steady_rate(device.step, seconds=PHASE_S, now=device.clock) == pytest.approx(1000, rel=0.02)
+    assert steady(device) == pytest.approx(1000, rel=0.02)
     assert device.now - 50 == pytest.approx(2 * PHASE_S, rel=0.2)
 
 
 @pytest.mark.parametrize("burst", [50, 150])
 def test_a_burst_that_ends_while_it_is_measured_is_not_the_rate(burst: float) -> None:
     device = Bucket(200.0, burst=burst, burst_rate=1000.0)
-    assert steady_rate(device.step, seconds=PHASE_S, now=device.clock) == pytest.approx(200, rel=0.15)
+    assert steady(device) == pytest.approx(200, rel=0.15)
 
 
 def test_a_longer_burst_cannot_be_told_and_is_left_to_the_runs() -> None:
     device = Bucket(200.0, burst=1e6, burst_rate=1000.0)
-    assert steady_rate(device.step, seconds=PHASE_S, now=device.clock) == pytest.approx(1000, rel=0.02)
+    assert steady(device) == pytest.approx(1000, rel=0.02)
 
 
 def test_a_device_that_never_settles_is_not_measured_for_ever() -> None:
@@ -68,7 +77,7 @@ def test_a_device_that_never_settles_is_not_measured_for_ever() -> None:
         device._step = int(device._rate * PHASE_S)
         return device.step()
 
-    found = steady_rate(step, seconds=PHASE_S, now=device.clock)
+    found = steady(device, step)
     assert found == pytest.approx(1e3) or found == pytest.approx(1e2)
     assert device.now - 50 < 10 * PHASE_S
 
@@ -80,7 +89,7 @@ def test_a_device_that_stalls_is_not_waited_for() -> None:
         device._rate = next(rates)
         return device.step()
 
-    assert steady_rate(step, seconds=PHASE_S, now=device.clock) == pytest.approx(3)
+    assert steady(device, step) == pytest.approx(3)
     assert device.now - 50 < 12
 
 
@@ -98,7 +107,9 @@ def test_what_a_device_does_of_two_loads_at_once() -> None:
             clocks.now = now + (slowdown if beside else 1.0)
             return 1
 
-        return shares_together(step, step, seconds=100, now=lambda: getattr(clocks, "now", 0.0))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(CLOCK, lambda: getattr(clocks, "now", 0.0))
+            return shares_together(step, step, seconds=100)
 
     assert mixed(2.0) == pytest.approx(1.0, rel=0.05)  # it takes turns
     assert mixed(1.0) == pytest.approx(2.0, rel=0.05)  # neither notices the other

@@ -46,9 +46,16 @@ class Clock:
         return self.now
 
 
-def test_a_bucket_gives_its_rate_and_no_more_than_a_moment_at_once():
+@pytest.fixture
+def clock(monkeypatch):
+    """The clock of all limits."""
     clock = Clock()
-    bucket = TokenBucket(100.0, clock=clock)
+    monkeypatch.setattr("gloader.ssd_store.mirror.object_store.monotonic", clock)
+    return clock
+
+
+def test_a_bucket_gives_its_rate_and_no_more_than_a_moment_at_once(clock):
+    bucket = TokenBucket(100.0)
     taken = 0
     for _ in range(1000):
         clock.now += bucket.take(7)
@@ -61,9 +68,9 @@ def test_a_bucket_gives_its_rate_and_no_more_than_a_moment_at_once():
     assert clock.now - start >= 0.7
 
 
+@pytest.mark.usefixtures("clock")
 def test_threads_share_one_rate():
-    clock = Clock()
-    limits = Limits(bytes_per_s=1000, requests_per_s=10, clock=clock)
+    limits = Limits(bytes_per_s=1000, requests_per_s=10)
     waits = []
 
     def ask():
