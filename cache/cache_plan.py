@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,14 +11,14 @@ from gloader.cache.actions import ADMIT, ON_DEVICE, batch_step, select_misses
 from gloader.cache.trace import lengths_of
 from gloader.core.kernels import njit
 from gloader.errors import PlanError
-from gloader.types import CacheStep, IdArray
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from gloader.cache.actions import Actions
+    from gloader.types import CacheStep, IdArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,9 +49,9 @@ class CachePlan:
         return int(self.misses.sum())
 
     @property
-    def steps(self) -> Steps:
-        """All batches' steps, each expanded on access."""
-        return Steps(self)
+    def steps(self) -> tuple[CacheStep, ...]:
+        """All batches' steps, expanded; `step` expands one alone."""
+        return tuple(map(self.step, range(self.num_batches)))
 
     @property
     def num_bytes(self) -> int:
@@ -167,36 +166,6 @@ class CachePlan:
                 f"in the end slot {slot} holds row {int(content[slot])}; the plan says "
                 f"{int(self.resident_after[slot])}"
             )
-
-
-class Steps(Sequence[CacheStep]):
-    """A plan's steps, each expanded on access."""
-
-    def __init__(self, plan: CachePlan) -> None:
-        self._plan = plan
-
-    def __len__(self) -> int:
-        """Return S."""
-        return self._plan.num_batches
-
-    @overload
-    def __getitem__(self, batch: int) -> CacheStep: ...
-
-    @overload
-    def __getitem__(self, batch: slice) -> Sequence[CacheStep]: ...
-
-    def __getitem__(self, batch: int | slice) -> CacheStep | Sequence[CacheStep]:
-        """Return ``batch``'s step."""
-        if isinstance(batch, slice):
-            return [self[b] for b in range(*batch.indices(len(self)))]
-        if not -len(self) <= batch < len(self):
-            raise IndexError(f"batch {batch} is not one of the plan's {len(self)}")
-        batch %= len(self)
-        return self._plan.step(batch)
-
-    def __iter__(self) -> Iterator[CacheStep]:
-        """Yield the steps in order."""
-        return (self[batch] for batch in range(len(self)))
 
 
 def initial_content(resident: IdArray, capacity: int) -> IdArray:

@@ -485,11 +485,6 @@ def pwrite_full(fd: int, data: memoryview, offset: int, *, os_io: OsIO = REAL_OS
             done += os_io.pwrite(fd, data[done:], offset + done)
 
 
-def make_parents(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
-    """Create the missing parents of ``path``; see `make_folders`."""
-    return make_folders(path.parent, os_io=os_io)
-
-
 def make_folders(path: Path, *, os_io: OsIO = REAL_OS) -> list[Path]:
     """Create the folder ``path`` and its missing parents; their names are on the device on return.
 

@@ -36,7 +36,6 @@ from gloader.ssd_store.os_io import (
     close_quietly,
     is_unsupported,
     make_folders,
-    make_parents,
     require_free_space,
     write_errors,
 )
@@ -240,7 +239,7 @@ class NewDirectory:
             The file system refuses.
         """
         with write_errors(self._folder.path, "creating the new folder", os_io=self._os_io):
-            self._made = make_parents(self._target, os_io=self._os_io)
+            self._made = make_folders(self._target.parent, os_io=self._os_io)
             self._folder.acquire()
         self._os_io.kill_point("new_directory.after_lock")
         try:
