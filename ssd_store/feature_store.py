@@ -28,7 +28,7 @@ from gloader.ssd_store.format.format import (
 )
 from gloader.ssd_store.format.manifest import STORE_MANIFEST
 from gloader.ssd_store.os_io import REAL_OS, OsIO, StrPath
-from gloader.ssd_store.read.columns import StoredRows, check_request, open_column, require_here
+from gloader.ssd_store.read.columns import RowFile, check_request, open_column, require_here
 from gloader.ssd_store.read.extents import min_extent_bytes, plan_extents
 from gloader.ssd_store.read.lane import ReadKeywords, ReadLane, ReadSettings, mismatch
 from gloader.ssd_store.read.row_kernels import copy_extent, make_target
@@ -223,13 +223,13 @@ class FeatureStore:
     ----------
     file : DeviceFile
         The rows' open file.
-    rows : StoredRows
+    rows : RowFile
         Their description, with scales and page checksums.
     digest : str
         The digest of their bytes.
     """
 
-    def __init__(self, file: DeviceFile, rows: StoredRows, digest: str) -> None:
+    def __init__(self, file: DeviceFile, rows: RowFile, digest: str) -> None:
         settings = rows.settings
         self._file = file
         self._rows = rows
@@ -432,7 +432,7 @@ class FeatureStore:
         return self._file.is_direct
 
     @property
-    def stored_rows(self) -> StoredRows:
+    def stored_rows(self) -> RowFile:
         """Description of the rows for a sweep or another lane that reads them too.
 
         Raises

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.feature_store import FeatureStore
-    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.spill.regions import Regions
     from gloader.ssd_store.sweep.supply import ArrivalOrder, ArrivingRows
@@ -256,7 +256,7 @@ class InRamMisses:
 
     def __init__(
         self,
-        stored: StoredRows,
+        stored: RowFile,
         ids: NDArray[Any],
         rows: NDArray[np.uint8],
         *,
@@ -386,7 +386,7 @@ class PackedMisses:
 
     def __init__(
         self,
-        stored: StoredRows,
+        stored: RowFile,
         regions: Regions,
         wanted: WantedRows,
         *,

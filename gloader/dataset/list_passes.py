@@ -22,8 +22,8 @@ from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.columns import MAX_EXTENT_BYTES, ArrayFile
 from gloader.ssd_store.read.lane import ReadLane
 from gloader.ssd_store.spill.pieces import SpilledPieces
-from gloader.ssd_store.sweep.kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.passes import PassPlan, plan_pass
+from gloader.ssd_store.sweep.sweep_kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.sweeper import SweepCost
 from gloader.ssd_store.sweep.wanted_rows import empty_bits, next_bit, require_going
 from gloader.types import ReadStats

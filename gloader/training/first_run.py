@@ -34,7 +34,7 @@ _ONLINE = "gloader.cache.baselines"  # of every policy that uses the past only
 _POLICIES = {
     "belady": "gloader.cache.belady_kernels",
     "static": "gloader.cache.slot_kernels",
-    "none": "gloader.ssd_store.sweep.kernels",
+    "none": "gloader.ssd_store.sweep.sweep_kernels",
 }
 
 _LINKS = "gloader.samplers.link_kernels"

@@ -1,6 +1,6 @@
 """Stored columns of rows: requests for rows, the place and dtype of each row, and arrays read row by row.
 
-`RowRequest` is the checked, sorted row ids (M,) of one read. `StoredRows` describes the rows in a store's file, with
+`RowRequest` is the checked, sorted row ids (M,) of one read. `RowFile` describes the rows in a store's file, with
 their scales and page checksums. `ArrayFile` reads rows or pages of any array. Requests for rows that another machine
 stores are refused before any read.
 """
@@ -151,7 +151,7 @@ def writable(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class StoredRows:
+class RowFile:
     """The description of an open `FeatureStore`'s rows, for a sweep or another lane.
 
     It shares the store's arrays, not its descriptor, and stays valid after the store is closed.
@@ -205,7 +205,7 @@ class StoredRows:
 
 def open_column(
     root: Path, name: str, manifest: Manifest, *, settings: ReadSettings, os_io: OsIO = REAL_OS
-) -> tuple[DeviceFile, StoredRows]:
+) -> tuple[DeviceFile, RowFile]:
     """Check the files of a column, load its scales and page checksums, and open it; the caller owns the file.
 
     Parameters
@@ -260,7 +260,7 @@ def open_column(
     return _opened(root, record, form, manifest.held_rows(name), settings=settings, os_io=os_io)
 
 
-def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_io: OsIO) -> StoredRows:
+def stored_array(root: Path, record: ArrayRecord, *, settings: ReadSettings, os_io: OsIO) -> RowFile:
     """Return the elements of a one-dimensional array as rows of one element, for a sweep over them.
 
     Parameters
@@ -292,14 +292,14 @@ def _opened(
     *,
     settings: ReadSettings,
     os_io: OsIO,
-) -> tuple[DeviceFile, StoredRows]:
+) -> tuple[DeviceFile, RowFile]:
     path, gap = root / record.file, settings.gap_bytes
     checksums = np.empty(0, np.uint64)
     if settings.verify != "off":
         checksums = writable(load_page_checksums(root, record, os_io=os_io))
     file = DeviceFile(path, direct=settings.file_mode, os_io=os_io)
     try:
-        return file, StoredRows(
+        return file, RowFile(
             path=path,
             identity=file.identity,
             num_rows=record.shape[0],
@@ -340,7 +340,7 @@ def require_here(path: Path, held: HeldRows | None, first: int, last: int) -> No
     )
 
 
-def require_wanted_here(stored: StoredRows, wanted: WantedRows) -> None:
+def require_wanted_here(stored: RowFile, wanted: WantedRows) -> None:
     """Require that a sweep's rows are on this machine. Called before the sweep begins. Pure.
 
     Raises

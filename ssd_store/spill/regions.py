@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gloader.config import IoMode
     from gloader.ssd_store.os_io import OsIO
-    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.read.row_kernels import Target
     from gloader.ssd_store.spill.folder import SpillFile, SpillFolder
     from gloader.ssd_store.sweep.supply import ArrivingRows, WantedPositions
@@ -181,7 +181,7 @@ class RegionStore:
 
     def __init__(
         self,
-        stored: StoredRows,
+        stored: RowFile,
         folder: SpillFolder,
         *,
         buffers: SharedBuffers,

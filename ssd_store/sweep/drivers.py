@@ -41,8 +41,8 @@ from gloader.ssd_store.read.uring import (
     enter,
     submit,
 )
-from gloader.ssd_store.sweep import kernels
-from gloader.ssd_store.sweep.kernels import (
+from gloader.ssd_store.sweep import sweep_kernels as kernels
+from gloader.ssd_store.sweep.sweep_kernels import (
     AT,
     BATCH,
     DEALT,

@@ -14,7 +14,7 @@ from gloader.core.kernels import njit
 from gloader.errors import BudgetError
 from gloader.ssd_store.format.checksum import PAGE_BYTES
 from gloader.ssd_store.read.extents import ALIGNMENT
-from gloader.ssd_store.sweep.kernels import WHOLE_FILE, next_extent
+from gloader.ssd_store.sweep.sweep_kernels import WHOLE_FILE, next_extent
 from gloader.ssd_store.sweep.sweeper import EXTENT_BYTES, MAX_RING_BYTES, num_pieces
 from gloader.ssd_store.sweep.wanted_rows import count_bits
 

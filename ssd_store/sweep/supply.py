@@ -22,7 +22,7 @@ from gloader.errors import PlanError
 from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.read.lane import mismatch
-from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep import sweep_kernels as kernels
 from gloader.ssd_store.sweep.wanted_rows import WantedRows, first_at_least
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.os_io import SweepSource
-    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.read.device_file import DeviceFile
-    from gloader.ssd_store.sweep.kernels import Sweep
+    from gloader.ssd_store.sweep.sweep_kernels import Sweep
     from gloader.types import IdArray, IdPortions
 
 
@@ -163,7 +163,7 @@ class SweepContent:
     """Rows in a file or a virtual file, their source, and the needed ids."""
 
     wanted: WantedRows | WantedPositions
-    stored: StoredRows  # their layout and checksums
+    stored: RowFile  # their layout and checksums
     source: SweepSource | None = None  # None for the file
 
 
@@ -314,7 +314,7 @@ class ArrivingRows:
     source: SweepSource  # brings the pages of all slots, in order, and verifies them
 
 
-def stored_arrivals(stored: StoredRows, layout: ArrivalLayout) -> StoredRows:
+def stored_arrivals(stored: RowFile, layout: ArrivalLayout) -> RowFile:
     """Return the description of arriving rows, in place of the file of ``stored``. Pure.
 
     Raises

@@ -20,7 +20,7 @@ from gloader.ssd_store.format.format import DATA_OFFSET
 from gloader.ssd_store.os_io import spill_errors
 from gloader.ssd_store.read.backend import ExecutorKind, choose_executor
 from gloader.ssd_store.read.extents import ALIGNMENT
-from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep import sweep_kernels as kernels
 from gloader.ssd_store.sweep.drivers import (
     DAMAGED,
     FINISHED,
@@ -35,7 +35,6 @@ from gloader.ssd_store.sweep.drivers import (
     give_back,
     piece_of,
 )
-from gloader.ssd_store.sweep.kernels import Sweep
 from gloader.ssd_store.sweep.supply import (
     ArrivingRows,
     Repairs,
@@ -48,6 +47,7 @@ from gloader.ssd_store.sweep.supply import (
     stored_arrivals,
     supply_of,
 )
+from gloader.ssd_store.sweep.sweep_kernels import Sweep
 from gloader.ssd_store.sweep.wanted_rows import WantedRows, require_going
 from gloader.types import ReadStats
 
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gloader.ssd_store.os_io import OsIO, SweepSource
-    from gloader.ssd_store.read.columns import StoredRows
+    from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.read.device_file import DeviceFile
     from gloader.ssd_store.spill.folder import SpillFile
     from gloader.ssd_store.sweep.supply import Supply
@@ -148,7 +148,7 @@ class Sweeper:
 
     def __init__(
         self,
-        stored: StoredRows,
+        stored: RowFile,
         memory: NDArray[np.uint8],
         *,
         file: DeviceFile | None = None,

@@ -14,7 +14,7 @@ from gloader.errors import ChannelClosedError
 from gloader.ssd_store import DirectMisses, FeatureStore, Packer, load_misses
 from gloader.ssd_store.read.extents import ALIGNMENT
 from gloader.ssd_store.spill.folder import SpillFolder
-from gloader.ssd_store.sweep import kernels
+from gloader.ssd_store.sweep import sweep_kernels as kernels
 from gloader.ssd_store.sweep.wanted_rows import collect_rows, collect_union
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS

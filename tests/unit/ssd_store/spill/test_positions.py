@@ -18,8 +18,8 @@ from gloader.ssd_store.read.lane import ReadSettings
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_regions
 from gloader.ssd_store.sweep import sweeper as sweep_module
-from gloader.ssd_store.sweep.kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.supply import WantedPositions
+from gloader.ssd_store.sweep.sweep_kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.wanted_rows import empty_bits
 from gloader.ssd_store.write.new_directory import NewDirectory
 from gloader.testing.faults import FaultyOS

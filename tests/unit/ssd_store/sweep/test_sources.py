@@ -20,8 +20,8 @@ from gloader.ssd_store.read.columns import stored_array
 from gloader.ssd_store.read.lane import ReadSettings
 from gloader.ssd_store.spill.folder import SpillFolder
 from gloader.ssd_store.spill.regions import RegionStore, SharedBuffers, plan_regions
-from gloader.ssd_store.sweep.kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.supply import WantedPositions
+from gloader.ssd_store.sweep.sweep_kernels import WHOLE_FILE
 from gloader.ssd_store.sweep.sweeper import Sweeper
 from gloader.ssd_store.sweep.wanted_rows import collect_union, empty_bits
 from gloader.ssd_store.write.new_directory import NewDirectory
