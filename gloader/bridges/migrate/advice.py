@@ -74,7 +74,7 @@ GRAPH_NAMES: Final = frozenset(
     | _PLACES
     | {"ndata", "nodes", "edata", "create_formats_", "formats", "pin_memory_", "unpin_memory_"}
 )
-"""What a graph of `gloader.compat.dgl` has: a dataset, seen as a graph."""
+"""Attributes of a graph of `gloader.compat.dgl`, a view of a dataset."""
 BLOCK_NAMES: Final = frozenset(
     _SIZES
     | _PLACES
@@ -82,7 +82,7 @@ BLOCK_NAMES: Final = frozenset(
     | {"num_src_nodes", "num_dst_nodes", "number_of_src_nodes", "number_of_dst_nodes", "srctypes", "dsttypes"}
     | {"nodes", "is_block"}
 )
-"""What a block, or a graph of pairs, of `gloader.compat.dgl` has."""
+"""Attributes of a block, or a graph of pairs, of `gloader.compat.dgl`."""
 
 _GENERAL = "it is not among what mini-batch loops on one machine use"
 _WHOLE = "it changes a whole graph in memory"
@@ -181,7 +181,7 @@ ADVICE: Final[dict[str, str]] = {
     "dgl.transforms": _TRANSFORM,
     "dgl.utils": "internal to DGL",
 }
-"""What to do instead, by dotted name; the longest name that fits counts."""
+"""The advice by dotted name; the longest matching name counts."""
 
 GRAPH_ADVICE: Final[dict[str, str]] = {
     "add_edges": _WHOLE,
@@ -222,7 +222,7 @@ GRAPH_ADVICE: Final[dict[str, str]] = {
     "srcdata": "blocks have it; a graph has ndata",
     "dstdata": "blocks have it; a graph has ndata",
 }
-"""What to do instead of what a graph or a block of DGL has besides."""
+"""The advice on other attributes of DGL's graphs and blocks."""
 
 
 def canonical(name: str) -> str:

@@ -20,7 +20,7 @@ from gloader.bridges.migrate.advice import (
     is_here,
 )
 from gloader.bridges.migrate.draft import change_from, is_needed, uses_of
-from gloader.bridges.migrate.prepare_steps import OGB_CLASSES, table_of
+from gloader.bridges.migrate.prepare_steps import OGB_CLASSES
 from gloader.bridges.migrate.uses import Library, items_of, literal
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 LOADERS: Final = frozenset({"dgl.dataloading.DataLoader", "dgl.dataloading.NodeDataLoader"})
-"""Loaders of mini-batches; the second is what DGL called the first, with the same arguments."""
+"""Mini-batch loaders; the second is an old name of the first, with the same arguments."""
 SAMPLERS: Final = frozenset(
     f"dgl.dataloading.{name}"
     for name in ("NeighborSampler", "MultiLayerNeighborSampler", "MultiLayerFullNeighborSampler")
@@ -42,7 +42,7 @@ MANY_GRAPHS: Final = frozenset(
     | {"MiniGCDataset", "PATTERNDataset", "CLUSTERDataset", "PPIDataset", "QM7bDataset", "QM9Dataset"}
     | {"QM9EdgeDataset", "SBMMixtureDataset", "SSTDataset", "TUDataset", "TreeGridDataset", "ZINCDataset"}
 )
-"""Data sets of `dgl.data` that are no single graph."""
+"""Data sets of `dgl.data` with many graphs."""
 FLAGS: Final = {
     "add_self_loop": "--self-loops",
     "to_bidirected": "--symmetrize",
@@ -50,9 +50,9 @@ FLAGS: Final = {
     "to_simple": "--deduplicate",
     "remove_self_loop": "",
 }
-"""Changes to a whole graph, and what of `gloader prepare` takes their place; "" comes with --self-loops."""
+"""Changes to a whole graph, and the flags of `gloader prepare` that replace them; "" comes with --self-loops."""
 STORED: Final = frozenset({"feat", "label", "train_mask", "val_mask", "test_mask", "weight", "edge_time"})
-"""Data of a graph that a dataset keeps."""
+"""A graph's data that a dataset keeps."""
 NEEDLESS: Final = {
     "num_workers": "threads sample and read ahead, in place of worker processes",
     "persistent_workers": "threads sample and read ahead, in place of worker processes",
@@ -66,7 +66,7 @@ NEEDLESS: Final = {
     "reverse_eids": "a dataset knows which edges lead back",
     "reverse_etypes": "a dataset knows which edges lead back",
 }
-"""Arguments of loaders and samplers that `gloader.compat.dgl` takes and does not look at."""
+"""Arguments of loaders and samplers that `gloader.compat.dgl` accepts and ignores."""
 REFUSED: Final = {
     "sampler": "give indices the nodes, and shuffle=, that an epoch is to have",
     "batch_sampler": "give indices the nodes, batch_size= and shuffle=",
@@ -75,7 +75,7 @@ REFUSED: Final = {
     "timeout": "stall_timeout_s= is how long a stage may stand still",
     "multiprocessing_context": "threads sample and read ahead: leave it out",
 }
-"""Arguments of torch's loader that it does not take, and what to do instead."""
+"""Arguments of torch's loader that it refuses, with the advice."""
 ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
     "edge_dir": (("in",), "neighbours are those of in-edges: reverse the edges before the export"),
     "replace": ((False,), "neighbours are drawn without replacement"),
@@ -86,7 +86,7 @@ ALLOWED: Final[dict[str, tuple[tuple[object, ...], str]]] = {
         "exclude is None, 'self', 'reverse_id' or 'reverse_types'",
     ),
 }
-"""The values of other arguments that it takes, and what to do instead of others."""
+"""The values that it accepts for other arguments, with the advice for the rest."""
 
 _BUILDERS = ("graph", "heterograph", "bipartite", "from_networkx", "from_scipy", "rand_graph", "knn_graph")
 _KINDS: Final[dict[str, Kind]] = {
@@ -147,14 +147,14 @@ LIBRARY: Final = Library(
         **dict.fromkeys(("blocks", "mfgs"), "blocks"),
     },
 )
-"""What variables of a script of DGL hold."""
+"""The kinds of values in the variables of a DGL script."""
 NAMES: Final = {
     "graph": GRAPH_NAMES,
     "built": GRAPH_NAMES,
     "block": BLOCK_NAMES,
     "graph or block": GRAPH_NAMES | BLOCK_NAMES,
 }
-"""What such values have, by their kind."""
+"""The names that such values have, by kind."""
 
 
 OURS: Final = "gloader.compat."
@@ -275,12 +275,7 @@ def _change_seeds(draft: Draft, use: Use) -> None:
     edges = use.written(1, "indices") or use.written(1, "eids")
     if sampler is None or sampler.kind != "edge sampler" or edges is None or isinstance(literal(edges), str):
         return
-    statement = use.place.statement
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    table = table_of([draft.edits.of(each) for each in (edges, *targets)])
-    can_go = draft.edits.replace_node(edges, f'"{table}"')
-    found = f'the link table "{table}" (tables are train, valid and test)'
-    draft.note(edges, "ids of edges", found, can_go=can_go)
+    draft.name_table(edges, "ids of edges", use, ())
     draft.steps.split_edges(edges.keys[0] if isinstance(edges, ast.Dict) and len(edges.keys) == 1 else None)
 
 

@@ -204,16 +204,12 @@ class _DglScript:
             return
         made = inner if isinstance(inner, ast.Call) else call
         source = next((each for each in draft.script.uses if each.call is made), use)
-        if (folder := draft.folder_for(use, made, source.name)) is None:
-            return
-        opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
-        if not draft.open_instead(use, call, opened):
+        if (folder := draft.open_folder(use, call, made, source.name)) is None:
             return
         self._is_made = True
         draft.replaced.add(id(source.node))
         if source.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
-            draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
         else:
             self._save(f"{ast.unparse(call)}[0]", folder.path, behind=f"line {call.end_lineno}")
 

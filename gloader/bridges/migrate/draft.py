@@ -7,7 +7,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from gloader.bridges.migrate.prepare_steps import OGB_UNFIT, PrepareSteps, folder_of, idx_split
+from gloader.bridges.migrate.prepare_steps import (
+    OGB_CLASSES,
+    OGB_UNFIT,
+    PrepareSteps,
+    folder_of,
+    idx_split,
+    table_of,
+)
 from gloader.bridges.migrate.source_text import Edits
 
 if TYPE_CHECKING:
@@ -208,13 +215,36 @@ class Draft:
         self.find(use.node, use.name, "changes", opened)
         return True
 
-    def folder_for(self, use: Use, call: ast.Call, name: str) -> Folder | None:
-        """Return the folder of the data set ``name`` that ``call`` loads; None, noted, if it cannot be prepared."""
-        folder = folder_of(call, name, self.edits)
+    def open_folder(self, use: Use, call: ast.Call, made: ast.Call, name: str) -> Folder | None:
+        """Replace ``call`` by opening a folder prepared from data set ``name``, which ``made`` loads, and note it.
+
+        Returns the folder, or None if the data set cannot be prepared, or the call cannot be replaced.
+        """
+        folder = folder_of(made, name, self.edits)
         if folder.name in OGB_UNFIT:
             self.find(use.node, use.name, "missing", f"{folder.name} {OGB_UNFIT[folder.name]}")
             return None
+        opened = f"{self.module('gloader', 'import gloader')}.Dataset.open({folder.expression})"
+        if not self.open_instead(use, call, opened):
+            return None
+        if name in OGB_CLASSES:
+            self.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
         return folder
+
+    def name_table(self, edges: ast.expr, name: str, use: Use, others: Sequence[ast.expr]) -> None:
+        """Replace the ``edges`` that a loader predicts by a link table's name.
+
+        Parameters
+        ----------
+        edges : argument ``name`` of the loader
+        use : the loader's use
+        others : expressions that also hint at the table, as the name of the loader does
+        """
+        node = use.place.statement
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        table = table_of([self.edits.of(each) for each in (*others, edges, *targets)])
+        can_go = self.edits.replace_node(edges, f'"{table}"')
+        self.note(edges, name, f'the link table "{table}" (tables are train, valid and test)', can_go=can_go)
 
     def split_of_ogb(self, use: Use, call: ast.Call, owner: ast.expr, *, ntype: str | None) -> None:
         """Replace OGB's ``get_idx_split()`` of ``owner`` by the splits of the dataset."""

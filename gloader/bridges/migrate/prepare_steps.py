@@ -29,7 +29,7 @@ OGB_UNFIT: Final = {
     "ogbl-vessel": "has features and edges in a layout of its own",
     "ogbl-wikikg2": "is a knowledge graph, whose 535 relations are told apart by numbers beside its edges",
 }
-"""What `gloader prepare ogb:NAME` refuses: the rest of a sentence that begins with the name."""
+"""Why `gloader prepare ogb:NAME` refuses a data set: the rest of a sentence that begins with its name."""
 OGB_TYPED: Final = {"ogbn-mag": "paper"}
 """Data sets of several types of nodes, and the one that has labels."""
 EDGE_SPLIT: Final = "--edge-split 80/10/10"

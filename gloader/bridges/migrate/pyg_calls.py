@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, Final
 
-from gloader.bridges.migrate.prepare_steps import EDGE_SPLIT, OGB_CLASSES, prepared_with, table_of
+from gloader.bridges.migrate.prepare_steps import EDGE_SPLIT, OGB_CLASSES, prepared_with
 from gloader.bridges.migrate.uses import argument, items_of, literal
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ MISSING_NAMES: Final[dict[str, str]] = {
     "torch_geometric.data.OnDiskDataset": _MANY,
     "torch_geometric.data.Batch": _MANY,
 }
-"""What to do instead; "" is no hindrance. The longest name that fits counts, and others stay PyG's."""
+"""The advice on names of PyG; "" is no hindrance. The longest matching name counts; other names stay PyG's."""
 
 MANY_GRAPHS: Final = frozenset(
     {"TUDataset", "PPI", "ZINC", "QM7b", "QM9", "MoleculeNet", "GNNBenchmarkDataset", "ModelNet", "ShapeNet"}
@@ -91,12 +91,12 @@ MANY_GRAPHS: Final = frozenset(
         "HydroNet",
     }
 )
-"""Data sets of `torch_geometric.datasets` that are no single graph."""
+"""Data sets of `torch_geometric.datasets` with many graphs."""
 SEVERAL_TYPES: Final = frozenset(
     {"OGB_MAG", "DBLP", "IMDB", "AMiner", "LastFM", "MovieLens", "MovieLens100K", "MovieLens1M", "HGBDataset"}
     | {"Taobao", "AmazonBook", "IGMCDataset", "EllipticBitcoinHetero"}
 )
-"""Those of several types of nodes."""
+"""Data sets with several node types."""
 
 _WORKERS = "threads sample and read ahead, in place of worker processes (threads= is how many)"
 DROPPED: Final = {
@@ -114,7 +114,7 @@ DROPPED: Final = {
     "directed": "a batch has the edges that were sampled",
     "custom_cls": "a batch is a Data or HeteroData",
 }
-"""Keywords of PyG's loaders that go, and why."""
+"""Keywords of PyG's loaders that are removed, and why."""
 REFUSED: Final = {
     "transform": "apply it to the batch in the loop",
     "transform_sampler_output": "apply it to the batch in the loop",
@@ -128,26 +128,26 @@ REFUSED: Final = {
     "edge_label_time": "times are those of the link table: time_strategy= samples by them",
     "temporal_strategy": "time_strategy= is 'uniform' or 'last' (docs/links.md)",
 }
-"""Keywords that need more than to be left out."""
+"""Keywords that need more than their removal."""
 
 TO_DEVICE: Final = "batches come to the device of the loader: device="
 _COUNTS = {"num_nodes", "num_edges", "num_features", "num_node_features", "num_classes"}
 DATA_NAMES: Final = frozenset(_COUNTS | {"y", "train_mask", "val_mask", "test_mask", "dataset"})
-"""What a GraphData has."""
+"""Attributes of a GraphData."""
 HETERO_DATA_NAMES: Final = frozenset(
     _COUNTS - {"num_classes"} | {"num_classes", "node_types", "edge_types", "metadata", "dataset"}
 )
-"""What a HeteroGraphData has."""
+"""Attributes of a HeteroGraphData."""
 STORE_NAMES: Final = frozenset(
     {"num_nodes", "num_features", "num_node_features", "num_edges"}
     | {"y", "train_mask", "val_mask", "test_mask"}
 )
-"""What its types and relations have."""
+"""Attributes of its types and relations."""
 SAVED_NAMES: Final = frozenset(
     {"x", "y", "train_mask", "val_mask", "test_mask", "num_nodes"}
     | {"edge_index", "adj_t", "edge_attr", "edge_weight", "edge_time"}
 )
-"""What a dataset keeps of a Data or a HeteroData."""
+"""Attributes of a Data or a HeteroData that a dataset keeps."""
 DATA_ADVICE: Final = {
     "x": "features stay on the disk: batch.x, or dataset.open_features()",
     "x_dict": "features stay on the disk: batch.x_dict",
@@ -161,7 +161,7 @@ DATA_ADVICE: Final = {
     "edge_label_index": "edges to predict are a link table: name it (docs/links.md)",
     "edge_label": "labels are those of a link table, and of a batch (docs/links.md)",
 }
-"""What to do instead of what a Data in memory has besides."""
+"""The advice on other attributes of a Data in memory."""
 BATCH_NAMES: Final = DATA_NAMES | {
     *DATA_ADVICE,
     "batch_size",
@@ -171,21 +171,21 @@ BATCH_NAMES: Final = DATA_NAMES | {
     "pos",
     "edge_weight",
 }
-"""What a graph of one type, or a batch of it, may be asked for as an item: another name is that of a type."""
+"""Items of a graph with one type, or of its batch; any other name is a type's."""
 BATCH_ADVICE: Final = {
     "adj_t": DATA_ADVICE["adj_t"],
     "train_mask": "the first batch_size nodes are the seeds: those of a loader over train_mask are training nodes",
     "val_mask": "give another loader input_nodes=data.val_mask",
     "test_mask": "give another loader input_nodes=data.test_mask",
 }
-"""What a batch does not have."""
+"""The advice on attributes that a batch lacks."""
 DATASET_NAMES: Final = {
     "num_features": "feature_dim",
     "num_node_features": "feature_dim",
     "num_classes": "num_classes",
     "name": "name",
 }
-"""What a dataset of PyG has, and what a gloader.Dataset calls it."""
+"""Attributes of PyG's data sets, and their names in gloader.Dataset."""
 
 
 def advice_of_name(name: str) -> str:
@@ -297,13 +297,8 @@ def _name_the_table(draft: Draft, use: Use) -> None:
     if pairs is None:
         draft.steps.split_edges(None)
         return
-    node = use.place.statement
-    said = [each for each in (data_argument(use), pairs) if each is not None]
-    said += node.targets if isinstance(node, ast.Assign) else []
-    table = table_of([draft.edits.of(each) for each in said])
-    can_go = draft.edits.replace_node(pairs, f'"{table}"')
-    found = f'the link table "{table}" (tables are train, valid and test)'
-    draft.note(pairs, "edge_label_index=", found, can_go=can_go)
+    data = data_argument(use)
+    draft.name_table(pairs, "edge_label_index=", use, () if data is None else (data,))
     draft.steps.split_edges(pairs.elts[0] if isinstance(pairs, ast.Tuple) and pairs.elts else None)
 
 

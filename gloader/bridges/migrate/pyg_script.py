@@ -202,15 +202,11 @@ class _PygScript:
         if call is None:
             draft.find(use.node, use.name, "stays", "PyG")
             return
-        if (folder := draft.folder_for(use, call, use.name)) is None:
-            return
-        opened = f"{draft.module('gloader', _OPEN)}.Dataset.open({folder.expression})"
-        if not draft.open_instead(use, call, opened):
+        if (folder := draft.open_folder(use, call, call, use.name)) is None:
             return
         self._is_made = True
         if use.name in OGB_CLASSES:
             self._ntype = OGB_TYPED.get(folder.name)
-            draft.steps.add("in a shell:", f"gloader prepare ogb:{folder.name} {folder.path}")
         else:
             behind = f"line {call.end_lineno}{self._transforms.left_out()}"
             self._to_save.append((f"{without_split(call)}[0]", folder.path, behind))

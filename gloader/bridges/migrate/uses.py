@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 Kind: TypeAlias = str
-"""What a variable holds: "graph", "block", "blocks", "loader", "data", "batch", ...; "" is anything else."""
+"""The kind of a variable's value: "graph", "block", "blocks", "loader", "data", "batch", ...; "" is anything else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Library:
 
 
 Arguments: TypeAlias = "ast.Call | ast.Dict"
-"""What arguments are written in: a call, of ``dict`` among them, or a mapping."""
+"""The node that holds arguments: a call, such as ``dict(...)``, or a mapping."""
 
 
 class Item(NamedTuple):
