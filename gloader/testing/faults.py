@@ -171,12 +171,11 @@ class FaultyOS(OsIO):
 
 def _counted(name: str) -> Callable[..., Any]:
     """Return the method of `FaultyOS` that counts the call ``name``, or fails, and then performs it."""
-    call = getattr(OsIO, name)
 
-    @wraps(call)
+    @wraps(getattr(OsIO, name))
     def counted(self: FaultyOS, *arguments: Any, **keywords: Any) -> Any:
         self._enter(name)
-        return call(self, *arguments, **keywords)
+        return getattr(super(FaultyOS, self), name)(*arguments, **keywords)
 
     return counted
 
