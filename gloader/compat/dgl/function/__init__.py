@@ -1,4 +1,4 @@
-"""Messages and sums by the names of ``dgl.function``: what ``update_all`` and ``apply_edges`` of a block take."""
+"""Messages and sums by the names of ``dgl.function``, for ``update_all`` and ``apply_edges`` of a block."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Negatives beside the edges that are predicted."""
+"""Negative samplers by the names of ``dgl.dataloading.negative_sampler``."""
 
 from gloader.bridges.dgl_api.names import missing_from
 from gloader.core.negatives import Uniform

@@ -1,4 +1,4 @@
-"""The name under which DGL's scripts import layers, too."""
+"""An older name of ``dgl.nn`` in DGL's scripts."""
 
 from gloader.bridges.dgl_api.layers import GATConv, GATv2Conv, GraphConv, SAGEConv, edge_softmax
 from gloader.bridges.dgl_api.names import missing_from
