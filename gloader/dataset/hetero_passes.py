@@ -52,7 +52,7 @@ def open_passes(
     rates : of the disks
     io : how requests are made
     way : how every pass reads; None means as ``rates`` predict
-    buffers : of `shared_buffers`, for passes by a `UniformPickRule` that take turns with others; their owner closes them
+    buffers : of `shared_buffers`, for passes by a `UniformPickRule` that take turns; their owner closes them
 
     Raises
     ------
