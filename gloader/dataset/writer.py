@@ -62,22 +62,24 @@ class TableArraysWriter:
 
     def array(self, name: str, dtype: str, shape: tuple[int, ...]) -> ArrayWriter:
         """Start array ``name``; raises as `NewDirectory.array`."""
+        self._require(name)
         writer = self.directory.array(self.folder + name, dtype=dtype, shape=shape)
-        self._note(name, writer.path)
+        self.paths[name] = writer.path
         return writer
 
     def features(
         self, name: str, *, num_rows: int, dim: int, dtype: str, check_finite: bool
     ) -> FeatureColumnWriter:
         """Start the matrix ``name``; see `NewDirectory.features`."""
+        self._require(name)
         writer = self.directory.features(
             self.folder + name, num_rows=num_rows, dim=dim, dtype=dtype, check_finite=check_finite
         )
-        self._note(name, writer.path)
+        self.paths[name] = writer.path
         return writer
 
-    def _note(self, name: str, path: Path) -> None:
-        self.paths[name] = path
+    def _require(self, name: str) -> None:
+        # Before the array is started: the record lists features in the order in which they are required.
         if name in EDGE_COLUMNS:
             self.directory.require(EDGE_COLUMNS_FEATURE)
 

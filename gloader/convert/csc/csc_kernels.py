@@ -162,7 +162,7 @@ def merge_columns(
                         own += values[j]
                 j += 1
             if numbers is not None:
-                first = i + np.argmin(given_numbers[i:j])
+                first = i + int(np.argmin(given_numbers[i:j]))
             indices[end] = sources[i]
             if weights is not None:
                 weights[end] = max(own, reverse)
