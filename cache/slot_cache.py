@@ -229,7 +229,7 @@ class SlotCache:
                 )
             else:
                 bad, is_inexact = kernels.narrow_admissions(
-                    self._halves, self._octets, self._scale, self._way, self._form.row_bytes, self._form.dim,
+                    self._halves, self._octets, self._scale, self._way, self._form.dim,
                     self._tags, nodes, step.admit_pos, step.admit_slot, out.reshape(-1),
                     out.reshape(-1).view(np.uint32),
                 )  # fmt: skip

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-import numpy as np
-
-from gloader.core.dtypes import SCALED
+from gloader.core.dtypes import BRAIN, HALF
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, prefetch
-from gloader.core.value_kernels import decode, encode
+from gloader.core.value_kernels import (
+    dequantize_int8,
+    narrow_to_bfloat16,
+    narrow_to_float16,
+    requantize_int8,
+    widen_bfloat16,
+    widen_float16,
+)
 
 if TYPE_CHECKING:
+    import numpy as np
     from numpy.typing import NDArray
 
     from gloader.types import IdArray
@@ -131,8 +137,13 @@ def widen_hits(
             return i
         if tags[slot] != nodes[position]:
             return i
-        factor = scale[tags[slot]] if way == SCALED else np.float32(1)
-        decode(way, out, position * dim, octets, halves, slot * row_bytes, row_bytes, factor)
+        # One branch for each way, and not a function for all of them: the loops are vectorized here alone.
+        if way == BRAIN:
+            widen_bfloat16(out, position * dim, halves, slot * dim, dim)
+        elif way == HALF:
+            widen_float16(out, position * dim, halves, slot * dim, dim)
+        else:
+            dequantize_int8(out, position * dim, octets, slot * dim, dim, scale[tags[slot]])
     return -1
 
 
@@ -142,7 +153,6 @@ def narrow_admissions(
     octets: NDArray[np.uint8],
     scale: NDArray[np.float32],
     way: int,
-    row_bytes: int,
     dim: int,
     tags: IdArray,
     nodes: NDArray[np.integer],
@@ -163,10 +173,14 @@ def narrow_admissions(
         node = nodes[position]
         # Empty until the whole row is stored, because an inexact row would be stored in part.
         tags[slot] = -1
-        if way == SCALED and not 0 <= node < scale.shape[0]:
+        if way == BRAIN:
+            is_exact = narrow_to_bfloat16(halves, slot * dim, bits, position * dim, dim)
+        elif way == HALF:
+            is_exact = narrow_to_float16(halves, slot * dim, bits, position * dim, dim)
+        elif 0 <= node < scale.shape[0]:
+            is_exact = requantize_int8(octets, slot * dim, out, position * dim, dim, scale[node])
+        else:
             return i, False
-        factor = scale[node] if way == SCALED else np.float32(1)
-        is_exact = encode(way, octets, halves, slot * row_bytes, row_bytes, out, bits, position * dim, factor)
         if not is_exact:
             return i, True
         tags[slot] = node

@@ -5,7 +5,7 @@ Every list of dtypes follows from `STORED_DTYPES` and `FeatureDtype`. CONTRIBUTI
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -91,6 +91,13 @@ class RowFormat:
     dim: int  # F
     is_bfloat16: bool = False  # uint16 elements are bfloat16
     scale: NDArray[np.float32] | None = None  # (N,) the factor of each int8 row
+    way: int = field(init=False)  # from a stored row to float32; RAW if there is none
+
+    def __post_init__(self) -> None:
+        """Look the way up once: every read asks for it."""
+        element = self.element
+        way = RAW if element.has_scale and self.scale is None else element.way
+        object.__setattr__(self, "way", way)  # frozen; this is its constructor
 
     @property
     def element(self) -> Dtype:
@@ -103,12 +110,6 @@ class RowFormat:
     def row_bytes(self) -> int:
         """R."""
         return int(self.dtype.itemsize) * self.dim
-
-    @property
-    def way(self) -> int:
-        """The way from a stored row to float32; RAW if there is none."""
-        element = self.element
-        return RAW if element.has_scale and self.scale is None else element.way
 
     def way_to(self, wanted: np.dtype[Any]) -> int:
         """Return the way from stored rows to rows of ``wanted``. Pure.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gloader.core.dtypes import BRAIN, HALF
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
 
@@ -193,54 +192,3 @@ def requantize_int8(
         is_exact &= np.float32(near) * factor == value
         out[to + k] = np.uint8(near)
     return is_exact
-
-
-@njit(cache=True, nogil=True)
-def decode(
-    way: int,
-    out: NDArray[np.float32],
-    out_start: int,
-    octets: NDArray[np.uint8],
-    halves: Bits16,
-    first_byte: int,
-    num_bytes: int,
-    factor: float,
-) -> None:
-    """Copy stored elements to ``out[out_start:]`` as float32.
-
-    Parameters
-    ----------
-    way : of `gloader.core.dtypes`, not RAW
-    octets, halves : views of the stored elements
-    first_byte, num_bytes : the part to copy, in whole elements
-    factor : of SCALED elements
-    """
-    if way == HALF:
-        widen_float16(out, out_start, halves, first_byte // 2, num_bytes // 2)
-    elif way == BRAIN:
-        widen_bfloat16(out, out_start, halves, first_byte // 2, num_bytes // 2)
-    else:
-        dequantize_int8(out, out_start, octets, first_byte, num_bytes, factor)
-
-
-@njit(cache=True, nogil=True)
-def encode(
-    way: int,
-    octets: NDArray[np.uint8],
-    halves: Bits16,
-    first_byte: int,
-    num_bytes: int,
-    values: NDArray[np.float32],
-    bits: NDArray[np.uint32],
-    values_start: int,
-    factor: np.float32,
-) -> bool:
-    """Store ``values[values_start:]``, the reverse of `decode`. Return True if all are exact.
-
-    ``bits`` is a view of ``values``.
-    """
-    if way == HALF:
-        return narrow_to_float16(halves, first_byte // 2, bits, values_start, num_bytes // 2)
-    if way == BRAIN:
-        return narrow_to_bfloat16(halves, first_byte // 2, bits, values_start, num_bytes // 2)
-    return requantize_int8(octets, first_byte, values, values_start, num_bytes, factor)

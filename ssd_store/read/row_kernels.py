@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gloader.core.dtypes import BYTES, RAW, SCALED, RowFormat
+from gloader.core.dtypes import BRAIN, BYTES, HALF, RAW, RowFormat
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, prefetch
-from gloader.core.value_kernels import decode
+from gloader.core.value_kernels import dequantize_int8, widen_bfloat16, widen_float16
 from gloader.errors import ShapeError
 from gloader.ssd_store.format.checksum import page_checksum_at
 from gloader.ssd_store.read.extents import ALIGNMENT
@@ -112,7 +112,6 @@ def copy_extent(
     ``source`` as 16-bit words. The arguments come from a plan and are not checked.
     """
     fetched = min(row_bytes, _FETCHED_BYTES)
-    item_bytes = row_bytes // max(dim, 1)
     for i in range(begin, end):
         if i + _AHEAD < end:
             ahead = rows[i + _AHEAD] * row_bytes + shift
@@ -127,9 +126,12 @@ def copy_extent(
         where = position[i] if position.shape[0] > 0 else np.int64(i)
         if mode == RAW:
             copy_block(out_bytes, where * row_bytes + skip, source, at, count)
+        elif mode == HALF:
+            widen_float16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
+        elif mode == BRAIN:
+            widen_bfloat16(out_floats, where * dim + skip // 2, words, at // 2, count // 2)
         else:
-            factor = scale[rows[i]] if mode == SCALED else np.float32(1)
-            decode(mode, out_floats, where * dim + skip // item_bytes, source, words, at, count, factor)
+            dequantize_int8(out_floats, where * dim + skip, source, at, count, scale[rows[i]])
 
 
 class ReadJob(NamedTuple):

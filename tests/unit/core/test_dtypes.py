@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gloader.core.dtypes import FEATURE_DTYPES, RAW, STORED_DTYPES, RowFormat, feature_dtype
-from gloader.core.value_kernels import decode, encode
+from gloader.cache import SlotCache
+from gloader.core.dtypes import FEATURE_DTYPES, STORED_DTYPES, RowFormat, feature_dtype
 from gloader.errors import ConfigError, ShapeError
+from gloader.ssd_store import RamFeatures
+from gloader.types import CacheStep
 
 
 def _form(name: str, *, num_rows: int = 3, dim: int = 5) -> RowFormat:
@@ -26,26 +28,27 @@ def test_every_dtype_is_found_again_from_its_form(name: str) -> None:
 
 @pytest.mark.parametrize("name", FEATURE_DTYPES)
 def test_features_of_every_dtype_become_float32_and_come_back(name: str) -> None:
-    form = _form(name, dim=4)
-    assert form.way_to(np.dtype(np.float32)) == form.way
-    if form.way == RAW:
-        assert name == "float32"
-        return
-    values = np.array([0.0, 1.0, -2.0, 24.0], np.float32)  # exact in every dtype, times the factor
+    form = _form(name, num_rows=1, dim=4)
+    values = np.array([[0.0, 1.0, -2.0, 24.0]], np.float32)  # exact in every dtype, times the factor
     factor = np.float32(1.0 if form.scale is None else form.scale[0])
-    values *= factor
-    stored = np.zeros(form.row_bytes, np.uint8)
-    halves = stored[: len(stored) // 2 * 2].view(np.uint16)
-    assert encode(form.way, stored, halves, 0, form.row_bytes, values, values.view(np.uint32), 0, factor)
-    expected = {
+    stored = {
+        "float32": values,
         "float16": values.astype(np.float16),
         "bfloat16": (values.view(np.uint32) >> 16).astype(np.uint16),
-        "int8": (values / factor).astype(np.int8),
+        "int8": values.astype(np.int8),
     }[name]
-    assert stored.view(form.dtype).tolist() == expected.tolist()
+    assert stored.dtype == form.dtype
     found = np.empty_like(values)
-    decode(form.way, found, 0, stored, halves, 0, form.row_bytes, factor)
-    assert found.tolist() == values.tolist()
+    source = RamFeatures(stored, is_bfloat16=form.is_bfloat16, scale=form.scale)
+    source.read_into(np.array([0]), found)
+    assert found.tolist() == (values * factor).tolist()
+    row, at, none = np.array([0]), np.array([0]), np.empty(0, np.int64)
+    with SlotCache(1, dim=4, dtype=form.dtype, is_bfloat16=form.is_bfloat16, scale=form.scale) as cache:
+        admit = CacheStep(hit_pos=none, hit_slot=none, miss_pos=at, miss_row=row, admit_pos=at, admit_slot=at)
+        cache.admit(admit, row, found)
+        held = np.empty((1, form.row_bytes), np.uint8)
+        assert cache.copy_held(row, held).tolist() == [True]
+    assert held.view(form.dtype).tolist() == stored.tolist()
 
 
 def test_a_row_has_its_factor_beside_it() -> None:
