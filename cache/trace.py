@@ -165,24 +165,41 @@ def _decode(code: Code, out: IdArray) -> int:
     if size == 0 or not 1 <= code[0] <= 2:
         return -1
     if code[0] == 1:
-        return _decode_gaps(code, out, 1, _WIDE_ONE)
-    return _decode_gaps(code, out, 2, _WIDE_TWO)
+        return _decode_ones(code, out)
+    return _decode_twos(code, out)
 
 
-# Inlined, so that the width is a constant in each copy.
 @njit(cache=True, nogil=True, inline="always")
-def _decode_gaps(code: Code, out: IdArray, width: int, widest: int) -> int:
-    # Unsigned places: signed ones are compared with zero at every access.
+def _decode_ones(code: Code, out: IdArray) -> int:
+    # Unsigned places, here and below: signed ones are compared with zero at every access.
     at, one, size = np.uint64(1), np.uint64(1), np.uint64(code.shape[0])
     last = np.int64(-1)
     for position in range(np.uint64(out.shape[0])):
-        if at + np.uint64(width) > size:
+        if at >= size:
             return -1
         gap = to_int(code[at])
-        if width == 2:
-            gap |= to_int(code[at + one]) << 8
-        at += np.uint64(width)
-        if gap == widest:
+        at += one
+        if gap == _WIDE_ONE:
+            rest, used = _decode_rest(code, at)
+            if used == 0:
+                return -1
+            gap += rest
+            at += np.uint64(used)
+        last = (last + 1) + gap  # in this order, as ids have 63 bits
+        out[position] = last
+    return to_int(at)
+
+
+@njit(cache=True, nogil=True, inline="always")
+def _decode_twos(code: Code, out: IdArray) -> int:
+    at, one, two, size = np.uint64(1), np.uint64(1), np.uint64(2), np.uint64(code.shape[0])
+    last = np.int64(-1)
+    for position in range(np.uint64(out.shape[0])):
+        if at + one >= size:
+            return -1
+        gap = to_int(code[at]) | (to_int(code[at + one]) << 8)
+        at += two
+        if gap == _WIDE_TWO:
             rest, used = _decode_rest(code, at)
             if used == 0:
                 return -1

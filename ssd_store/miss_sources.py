@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from gloader.ssd_store.read.columns import RowFile
     from gloader.ssd_store.spill.folder import SpillFolder
     from gloader.ssd_store.spill.regions import Regions
-    from gloader.ssd_store.sweep.supply import ArrivalOrder, ArrivingRows
-    from gloader.ssd_store.sweep.wanted_rows import WantedRows
+    from gloader.ssd_store.sweep.supply import ArrivingRows
+    from gloader.ssd_store.sweep.wanted_rows import ArrivalOrder, WantedRows
     from gloader.types import IdArray
 
 

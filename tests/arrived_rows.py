@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gloader.errors import ChannelClosedError
-from gloader.ssd_store.sweep.supply import ArrivalLayout, ArrivingRows
+from gloader.ssd_store.sweep.supply import ArrivingRows
+from gloader.ssd_store.sweep.wanted_rows import ArrivalLayout
 
 if TYPE_CHECKING:
     from collections.abc import Callable

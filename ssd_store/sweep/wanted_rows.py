@@ -10,7 +10,7 @@ import numpy as np
 from gloader.core.ids import as_ids, id_dtype
 from gloader.core.kernels import njit
 from gloader.core.numba_ops import to_int
-from gloader.errors import ChannelClosedError, ShapeError
+from gloader.errors import ChannelClosedError, PlanError, ShapeError
 from gloader.ssd_store.format.checksum import extend_digest
 from gloader.ssd_store.read.extents import ALIGNMENT
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gloader.ssd_store.sweep.supply import ArrivalLayout
     from gloader.types import IdArray
 
 
@@ -37,6 +36,87 @@ class WantedRows:
     def counts(self) -> IdArray:
         """(S,) rows of each batch."""
         return np.diff(self.bounds)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrivalOrder:
+    """The order in which stretches of rows arrive: the part of a layout that reading back needs."""
+
+    first_row: IdArray  # (Q,) first rows of the runs with rows, ascending
+    in_turn: IdArray  # (Q,) their numbers, in the order of arrival
+
+    def begins(self, rows: NDArray[Any]) -> IdArray:
+        """Return (Q + 1,) start of each run in ``rows``, which ascend and all arrive. Pure."""
+        return np.append(np.searchsorted(rows, self.first_row), len(rows))
+
+    def positions(self, rows: IdArray) -> IdArray:
+        """Return (M,) positions in ``rows`` (M,) in the order of arrival; ``rows`` ascend and all arrive. Pure."""
+        positions = np.empty(len(rows), np.int64)
+        _list_positions(self.begins(rows), self.in_turn, positions)
+        return positions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ArrivalLayout:
+    """The layout of arriving rows. A slot is a place of R bytes; slots count in the order of arrival.
+
+    A run is one owner's rows of one round: a stretch of ``rows``. It begins on a page, so slots between two runs may be
+    empty.
+    """
+
+    rows: NDArray[Any]  # (K,) int32 or int64, ascending, without repeats: all arriving rows
+    bounds: IdArray  # (Q + 1,) ascending: run q is rows[bounds[q]:bounds[q + 1]], may be empty
+    first_slot: IdArray  # (Q,) first slot of each run; not ascending, because owners take turns
+    num_slots: int
+    row_bytes: int  # R
+
+    @property
+    def order(self) -> ArrivalOrder:
+        """The order in which the runs arrive."""
+        has_rows = np.diff(self.bounds) > 0
+        return ArrivalOrder(
+            first_row=self.rows[self.bounds[:-1][has_rows]].astype(np.int64),
+            in_turn=np.argsort(self.first_slot[has_rows], kind="stable"),
+        )
+
+    def slots(self, rows: IdArray) -> NDArray[Any]:
+        """Return the slots of ``rows``, ascending: those of ``rows[order.positions(rows)]``. Pure.
+
+        Parameters
+        ----------
+        rows : (M,) int64, ascending, without repeats
+
+        Returns
+        -------
+        (M,) int32, or int64 if there are too many slots for int32
+
+        Raises
+        ------
+        PlanError
+            A row does not arrive.
+        """
+        order = self.order
+        begins, slots = order.begins(rows), np.empty(len(rows), id_dtype(self.num_slots))
+        has_rows = np.diff(self.bounds) > 0
+        missing = 0 if len(rows) else -1
+        if len(order.in_turn):
+            begins[0] = 0  # rows before the first arriving one are searched in the first run, and not found
+            missing = _list_slots(
+                rows,
+                begins,
+                order.in_turn,
+                self.rows,
+                self.bounds[:-1][has_rows],
+                self.bounds[1:][has_rows],
+                self.first_slot[has_rows],
+                slots,
+            )
+        if missing >= 0:
+            raise PlanError(
+                f"row {int(rows[missing])} is missed and does not arrive from any machine; this is a bug of gloader, "
+                "please report it"
+            )
+        return slots
 
 
 def collect_rows(
@@ -258,3 +338,48 @@ def next_bit(bits: NDArray[np.uint64], start: int, limit: int) -> int:
             at += 1
         break
     return to_int(min(at, limit))
+
+
+@njit(cache=True, nogil=True)
+def _list_positions(begins: IdArray, in_turn: IdArray, positions: IdArray) -> None:
+    count = 0
+    for run in in_turn:
+        for i in range(begins[run], begins[run + 1]):
+            positions[count] = i
+            count += 1
+
+
+@njit(cache=True, nogil=True)
+def _list_slots(
+    rows: IdArray,
+    begins: IdArray,
+    in_turn: IdArray,
+    arriving: NDArray[Any],
+    first: IdArray,
+    past: IdArray,
+    first_slot: IdArray,
+    slots: NDArray[Any],
+) -> int:
+    """Write the slots of ``rows``, run after run. Return the position of a row that does not arrive, or -1.
+
+    Parameters
+    ----------
+    rows : (M,) ascending
+    begins : (Q + 1,) start of each run's rows in ``rows``
+    in_turn : (Q,) runs in the order of arrival
+    arriving : (K,) all arriving rows, ascending
+    first, past : (Q,) begin and end of each run in ``arriving``
+    first_slot : (Q,) first slot of each run
+    slots : (M,) written
+    """
+    count = 0
+    for run in in_turn:
+        low, end = first[run], past[run]
+        shift = first_slot[run] - first[run]
+        for i in range(begins[run], begins[run + 1]):
+            low = first_at_least(arriving, low, end, rows[i])
+            if low == end or arriving[low] != rows[i]:
+                return i
+            slots[count] = low + shift
+            count += 1
+    return -1

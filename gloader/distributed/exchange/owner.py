@@ -17,9 +17,9 @@ from gloader.core.kernels import njit
 from gloader.core.numba_ops import copy_block, to_int
 from gloader.errors import BudgetError, RankError
 from gloader.ssd_store.format.checksum import PAGE_BYTES, checksum_pages
-from gloader.ssd_store.sweep.supply import ArrivalLayout
 from gloader.ssd_store.sweep.sweeper import MAX_RING_BYTES, MIN_RING_BYTES, Sweeper
 from gloader.ssd_store.sweep.wanted_rows import (
+    ArrivalLayout,
     WantedRows,
     count_bits,
     empty_bits,

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from gloader.distributed.exchange.owner import OwnedRows, RoundSizes
     from gloader.distributed.exchange.transport import Transport
-    from gloader.ssd_store.sweep.supply import ArrivalLayout
+    from gloader.ssd_store.sweep.wanted_rows import ArrivalLayout
     from gloader.types import IdArray
 
 

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from gloader.ssd_store.sweep.supply import ArrivalLayout, ArrivingRows
+    from gloader.ssd_store.sweep.supply import ArrivingRows
+    from gloader.ssd_store.sweep.wanted_rows import ArrivalLayout
 
 NUM_ROWS, DIM = 9000, 100
 FEATURES = np.random.default_rng(0).standard_normal((NUM_ROWS, DIM)).astype(np.float32)
