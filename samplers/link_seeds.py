@@ -1,4 +1,4 @@
-"""The seeds of a link batch: pairs with labels, and the excluded edges."""
+"""The seeds of a link batch: the ends of pairs, with labels and excluded edges."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class LinkExclusion:
         topologies : by relation, K
         numbers : number of the table's relation, and of its reverse or None
         relation : the table's relation, for messages
-        exclude, duplicates : as of `LinkSeeds`
+        exclude, duplicates : as in `LinkSeeds`
 
         Raises
         ------
@@ -90,7 +90,7 @@ class LinkExclusion:
     def of(self, found: LinkRows) -> tuple[IdArray, ...]:
         """Return the excluded positions (X,) of each of the K relations, ascending; () if there are none.
 
-        A positive that is not in the graph excludes nothing.
+        A positive that is not in the graph excludes at most its duplicates.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class LinkExclusion:
         Raises
         ------
         GraphError, StoreError
-            As of `edges_between`.
+            As `edges_between`.
         """
         parts: list[list[IdArray]] = [[] for _ in self.topologies]
         ends = found.sources, found.destinations
@@ -117,7 +117,7 @@ class LinkExclusion:
         return tuple(np.unique(np.concatenate([none, *of_one])) for of_one in parts)
 
 
-# Replaces the hop number in the key of a draw; no hop has it.
+# Stands in the key of a draw in place of the hop number. No hop has this number.
 NEGATIVES_LAYER: Final = int.from_bytes(b"negative", "big")
 
 _PAIR_BYTES: Final = 256  # per pair: ends, places, ranks and sorted keys; at most 160 were measured
@@ -132,14 +132,14 @@ class LinkSeeds:
 
     Parameters
     ----------
-    graph : the edges for messages, of one type or of several
+    graph : the graph to sample from, with one node type or several
     table : the edges to predict
     negatives : drawn negatives; None draws none, and labels come from the table
     exclude : edges that no hop may take: "none"; "self", the positives in the graph; "reverse", also their reverse
         edges
     duplicates : exclude also all edges with the same ends, even for positives that are not in the graph
     seed : any integer; taken modulo 2**64
-    has_times : whether the ends of a pair have the time of its row; else the seeds are the distinct ends
+    has_times : True if a pair's ends are seeds with the time of its row. Otherwise the seeds are the distinct ends
     negative_table : table with the negatives of `Table`; None means the ``negatives`` column of ``table``
 
     Raises
@@ -174,7 +174,7 @@ class LinkSeeds:
             topologies, (own, reverse), relation=relation, exclude=exclude, duplicates=duplicates
         )
         self._numbers = EndNumbers.of(typed, relation)
-        # `given` distinguishes the two ways of `Table`.
+        # Negatives of `Table` come from a table of their own, ``given``, or from a column of ``table``.
         given = negative_table if isinstance(negatives, Table) else None
         self._draws = NegativeDraws(
             negatives=negatives,
@@ -185,7 +185,7 @@ class LinkSeeds:
         )
         _check_drawn_types(negatives, topologies[own], relation)
         _check_given(given, relation)
-        self._num_given = 0  # negatives in each row of the table
+        self._num_given = 0  # negatives per row in the column of ``table``
         if table.num_rows:  # all rows have the same columns
             first = table.read(np.zeros(1, dtype=np.int64))
             self._check_columns(first)
@@ -195,7 +195,7 @@ class LinkSeeds:
     def call_bytes(self, num_rows: int) -> int:
         """Return the approximate peak bytes of a call of `of` for ``num_rows`` rows, with its result."""
         num_pairs = self._draws.most_pairs(num_rows) + num_rows * self._num_given
-        # The rows count twice: for pairs, and for the lookup of excluded edges.
+        # A row counts twice: as a pair, and in the lookup of excluded edges.
         return _PAIR_BYTES * (num_rows + num_pairs) + max(
             self._draws.lookup_bytes, self._exclusion.lookup_bytes
         )
@@ -204,8 +204,8 @@ class LinkSeeds:
         """Return the seeds, pairs and labels for the table's ``rows`` (B,), which may be in any order.
 
         Pairs are the positives in the order of ``rows``, then the negatives. Without times the seeds are the distinct
-        ends, ascending in the numbering of all nodes. With times they are the sources, then the destinations, one seed
-        for each end: a positive and the negatives with its source share that seed.
+        ends, ascending in the numbering of all nodes. With times the seeds are all sources and then all destinations,
+        one seed for each. Negatives that keep the source of their positive also share its seed.
 
         Raises
         ------
@@ -283,7 +283,7 @@ def _check_drawn_types(negatives: Negatives | None, graph: Topology, relation: R
 
 
 def _check_given(given: LinkReader | None, relation: Relation) -> None:
-    """Raise ConfigError if a table of negatives does not match edges of ``relation``."""
+    """Raise ConfigError if a table of negatives is empty, or has other node types than ``relation``."""
     if given is None:
         return
     if given.relation[::2] != relation[::2]:

@@ -1,7 +1,8 @@
 """Kernels of uniform sampling: choose the in-edges that a hop takes.
 
-Without replacement: Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). Draw j of k
-is uniform over 0..d-k+j; a repeated draw stands for d-k+j itself. Every k-subset is equally likely.
+Sampling without replacement is Floyd's algorithm (Bentley and Floyd, "A sample of brilliance", CACM 1987). For k of d
+edges, draw j is uniform over 0..d-k+j. A draw that is already taken is replaced by d-k+j. Every k-subset is equally
+likely.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ _SIX, _SIXTY_THREE = np.uint64(6), np.uint64(63)
 # would wait for the previous one.
 _AHEAD = 32
 _DEGREE_END = 2**31  # positions of the vector path have 32 bits
-SLACK = LANES  # a vector store writes all lanes, also those that are not needed
-# The bit set of Floyd's algorithm, 512 bytes to 1 MB: a word of 64 bits for each draw keeps chance meetings of folded
-# positions rare, and a meeting costs a look at the list.
+SLACK = LANES  # a vector store writes all lanes, also unneeded ones
+# The bit set of Floyd's algorithm has 512 bytes to 1 MB. Positions are folded into it. With a 64-bit word per draw,
+# collisions are rare, and a collision costs a search in the list.
 _MIN_BIT_WORDS, _MAX_BIT_WORDS = 64, 1 << 17
 
 
@@ -53,7 +54,7 @@ def fetch_degrees(
     Returns
     -------
     int
-        -1, or, in a damaged graph, the first i with edges outside ``0:num_edges``.
+        -1; in a damaged graph, the first i with edges outside ``0:num_edges``.
     """
     for i in range(first, last):
         prefetch_offset(offsets, nodes[min(i + _AHEAD, last - 1)])
@@ -118,7 +119,7 @@ def pick_uniform(
 ) -> None:
     """Write the edges that the destinations ``first:last`` take, without replacement, into ``edge_ids``.
 
-    ``edge_ids`` has `SLACK` entries more than edges. ``bits`` is scratch, a power of two of words, all zero before and
+    ``edge_ids`` has `SLACK` more entries than there are edges. ``bits`` is scratch from `bit_set`, all zero before and
     after the call.
     """
     for i in range(first, last):
@@ -135,13 +136,13 @@ def pick_uniform(
         outcome = REJECTED
         if count <= LANES and degree < _DEGREE_END:
             outcome = draw_sixteen(this, start, degree, count, edge_ids, out)
-        # Not tried, or 32 bits would bias a draw: draw all again, one by one.
+        # The vector path was not tried, or it rejected a biased draw. Draw all again, one by one.
         if outcome >= REJECTED:
             if degree <= 64:
                 _floyd_64(this, start, degree, out, count, edge_ids)
             else:
                 _floyd(this, start, degree, out, count, edge_ids, bits)
-        elif degree <= 64:  # no look at the outcome: repeats are likely, and a mispredicted branch costs more
+        elif degree <= 64:  # always: repeats are likely, and a mispredicted branch costs more
             _settle_64(start, degree, out, count, edge_ids)
         elif outcome == REPEATED:
             _settle_few(start, degree, out, count, edge_ids)
@@ -182,7 +183,7 @@ def _floyd_64(key: np.uint64, start: int, degree: int, out: int, count: int, edg
 def _floyd(
     key: np.uint64, start: int, degree: int, out: int, count: int, edge_ids: IdArray, bits: NDArray[np.uint64]
 ) -> None:
-    """Floyd's algorithm with a bit set of positions modulo its size; a set bit leads to a search in the list."""
+    """Floyd's algorithm with a bit set of folded positions. If a bit is set, the list is searched for a repeat."""
     fold = np.uint64(bits.shape[0] - 1)
     is_exact = degree <= 64 * bits.shape[0]
     for j in range(count):
@@ -194,7 +195,7 @@ def _floyd(
             at = top
         bits[(np.uint64(at) >> _SIX) & fold] |= ONE << (np.uint64(at) & _SIXTY_THREE)
         edge_ids[out + j] = start + at
-    # Clear what was set, not the whole set, which is sized for the largest fan-out.
+    # Clear only the used words: the whole set has the size for the largest fan-out.
     for j in range(count):
         bits[(np.uint64(edge_ids[out + j] - start) >> _SIX) & fold] = _ZERO
 

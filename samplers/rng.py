@@ -1,4 +1,4 @@
-"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a stream."""
+"""Addressed randomness: every draw is a hash of (seed, epoch, batch, layer, node, draw), without a random stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gloader.core.kernels import njit
 _S11, _S32 = np.uint64(11), np.uint64(32)
 LOW_32 = np.uint64(0xFFFFFFFF)
 ONE = np.uint64(1)
-_RETRY = np.uint64(1 << 40)  # distance between the words for attempts at one draw
+_RETRY = np.uint64(1 << 40)  # step from one word to the next when a draw is repeated
 _UNIT = 2.0**-53
 to_int: Any = np.int64  # in kernels a plain int() keeps an unsigned integer unsigned
 _MASK = 2**64 - 1
@@ -68,9 +68,9 @@ def bounded_64(bits: np.uint64, bound: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True)
 def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
-    """Return a uniform integer below ``bound`` for a draw with too few bits. Pure.
+    """Return a uniform integer below ``bound`` for a draw whose 32 bits were rejected or too few. Pure.
 
-    Bounds from 2**32 on use all 64 bits in a word; the bias is at most bound / 2**64.
+    A bound of 2**32 or more uses all 64 bits of a word. Its bias is at most bound / 2**64.
     """
     index = np.uint64(draw) + _RETRY
     if bound > LOW_32:
@@ -86,7 +86,7 @@ def redraw(key: np.uint64, draw: int, bound: np.uint64) -> np.uint64:
 
 @njit(cache=True, nogil=True, inline="always")
 def settle(key: np.uint64, draw: int, bits: np.uint64, bound: np.uint64) -> np.uint64:
-    """Return a uniform integer below ``bound`` from 32 random ``bits``; redraw bits that would bias it. Pure.
+    """Return a uniform integer below ``bound`` from 32 random ``bits``; reject and redraw biased bits. Pure.
 
     Multiply, shift and reject (Lemire, "Fast random integer generation in an interval", TOMACS'19): exactly
     uniform for uniform bits.

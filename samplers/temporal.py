@@ -1,4 +1,4 @@
-"""Samplers for seeds with times: the neighbourhood of a seed has only edges from before its time."""
+"""Samplers for seeds with times. A seed's neighbourhood has only edges from before the seed's time."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 
 class TemporalSampler:
-    """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l, along edges before the time of its seed.
+    """Samples up to ``fanouts[l]`` in-neighbours of each node in hop l, along edges before its seed's time.
 
-    A seed's time holds for all hops: its tree has no later edge, as in PyG and GraphBolt. A batch is disjoint: each
-    tree has its own places in ``SampledBatch.nodes``, one for each of its nodes, so that ids repeat there. Seeds may
-    repeat, with equal or different times.
+    A seed's time holds for all hops: the seed's tree has no later edge, as in PyG and GraphBolt. A batch is disjoint:
+    each tree has its own entries in ``SampledBatch.nodes``, so that a node id repeats there if several trees have it.
+    Seeds may repeat, with equal or different times.
 
     Every draw is a hash of (seed, epoch, batch index, hop, number of the seed in the batch, node): equal arguments give
-    equal batches, for any number of threads and any order of calls, and a repeated seed draws anew. The first seed's
-    tree equals the draws of `NeighborSampler` among the allowed edges. Pure and thread-safe; each concurrent call holds
-    a hash table for its largest batch, released with the sampler.
+    equal batches, for any number of threads and any order of calls, and a repeated seed has draws of its own. The
+    first seed's tree has the draws of `NeighborSampler` among the allowed edges. Pure and thread-safe. Each concurrent
+    call holds a hash table for its largest batch, which is released with the sampler.
 
     Parameters
     ----------
@@ -47,8 +47,8 @@ class TemporalSampler:
     Raises
     ------
     ConfigError
-        A fan-out is not an integer >= -1, or there is none. The graph lacks times, or weights with ``weighted``, or its
-        edges come from another type.
+        A fan-out is not an integer >= -1, or there is none. The graph lacks times, or with ``weighted`` weights, or its
+        sources and destinations are of different types.
     """
 
     def __init__(
@@ -89,30 +89,31 @@ class TemporalSampler:
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `HopFrame.sample`; or times on the SSD do not ascend in a node's list.
+            As `HopFrame.sample`; or the times of a node's in-edges on the SSD do not ascend.
         """
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
         return self._frame.sample(batch_id, seeds).one_type()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedBatch:
-        """Sample merged hops: only the entries found in one hop sample in the next, as in PyG. Thread-safe.
+        """Sample merged hops: a hop expands only the entries that the previous hop added, as in PyG. Thread-safe.
 
-        Parameters and errors as of `sample`.
+        Parameters and errors as in `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).one_type_merged()
 
 
 class HeteroTemporalSampler:
-    """Samples as `TemporalSampler`, in each hop relation after relation over the nodes known before it.
+    """Samples as `TemporalSampler`, for several relations: in each hop, all relations extend the nodes known before it.
 
-    A tree has nodes of all types, each once. All edges of a relation without times are allowed. Draws are hashed with
-    the relation's number, as in `RelationwiseSampler`: a graph of one relation gives the same batches as its topology.
+    A tree may have nodes of all types, each node once. All edges of a relation without times are allowed. A draw's hash
+    includes the relation's number, as in `RelationwiseSampler`. A graph with one relation gives the same batches as its
+    topology in a `TemporalSampler`.
     Pure and thread-safe.
 
     Parameters
     ----------
-    graph : the topology, with times of at least one relation
+    graph : the topology, with times for at least one relation
     fanouts : neighbours per node, relation and hop, see `checked_fanouts`
     rule : the time rule: allowed edges, and the choice among them
     seed : any integer; taken modulo 2**64
@@ -171,22 +172,22 @@ class HeteroTemporalSampler:
         Raises
         ------
         SeedError, ConfigError, GraphError
-            As of `TemporalSampler.sample`.
+            As `TemporalSampler.sample`.
         """
         if self.layout == "merged":
             return self.sample_merged(batch_id, seeds).to_blocks()
         return self._frame.sample(batch_id, seeds).by_type()
 
     def sample_merged(self, batch_id: BatchId, seeds: AnySeeds, /) -> MergedHeteroBatch:
-        """Sample merged hops: only the entries found in one hop sample in the next, as in PyG. Thread-safe.
+        """Sample merged hops: a hop expands only the entries that the previous hop added, as in PyG. Thread-safe.
 
-        Parameters and errors as of `sample`.
+        Parameters and errors as in `sample`.
         """
         return self._frame.sample(batch_id, seeds, is_merged=True).by_type_merged()
 
 
 def _picks(rule: TimeRule, seed: int, **options: Any) -> Callable[..., NeighborPick]:
-    """Return the function that makes a relation's picks from its topology and fan-outs."""
+    """Return a function that makes the `NeighborPick` of a relation from its topology and fan-outs."""
     return partial(
         NeighborPick, seed=seed, replace=rule.replace, takes_last=rule.strategy == "last", **options
     )
