@@ -1,6 +1,6 @@
-"""The blocks that stay on the SSD: all of them, or as many as a budget allows.
+"""The stored blocks of a mirror: all blocks, or as many as a budget allows.
 
-Blocks with the least expected use make room for others. A block stays while it is read.
+The least used blocks make room for others. A block is never evicted while it is read.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from gloader.ssd_store.os_io import OsIO
 
 
-_FADE: Final = np.float32(0.75)  # decay of a use after one more sweep of the file
+_FADE: Final = np.float32(0.75)  # decay of all uses with each pass over the file
 # A new block must be used this much more than the block it replaces. Otherwise equally used blocks would take turns,
 # and in a sweep over more than the budget each would be evicted just before its next use.
 _MARGIN: Final = np.float32(1.25)
 
 
 def count_uses(uses: NDArray[np.float32], wanted: NDArray[np.intp]) -> None:
-    """Record one pass over a file, which used the blocks ``wanted`` and no others."""
+    """Record one pass over a file that used exactly the blocks ``wanted``."""
     uses *= _FADE
     uses[wanted] += 1
 
@@ -67,14 +67,15 @@ def choose_victims(
 
 _LOG = logging.getLogger(__name__)
 _ATTEMPTS: Final = 100
-_PAUSE_S: Final = 0.01  # of another process, during an eviction of a few blocks
+_PAUSE_S: Final = 0.01  # between attempts; another process evicts a few blocks meanwhile
 
 
 class Keeper:
     """Keeps blocks within a budget. Thread-safe; several processes may keep blocks in one folder.
 
-    Without a budget each open file is shared as a whole, so that no process evicts any of it. With a budget, blocks are
-    pinned while they are read: by a count in this process, and by a lock on their marks for other processes.
+    Without a budget, a shared lock on each whole open file keeps other processes from evicting its blocks. With a
+    budget, blocks are pinned while they are read: by a count in this process, and for other processes by a lock on the
+    blocks' marks.
 
     Parameters
     ----------
@@ -91,7 +92,7 @@ class Keeper:
         self._os_io = os_io
         self._files: list[MirroredFile] = []
         self._evictable: set[str] = set()
-        self._lock = threading.RLock()  # of pins
+        self._lock = threading.RLock()  # for the pins
         self._admission = threading.Lock()
         self._coming: list[tuple[MirroredFile, int]] = []  # admitted blocks, marked or not yet
         self._has_warned = False
@@ -109,7 +110,7 @@ class Keeper:
         """Return the bytes in all stored and admitted blocks."""
         used = 0
         for file in self._files:
-            # The marks are read once: a block marked meanwhile would count twice, or not at all.
+            # One read of the marks: with two, a block that is marked in between would count twice, or not at all.
             is_used = file.marks != MISSING
             is_used[[block for other, block in self._coming if other is file]] = True
             used += int(_lengths(file)[is_used].sum())
@@ -143,7 +144,7 @@ class Keeper:
         with self._lock:
             file.pins[first:past] -= 1
             free = first + np.flatnonzero(file.pins[first:past] == 0)
-            # Under the lock: otherwise another thread that pins one of them meanwhile would lose its lock.
+            # Under the lock: otherwise a thread that pins one of these blocks now would lose its file lock.
             for begin, end in _runs(free):
                 file.release(begin, end)
 
@@ -178,7 +179,7 @@ class Keeper:
         file, block : the block's file and number
         data : its bytes
         mark : HERE, or WRITTEN
-        must : keep it at any cost, and pinned
+        must : keep the block at any cost, and pin it
 
         Raises
         ------
@@ -235,7 +236,10 @@ class Keeper:
         return True
 
     def _make_room(self, file: MirroredFile, block: int, *, must: bool) -> bool:
-        """Evict blocks for a new one, if it is worth more. A block that must stay may exceed the budget."""
+        """Evict less used blocks to make room for a new one. Return False if the new block must not be stored.
+
+        A block that must stay may exceed the budget.
+        """
         needed = self._needed_bytes(file.length_of(block))
         if needed <= 0:
             return True
@@ -278,7 +282,7 @@ class Keeper:
         try:
             if file.own(block):
                 try:
-                    # Durably, before its bytes go: a mark over a hole would turn zeros into data.
+                    # The mark goes first, durably: with a mark, the zeros of the hole would pass for data.
                     file.mark(block, MISSING, is_durable=True)
                     self._os_io.kill_point("mirror.before_punch")
                     file.punch(block)
@@ -311,7 +315,7 @@ class Keeper:
 
 
 def _runs(blocks: NDArray[np.intp]) -> list[tuple[int, int]]:
-    """Return ascending numbers as runs without holes: first, and after the last. Pure."""
+    """Return runs of consecutive numbers, each as (first, last + 1). Pure."""
     if not blocks.size:
         return []
     cuts = np.flatnonzero(np.diff(blocks) != 1) + 1

@@ -1,4 +1,4 @@
-"""A mirror: the files of a dataset on this disk, whose blocks are fetched from an object store on demand."""
+"""A mirror: a dataset's files on this disk. Blocks are fetched from an object store on demand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _AHEAD: Final = 2  # blocks requested in addition to those in flight
 _LOOK_S: Final = 0.05
 _WRITING_S: Final = 1.0  # longest wait of a sweep for the writing of fetched blocks
-_ANSWERS: Final = 3  # answers to readers of a damaged block
+_ANSWERS: Final = 3  # reports of one damaged block that lead to another read
 
 
 @dataclass(slots=True, eq=False)
@@ -56,10 +56,10 @@ class Arrival:
     buffer: NDArray[np.uint8] | None = None  # the mirror's memory under ``data``
     data: NDArray[np.uint8] | None = None
     fetch: BlockFetch | None = None  # None if the block was already stored
-    is_found: bool = False  # stored on this disk by another process meanwhile
-    is_settled: bool = False  # kept, or finally not kept
+    is_found: bool = False  # another process has stored it on this disk meanwhile
+    is_settled: bool = False  # it is decided whether the block is kept
     is_kept: bool = False
-    is_pinned: bool = False  # until its last user drops it
+    is_pinned: bool = False  # against eviction, until the last user drops it
     failure: OSError | None = None  # of the disk
 
 
@@ -102,13 +102,13 @@ class Mirror:
         self._fetcher = fetcher
         self._changed = SignalSafeCondition()
         self._arriving: dict[tuple[str, int], Arrival] = {}
-        # The system provides new memory page by page, which takes longer than fetching a block.
+        # Memory of earlier blocks, for reuse: to get new memory from the system takes longer than to fetch a block.
         self._spare: list[NDArray[np.uint8]] = []
-        self._answered: dict[tuple[str, int], int] = {}
+        self._answered: dict[tuple[str, int], int] = {}  # reports of a damaged block, by file name and number
         self._whole_locks = {
             name: threading.Lock() for name, check in checks.items() if check.pages_name is None
         }
-        self._verified: set[str] = set()  # of files that can only be checked as a whole
+        self._verified: set[str] = set()  # files that can only be checked as a whole
 
     @property
     def width(self) -> int:
@@ -133,7 +133,7 @@ class Mirror:
         with self._changed.lock:
             arrival = self._arriving.get((file.name, block))
             if arrival is None or (arrival.fetch is not None and arrival.fetch.error is not None):
-                # It may have arrived since the caller's test, or another process may have stored it.
+                # The block may have arrived since the caller's test, or another process may have stored it.
                 is_here = self.keeper.pin(file, block, block + 1)
                 arrival = Arrival(file, block) if is_here else self._begin(file, block)
                 arrival.is_pinned = is_here
@@ -173,8 +173,8 @@ class Mirror:
             if error.errno != errno.ESTALE:
                 raise
             text = (
-                "the object was replaced after its mirror was made; open the dataset again, and if it has the same "
-                f"record remove {self.folder} before"
+                "the object was replaced after its mirror was made; open the dataset again. If its record is still the "
+                f"same, remove {self.folder} first"
             )
             raise StoreOpenError(errno.ESTALE, text, self._url(arrival.file)) from None
         if arrival.data is None:
@@ -182,7 +182,7 @@ class Mirror:
         return arrival.data
 
     def drop(self, arrival: Arrival) -> None:
-        """End the use of a requested block. A block in flight is kept all the same."""
+        """End the use of a requested block. A request that was already made continues, and its block may be kept."""
         with self._changed.lock:
             arrival.num_users -= 1
             if arrival.num_users:
@@ -215,7 +215,7 @@ class Mirror:
                 self.drop(arrival)
 
     def wait_written(self, file: MirroredFile, blocks: Iterable[int]) -> None:
-        """Wait until the fetched ones of ``blocks`` are written or finally not kept, at most one second."""
+        """Wait at most one second until each fetched block among ``blocks`` is written, or will not be kept."""
         with self._changed.lock:
             arrivals = [self._arriving.get((file.name, block)) for block in blocks]
         written = [each for each in arrivals if each is not None and each.data is not None]
@@ -223,7 +223,7 @@ class Mirror:
 
     @contextmanager
     def held(self, file: MirroredFile, blocks: NDArray[np.intp]) -> Iterator[None]:
-        """Hold a few blocks on the disk inside the context, also against eviction; raises as `bring`."""
+        """Fetch a few blocks to the disk, and protect them from eviction inside the context; raises as `bring`."""
         arrivals: list[Arrival] = []
         try:
             for block in blocks.tolist():
@@ -264,7 +264,8 @@ class Mirror:
         key = file.name, block
         with self._changed.lock:
             number = self._answered[key] = self._answered.get(key, 0) + 1
-            # Other readers may have read the damaged bytes before the replacement, and report them only now.
+            # A later report may concern the old bytes: another reader may have read them before the block was fetched
+            # again.
             if number > _ANSWERS:
                 return False
             if number == 1:
@@ -302,15 +303,15 @@ class Mirror:
 
     @contextmanager
     def _alone(self, arrival: Arrival, is_over: Callable[[], bool]) -> Iterator[Buffer | None]:
-        """Exclude other processes' fetches of a block, inside the context; yields its bytes if one has just ended."""
+        """Exclude fetches of a block by other processes. Yield its bytes if another process has just stored it."""
         file, block = arrival.file, arrival.block
-        patience = time.monotonic() + REQUEST_TIMEOUT_S  # of a process that may be stopped
+        patience = time.monotonic() + REQUEST_TIMEOUT_S  # the other process may hang
         with self._disk_errors(file):
             while not file.claim(block) and not is_over() and time.monotonic() < patience:
                 time.sleep(_LOOK_S)
             file.reload(block, block + 1)
         try:
-            # A stored block that turned out to be damaged is not looked up again.
+            # A stored block is used once. If it is damaged, the next attempt fetches it.
             arrival.is_found = file.marks[block] != MISSING and not arrival.is_found
             yield self._read(arrival).data if arrival.is_found else None
         finally:
@@ -320,7 +321,7 @@ class Mirror:
         """Verify a fetched block; called on a thread of the fetcher."""
         file, block, check = arrival.file, arrival.block, self._checks[arrival.file.name]
         length = file.length_of(block)
-        # Page-aligned for the checksums and the device, which the client's memory is not.
+        # A copy: checksums and the device need page-aligned memory, and the client's memory is not aligned.
         with self._changed.lock:
             buffer = self._spare.pop() if self._spare else None
         if buffer is None:
@@ -380,14 +381,14 @@ class Mirror:
             self.keeper.unpin(arrival.file, arrival.block, arrival.block + 1)
 
     def _wait_kept(self, arrivals: list[Arrival], number: int, is_cancelled: Callable[[], bool]) -> None:
-        """Wait until one of ``arrivals`` is on the disk, where it stays until it is dropped."""
+        """Wait until arrival ``number`` is on the disk. It stays there until `drop`."""
         while (arrival := arrivals[number]).fetch is not None:
             self.wait(arrival, is_cancelled=is_cancelled)
             self._wait_settled(arrival, is_cancelled)
             is_free = self.keeper.budget_bytes is not None and not self.files.is_checked_whole(arrival.file)
             if arrival.is_kept and (arrival.is_pinned or not is_free):
                 return
-            # It was requested by a reader from memory, and was not worth its place or may be evicted again.
+            # Only a reader from memory requested the block: it was not kept, or may be evicted again.
             arrivals[number] = self.ask(arrival.file, arrival.block, must_keep=True)
             self.drop(arrival)
 

@@ -1,4 +1,4 @@
-"""Opening a dataset at a URL: its record from the store, its files from a new or existing mirror on this disk."""
+"""Opening a dataset at a URL: the store provides its record, a new or existing mirror on this disk its files."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def open_mirror(
 
     If the store is unreachable and every block is stored, the mirror is used, because its record and checksums verify
     it. A warning says that a newer version may exist. Runs that resume, and ranks that train together, compare the
-    record in any case. A mirror with holes is refused at once, rather than in the middle of a run. An answer of the
-    store is final, for example that access is denied or that the dataset is gone.
+    record in any case. A mirror with missing blocks is refused at once, rather than in the middle of a run. If the
+    store refuses, for example because access is denied or the dataset is gone, no mirror is used.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def open_mirror(
     StoreOpenError, NotAStoreError, IncompleteStoreError, TruncatedStoreError, FormatError, VersionError, ChecksumError
         There is no complete dataset in a known version at ``url``, or its mirror cannot be opened.
     StoreReadError
-        The store is unreachable, or refuses.
+        The store is unreachable, or refuses the request.
     StoreWriteError, StoreLockedError
         The mirror cannot be created.
     BudgetError
