@@ -56,7 +56,7 @@ class BufferRing:
     Parameters
     ----------
     forms : the row form of each table
-    rows : of each table, the initial capacity of a new buffer
+    rows : each table's initial rows in a new buffer
     max_bytes : bytes of all buffers together
     patience_s : the longest wait of a consumer that holds every buffer
     allocate : returns a buffer of the given number of bytes
@@ -78,21 +78,21 @@ class BufferRing:
         self._allocate = allocate
         self.forms = tuple(forms)
         self._rows = tuple(max(count, 1) for count in rows)
-        self._largest = self._rows  # of the batch with the most bytes
+        self._largest = self._rows  # the row counts of the batch with the most bytes
         self._max_bytes = max_bytes
         num_bytes = self._num_bytes(self._rows)
         self.num_buffers = max(max_bytes // num_bytes, 1) if num_bytes else _UNBOUNDED
         self._total_bytes = 0
         # SimpleQueue.put is safe inside a weakref callback, which may run in any thread at any point.
         self._free: queue.SimpleQueue[NDArray[np.uint8] | None] = queue.SimpleQueue()
-        # By the buffer's id. Kept, because a weak reference that is gone itself calls nothing.
+        # By buffer id. Kept here, because a weak reference that was freed does not call its callback.
         self._leases: dict[int, weakref.ref[RowMatrix]] = {}
         self._is_cancelled = False
         self._counting = threading.Lock()
         self._patience_s = patience_s
         self._consumer_waits_since: float | None = None
-        self._lent: list[weakref.ref[torch.Tensor]] = []  # of the last batch, in a buffer of the ring
-        self._on_their_way: int | None = None  # acquired and not lent buffers; None without `lend`
+        self._lent: list[weakref.ref[torch.Tensor]] = []  # the last batch's features
+        self._on_their_way: int | None = None  # buffers acquired and not yet lent; None without `lend`
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -118,10 +118,11 @@ class BufferRing:
     def take_back(self) -> None:
         """Empty the features that were lent last, if the memory holds only one buffer. Idempotent.
 
-        Later uses of them fail visibly: they have no rows, and autograd refuses to go back through them. A view of them
-        keeps the buffer, and the consumer's next wait ends with an error that says so.
+        A later use of the emptied features fails visibly: they have no rows, and autograd refuses a backward pass
+        through them. If the consumer kept a view of the features, the view keeps the buffer, and the consumer's next
+        wait raises an error that explains this.
         """
-        if not self.has_one:  # yet: a larger batch may come while this one is held
+        if not self.has_one:  # a larger batch may change this later
             return
         lent, self._lent = self._lent, []
         for features in lent:
@@ -169,8 +170,8 @@ class BufferRing:
         with self._counting:
             if self._on_their_way is not None:
                 self._on_their_way += 1
-        # Through a memoryview, because numpy makes a view of a view hold the owner of the memory instead of the
-        # view between them: every later view then holds `lease`, and `lease` going is the buffer coming back.
+        # numpy shortens chains of views: a view of `buffer[:]` would hold `buffer` itself. A memoryview stops that:
+        # every later view holds `lease`, and the buffer returns when `lease` is freed.
         lease = np.frombuffer(buffer.data, dtype=np.uint8)
         # The callback is C code. `weakref.finalize` would run Python code at the moment the consumer drops its batch. A
         # Ctrl-C at that moment is printed and lost, with the buffer. `put` ignores its second argument, the reference.
@@ -203,9 +204,9 @@ class BufferRing:
             self._leases.pop(id(buffer), None)
             if buffer.nbytes >= num_bytes:
                 return buffer
-            # It is too small now: it is dropped before the larger one is made from its bytes.
+            # Too small: drop it before a larger buffer takes its share of the memory.
             self._total_bytes -= buffer.nbytes
-            buffer = None  # dropped now, not after the larger one is made
+            buffer = None
         raise ChannelClosedError(_CANCELLED)
 
     def _wait_for_free(self) -> NDArray[np.uint8] | None:
@@ -214,16 +215,16 @@ class BufferRing:
             try:
                 return self._free.get(timeout=self._patience_s / 8)
             except queue.Empty:
-                # Not while another batch is on its way to the consumer, even if a slow disk takes long. This is asked
-                # first: the consumer ends its wait and lends that batch in this order, and a wait that was seen
-                # before the lending would take the batch back from the loop that has just received it.
+                # Wait on while a batch is on its way to the consumer, even if the disk is slow. This test must come
+                # before the next one. The consumer first ends its wait and then lends the batch: in the other order,
+                # the old wait could be seen, and then the batch taken back that the loop has just received.
                 if self._on_their_way:
                     continue
-                # Only while the consumer waits too: otherwise it computes, and returns a buffer when it is done.
+                # A consumer that does not wait computes, and will return a buffer.
                 since = self._consumer_waits_since
                 if since is None:
                     continue
-                # The request came before a batch that leaves room for one buffer only.
+                # Once more: when the consumer asked, before a larger batch came, the memory may have held two buffers.
                 self.take_back()
                 if _since(since, began) > self._patience_s:
                     with suppress(queue.Empty):
@@ -268,7 +269,7 @@ class BufferRing:
 
 
 class InterleavedRings:
-    """Hands out a buffer of each rank's ring in turn, as the stream holds their batches in turn. For one thread.
+    """Hands out buffers from the ranks' rings in turn, in the order of the interleaved batches. For one thread.
 
     Parameters
     ----------
@@ -282,7 +283,7 @@ class InterleavedRings:
         self.blocked_on: int | None = None
 
     def acquire(self, rows: Sequence[int]) -> tuple[RowMatrix, ...]:
-        """Return uninitialised (rows, F) arrays, waiting for a free buffer; errors as `BufferRing.acquire`."""
+        """Return uninitialised (rows, F) arrays, after a wait for a free buffer; errors as `BufferRing.acquire`."""
         turn = self._position % len(self._rings)
         self.blocked_on = turn
         found = self._rings[turn].acquire(rows)
@@ -300,7 +301,7 @@ class InterleavedRings:
             ring.cancel()
 
     def resume(self, *, is_lending: bool = False) -> None:
-        """Hand out buffers again after `cancel`, from the first rank on; ``is_lending`` as of `BufferRing.resume`."""
+        """Hand out buffers again after `cancel`, the first rank first; ``is_lending`` as in `BufferRing.resume`."""
         self._position = 0
         self.blocked_on = None
         for ring in self._rings:

@@ -1,6 +1,6 @@
-"""A running pipeline: from a position of the stream on, across epochs, until it is closed.
+"""A running pipeline: it begins at a position of the batch stream and continues across epochs until it is closed.
 
-`run_header` describes the loader in the header of its timeline; `gloader.replay` replays the run from it.
+`run_header` describes a loader in its timeline's header, so that `gloader.replay` can replay the run.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ if TYPE_CHECKING:
 
 B = TypeVar("B")
 
-# One item waits between two stages, so that neither is idle during a hand-over. More would hold another plan, the
-# staged rows of another superbatch or another buffer of the ring, and hide nothing.
+# One item waits between two stages, so that neither stage is idle during a hand-over. More items would hide no more
+# time, and would cost memory: another plan, the staged rows of another superbatch, or another buffer.
 WAITING: Final = 1
-# This rank's batches, taken from those of all ranks: each holds a buffer, so the ring bounds them. A bound below
-# the ring's would let a slow consumer keep the batches of other ranks behind its own.
+# Bound of the queue with this rank's batches. Each batch holds a buffer, so that the ring bounds the queue already.
+# With a smaller bound, a slow consumer would block the batches of other ranks, which come through the same channel.
 _BOUND_BY_RING: Final = 2**31
 
 
 class MachineRanks(Protocol):
-    """The ranks of this machine; a run gathers batches for each in turn; see `gloader.distributed`."""
+    """The ranks of this machine. One run gathers the batches of all ranks in turn; see `gloader.distributed`."""
 
     @property
     def ranks(self) -> Sequence[int]:
@@ -83,12 +83,12 @@ class MachineRanks(Protocol):
     def sharing_thread(
         self, gathered: Channel[HostBatch], own: Channel[HostBatch], failures: Failures
     ) -> StageThread:
-        """Return the thread that hands batches out.
+        """Return the thread that distributes gathered batches to the ranks.
 
         Parameters
         ----------
         gathered : the batches of all ranks in turn
-        own : receives those of this rank
+        own : receives the batches of this rank
         failures : receives an error at once
         """
         ...
@@ -98,7 +98,7 @@ class MachineRanks(Protocol):
         ...
 
     def explain_stall(self, error: BaseException) -> BaseException:
-        """Return ``error``, or one that names the rank that all others wait for."""
+        """Return ``error``, or an error that names the rank that blocks all others."""
         ...
 
     def watch(self, watchdog: Watchdog) -> None:
@@ -107,13 +107,13 @@ class MachineRanks(Protocol):
 
 
 class PipelineRun:
-    """The stages behind a loader's consumer, at work from the begin of ``stream`` on. Owns their threads until `close`.
+    """The running stages of a loader, from the begin of ``stream`` on. Owns the stage threads until `close`.
 
-    It references neither the loader nor an iterator, so that a dropped loader or iterator ends the run.
+    A run references neither the loader nor an iterator, so that a dropped loader or iterator ends the run.
 
     Parameters
     ----------
-    tier : the parts of the stages
+    tier : the opened parts that the stages use
     stream : the batches of this rank
     labels : added to the batches
     feedback : learns from every superbatch, also for the next run
@@ -153,7 +153,7 @@ class PipelineRun:
             ranks.watch(self._watchdog)
         transfer = Transfer(tier.device_tiers, device=tier.device, types=tier.types)
         self._send = Send(transfer, labels, self._instruments)
-        # Only in this case the loop receives the buffers of the ring themselves.
+        # Only without other ranks and without a sender, the training loop receives the ring's buffers themselves.
         lending = tier.ring if ranks is None and not self._is_sending else None
         self.consumer = Consumer(
             self._last,
@@ -194,12 +194,11 @@ class PipelineRun:
         self._failures.add(error)
         self._end_with(error)
 
-    def close(self, error: BaseException | None = None) -> bool:  # noqa: ARG002 - other ranks hear of it from `HostRun`
+    def close(self, error: BaseException | None = None) -> bool:  # noqa: ARG002 - used by `HostRun.close`
         """Stop and join the stage threads; return whether all of them ended. Idempotent; does nothing in a child."""
         with uninterrupted():
-            if (
-                self._is_closed or os.getpid() != self._pid
-            ):  # another run may use the buffers now: they are cancelled once
+            # Cancel the buffers only once: another run may use them now.
+            if self._is_closed or os.getpid() != self._pid:
                 return self._has_ended_well
             self._has_ended_well = self._pipeline.close() and self._has_ended_well
             self._watchdog.close()
@@ -209,7 +208,7 @@ class PipelineRun:
             return self._has_ended_well
 
     def __del__(self) -> None:
-        # A signal came before any reference to the run was kept; a referenced run is closed by its holder.
+        # For a signal that comes before any reference to the run is kept. A referenced run is closed by its holder.
         if hasattr(self, "_pipeline"):
             close_in_finalizer(self.close)
 
@@ -261,7 +260,7 @@ class PipelineRun:
             else ReplayTrace(self._sweeps, tier.types)
         )
         pool = self._pool(SampleOrdered(sample, kept, tier.topology, tier.types), sample_trace=trace)
-        # Machines exchange rows for the same number of steps: a machine with more ranks has more batches in them.
+        # All machines exchange rows for the same number of steps. A step has one batch for each rank of the machine.
         unit = 1 if tier.exchange is None or self._ranks is None else len(self._ranks.ranks)
         collector = SuperbatchCollector(
             pool,
@@ -270,7 +269,8 @@ class PipelineRun:
             size=tier.plan.superbatch.num_batches,
             num_tables=len(ssd),
             unit=unit,
-            # Not with machines, whose superbatches are equal, nor with edge passes, which take longer.
+            # A download enlarges the first superbatch, except with several machines, whose superbatches must be
+            # equal, and with edge sweeps, which take longer than a download.
             downloaded=() if tier.exchange or self._sweeps else ssd,
         )
         inspect = Inspect(ssd, instruments)
@@ -287,10 +287,10 @@ class PipelineRun:
         threads = [
             *pool.threads,
             stage_thread(inspect, collector, planned, failures),
-            # Owned before it is handed on: a pipeline that ends in between still has an owner to release it.
+            # The window owns a superbatch before it is handed on. So it is released even if the pipeline ends then.
             stage_thread(stage, FirstBatchGate(planned, first_read), staged, failures, before_put=window.own),
             stage_thread(read, BatchFeed(staged, pool, first_read, unit=unit), filled, failures),
-            # Released before its last batch is handed on, as the consumer may delay that.
+            # A superbatch is released before its last batch is handed on, because the consumer may delay the latter.
             stage_thread(gather, filled, self._gathered, failures, before_put=window.finish_with),
         ]
         cancels: list[Cancellable] = [pool, kept, stage, planned, staged, filled, first_read, window]
@@ -330,9 +330,8 @@ class PipelineRun:
 
         def release() -> None:
             send.close()
-            if (
-                exchange is not None
-            ):  # after its thread; the other machines wait for this one, or for its error
+            # After the exchange's thread has ended. The other machines wait for this one, or for its error.
+            if exchange is not None:
                 exchange.close(failures.first)
             on_joined()
             if sweeps is not None:
@@ -349,15 +348,15 @@ class PipelineRun:
 def run_header(
     tier: FeatureTier, settings: LoaderSettings, state: LoaderState, dataset: Dataset, *, num_ranks: int
 ) -> RunHeader:
-    """Return the header of the timeline of a loader.
+    """Return the header of a loader's timeline.
 
     Parameters
     ----------
-    tier : the parts behind it
-    settings : the settings that it was opened with
-    state : of the first recorded batch
+    tier : the loader's opened parts
+    settings : the loader's settings
+    state : the loader's state at the first recorded batch
     dataset : the sampled dataset
-    num_ranks : ranks that it serves
+    num_ranks : ranks that the loader serves
     """
     plan, facts = tier.plan, tier.facts
     return RunHeader(
@@ -381,7 +380,7 @@ def run_header(
         # A replay may run in another working folder.
         dataset=str(dataset.root.absolute()) if dataset.mirrored is None else dataset.location,
         fingerprint=dataset.fingerprint,
-        # The length of a run is no flag, and determines the tried superbatches.
+        # ``epochs`` is not a flag and therefore added here: the tried superbatch sizes depend on the run's length.
         settings=settings.recorded() | {"epochs": settings.stages.epochs},
     )
 
@@ -395,7 +394,7 @@ def _tables_of(tier: FeatureTier) -> tuple[RecordedTable, ...]:
             row_bytes=table.row_bytes,
             cache_rows=cache_rows,
             device_rows=0 if held.cache is None else len(held.cache.plan.rows),
-            # A device profile provides these values, and learns from every run.
+            # Recorded, because the device profile with these values changes with every run.
             gap_bytes=None if ssd is None else ssd.store.stored_rows.gap_bytes,
             sweep_gap_bytes=None if ssd is None else ssd.retrieval.rows.sweep_gap_bytes,
         )
