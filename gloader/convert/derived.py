@@ -1,6 +1,6 @@
-"""Derived features: means over neighbours that the conversion computes itself, out of core.
+"""Derived features: means over neighbours, which the conversion computes out of core.
 
-The plan cuts the rows into blocks that are summed in memory and lists the rows that each block reads, in file order.
+The plan cuts the rows into blocks. Each block is summed in memory, and reads its source rows in file order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def feature_dims(source: GraphSource) -> dict[str, int]:
-    """Return the feature columns by type; a mean has as many as its source. Pure.
+    """Return the number of feature columns by type. A mean has as many columns as the features it averages. Pure.
 
     Raises
     ------
@@ -44,12 +44,12 @@ def feature_dims(source: GraphSource) -> dict[str, int]:
 
 
 def derivation_order(source: GraphSource) -> list[tuple[NodeSource, str]]:
-    """Return the types with derived features, each with the type that it averages and after it. Pure.
+    """Return each type with derived features, and the type that its mean runs over. Sources come first. Pure.
 
     Raises
     ------
     SourceError
-        Features would be a mean over a type without any, or over a relation that does not lead to another type.
+        A mean would run over a type without features, or over a relation that does not connect two different types.
     """
     has_rows = {nodes.name for nodes in source.nodes if nodes.given is not None}
     waiting = [nodes for nodes in source.nodes if isinstance(nodes.features, MeanOf)]
@@ -121,32 +121,33 @@ def add_rows(rows: NDArray[np.float32], places: IdArray, targets: IdArray, sums:
             sums[target, column] += rows[place, column]
 
 
-# Per edge of a block: its source as read, the order that sorts it, source, destination and place in what was read.
+# Bytes per edge of a block: the source id as read, the sort order, and in sorted order the source, the destination and
+# the position of the source row among the rows read.
 _EDGE_BYTES = 48
-# Offsets and degrees of a row, and its copies.
+# Bytes per row of a block for its offset, its degree, and their copies.
 _ROW_BYTES = 32
-# Of source rows at a time: as they lie in the file, and the wanted ones of them as float32, twice.
+# Bytes of source rows in memory at a time: the rows as stored, and the wanted rows twice as float32.
 _CHUNK_BYTES = 4 << 20
 _MIN_EDGES = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanPlan:
-    """Shares of the memory budget for sums, edges and rows read."""
+    """Division of the memory budget among sums, edges and source rows."""
 
     block_rows: int  # rows summed at a time, at most
-    block_edges: int  # their edges, at most; a row of more is summed in parts
+    block_edges: int  # edges of a block, at most; a row with more edges is summed in parts
     chunk_rows: int  # source rows read at a time
-    memory_bytes: int  # of all of it, at most
+    memory_bytes: int  # in all, at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gather:
-    """Rows that are read for some edges, and the sums they are added to; stretches and sources ascend."""
+    """The source rows to read for a block's edges, and the block rows to add them to. Edges are sorted by source."""
 
-    sources: IdArray  # (e,) rows to read
-    targets: IdArray  # (e,) row of the block that each is added to
-    starts: IdArray  # (s,) the first edge of each stretch of rows that is read in one go
+    sources: IdArray  # (e,) source row of each edge, ascending
+    targets: IdArray  # (e,) block row of each edge
+    starts: IdArray  # (s,) first edge of each stretch; a stretch of source rows is read as one
 
 
 def plan_means(
@@ -156,20 +157,21 @@ def plan_means(
 
     Parameters
     ----------
-    num_rows : rows to make
-    num_edges : over all rows
+    num_rows : rows to compute
+    num_edges : edges of all rows
     dim : F
-    source_row_bytes : bytes per row as read
-    budget_bytes : memory that making a block stays within
+    source_row_bytes : bytes of a stored source row
+    budget_bytes : memory for the computation
 
     Raises
     ------
     BudgetError
-        Not even a one-row block fits; says needed and allowed.
+        Not even a block of one row fits. The message gives needed and allowed bytes.
     """
     wide = source_row_bytes + 8 * dim
     chunk_rows = max(1, min(_CHUNK_BYTES, budget_bytes // 8) // wide)
-    # A mean of each row's edges beside its sums; the rest of a block's edges are what skewed blocks have more.
+    # A block has memory for its sums and for the mean number of edges of its rows. The remaining memory is for blocks
+    # with more edges than that.
     row_bytes = 4 * dim + _ROW_BYTES
     free = budget_bytes - chunk_rows * wide
     needed = row_bytes + _MIN_EDGES * _EDGE_BYTES
@@ -194,26 +196,26 @@ def plan_means(
 def plan_gather(indptr: IdArray, indices: NDArray[Any], *, first_entry: int, max_gap: int) -> Gather:
     """Sort a block's edges by the rows that they read. Pure.
 
-    Edges from one source keep their order, so that a row's sum runs in one order, whatever the blocks: by
-    ascending source.
+    Each row's sum runs by ascending source. Edges from the same source keep their order. So the order of a sum does not
+    depend on the blocks.
 
     Parameters
     ----------
     indptr : (n + 1,) offsets of the block's rows
-    indices : (e,) their entries from number ``first_entry`` on; a part if a row has too many
-    first_entry : the number of ``indices[0]``
-    max_gap : most unwanted rows between two wanted ones that are read through
+    indices : (e,) sources of the block's entries from ``first_entry`` on; a part of them if a row has too many
+    first_entry : number of the entry ``indices[0]``
+    max_gap : the longest gap of unwanted rows that is read through, in rows
     """
     order = np.argsort(indices, kind="stable")
     sources = indices[order].astype(np.int64, copy=False)
-    # The row of entry k is the last one that begins at k or before.
+    # Entry k belongs to the last row that begins at k or before.
     targets = np.searchsorted(indptr, order + first_entry, side="right") - 1
     breaks = np.flatnonzero(np.diff(sources) > max_gap + 1) + 1
     starts = np.concatenate([np.zeros(min(1, sources.shape[0]), np.int64), breaks])
     return Gather(sources=sources, targets=targets, starts=starts)
 
 
-# A hole that costs no more to read through than a read of its own does.
+# The longest gap that is read through, because a separate read would cost as much.
 _GAP_BYTES = 4 << 20
 
 
@@ -221,16 +223,16 @@ _GAP_BYTES = 4 << 20
 class MeanRows:
     """Means over stored rows. Each pass over ``stream()`` computes them anew.
 
-    A row without edges is 0. Sums are float32 and run by ascending source, so that they have the same bits whatever
-    the budget, except for rows with more edges than a block holds.
+    A row without edges is 0. Sums are float32 and run by ascending source, so that their bits do not depend on the
+    budget. Rows with more edges than a block holds are an exception.
     """
 
-    graph: ScratchCsc  # destinations are the rows, sources those of ``column``
+    graph: ScratchCsc  # destinations are the computed rows, sources the rows of ``column``
     column: AnyColumn
     plan: MeanPlan
 
     def stream(self) -> FeatureStream:
-        """Return the means as float32; an array is good until the next."""
+        """Return the means as float32. Each chunk is valid until the next one."""
         return FeatureStream(
             chunks=self._chunks,
             num_rows=self.graph.num_nodes,
@@ -248,7 +250,7 @@ class MeanRows:
                     yield block[at : at + max_rows]
 
     def _blocks(self) -> Iterator[IdArray]:
-        """Yield consecutive blocks' offsets (n + 1,): rows and edges as planned, or one row with more edges."""
+        """Yield the offsets (n + 1,) of each block: at most the planned rows and edges, or one row with more edges."""
         for first in range(0, self.graph.num_nodes, self.plan.block_rows):
             offsets = self.graph.offsets(first, min(self.graph.num_nodes, first + self.plan.block_rows))
             for start, stop in cut_ranges(np.diff(offsets), self.plan.block_edges):
@@ -271,7 +273,7 @@ class MeanRows:
         ends = np.append(gather.starts[1:], gather.sources.shape[0])
         for low, high in zip(gather.starts.tolist(), ends.tolist(), strict=True):
             sources = gather.sources[low:high]
-            # A long stretch is read in chunks, which ascend too.
+            # A long stretch is read in chunks, in ascending order.
             for start in range(int(sources[0]), int(sources[-1]) + 1, self.plan.chunk_rows):
                 stop = min(start + self.plan.chunk_rows, int(sources[-1]) + 1)
                 begin, end = np.searchsorted(sources, [start, stop]).tolist()

@@ -1,6 +1,6 @@
 """Move edge features from the order of the source into that of the dataset, out of core.
 
-`EdgeMoves` finds the position of each edge's row, `plan_edge_rows` the memory and disk that the move takes.
+`EdgeMoves` finds the dataset positions of each source row. `plan_edge_rows` plans the memory and disk for the move.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from gloader.types import IdArray
 
 
-# Bytes of memory per pair of a row and a place: as read, two orders, sorted.
+# Bytes of memory per pair (row, place): the pair as read, two sort orders, and the sorted pair.
 PAIR_BYTES = 48
-# Bytes of memory per position whose pair is dealt out: its number, its range, an order, the pair twice.
+# Bytes of memory per position while pairs are dealt out: edge number, range number, sort order, and the pair twice.
 DEAL_BYTES = 64
 
 
@@ -49,17 +49,18 @@ DEAL_BYTES = 64
 class EdgeMoves:
     """The dataset positions of each source edge; see `ordered_rows`.
 
-    They are found from the edge number at each position. If not all fit into memory, pairs (number, position) are dealt
-    out to number ranges first. Owns the files ``moves-*`` in ``folder`` until ``close()``.
+    The input is the source edge number at each position. If the positions do not fit into memory, pairs (number,
+    position) are first dealt out to files, one for each range of numbers. Owns the files ``moves-*`` in ``folder``
+    until ``close()``.
     """
 
-    numbers: TemporaryArray  # (num_rows,) of the edge in the source at each position; negative: of none
-    num_rows: int  # positions
-    num_edges: int  # of the source
+    numbers: TemporaryArray  # (num_rows,) source edge number at each position; negative without one
+    num_rows: int  # number of positions
+    num_edges: int  # number of source edges
     folder: Path
-    range_edges: int  # edges of the source whose pairs are in memory at a time
-    deal_positions: int  # positions looked at at a time
-    is_asked_again: bool = False  # whether the rows come more than once, each time from the first to the last
+    range_edges: int  # source edges in a range, whose pairs are in memory together
+    deal_positions: int  # positions read at once
+    is_asked_again: bool = False  # True for several passes over the rows: the pairs are read again
     _spill: Spill = field(init=False)  # the pairs by range
     _loaded: int = field(default=-1, init=False)  # the range that is in memory
     _rows: IdArray = field(init=False)
@@ -72,7 +73,7 @@ class EdgeMoves:
         self._spill = Spill(folder=self.folder, name="moves", dtype=dtype, num_buckets=num_ranges)
 
     def are_in_place(self) -> bool:
-        """True if all source edges are at the positions 0, 1, ... already."""
+        """Return True if source order and dataset order are the same."""
         if self.num_rows != self.num_edges:
             return False
         return all(
@@ -80,14 +81,14 @@ class EdgeMoves:
         )
 
     def deal_out(self, progress: PrepareProgress) -> None:
-        """Write the pairs to their ranges' files; called once, before `targets` and `arrivals`.
+        """Write the pairs to the files of their ranges. Call it once, before `targets` and `arrivals`.
 
         Raises
         ------
         StoreWriteError
             The disk refuses.
         """
-        # A single range is made of the numbers themselves.
+        # A single range needs no file: `_load` makes it from the edge numbers.
         if self._spill.num_buckets == 1:
             return
         for first, piece in self._pieces():
@@ -110,11 +111,11 @@ class EdgeMoves:
         return np.concatenate(rows), np.concatenate(places)
 
     def arrivals(self, first: int, stop: int) -> IdArray:
-        """Return the places ``first`` ... ``stop - 1`` that rows go to, in the order in which they come."""
+        """Return the places ``first`` ... ``stop - 1`` that get a row, counted from ``first``, in row order."""
         numbers = self.numbers.read(first, stop)
-        # The two places of an edge get the same row: either may come first.
+        # An edge and its reverse get the same row, so that either place may come first.
         order = np.argsort(numbers)
-        # Places without an edge of the source have the least numbers.
+        # Places without a source edge have negative numbers, and are first after the sort.
         return order[int(np.count_nonzero(numbers < 0)) :]
 
     def close(self) -> None:
@@ -122,7 +123,7 @@ class EdgeMoves:
         self._spill.close()
 
     def _load(self, number: int) -> None:
-        """Bring range ``number``'s pairs into memory, by row."""
+        """Load range ``number``'s pairs into memory, sorted by row."""
         if number == self._loaded:
             return
         self._loaded, self._rows, self._places = number, np.empty(0, np.int64), np.empty(0, np.int64)
@@ -135,7 +136,7 @@ class EdgeMoves:
             order = np.argsort(pairs["row"])
             self._rows = pairs["row"][order].astype(np.int64)
             self._places = pairs["place"][order].astype(np.int64)
-        # Within a pass a range is asked for once: rows come in order.
+        # One pass requests each range once, because it reads the rows in order.
         if not self.is_asked_again:
             self._spill.drop(number)
 
@@ -146,7 +147,7 @@ class EdgeMoves:
             first += piece.shape[0]
 
 
-# Bytes of feature rows read at a time, and copies of them alive at once: as read, as float32, as stored, by range.
+# Bytes of feature rows read at once, and their copies in memory: as read, as float32, as stored, grouped by range.
 _CHUNK_BYTES = 4 << 20
 _CHUNK_COPIES = 4
 _DEAL_POSITIONS = 1 << 18
@@ -157,12 +158,12 @@ class EdgeRowPlan:
     """Memory and disk for moving edge features into dataset order, and each part's share."""
 
     chunk_rows: int  # feature rows read at a time
-    range_rows: int  # feature rows put in order at a time
-    range_edges: int  # source edges whose positions are in memory at a time
-    deal_positions: int  # positions read at a time
+    range_rows: int  # positions whose rows are put in order together
+    range_edges: int  # source edges whose positions are in memory together
+    deal_positions: int  # positions read at once
     memory_bytes: int  # at most
-    number_bytes: int  # on disk, for edge numbers: from the edge sort on
-    scratch_bytes: int  # on disk, at most, while rows are put in order; these included
+    number_bytes: int  # edge numbers on disk, from the edge sort on
+    scratch_bytes: int  # all temporary files while rows are put in order, at most; includes ``number_bytes``
 
 
 NO_EDGE_ROWS: Final = EdgeRowPlan(
@@ -204,9 +205,9 @@ def plan_edge_rows(
         The smallest useful buffers do not fit; says needed and allowed.
     """
     row_bytes = features.dim * max(4, features.dtype.itemsize)
-    places = 2 if rules.symmetrize else 1  # of an edge
+    places = 2 if rules.symmetrize else 1  # places of an edge's row
     stored = features.dim * spill_dtype(dtype).itemsize
-    # Half for the rows of a range, a quarter for a chunk of them, and a quarter for where they go.
+    # Half of the budget for a range of rows, a quarter for a chunk of rows as read, a quarter for (row, place) pairs.
     least_range = max(1, -(-num_edges // MAX_RANGES)) * (stored + ROW_SORT_BYTES)
     least_chunk = places * _CHUNK_COPIES * row_bytes
     least_moves = max(1, -(-features.num_rows // MAX_RANGES)) * places * PAIR_BYTES
@@ -229,7 +230,7 @@ def plan_edge_rows(
     )
     number = EdgeNumbers.bytes_of(features.num_rows)
     pair = 8 if num_edges < 2**32 else 12
-    # Of the ranges that rows are dealt out to, those of one pass are on the disk.
+    # Only the ranges of one pass are on the disk at a time.
     of_pass = ranges_per_pass(-(-num_edges // range_rows), num_passes)
     spilled = min(num_edges, of_pass * range_rows) if is_spilled else 0
     return EdgeRowPlan(
@@ -253,23 +254,21 @@ class FeaturedEdges:
     """A source's edges with their features."""
 
     edges: EdgeStream
-    features: FeatureStream | None  # in the order of the edges; None: they have none
-    dtype: str  # that the features are stored as
-    num_passes: int = (
-        1  # over the features, where they are put in order on the disk: a part of them at a time
-    )
+    features: FeatureStream | None  # in the order of the edges; None without features
+    dtype: str  # dtype of the stored features
+    num_passes: int = 1  # passes over the features if they are ordered on the disk; each pass orders a part
 
 
 def numbered_edges(edges: EdgeStream, num_rows: int, where: str) -> EdgeStream:
-    """Return edges with numbers, by which their feature rows are found. Pure.
+    """Return the edges with their numbers in the source, which are the numbers of their feature rows. Pure.
 
-    A stream that leaves some edges out gives the others their numbers. ``chunks`` raises ShapeError if there are
-    more edges than rows, or, for a stream that leaves none out, fewer.
+    A stream that omits edges must number the others itself. ``chunks`` raises ShapeError if an edge has no row. If no
+    edge is omitted, it also raises ShapeError if a row has no edge.
 
     Parameters
     ----------
-    edges : of the source
-    num_rows : of features
+    edges : the source's edges
+    num_rows : number of feature rows
     where : the edges' file or source, for messages
     """
 
@@ -300,7 +299,7 @@ def write_edges(
     scratch: Path,
     progress: PrepareProgress,
 ) -> CscReport:
-    """Write edges by destination, as `build_csc` does, and then their features.
+    """Write edges sorted by destination, as `build_csc` does, and then their features.
 
     A reverse edge has the same features. Merged parallel edges have the first edge's features, and an added self loop
     has zeros.
@@ -316,7 +315,7 @@ def write_edges(
     GraphError, BudgetError, StoreWriteError
         As `build_csc`.
     ShapeError
-        There are not as many rows of features as edges.
+        The numbers of feature rows and edges differ.
     FeatureValueError
         A value cannot be stored.
     """
@@ -358,7 +357,7 @@ def _rows(
     scratch: Path,
     progress: PrepareProgress,
 ) -> Iterator[NDArray[Any]]:
-    """Yield the rows in the order of the lists."""
+    """Yield feature rows in dataset order."""
     features = given.features
     if features is None:
         return
@@ -371,7 +370,7 @@ def _rows(
         deal_positions=plan.deal_positions,
         is_asked_again=given.num_passes > 1,
     )
-    # Lists that come as they are stored, such as those of a CSC, leave nothing to move.
+    # No row moves if the source has the dataset's order, for example in a CSC file.
     if moves.are_in_place():
         yield from features.chunks(plan.chunk_rows)
         return

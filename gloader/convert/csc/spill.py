@@ -1,7 +1,7 @@
 """The out-of-core shuffle: edges, feature rows and link rows are dealt out to buckets.
 
-A `Spill` stays in memory while it fits. Beyond that each bucket has a temporary file without a header, which is
-appended to and read back in pieces. A `TemporaryArray` is one such file.
+A `Spill` stays in memory while it fits. A larger one goes to temporary files, one for each bucket. The files have no
+header; they are appended to, and read back in pieces. A `TemporaryArray` is one such file.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TemporaryArray:
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return elements ``start`` ... ``stop - 1``; raises as `read_bytes`."""
         array = np.empty(stop - start, self.dtype)
-        # The file of an empty array was never made.
+        # An empty array has no file.
         if stop > start:
             with self.path.open("rb", buffering=0) as file:
                 file.seek(start * self.dtype.itemsize)
@@ -93,7 +93,7 @@ def read_bytes(descriptor: int, buffer: memoryview, path: Path) -> None:
         The file ends early.
     """
     done = 0
-    # A read may return less than was asked for, and 0 means the end of the file.
+    # A read may return fewer bytes than requested. 0 means the end of the file.
     while done < len(buffer):
         count = os.readv(descriptor, [buffer[done:]])
         if count == 0:
@@ -107,7 +107,7 @@ class EdgeColumns:
 
     has_weights: bool = False  # float32
     has_times: bool = False  # int64
-    number_bytes: int = 0  # of its number in the source, 4 or 8; 0: none is kept
+    number_bytes: int = 0  # bytes of the edge's source number, 4 or 8; 0 if it is not kept
 
     @property
     def num_bytes(self) -> int:
@@ -120,7 +120,7 @@ NO_COLUMNS: Final = EdgeColumns()
 
 def record_dtype(*, num_sources: int, columns: EdgeColumns) -> np.dtype[np.void]:
     """Return a spilled edge's layout: destination within its range, source, weight, time, number. Pure."""
-    # 32 bits hold any offset within a bucket, so that the destination takes half of its size.
+    # A destination is stored as an offset in its bucket. 32 bits hold any offset, half of the size of an id.
     fields: list[tuple[str, type]] = [
         ("dst", np.uint32),
         ("src", np.int32 if num_sources < 2**31 else np.int64),
@@ -144,7 +144,7 @@ class Spill:
     dtype: np.dtype[Any]  # of an element: a number or a record
     num_buckets: int
     held_bytes: int = 0  # rows kept in memory before they go to files
-    row_shape: tuple[int, ...] = ()  # (W,) of rows of W elements; a row is one element otherwise
+    row_shape: tuple[int, ...] = ()  # (W,) if a row has W elements; () if a row is one element
     counts: IdArray = field(init=False)  # (num_buckets,) rows of each bucket
     spilled_bytes: int = field(default=0, init=False)
     _held: list[tuple[NDArray[Any], IdArray]] = field(default_factory=list, init=False)
@@ -155,13 +155,13 @@ class Spill:
 
     def deal_out(self, rows: NDArray[Any], buckets: IdArray) -> None:
         """Take ``rows`` (n, ...), row i into bucket ``buckets[i]``; raises as `append`."""
-        # numpy sorts 16 bits by their digits.
+        # numpy has a radix sort for 16-bit keys, which is faster.
         keys = buckets.astype(np.uint16) if self.num_buckets <= 1 << 16 else buckets
         grouped = rows[np.argsort(keys, kind="stable")]
         self.append(grouped, np.bincount(buckets, minlength=self.num_buckets))
 
     def append(self, rows: NDArray[Any], counts: IdArray) -> None:
-        """Take ``rows`` (n, ...) that lie bucket by bucket, ``counts`` (num_buckets,) each.
+        """Take ``rows`` (n, ...) sorted by bucket; ``counts`` (num_buckets,) has the number of rows for each bucket.
 
         Raises
         ------
@@ -170,7 +170,7 @@ class Spill:
         """
         bounds = np.concatenate([[0], np.cumsum(counts)])
         self.counts += counts
-        # Once a row is on disk all later ones go there too: the files are read in the order of arrival.
+        # Once a row is on disk, all later rows go there too, so that each bucket keeps its arrival order.
         if not self.spilled_bytes and self._held_now + rows.nbytes <= self.held_bytes:
             self._held.append((rows, bounds))
             self._held_now += rows.nbytes
@@ -181,7 +181,7 @@ class Spill:
         self._write(rows, bounds)
 
     def pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield ``bucket``'s rows in order, at most ``max_rows`` at a time; an array is good until the next.
+        """Yield ``bucket``'s rows in order, at most ``max_rows`` at a time. An array is valid until the next one.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class Spill:
                 left -= piece.shape[0]
 
     def full_pieces(self, bucket: int, max_rows: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows as `pieces` does, in as few arrays as possible: ``max_rows`` each, except the last."""
+        """Yield the rows as `pieces` does, but always ``max_rows`` at a time, except in the last array."""
         if self.spilled_bytes:
             yield from self.pieces(bucket, max_rows)
             return
@@ -257,9 +257,9 @@ def append_edges(spill: Spill, chunk: EdgeChunk, *, shift: int) -> None:
 
     Parameters
     ----------
-    spill : with the dtype from `record_dtype`
+    spill : a spill with the dtype of `record_dtype`
     chunk : the edges
-    shift : number of low destination bits that give the place in a bucket
+    shift : number of low destination bits, which give the offset in a bucket
 
     Raises
     ------
